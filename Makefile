@@ -1,0 +1,63 @@
+# Everything a newcomer needs: `make run` and `make test`. `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+SUITE  ?= hot-path
+
+.DEFAULT_GOAL := help
+.PHONY: help env run test check format lint types imports unit integration bench lock clean
+
+help:  ## List what can be made.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+env: $(READY)  ## Create the environment from the hash-locked requirements.
+
+$(READY): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "headrace needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@command -v java >/dev/null || test -n "$$JAVA_HOME" || \
+	  { echo "headrace needs Java 17 or newer on PATH or in JAVA_HOME" >&2; exit 1; }
+	@echo "creating the environment (about a minute)" >&2
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $(READY)
+
+run: $(READY)  ## Run the main job: real flights from Kafka through bolts into a Delta table.
+	@$(BIN)/python -m examples.flights
+
+test: check integration  ## Every test: the fast tier, then those on real servers.
+
+check: lint types imports unit  ## The fast tier: no server is started.
+
+format: $(READY)  ## Format the code.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+imports: $(READY)
+	$(BIN)/lint-imports --no-logo --no-cache
+
+unit: $(READY)
+	$(BIN)/pytest -m "not integration and not acceptance"
+
+integration: $(READY)  ## The tests on a real Kafka, ZooKeeper and Spark.
+	$(BIN)/pytest -m "integration or acceptance"
+
+bench: $(READY)  ## Measure against the raw consume loop: make bench SUITE=hot-path.
+	@$(BIN)/python -m benchmarks $(SUITE)
+
+lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-header --quiet --extra dev --extra examples -o requirements/dev.lock pyproject.toml
+
+clean:  ## Remove the environment and what runs have left here.
+	rm -rf $(VENV) .headrace .mypy_cache .ruff_cache .pytest_cache .hypothesis
