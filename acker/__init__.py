@@ -1,0 +1,1 @@
+"""The XOR acker: which record trees are complete, failed or expired."""
