@@ -1,0 +1,1 @@
+"""The PartitionManager and all it stands on: ledger, retries, fetching, offsets."""

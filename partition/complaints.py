@@ -1,0 +1,30 @@
+"""A client library's complaints, in our log and not too often."""
+
+import time
+
+import structlog
+
+log = structlog.get_logger()
+
+_INTERVAL_SECONDS = 5.0
+
+
+class Complaints:
+    """Writes warnings, at most one line in a few seconds per kind; counts the others."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
+        """Take librdkafka's line as a `logging.Logger` does; secrets in it are masked."""
+        self.warn("kafka_client_message", facility, text)
+
+    def warn(self, event: str, kind: str, text: str) -> None:
+        """Log the line, or count it."""
+        now = time.monotonic()
+        if now < self._next.get(kind, 0.0):
+            self._held[kind] = self._held.get(kind, 0) + 1
+            return
+        self._next[kind] = now + _INTERVAL_SECONDS
+        log.warning(event, kind=kind, text=text, held_back=self._held.pop(kind, 0))

@@ -1,0 +1,127 @@
+"""What can go wrong in the partition room.
+
+PartitionError
+├── KafkaError             reading Kafka
+│   ├── TopicMissing       the topic does not exist
+│   ├── KafkaUnavailable   no broker answers now; trying again can help
+│   ├── KafkaFailed        trying again cannot help: credentials, rights, configuration
+│   ├── OffsetOutOfRange   the log does not hold the offset to read next
+│   └── CorruptRecord      a record's checksum is wrong
+└── StoreError             storing offsets; as itself: refused for good (rights, size)
+    ├── StoreUnavailable   no answer now; trying again can help
+    ├── StoreCorrupt       what is stored is no offset
+    ├── StoreConflict      there is something already where a first offset was to be stored
+    ├── Fenced             someone else stored an offset for a partition that was ours
+    └── OffsetWouldMoveBack
+"""
+
+
+class PartitionError(Exception):
+    """Something is wrong in reading a partition, or in storing its offset."""
+
+
+class KafkaError(PartitionError):
+    """Kafka could not be read."""
+
+
+class TopicMissing(KafkaError):
+    """The topic does not exist."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic '{topic}' does not exist; create it, or correct its name")
+        self.topic = topic
+
+
+class KafkaUnavailable(KafkaError):
+    """No broker answered in time; it may answer later."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"Kafka does not answer {what}: {reason}")
+        self.what = what
+        self.reason = reason
+
+
+class KafkaFailed(KafkaError):
+    """Kafka refuses, or the client cannot go on; trying again cannot help."""
+
+
+class OffsetOutOfRange(KafkaError):
+    """The log does not hold the offset that is to be read next (deleted, or cut off)."""
+
+    def __init__(self, partition: object, offset: int, reason: str = "") -> None:
+        super().__init__(
+            f"{partition} does not hold offset {offset}, the next to read"
+            + (f": {reason}" if reason else "")
+        )
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+
+class CorruptRecord(KafkaError):
+    """A record at or after an offset does not match its checksum."""
+
+    def __init__(self, partition: object, offset: int, reason: str = "") -> None:
+        super().__init__(
+            f"{partition} has a corrupt record at or after offset {offset}"
+            + (f": {reason}" if reason else "")
+        )
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+
+class StoreError(PartitionError):
+    """An offset could not be stored or read, and trying again cannot help."""
+
+
+class StoreUnavailable(StoreError):
+    """The offset store did not answer; whether there is an offset is not known."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"the offset store does not answer {what}: {reason}")
+        self.what = what
+        self.reason = reason
+
+
+class StoreCorrupt(StoreError):
+    """What is stored is no offset."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(
+            f"{path} holds no offset: {found}; "
+            'a JSON object with a string "topology"."id" and an integer "offset" from 0 is needed'
+        )
+        self.path = path
+        self.found = found
+
+
+class StoreConflict(StoreError):
+    """An offset is stored already where the first one was to be stored."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(f"{path} exists already and holds {found}; load it instead")
+        self.path = path
+        self.found = found
+
+
+class Fenced(StoreError):
+    """Someone else stored an offset for a partition since this process did.
+
+    This process no longer owns the partition and must not emit or commit anything of it.
+    """
+
+    def __init__(self, partition: object, found: str) -> None:
+        super().__init__(f"{partition} has been taken over: {found}")
+        self.partition = partition
+        self.found = found
+
+
+class OffsetWouldMoveBack(StoreError):
+    """A commit below the stored offset was refused."""
+
+    def __init__(self, partition: object, stored: int, offset: int) -> None:
+        super().__init__(f"{partition} is stored at offset {stored}; {offset} would move it back")
+        self.partition = partition
+        self.stored = stored
+        self.offset = offset

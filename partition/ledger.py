@@ -1,0 +1,209 @@
+"""The ledger: what became of every record of one partition that is in flight.
+
+Pure: no I/O, no clock, no lock. The owner thread drives it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from partition.chunk import Offsets
+
+RESOLVED, WAITING, EMITTED, FAILED = 0, 1, 2, 3
+
+_INITIAL_CAPACITY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatistics:
+    """Where a ledger stands. Counts are records, offsets are always the next to read."""
+
+    frontier: int
+    emitted_to: int
+    fetched_to: int
+    window: int  # records from the frontier to emitted_to, resolved ones included
+    pending: int  # fetched or emitted, not yet resolved (waiting and failed included)
+    waiting: int
+    failed: int
+    ignored: int  # resolutions of records that were not in flight: late, repeated, unknown
+
+
+class Ledger:
+    """One state byte per record in flight, beside a sorted array of offsets.
+
+    Gaps of any size cost nothing, because a record's place is its position in the
+    array and not its offset. The frontier is the lowest pending offset, or
+    `emitted_to` if none is pending: what Storm's PartitionManager calls
+    lastCompletedOffset, and always the next offset to read.
+    """
+
+    def __init__(self, position: int) -> None:
+        self._offsets: Offsets = np.empty(_INITIAL_CAPACITY, np.int64)
+        self._states: npt.NDArray[np.uint8] = np.empty(_INITIAL_CAPACITY, np.uint8)
+        self._head = 0  # first record that is not resolved
+        self._cursor = 0  # first record that waits
+        self._tail = 0  # past the last record
+        self._fetched_to = position
+        self._unresolved = 0
+        self._failed = 0
+        self._ignored = 0
+
+    @property
+    def frontier(self) -> int:
+        """The lowest pending offset, or `emitted_to` if none: the offset to commit."""
+        return int(self._offsets[self._head]) if self._unresolved else self._fetched_to
+
+    @property
+    def emitted_to(self) -> int:
+        """The next offset to emit: the lowest waiting one, or `fetched_to` if none waits."""
+        waits = self._cursor < self._tail
+        return int(self._offsets[self._cursor]) if waits else self._fetched_to
+
+    @property
+    def window(self) -> int:
+        """Records emitted from the frontier on, resolved ones included."""
+        return self._cursor - self._head
+
+    @property
+    def waiting(self) -> int:
+        """Records fetched and not yet emitted."""
+        return self._tail - self._cursor
+
+    @property
+    def pending(self) -> int:
+        """Records fetched or emitted and not yet resolved."""
+        return self._unresolved
+
+    @property
+    def fetched_to(self) -> int:
+        """The next offset to fetch."""
+        return self._fetched_to
+
+    def fetched(self, offsets: Offsets) -> None:
+        """Take newly fetched records as waiting. They must lie at or after `fetched_to`."""
+        if not len(offsets):
+            return
+        if offsets[0] < self._fetched_to:
+            message = f"offset {offsets[0]} was fetched again; {self._fetched_to} is next"
+            raise ValueError(message)
+        end = self._tail + len(offsets)
+        if end > len(self._offsets):
+            self._make_room(len(offsets))
+            end = self._tail + len(offsets)
+        self._offsets[self._tail : end] = offsets
+        self._states[self._tail : end] = WAITING
+        self._tail = end
+        self._unresolved += len(offsets)
+        self._fetched_to = int(offsets[-1]) + 1
+
+    def emit(self, limit: int) -> Offsets:
+        """Hand out at most `limit` waiting records, lowest first; they are emitted now."""
+        end = min(self._tail, self._cursor + limit)
+        offsets = self._offsets[self._cursor : end].copy()
+        if len(offsets):
+            self._states[self._cursor : end] = EMITTED
+            self._cursor = end
+        return offsets
+
+    def resolve(self, offsets: Offsets) -> int:
+        """Mark records as resolved; return how many were in flight. The rest is ignored."""
+        places = self._places(offsets)
+        if isinstance(places, slice):
+            states = self._states[places]
+            before = int(np.count_nonzero(states))
+            failed = int(np.count_nonzero(states == FAILED)) if self._failed else 0
+            states[:] = RESOLVED
+        else:
+            places = np.unique(places)
+            states = self._states[places]
+            before = int(np.count_nonzero(states))
+            failed = int(np.count_nonzero(states == FAILED))
+            self._states[places] = RESOLVED
+        self._unresolved -= before
+        self._failed -= failed
+        self._ignored += len(offsets) - before
+        self._advance()
+        return before
+
+    def fail(self, offset: int) -> bool:
+        """Mark an emitted record as failed; False (and counted) if it is not emitted."""
+        return self._change(offset, EMITTED, FAILED)
+
+    def retry(self, offset: int) -> bool:
+        """Emit a failed record again; False (and counted) if it is not failed."""
+        return self._change(offset, FAILED, EMITTED)
+
+    def pass_gap(self, offset: int) -> None:
+        """Learn that no record lies before `offset` but those already fetched.
+
+        So compaction and transaction markers at the log's end never hold the
+        frontier back (promise 11).
+        """
+        self._fetched_to = max(self._fetched_to, offset)
+
+    def statistics(self) -> LedgerStatistics:
+        """Where the ledger stands now."""
+        return LedgerStatistics(
+            frontier=self.frontier,
+            emitted_to=self.emitted_to,
+            fetched_to=self._fetched_to,
+            window=self.window,
+            pending=self._unresolved,
+            waiting=self.waiting,
+            failed=self._failed,
+            ignored=self._ignored,
+        )
+
+    def _change(self, offset: int, before: int, after: int) -> bool:
+        place = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
+        known = place < self._tail and self._offsets[place] == offset
+        if not known or self._states[place] != before:
+            self._ignored += 1
+            return False
+        self._states[place] = after
+        self._failed += 1 if after == FAILED else -1
+        return True
+
+    def _places(self, offsets: Offsets) -> "slice | npt.NDArray[np.intp]":
+        """Where the known ones of `offsets` stand; a slice when they are neighbours."""
+        if not len(offsets):
+            return slice(0, 0)
+        live = self._offsets[self._head : self._cursor]
+        first = int(np.searchsorted(live, offsets[0]))
+        end = first + len(offsets)
+        if end <= len(live) and np.array_equal(live[first:end], offsets):
+            return slice(self._head + first, self._head + end)
+        places = np.searchsorted(live, offsets)
+        inside = places < len(live)
+        places, offsets = places[inside], offsets[inside]
+        known: npt.NDArray[np.intp] = places[live[places] == offsets] + self._head
+        return known
+
+    def _advance(self) -> None:
+        """Move the head past what is resolved."""
+        if not self._unresolved:
+            self._head = self._cursor = self._tail
+            return
+        step = 4096
+        while True:
+            states = self._states[self._head : min(self._head + step, self._tail)]
+            first = int(np.argmax(states != RESOLVED))
+            if states[first] != RESOLVED:
+                self._head += first
+                return
+            self._head += len(states)
+
+    def _make_room(self, count: int) -> None:
+        """Shift the live part to the front, into larger arrays when it needs them."""
+        live = self._tail - self._head
+        capacity = len(self._offsets)
+        while capacity < 2 * (live + count):
+            capacity *= 2
+        offsets, states = self._offsets, self._states
+        self._offsets = np.empty(capacity, np.int64)
+        self._states = np.empty(capacity, np.uint8)
+        self._offsets[:live] = offsets[self._head : self._tail]
+        self._states[:live] = states[self._head : self._tail]
+        self._cursor -= self._head
+        self._head, self._tail = 0, live

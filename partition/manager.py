@@ -1,0 +1,209 @@
+"""The PartitionManager: hands out one partition's records and says what may be committed.
+
+Modelled on storm-kafka's PartitionManager (1.2.3). It differs where Storm lost data or
+stood still: the payloads of records in flight stay here, so a retry runs from memory
+and never seeks; the window bounds what lies between the frontier and the last emitted
+record; nothing is ever skipped because it is far behind.
+"""
+
+import random
+from collections import deque
+from collections.abc import Sized
+from dataclasses import dataclass
+
+import numpy as np
+
+from partition.chunk import Chunk, Offsets, Partition
+from partition.ledger import Ledger, LedgerStatistics
+from partition.retries import RetryPolicy, RetryQueue
+
+
+MAX_PENDING = 200_000
+MAX_PENDING_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How far a partition may run ahead of its frontier."""
+
+    max_pending: int = MAX_PENDING  # records
+    max_pending_bytes: int = MAX_PENDING_BYTES  # of payload
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """What a user may see of a partition. Offsets are the next to read."""
+
+    partition: Partition
+    ledger: LedgerStatistics
+    committed: int
+    read: int  # records emitted for the first time
+    retried: int  # emissions after the first
+    pending_bytes: int
+
+
+@dataclass(slots=True)
+class _Held:
+    """A fetched chunk whose payloads stay until the frontier has passed it."""
+
+    chunk: Chunk
+    num_bytes: int
+
+
+class PartitionManager:
+    """One partition's records from fetched to resolved. The owner thread calls everything.
+
+    `next` gives due retries first, then new records; retries are exempt from the
+    window. Every record handed out is answered by one `ack` or `fail`; late, repeated
+    and unknown answers are counted and change nothing.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        position: int,
+        *,
+        window: Window,
+        retry_policy: RetryPolicy,
+        rng: random.Random,
+    ) -> None:
+        self.partition = partition
+        self._window = window
+        self._ledger = Ledger(position)
+        self._retries = RetryQueue(retry_policy, rng)
+        self._held: deque[_Held] = deque()
+        self._held_bytes = 0
+        self._taken = 0  # records of the first waiting chunk that are already emitted
+        self._waiting: deque[Chunk] = deque()
+        self._committed = position
+        self._read = 0
+        self._retried = 0
+
+    @property
+    def frontier(self) -> int:
+        """The next offset to read after a crash: what may be committed now."""
+        return self._ledger.frontier
+
+    @property
+    def emitted_to(self) -> int:
+        """The next offset to emit."""
+        return self._ledger.emitted_to
+
+    @property
+    def committed(self) -> int:
+        """The frontier that was stored last."""
+        return self._committed
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether fetched records wait to be emitted."""
+        return self._ledger.waiting > 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the window is used up, so that only retries may be emitted (promise 10).
+
+        With nothing emitted it never is: one record larger than the whole window passes, alone.
+        """
+        window = self._ledger.window
+        return window > 0 and (
+            window >= self._window.max_pending or self._held_bytes >= self._window.max_pending_bytes
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no record is unresolved."""
+        return self._ledger.pending == 0
+
+    def next_due(self) -> float | None:
+        """When the next retry is due, or None."""
+        return self._retries.next_due()
+
+    def offer(self, chunk: Chunk) -> None:
+        """Take fetched records; they wait until `next` hands them out."""
+        self._ledger.fetched(chunk.offsets)
+        num_bytes = sum(map(len, chunk.messages))
+        self._held.append(_Held(chunk, num_bytes))
+        self._held_bytes += num_bytes
+        self._waiting.append(chunk)
+
+    def reached(self, end: int) -> None:
+        """Learn that the log ends at `end`: gaps before it hold nothing back."""
+        self._ledger.pass_gap(end)
+
+    def next(self, now: float, limit: int) -> Chunk | None:
+        """Hand out at most `limit` records: due retries, else new ones, else None."""
+        due = self._retries.take_due(now, limit)
+        if due:
+            offsets = np.sort(np.array([o for o in due if self._ledger.retry(o)], np.int64))
+            self._retried += len(offsets)
+            return Chunk(self.partition, offsets, [self.message(int(o)) for o in offsets])
+        if not self._waiting or self.is_full:
+            return None
+        chunk = self._waiting[0]
+        room = self._window.max_pending - self._ledger.window
+        end = min(len(chunk), self._taken + min(limit, room))
+        offsets = self._ledger.emit(end - self._taken)
+        messages = chunk.messages
+        if len(offsets) < len(chunk):
+            messages = messages[self._taken : end]
+        self._taken = end
+        if end == len(chunk):
+            self._waiting.popleft()
+            self._taken = 0
+        self._read += len(offsets)
+        return Chunk(self.partition, offsets, messages)
+
+    def ack(self, offsets: Offsets) -> int:
+        """Resolve records; return how many were in flight."""
+        before = self._ledger.frontier
+        resolved = self._ledger.resolve(offsets)
+        frontier = self._ledger.frontier
+        if frontier == before:
+            return resolved
+        while self._held and self._held[0].chunk.offsets[-1] < frontier:
+            self._held_bytes -= self._held.popleft().num_bytes
+        self._retries.forget_below(frontier)
+        return resolved
+
+    def fail(self, offset: int, now: float, after_seconds: float | None = None) -> bool:
+        """Schedule a retry of a failed record.
+
+        Returns False when its retries are used up: the record stays pending, and the
+        caller writes its dead letter and acks it when that is durable (promise 13).
+        """
+        if not self._ledger.fail(offset):
+            return True
+        if self._retries.failed(offset, now, after_seconds):
+            return True
+        self._ledger.retry(offset)
+        return False
+
+    def attempts(self, offset: int) -> int:
+        """How often the record has been tried, this time included."""
+        return self._retries.attempts(offset)
+
+    def message(self, offset: int) -> Sized:
+        """The message of a record in flight. Raises KeyError when it is not."""
+        for held in self._held:
+            if offset <= held.chunk.offsets[-1]:
+                place = int(np.searchsorted(held.chunk.offsets, offset))
+                if held.chunk.offsets[place] == offset:
+                    return held.chunk.messages[place]
+                break
+        raise KeyError(offset)
+
+    def mark_committed(self, offset: int) -> None:
+        """Learn that `offset` is stored."""
+        self._committed = max(self._committed, offset)
+
+    def statistics(self) -> PartitionStatistics:
+        """What a user may see of this partition."""
+        return PartitionStatistics(
+            partition=self.partition,
+            ledger=self._ledger.statistics(),
+            committed=self._committed,
+            read=self._read,
+            retried=self._retried,
+            pending_bytes=self._held_bytes,
+        )

@@ -1,0 +1,83 @@
+"""The retry queue: which failed record is due when, and which has failed too often.
+
+Pure: time and randomness come in as arguments. It follows Storm's
+ExponentialBackoffMsgRetryManager, without its overflow (the delay saturates), with
+jitter, and with a limit that leads to the dead letters instead of to nothing.
+"""
+
+import heapq
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How failed records are tried again.
+
+    `limit` counts retries: a record is tried `limit` + 1 times in all. The n-th
+    retry waits `initial_seconds` * `multiplier` ** (n - 1), at most `max_seconds`, less a
+    random part of up to `jitter` of it.
+    """
+
+    limit: int = 5
+    initial_seconds: float = 1.0
+    multiplier: float = 2.0
+    max_seconds: float = 60.0
+    jitter: float = 0.2
+
+    def delay_seconds(self, failures: int, rng: random.Random) -> float:
+        """The pause after the record's n-th failure (n from 1)."""
+        delay = self.initial_seconds
+        for _ in range(failures - 1):
+            if delay >= self.max_seconds or self.multiplier <= 1:
+                break
+            delay *= self.multiplier
+        return min(delay, self.max_seconds) * (1 - self.jitter * rng.random())
+
+
+class RetryQueue:
+    """Failed records of one partition, ordered by when they are due."""
+
+    def __init__(self, policy: RetryPolicy, rng: random.Random) -> None:
+        self._policy = policy
+        self._rng = rng
+        self._failures: dict[int, int] = {}
+        self._queue: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        """Records that wait for their retry."""
+        return len(self._queue)
+
+    def failed(self, offset: int, now: float, after_seconds: float | None = None) -> bool:
+        """Schedule a retry and return True, or return False when the limit is reached.
+
+        `after_seconds` replaces the policy's pause, not its limit.
+        """
+        failures = self._failures.get(offset, 0) + 1
+        if failures > self._policy.limit:
+            return False
+        self._failures[offset] = failures
+        if after_seconds is None:
+            after_seconds = self._policy.delay_seconds(failures, self._rng)
+        heapq.heappush(self._queue, (now + after_seconds, offset))
+        return True
+
+    def attempts(self, offset: int) -> int:
+        """How often the record has been tried, the try under way or just ended included."""
+        return self._failures.get(offset, 0) + 1
+
+    def next_due(self) -> float | None:
+        """When the next retry is due, or None."""
+        return self._queue[0][0] if self._queue else None
+
+    def take_due(self, now: float, limit: int) -> list[int]:
+        """Take at most `limit` offsets that are due, in the order they fell due."""
+        due: list[int] = []
+        while self._queue and len(due) < limit and self._queue[0][0] <= now:
+            due.append(heapq.heappop(self._queue)[1])
+        return due
+
+    def forget_below(self, offset: int) -> None:
+        """Forget the counts of records that the frontier has passed."""
+        if self._failures:
+            self._failures = {o: n for o, n in self._failures.items() if o >= offset}

@@ -1,0 +1,253 @@
+"""What every sink promises, asked of each of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.jars.resolver import resolve
+from sinks import DeltaSink, MemorySink, ParquetSink
+from sinks.schema import schema_of
+from sinks.spark.driver import SparkDriver
+from topology.errors import RowsRejected, SinkFailed
+from topology.sink import Batch, Piece, Sink, SinkContext
+
+
+class Flight(TypedDict):
+    number: int
+    carrier: str
+    delay: float | None
+    stops: list[str]
+
+
+SCHEMA = schema_of(Flight)
+Rows = list[dict[str, Any]]
+
+
+def flight(number: int) -> dict[str, Any]:
+    return {"number": number, "carrier": "AA", "delay": None, "stops": [str(number)]}
+
+
+class House(ABC):
+    """Where a sink under test lives, and how to read what it wrote by other means."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self.context = SinkContext("pipeline", "sink", {}, str(warehouse), None)
+
+    @abstractmethod
+    def sink(self, **options: Any) -> Sink[Any]: ...
+
+    @abstractmethod
+    def rows(self) -> Rows: ...
+
+
+class MemoryHouse(House):
+    def sink(self, **options: Any) -> Sink[Any]:
+        self.memory: MemorySink[Flight] = MemorySink(schema=Flight)
+        return self.memory
+
+    def rows(self) -> Rows:
+        return self.memory.rows
+
+
+class SparkHouse(House):
+    kind: type[ParquetSink[Any] | DeltaSink[Any]]
+
+    def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
+        self.driver = driver
+        self.context = SinkContext("pipeline", "sink", {}, str(warehouse), driver)
+
+    def sink(self, **options: Any) -> Sink[Any]:
+        self.table = self.kind("flights", **{"schema": Flight, **options})
+        return self.table
+
+    def rows(self) -> Rows:
+        def files(session: Any) -> list[str]:
+            frame = session.read.format(self.table.format).load(self.table.path)
+            return [str(file) for file in frame.inputFiles()]
+
+        paths = [url2pathname(urlsplit(f).path) for f in self.driver.run(files, group="read")]
+        return [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+
+
+class ParquetHouse(SparkHouse):
+    kind = ParquetSink
+
+
+class DeltaHouse(SparkHouse):
+    kind = DeltaSink
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[SparkDriver]:
+    driver = SparkDriver("contract", {}, resolve("delta"), job_deadline_seconds=60)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(
+    params=[
+        MemoryHouse,
+        pytest.param(ParquetHouse, marks=pytest.mark.integration),
+        pytest.param(DeltaHouse, marks=pytest.mark.integration),
+    ]
+)
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
+    if issubclass(request.param, SparkHouse):
+        return request.param(tmp_path, request.getfixturevalue("driver"))
+    house: House = request.param(tmp_path)
+    return house
+
+
+@pytest.fixture
+def spark_house(house: House) -> SparkHouse:
+    if not isinstance(house, SparkHouse):
+        pytest.skip("a promise of tables")
+    return house
+
+
+def batch(*pieces: Piece, sequence: int = 1) -> Batch:
+    rows = sum(
+        piece.num_rows if isinstance(piece, pa.RecordBatch) else len(piece) for piece in pieces
+    )
+    return Batch(sequence, list(pieces), rows)
+
+
+def numbers(house: House) -> list[int]:
+    return sorted(row["number"] for row in house.rows())
+
+
+@pytest.fixture
+def opened(house: House) -> Iterator[Callable[..., Sink[Any]]]:
+    sinks: list[Sink[Any]] = []
+
+    def open_sink(**options: Any) -> Sink[Any]:
+        sinks.append(house.sink(**options))
+        sinks[-1].open(house.context)
+        return sinks[-1]
+
+    yield open_sink
+    for sink in sinks:
+        sink.close()
+        sink.close()
+
+
+Opened = Callable[..., Sink[Any]]
+
+
+def test_rows_are_durable_when_write_returns(house: House, opened: Opened) -> None:
+    """Promise 3: a record is complete only when each of its rows is durable in the sink."""
+    sink = opened()
+    sink.write(batch([flight(1), flight(2)], [flight(3)]))
+    assert sorted(house.rows(), key=lambda row: row["number"]) == [flight(1), flight(2), flight(3)]
+    sink.write(batch([flight(4)], sequence=2))
+    assert numbers(house) == [1, 2, 3, 4]
+
+
+def test_rows_and_columns_may_come_in_one_batch(house: House, opened: Opened) -> None:
+    columns = pa.RecordBatch.from_pylist([flight(2), flight(3)], schema=SCHEMA)
+    opened().write(batch([flight(1)], columns, [], [flight(4)]))
+    assert numbers(house) == [1, 2, 3, 4]
+
+
+def test_rejected_rows_are_named_exactly_and_the_rest_is_durable(
+    house: House, opened: Opened
+) -> None:
+    columns = pa.record_batch(
+        {"number": [4, 5], "carrier": pa.array(["AA", None]), "stops": [["a"], ["b"]]}
+    )
+    wrong = flight(2) | {"number": "two"}
+    with pytest.raises(RowsRejected) as caught:
+        opened().write(batch([flight(1)], [wrong, flight(3)], columns))
+    assert set(caught.value.reasons) == {1, 4}
+    assert "'number'" in caught.value.reasons[1]
+    assert "'carrier'" in caught.value.reasons[4]
+    assert numbers(house) == [1, 3, 4]
+
+
+def test_a_batch_of_rejected_rows_only_writes_nothing_and_harms_nothing(
+    house: House, opened: Opened
+) -> None:
+    sink = opened()
+    with pytest.raises(RowsRejected):
+        sink.write(batch([{}, {"number": 1}]))
+    sink.write(batch([flight(7)], sequence=2))
+    assert numbers(house) == [7]
+
+
+def test_a_batch_tried_again_is_never_lost(house: House, opened: Opened) -> None:
+    sink = opened()
+    for _ in range(2):
+        sink.write(batch([flight(1), flight(2)]))
+    assert set(numbers(house)) == {1, 2}
+
+
+def test_a_sink_opened_again_goes_on(house: House, opened: Opened) -> None:
+    sink = opened()
+    sink.write(batch([flight(1)]))
+    sink.close()
+    sink.open(house.context)
+    sink.write(batch([flight(2)]))
+    assert numbers(house) == [1, 2]
+
+
+def test_partitions_are_folders_and_nothing_is_left_in_the_spool(
+    spark_house: SparkHouse, opened: Opened
+) -> None:
+    sink = opened(partition_by=["carrier"])
+    sink.write(batch([flight(1), flight(2) | {"carrier": "9"}]))
+    warehouse = Path(spark_house.context.warehouse)
+    assert {path.name for path in (warehouse / "flights").glob("carrier=*")} == {
+        "carrier=AA",
+        "carrier=9",
+    }
+    assert numbers(spark_house) == [1, 2]
+    sink.close()
+    assert list((warehouse / ".spool").iterdir()) == []
+    opened(partition_by=["carrier"])  # its guessed types are no difference
+
+
+def test_a_table_with_other_columns_is_refused_when_opened(
+    spark_house: SparkHouse, opened: Opened
+) -> None:
+    opened().write(batch([flight(1)]))
+    other = pa.schema([("number", pa.string()), *[SCHEMA.field(i) for i in (1, 2, 3)]])
+    with pytest.raises(SinkFailed, match=r"'flights'.*column 'number': found string.*bigint"):
+        spark_house.sink(schema=other).open(spark_house.context)
+
+
+def test_what_spark_refuses_while_writing_ends_the_sink(
+    spark_house: SparkHouse, opened: Opened
+) -> None:
+    twice = pa.schema([("a", pa.int64()), ("A", pa.int64())])
+    with pytest.raises(SinkFailed, match="'flights': Spark refuses to append"):
+        opened(schema=twice).write(batch([{"a": 1, "A": 2}]))
+
+
+def test_a_type_that_spark_has_not_is_refused_when_opened(
+    spark_house: SparkHouse, opened: Opened
+) -> None:
+    with pytest.raises(SinkFailed, match="column 'u': found uint64"):
+        opened(schema=pa.schema([("u", pa.uint64())]))
+
+
+def test_a_warehouse_that_cannot_be_written_is_refused_when_opened(
+    spark_house: SparkHouse, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    context = SinkContext("pipeline", "sink", {}, str(tmp_path / "file"), spark_house.driver)
+    with pytest.raises(SinkFailed, match="a folder that can be written is needed"):
+        spark_house.sink().open(context)
+
+
+def test_a_batch_large_enough_for_two_tasks_is_whole(
+    spark_house: SparkHouse, opened: Opened
+) -> None:
+    opened().write(batch([flight(number) for number in range(100_001)]))
+    assert numbers(spark_house) == list(range(100_001))

@@ -1,0 +1,195 @@
+"""The ledger: contiguous, out of order, with gaps, failed in front, drained, at random."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from partition.ledger import Ledger
+
+
+def offsets(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def emitted_ledger(*numbers, position=0):
+    ledger = Ledger(position)
+    ledger.fetched(offsets(*numbers))
+    ledger.emit(len(numbers))
+    return ledger
+
+
+def test_an_empty_ledger_has_its_position_as_frontier():
+    assert Ledger(42).frontier == 42
+
+
+def test_a_fetched_record_that_waits_holds_the_frontier():
+    """Promise 1: committed <= frontier <= every pending, waiting or failed offset."""
+    ledger = Ledger(5)
+    ledger.fetched(offsets(7, 8))
+    assert ledger.frontier == 7
+    assert ledger.waiting == 2
+
+
+def test_acks_in_order_move_the_frontier_to_the_next_offset():
+    ledger = emitted_ledger(0, 1, 2)
+    ledger.resolve(offsets(0))
+    ledger.resolve(offsets(1))
+    assert ledger.frontier == 2
+
+
+def test_acks_out_of_order_move_the_frontier_only_past_the_lowest_pending():
+    ledger = emitted_ledger(0, 1, 2, 3)
+    ledger.resolve(offsets(1, 3))
+    assert ledger.frontier == 0
+    ledger.resolve(offsets(0))
+    assert ledger.frontier == 2
+
+
+def test_gaps_between_offsets_never_block_the_frontier():
+    """Promise 11: compaction and transaction markers leave gaps of any size."""
+    ledger = emitted_ledger(10, 1_000_000, 1_000_007)
+    ledger.resolve(offsets(10))
+    assert ledger.frontier == 1_000_000
+    ledger.resolve(offsets(1_000_000, 1_000_007))
+    assert ledger.frontier == 1_000_008
+
+
+def test_a_gap_at_the_logs_end_is_passed_when_nothing_is_pending():
+    """Promise 11: transaction markers at the end leave no lag."""
+    ledger = emitted_ledger(0, 1)
+    ledger.resolve(offsets(0, 1))
+    ledger.pass_gap(4)
+    assert ledger.frontier == 4
+
+
+def test_a_gap_at_the_logs_end_is_passed_later_when_a_record_waits():
+    ledger = Ledger(0)
+    ledger.fetched(offsets(0, 1))
+    ledger.pass_gap(4)
+    assert ledger.frontier == 0
+    ledger.emit(2)
+    ledger.resolve(offsets(0, 1))
+    assert ledger.frontier == 4
+
+
+def test_a_failed_record_in_front_holds_the_frontier_until_its_retry_is_acked():
+    ledger = emitted_ledger(0, 1, 2)
+    assert ledger.fail(0)
+    ledger.resolve(offsets(1, 2))
+    assert ledger.frontier == 0
+    assert ledger.retry(0)
+    ledger.resolve(offsets(0))
+    assert ledger.frontier == 3
+
+
+def test_repeated_late_and_unknown_acks_are_counted_and_change_nothing():
+    """Promise 5: late, repeated or unknown acks are counted and ignored."""
+    ledger = emitted_ledger(5, 6, 9)
+    assert ledger.resolve(offsets(5, 6)) == 2
+    assert ledger.resolve(offsets(5)) == 0
+    assert ledger.resolve(offsets(7, 8, 100)) == 0
+    assert ledger.resolve(offsets(6, 6)) == 0
+    assert ledger.statistics().ignored == 6
+    assert ledger.frontier == 9
+
+
+def test_an_ack_of_a_record_that_was_not_emitted_is_ignored():
+    ledger = Ledger(0)
+    ledger.fetched(offsets(0, 1))
+    assert ledger.resolve(offsets(0)) == 0
+    assert ledger.frontier == 0
+
+
+def test_offsets_fetched_twice_are_refused():
+    ledger = emitted_ledger(0, 1)
+    with pytest.raises(ValueError, match="fetched again"):
+        ledger.fetched(offsets(1, 2))
+
+
+def test_the_window_counts_resolved_records_behind_a_stuck_one():
+    """Promise 10: a stuck record stops its partition at the window's end."""
+    ledger = emitted_ledger(*range(100))
+    ledger.resolve(offsets(*range(1, 100)))
+    assert ledger.window == 100
+    assert ledger.statistics().pending == 1
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """A dictionary as the model of the ledger, driven at random."""
+
+    def __init__(self):
+        super().__init__()
+        self.ledger = Ledger(0)
+        self.states = {}
+        self.next = 0
+        self.frontiers = [0]
+
+    @rule(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=2000))
+    def fetch(self, gaps):
+        found = []
+        for gap in gaps:
+            self.next += gap
+            found.append(self.next)
+            self.next += 1
+        self.ledger.fetched(offsets(*found))
+        self.states.update(dict.fromkeys(found, "waiting"))
+
+    @rule(limit=st.integers(1, 1500))
+    def emit(self, limit):
+        expected = [o for o, s in self.states.items() if s == "waiting"][:limit]
+        assert self.ledger.emit(limit).tolist() == expected
+        for offset in expected:
+            self.states[offset] = "emitted"
+
+    @rule(data=st.data(), shuffled=st.booleans())
+    def resolve(self, data, shuffled):
+        candidates = [o for o, s in self.states.items() if s != "waiting"]
+        if not candidates:
+            return
+        start = data.draw(st.integers(0, len(candidates) - 1))
+        chosen = candidates[start : start + data.draw(st.integers(1, 500))]
+        if shuffled:
+            chosen = chosen[::-2]
+        known = [o for o in chosen if self.states[o] != "resolved"]
+        assert self.ledger.resolve(offsets(*chosen)) == len(known)
+        for offset in known:
+            self.states[offset] = "resolved"
+
+    @rule(data=st.data())
+    def fail_or_retry(self, data):
+        candidates = [o for o, s in self.states.items() if s in ("emitted", "failed")]
+        if not candidates:
+            return
+        offset = data.draw(st.sampled_from(candidates))
+        if self.states[offset] == "emitted":
+            assert self.ledger.fail(offset)
+            assert not self.ledger.fail(offset)
+            self.states[offset] = "failed"
+        else:
+            assert self.ledger.retry(offset)
+            self.states[offset] = "emitted"
+
+    @precondition(lambda self: self.states)
+    @invariant()
+    def agrees_with_the_model(self):
+        pending = [o for o, s in self.states.items() if s != "resolved"]
+        statistics = self.ledger.statistics()
+        assert statistics.frontier == (min(pending) if pending else self.next)
+        assert statistics.pending == len(pending)
+        assert statistics.waiting == sum(s == "waiting" for s in self.states.values())
+        assert statistics.failed == sum(s == "failed" for s in self.states.values())
+        assert statistics.frontier >= self.frontiers[-1], "promise 2: it never moves back"
+        self.frontiers.append(statistics.frontier)
+
+
+TestLedgerAgreesWithItsModel = LedgerMachine.TestCase
+
+
+@given(st.permutations(list(range(60))), st.integers(1, 7))
+def test_any_order_of_acks_ends_at_the_same_frontier(order, size):
+    ledger = emitted_ledger(*range(60))
+    for start in range(0, 60, size):
+        ledger.resolve(offsets(*order[start : start + size]))
+    assert ledger.frontier == 60

@@ -1,0 +1,141 @@
+"""The PartitionManager: what it hands out, holds, and lets be committed."""
+
+import random
+
+import numpy as np
+import pytest
+
+from partition.chunk import Chunk, Partition
+from partition.manager import PartitionManager, Window
+from partition.retries import RetryPolicy
+
+FLIGHTS = Partition("flights", 0)
+
+
+def manager(position=0, *, limit=2, **window):
+    return PartitionManager(
+        FLIGHTS,
+        position,
+        window=Window(**window),
+        retry_policy=RetryPolicy(limit=limit, initial_seconds=1, jitter=0),
+        rng=random.Random(1),
+    )
+
+
+def chunk(*offsets, size=10):
+    return Chunk(FLIGHTS, np.array(offsets, np.int64), [b"x" * size for _ in offsets])
+
+
+def offsets(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def test_records_are_handed_out_once_and_in_order():
+    partition = manager()
+    partition.offer(chunk(0, 1, 2, 3, 4))
+    assert partition.next(0, 3).offsets.tolist() == [0, 1, 2]
+    assert partition.next(0, 3).offsets.tolist() == [3, 4]
+    assert partition.next(0, 3) is None
+
+
+def test_a_due_retry_comes_before_new_records_and_from_memory():
+    partition = manager()
+    messages = [b"a", b"b"]
+    partition.offer(Chunk(FLIGHTS, offsets(0, 1), messages))
+    partition.next(0, 1)
+    partition.fail(0, now=0)
+    assert partition.next(0.5, 10).offsets.tolist() == [1]
+    again = partition.next(1, 10)
+    assert again.offsets.tolist() == [0]
+    assert again.messages[0] is messages[0]
+    assert partition.statistics().retried == 1
+
+
+def test_a_stuck_record_stops_its_partition_at_the_windows_end():
+    """Promise 10: memory is bounded; the window counts from the frontier."""
+    partition = manager(max_pending=100)
+    partition.offer(chunk(*range(250)))
+    given = partition.next(0, 1000)
+    assert len(given) == 100
+    partition.ack(given.offsets[1:])
+    assert partition.is_full
+    assert partition.next(0, 1000) is None
+    partition.ack(given.offsets[:1])
+    assert len(partition.next(0, 1000)) == 100
+
+
+def test_a_retry_is_exempt_from_the_window():
+    """Promise 10: retries are exempt from the limit."""
+    partition = manager(max_pending=2)
+    partition.offer(chunk(0, 1, 2))
+    partition.next(0, 10)
+    partition.fail(0, now=0)
+    assert partition.is_full
+    assert partition.next(5, 10).offsets.tolist() == [0]
+
+
+def test_the_window_is_bounded_in_bytes_and_one_larger_record_passes_alone():
+    partition = manager(max_pending_bytes=50)
+    partition.offer(chunk(0, size=100))
+    partition.offer(chunk(1, size=100))
+    assert partition.next(0, 10).offsets.tolist() == [0]
+    assert partition.next(0, 10) is None
+    partition.ack(offsets(0))
+    assert partition.next(0, 10).offsets.tolist() == [1]
+
+
+def test_payloads_are_let_go_when_the_frontier_has_passed_them():
+    partition = manager()
+    partition.offer(chunk(0, 1))
+    partition.offer(chunk(2, 3))
+    partition.next(0, 2), partition.next(0, 2)
+    partition.ack(offsets(0, 1))
+    assert partition.statistics().pending_bytes == 20
+    with pytest.raises(KeyError):
+        partition.message(0)
+    assert partition.message(3) == b"x" * 10
+
+
+def test_a_record_out_of_retries_stays_pending_until_it_is_acked():
+    """Promise 13: its dead letter is written before its offset may pass."""
+    partition = manager(limit=1)
+    partition.offer(chunk(0, 1))
+    partition.next(0, 10)
+    partition.ack(offsets(1))
+    assert partition.fail(0, now=0)
+    partition.next(1, 10)
+    assert not partition.fail(0, now=1)
+    assert partition.attempts(0) == 2
+    assert partition.frontier == 0
+    assert partition.next(1000, 10) is None
+    partition.ack(offsets(0))
+    assert partition.frontier == 2
+
+
+def test_a_fail_of_a_record_not_in_flight_changes_nothing():
+    """Promise 5: a late fail after the ack is counted and ignored."""
+    partition = manager()
+    partition.offer(chunk(0))
+    partition.next(0, 1)
+    partition.ack(offsets(0))
+    assert partition.fail(0, now=0)
+    assert partition.next_due() is None
+    assert partition.statistics().ledger.ignored == 1
+
+
+def test_the_end_of_a_transactional_log_leaves_no_lag():
+    """Promise 11: the frontier passes the markers when nothing is pending."""
+    partition = manager()
+    partition.offer(chunk(0, 1))
+    partition.reached(3)
+    partition.next(0, 10)
+    partition.ack(offsets(0, 1))
+    assert partition.frontier == 3
+
+
+def test_committed_never_moves_back():
+    """Promise 2."""
+    partition = manager(5)
+    partition.mark_committed(9)
+    partition.mark_committed(7)
+    assert partition.committed == 9
