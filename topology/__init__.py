@@ -1,0 +1,1 @@
+"""Streams, bolts and the executor that runs them over chunks of records."""

@@ -1,0 +1,64 @@
+"""What can go wrong in the topology room.
+
+TopologyError
+├── InvalidTopology      the graph itself is wrong; named at build time
+├── BoltError            a bolt broke the rules of its contract
+│   ├── NothingReturned
+│   └── LineageLost
+└── SinkError
+    ├── RowsRejected     some rows do not fit; the others are durable
+    ├── SinkBusy         nothing was written; come later
+    └── SinkFailed       trying again cannot help
+"""
+
+from collections.abc import Mapping
+
+
+class TopologyError(Exception):
+    """Something is wrong in the topology."""
+
+
+class InvalidTopology(TopologyError):
+    """The topology cannot run as it is drawn."""
+
+
+class BoltError(TopologyError):
+    """A bolt broke the rules of its contract."""
+
+
+class NothingReturned(BoltError):
+    """A bolt returned None: return a value, or SKIP to drop the record on purpose."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(
+            f"bolt '{step}' returned None; return a value, or SKIP to drop the record on purpose"
+        )
+        self.step = step
+
+
+class LineageLost(BoltError):
+    """A vectorised bolt returned rows whose records cannot be told."""
+
+
+class SinkError(TopologyError):
+    """A sink could not write."""
+
+
+class RowsRejected(SinkError):
+    """Some rows of a batch do not fit the sink; all the others are durable."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(f"{len(reasons)} rows do not fit the sink")
+        self.reasons = dict(reasons)
+
+
+class SinkBusy(SinkError):
+    """The sink asks for the same batch again later; nothing of it was written."""
+
+    def __init__(self, after_seconds: float) -> None:
+        super().__init__(f"the sink is busy; try again in {after_seconds} seconds")
+        self.after_seconds = after_seconds
+
+
+class SinkFailed(SinkError):
+    """The sink cannot work, and trying again cannot help."""

@@ -1,0 +1,127 @@
+"""What a sink promises: the contract that every place for rows keeps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from topology.record import Record
+
+Row = TypeVar("Row", contravariant=True)
+Result = TypeVar("Result")
+Piece: TypeAlias = "list[Any] | pa.RecordBatch"
+Scalar: TypeAlias = str | int | float | bool
+
+
+class SparkDriver(Protocol):
+    """The process's one Spark session, healed when it dies."""
+
+    def run(self, job: Callable[[Any], Result], *, group: str) -> Result:
+        """Run `job(session)` under a job group and a deadline; what it raises is passed on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """What the service gives a sink when it opens it."""
+
+    pipeline: str
+    sink: str
+    kafka: Mapping[str, Scalar]  # librdkafka properties of a client
+    warehouse: str  # where relative table paths live: a local path or a URI
+    spark: SparkDriver | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch: rows handed to a sink in one write.
+
+    A row's index is its place in the concatenation of `pieces`. `sequence` counts
+    1, 2, 3, … per sink and process; a batch tried again keeps its number.
+    """
+
+    sequence: int
+    pieces: list[Piece]
+    num_rows: int
+
+
+class Sink(ABC, Generic[Row]):
+    """A place for rows.
+
+    `open` and `close` are called by the owner thread, `write` by the sink's writer
+    thread; never two at once.
+    """
+
+    name: str
+    takes_columns: bool = True  # whether a piece may be a pyarrow.RecordBatch
+
+    @abstractmethod
+    def open(self, context: SinkContext) -> None:
+        """Touch the world: check that the place can be written. Raises SinkFailed if not."""
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Return when every row of the batch is durable.
+
+        Raises RowsRejected when some rows do not fit (all others are durable then),
+        SinkBusy when nothing was written and the same batch should come later, and
+        SinkFailed when trying again cannot help. Anything else is taken as passing:
+        the same batch is tried again with growing pauses.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what `open` took. May be called twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that could not be processed, and why."""
+
+    record: Record
+    reason: str
+    attempts: int
+    error_class: str
+    step: str
+    failed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The broker's word on one dead letter: durable, or not (`error`)."""
+
+    token: int
+    error: str | None
+
+
+class DeadLetterSink(ABC):
+    """Where dead letters go. Every method is called by the owner thread and none blocks."""
+
+    name: str
+
+    @abstractmethod
+    def open(self, context: SinkContext) -> None:
+        """Touch the world. Raises SinkFailed when the place cannot be used."""
+
+    @abstractmethod
+    def send(self, letter: DeadLetter, token: int) -> None:
+        """Take a letter; `poll` later says under `token` whether it is durable."""
+
+    @abstractmethod
+    def poll(self) -> list[Delivered]:
+        """What became of the letters sent, each told once."""
+
+    @property
+    @abstractmethod
+    def pending(self) -> int:
+        """Letters sent of which `poll` has not told yet."""
+
+    @abstractmethod
+    def flush(self, timeout_seconds: float) -> None:
+        """Wait, at most so long, for the letters on their way; `poll` then tells of them."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what `open` took. May be called twice."""
