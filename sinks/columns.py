@@ -1,0 +1,233 @@
+"""From rows to columns of one schema, setting the rows that do not fit apart.
+
+A row fits when pyarrow converts it alone and loses nothing: each value has its column's
+type, no column that must not be null is, and there is no column the schema does not name.
+One row that does not fit never harms its neighbours.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from numbers import Number
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+
+from sinks.nulls import misplaced_null, without_misplaced_nulls
+from topology.sink import Piece
+
+_SHOWN = 80  # characters of a value shown in a reason
+_WHOLE = {int, type(None)}
+_KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The rows that fit, as columns in the order they came, and why the others do not."""
+
+    table: pa.Table
+    rejected: dict[int, str]
+
+
+def fit(pieces: Sequence[Piece], schema: pa.Schema) -> Fitted:
+    """Convert pieces of rows or columns into one table of the schema.
+
+    `rejected` names rows by their place in the concatenation of the pieces. Costs about
+    0.5 µs a row of nine columns when all fit; a row that does not costs tens of µs.
+    """
+    batches: list[pa.RecordBatch] = []
+    rejected: dict[int, str] = {}
+    start = 0
+    for piece in pieces:
+        if isinstance(piece, pa.RecordBatch):
+            batch, reasons = _fit_columns(piece, schema)
+            length = piece.num_rows
+        else:
+            batch, reasons = _fit_rows(piece, schema)
+            length = len(piece)
+        if batch.num_rows:
+            batches.append(batch)
+        rejected.update((start + index, reason) for index, reason in reasons.items())
+        start += length
+    return Fitted(pa.Table.from_batches(batches, schema=schema), rejected)
+
+
+def _fit_rows(rows: list[Any], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+    if set(map(type, rows)) <= {dict}:
+        batch = _all_or_none(rows, schema)
+        if batch is not None:
+            return batch, {}
+    reasons: dict[int, str] = {}
+    mappings = [_as_mapping(row, index, reasons) for index, row in enumerate(rows)]
+    names = frozenset(schema.names)
+    for index, mapping in enumerate(mappings):
+        if not names.issuperset(mapping):
+            reasons[index] = _unknown_columns(mapping, schema)
+    for field in schema:
+        values = [mapping.get(field.name) for mapping in mappings]
+        reasons = _refused_values(values, field) | reasons
+    good = [mapping for index, mapping in enumerate(mappings) if index not in reasons]
+    return pa.RecordBatch.from_pylist(good, schema=schema), reasons
+
+
+def _all_or_none(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch | None:
+    """The fast path: every row at once, or None when not every row fits."""
+    try:
+        arrays = [_converted(_values(rows, field.name), field) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - a user's value may raise anything
+        return None
+    # A row with an unknown column has more columns than the schema, or lacks one of its.
+    complete = set(map(len, rows)) <= {len(schema)}
+    if complete and not any(column.null_count for column in batch.columns):
+        return batch
+    return batch if all(map(frozenset(schema.names).issuperset, rows)) else None
+
+
+def _values(rows: list[dict[str, Any]], name: str) -> list[Any]:
+    try:
+        return list(map(itemgetter(name), rows))
+    except KeyError:
+        return [row.get(name) for row in rows]
+
+
+def _converted(values: list[Any], field: "pa.Field[Any]") -> "pa.Array[Any]":
+    """A column's values as an array of its type. Raises what pyarrow raises, or ValueError.
+
+    Stricter than pyarrow, which takes nulls anywhere and cuts 1.5 down to 1 for an integer
+    column (that is noticed in the column itself, not inside lists and structs).
+    """
+    array: pa.Array[Any] = pa.array(values, field.type)
+    if not field.nullable or pa.types.is_nested(field.type):
+        without_misplaced_nulls(array, field)
+    if pa.types.is_integer(field.type) and not set(map(type, values)) <= _WHOLE:
+        for value, kept in zip(values, array.to_pylist(), strict=True):
+            if isinstance(value, Number) and value != kept:
+                raise ValueError(f"{value!r} would be cut down to {kept!r}")
+    return array
+
+
+def _as_mapping(row: Any, index: int, reasons: dict[int, str]) -> Mapping[str, Any]:
+    """A row as a mapping: as it is, or from a dataclass or msgspec.Struct."""
+    if isinstance(row, Mapping):
+        return row
+    try:
+        built = msgspec.to_builtins(row, builtin_types=_KEPT_AS_THEY_ARE)
+    except Exception:  # noqa: BLE001 - a user's value may raise anything
+        built = None
+    if isinstance(built, dict):
+        return built
+    reasons[index] = (
+        f"found {_shown(row)}; a row is a mapping of columns, a dataclass or a msgspec.Struct"
+    )
+    return {}
+
+
+def _refused_values(values: list[Any], field: "pa.Field[Any]") -> dict[int, str]:
+    """Which values do not fit a column, each with the reason."""
+
+    def convert(start: int, stop: int) -> None:
+        _converted(values[start:stop], field)
+
+    return {
+        index: f"column '{field.name}': found {_shown(values[index])}; "
+        f"allowed is {_allowed(field)} ({_cause(error)})"
+        for index, error in _bisect(convert, 0, len(values))
+    }
+
+
+def _bisect(
+    convert: Callable[[int, int], object], start: int, stop: int
+) -> Iterator[tuple[int, Exception]]:
+    """Find the positions that fail by halving: fast when few do, linear when all do."""
+    spans = [(start, stop)] if stop > start else []
+    while spans:
+        start, stop = spans.pop()
+        try:
+            convert(start, stop)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a user's value may raise anything
+            if stop - start == 1:
+                yield start, error
+                continue
+            middle = (start + stop) // 2
+            spans += [(middle, stop), (start, middle)]
+
+
+def _fit_columns(piece: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+    if piece.schema.equals(schema) and misplaced_null(piece) is None:
+        return pa.RecordBatch.from_arrays(piece.columns, schema=schema), {}
+    found = piece.schema.names
+    if not set(schema.names).issuperset(found) or len(set(found)) != len(found):
+        reason = _unknown_columns(found, schema)
+        return _empty(schema), dict.fromkeys(range(piece.num_rows), reason)
+    columns = [
+        piece.column(field.name) if field.name in found else pa.nulls(piece.num_rows, field.type)
+        for field in schema
+    ]
+    reasons: dict[int, str] = {}
+    for field, column in zip(schema, columns, strict=True):
+        reasons = _refused_cells(column, field) | reasons
+    if reasons:
+        keep = pa.array([index not in reasons for index in range(piece.num_rows)], pa.bool_())
+        columns = [column.filter(keep) for column in columns]
+    cast = [_cast(column, field) for field, column in zip(schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(cast, schema=schema), reasons
+
+
+def _refused_cells(column: "pa.Array[Any]", field: "pa.Field[Any]") -> dict[int, str]:
+    """Which cells of a column cannot be cast to the field's type, each with the reason."""
+
+    def convert(start: int, stop: int) -> None:
+        without_misplaced_nulls(_cast(column.slice(start, stop - start), field), field)
+
+    return {
+        index: f"column '{field.name}': found {_shown(column[index].as_py())} ({column.type}); "
+        f"allowed is {_allowed(field)} ({_cause(error)})"
+        for index, error in _bisect(convert, 0, len(column))
+    }
+
+
+def _cast(column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
+    # Asked to change nothing, pyarrow still refuses nulls above a child that has none.
+    return column if column.type.equals(field.type) else column.cast(field.type)
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _unknown_columns(found: Any, schema: pa.Schema) -> str:
+    names = set(schema.names)
+    unknown = [name for name in found if name not in names] or list(found)
+    return (
+        f"column {', '.join(_shown(name) for name in unknown[:5])} is not in the schema; "
+        f"allowed are {_clipped(', '.join(schema.names), 4 * _SHOWN)}"
+    )
+
+
+def _allowed(field: "pa.Field[Any]") -> str:
+    return _clipped(f"{field.type}{'' if field.nullable else ', not null'}", 2 * _SHOWN)
+
+
+def _cause(error: Exception) -> str:
+    return _clipped(str(error).splitlines()[0] if str(error) else type(error).__name__, 2 * _SHOWN)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a user's __repr__ may raise anything
+        text = f"a {type(value).__name__}"
+    return _clipped(text, _SHOWN)
+
+
+def _clipped(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,56 @@
+"""What can go wrong in the sinks room, beside `topology.errors`.
+
+SinkError                 (topology)
+├── InvalidSchema         a sink's schema or its options cannot be used; named at build time
+├── WriterBusy            a batch was submitted while another is being written
+├── WriterStopped         the writer was stopped before the batch became durable
+├── SparkStartFailed      Spark did not start
+├── SparkDied             Spark died under a job; the next job starts it anew
+└── SparkTimeout          a Spark job passed its deadline and was cancelled
+"""
+
+from topology.errors import SinkError
+
+
+class InvalidSchema(SinkError):
+    """The sink's schema cannot be used."""
+
+
+class WriterBusy(SinkError):
+    """The writer takes one batch at a time."""
+
+    def __init__(self, sink: str) -> None:
+        super().__init__(f"the writer of sink '{sink}' is still writing a batch")
+        self.sink = sink
+
+
+class WriterStopped(SinkError):
+    """The writer was stopped before the batch became durable."""
+
+    def __init__(self, sink: str, sequence: int) -> None:
+        super().__init__(
+            f"the writer of sink '{sink}' was stopped before batch {sequence} became durable"
+        )
+        self.sink = sink
+        self.sequence = sequence
+
+
+class SparkStartFailed(SinkError):
+    """Spark did not start."""
+
+
+class SparkDied(SinkError):
+    """Spark died under a job; the next job starts it anew."""
+
+    def __init__(self, group: str, said: str) -> None:
+        super().__init__(f"Spark died under job '{group}': {said}")
+        self.group = group
+
+
+class SparkTimeout(SinkError):
+    """A Spark job passed its deadline and was cancelled."""
+
+    def __init__(self, group: str, deadline_seconds: float) -> None:
+        super().__init__(f"Spark job '{group}' did not end within {deadline_seconds} seconds")
+        self.group = group
+        self.deadline_seconds = deadline_seconds

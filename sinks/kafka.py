@@ -1,0 +1,244 @@
+"""Dead letters in a Kafka topic: the original bytes, and headers that say what happened."""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from topology.errors import SinkFailed
+from topology.sink import DeadLetter, DeadLetterSink, Delivered, Scalar, SinkContext
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka.admin import AdminClient
+
+log = structlog.get_logger()
+
+_LONGEST_REASON_BYTES = 2048
+_OPEN_SECONDS = 15.0
+_DEFAULTS: dict[str, Scalar] = {
+    "linger.ms": 20,
+    # Large enough that the broker, which knows the topic's limit, judges a letter's size.
+    "message.max.bytes": 100_000_000,
+    # Small enough that a batch is too large for the topic only if a single letter is.
+    "batch.size": 65_536,
+    # A broker that is away is waited for; the owner stops the offset meanwhile.
+    "message.timeout.ms": 0,
+}
+_REQUIRED: dict[str, Scalar] = {"acks": "all", "enable.idempotence": True}
+
+
+class KafkaSink(DeadLetterSink):
+    """Sends dead letters to a topic; each is told of once all in-sync replicas have it.
+
+    A letter has the record's key, value and headers, followed by `headrace.topic`,
+    `.partition`, `.offset`, `.timestamp_ms` (where it came from), `.reason` (at most 2,048
+    bytes), `.step`, `.attempts`, `.error_class` and `.failed_at_ms`. Where the original had
+    such a header already (a letter that failed again), the last one is the newest. A letter
+    larger than the topic allows is sent without its value and headers, with
+    `headrace.value_size` and `headrace.value_sha256` instead.
+
+    `properties` are librdkafka's, laid over those of the service's `[kafka]`.
+    """
+
+    def __init__(self, topic: str, *, properties: Mapping[str, Scalar] | None = None) -> None:
+        self.name = topic
+        self.topic = topic
+        self._properties = dict(properties or {})
+        self._conf: dict[str, Scalar] = {}
+        self._producer: Producer | None = None
+        self._waiting: deque[tuple[DeadLetter, int, bool]] = deque()  # (…, by reference)
+        self._untold: list[Delivered] = []
+        self._pending = 0
+        self._broken: str | None = None
+
+    def open(self, context: SinkContext) -> None:
+        """Check that the broker answers, and create the topic if there is none.
+
+        Raises SinkFailed, naming the topic, when that is not done in 15 seconds.
+        """
+        from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 - see sinks/__init__
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+        client = {**context.kafka, **self._properties}
+        self._conf = {**_DEFAULTS, **client, **_REQUIRED}
+        try:
+            self._check_topic(AdminClient(self._calling_back(client)))
+            self._producer = Producer(self._calling_back(self._conf))
+        except (KafkaException, ValueError) as error:
+            raise SinkFailed(
+                f"dead-letter topic '{self.topic}': {_said(error)}; "
+                "a broker that answers, and the topic or the right to create it, are needed"
+            ) from error
+
+    def send(self, letter: DeadLetter, token: int) -> None:
+        """Take a letter. Never blocks; a letter the client has no room for waits for `poll`."""
+        self._pending += 1
+        if self._waiting or not self._produce(letter, token, by_reference=False):
+            self._waiting.append((letter, token, False))
+
+    def poll(self) -> list[Delivered]:
+        """Let the client call back, send what waited, and tell what became of letters."""
+        self._advance(0.0)
+        told, self._untold = self._untold, []
+        self._pending -= len(told)
+        return told
+
+    @property
+    def pending(self) -> int:
+        """Letters sent of which `poll` has not told yet."""
+        return self._pending
+
+    def flush(self, timeout_seconds: float) -> None:
+        """Wait for the letters on their way; `poll` then tells of them."""
+        ends = time.monotonic() + timeout_seconds
+        while self._producer is not None and self._pending > len(self._untold):
+            left = ends - time.monotonic()
+            if left <= 0:
+                return
+            self._advance(min(left, 0.1))
+
+    def close(self) -> None:
+        """Let go of the producer without waiting; letters on their way may still arrive."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.poll(0)
+            self._producer = None
+        self._waiting.clear()
+
+    def _check_topic(self, admin: "AdminClient") -> None:
+        from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        # Asking for the one topic could make the broker create it with other settings.
+        if self.topic in admin.list_topics(timeout=_OPEN_SECONDS).topics:
+            return
+        new = NewTopic(self.topic, num_partitions=1, replication_factor=-1)
+        created = admin.create_topics([new], request_timeout=_OPEN_SECONDS)
+        try:
+            created[self.topic].result(_OPEN_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        else:
+            log.info("dead_letter_topic_created", topic=self.topic)
+
+    def _advance(self, timeout_seconds: float) -> None:
+        """Let the client call back, and hand it what waited."""
+        if self._producer is None:
+            return
+        self._producer.poll(timeout_seconds)
+        self._mend()
+        while self._waiting:
+            letter, token, by_reference = self._waiting[0]
+            if not self._produce(letter, token, by_reference=by_reference):
+                return
+            self._waiting.popleft()
+
+    def _produce(self, letter: DeadLetter, token: int, *, by_reference: bool) -> bool:
+        """Hand a letter to the client; False when it has no room for it now."""
+        from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
+
+        if self._producer is None or self._broken is not None:
+            return False
+        record = letter.record
+        headers = _facts(letter)
+        value = record.value
+        if by_reference:
+            payload = value or b""
+            headers["headrace.value_size"] = str(len(payload)).encode()
+            headers["headrace.value_sha256"] = hashlib.sha256(payload).hexdigest().encode()
+            value = None
+        try:
+            self._producer.produce(
+                self.topic,
+                value=value,
+                key=record.key,
+                headers=[*(() if by_reference else record.headers), *headers.items()],
+                on_delivery=partial(self._on_delivery, letter, token, by_reference),
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.MSG_SIZE_TOO_LARGE and not by_reference:
+                return self._produce(letter, token, by_reference=True)
+            if code == KafkaError._FATAL:  # noqa: SLF001 - librdkafka's public name for it
+                self._broken = _said(error)
+                return False
+            self._untold.append(Delivered(token, _said(error)))
+        return True
+
+    def _on_delivery(
+        self,
+        letter: DeadLetter,
+        token: int,
+        by_reference: bool,
+        error: "KafkaError | None",
+        _message: "Message",
+    ) -> None:
+        """The client's word on a letter; called inside `poll`, so on the owner thread."""
+        from confluent_kafka import KafkaError  # noqa: PLC0415
+
+        if error is None:
+            self._untold.append(Delivered(token, None))
+        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE and not by_reference:
+            self._waiting.append((letter, token, True))
+        elif self._broken is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001
+            self._waiting.append((letter, token, by_reference))
+            self._broken = self._broken or error.str()
+        else:
+            self._untold.append(Delivered(token, error.str()))
+
+    def _mend(self) -> None:
+        """Replace a producer that met a fatal error (it will never send again)."""
+        from confluent_kafka import Producer  # noqa: PLC0415
+
+        if self._broken is None or self._producer is None:
+            return
+        log.warning("dead_letter_producer_renewed", topic=self.topic, error=self._broken)
+        self._producer.purge()
+        self._producer.poll(0)
+        self._producer = Producer(self._calling_back(self._conf))
+        self._broken = None
+
+    def _calling_back(self, properties: Mapping[str, Scalar]) -> dict[str, Any]:
+        return {**properties, "error_cb": self._on_error}
+
+    def _on_error(self, error: "KafkaError") -> None:
+        log.warning("dead_letter_broker_error", topic=self.topic, error=error.str())
+
+
+def _facts(letter: DeadLetter) -> dict[str, bytes]:
+    record = letter.record
+    facts: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "reason": letter.reason,
+        "step": letter.step,
+        "attempts": letter.attempts,
+        "error_class": letter.error_class,
+        "failed_at_ms": letter.failed_at_ms,
+    }
+    return {f"headrace.{name}": _bounded(str(fact)) for name, fact in facts.items()}
+
+
+def _bounded(text: str) -> bytes:
+    """UTF-8 of at most 2,048 bytes, cut between characters; lone surrogates are escaped."""
+    encoded = text.encode(errors="backslashreplace")
+    if len(encoded) <= _LONGEST_REASON_BYTES:
+        return encoded
+    return encoded[:_LONGEST_REASON_BYTES].decode(errors="ignore").encode()
+
+
+def _said(error: Exception) -> str:
+    """The text of a KafkaException's KafkaError, or of any other error."""
+    inner = error.args[0] if error.args else error
+    text = getattr(inner, "str", None)
+    return str(text()) if callable(text) else str(error)

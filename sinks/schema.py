@@ -1,0 +1,153 @@
+"""From a row's type to the table's schema.
+
+| hint | column |
+| --- | --- |
+| `str`, `int`, `float`, `bool`, `bytes` | string, int64, double, bool, binary |
+| `datetime`, `date` | timestamp in microseconds, UTC; date |
+| `Decimal` | decimal(38, 18); `Annotated[Decimal, pa.decimal128(10, 2)]` for another |
+| `list[X]`, `dict[str, X]` | list, map |
+| `Literal["a", "b"]` | the column of its values' type |
+| a TypedDict, dataclass or msgspec.Struct | struct |
+| `X | None`, `NotRequired[X]` | nullable; everything else is not |
+| `Annotated[X, <pyarrow type>]` | that pyarrow type |
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import pyarrow as pa
+
+from sinks.errors import InvalidSchema
+
+_SCALARS: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    datetime: pa.timestamp("us", tz="UTC"),
+    date: pa.date32(),
+    Decimal: pa.decimal128(38, 18),
+}
+_ALLOWED = (
+    "str, int, float, bool, bytes, datetime, date, Decimal, list[...], dict[str, ...], Literal, "
+    "a TypedDict, dataclass or msgspec.Struct, any of these `| None`, "
+    "or Annotated[..., <pyarrow type>]"
+)
+
+
+class _Hint(NamedTuple):
+    name: str
+    hint: Any
+    required: bool
+
+
+def schema_of(source: type | pa.Schema) -> pa.Schema:
+    """Return the schema of rows of a type; a `pa.Schema` is returned as it is.
+
+    Raises InvalidSchema, naming the field, what was found, and what is allowed.
+    """
+    if isinstance(source, pa.Schema):
+        if len(set(source.names)) != len(source.names):
+            raise InvalidSchema(f"the schema names a column twice: {', '.join(source.names)}")
+        schema = source
+    else:
+        fields = _fields(source)
+        if fields is None:
+            raise InvalidSchema(
+                f"schema: found {source!r}; allowed are a TypedDict, a dataclass, "
+                "a msgspec.Struct, or a pyarrow.Schema"
+            )
+        name = getattr(source, "__name__", repr(source))
+        schema = pa.schema([_field(hint, name, (source,)) for hint in fields])
+    if not schema.names:
+        raise InvalidSchema("schema: found no column; at least one is needed")
+    return schema
+
+
+def _fields(source: Any) -> Iterator[_Hint] | None:
+    """The fields of a row type, or None if it is not one."""
+    if typing.is_typeddict(source):
+        hints = _hints(source)
+        required = source.__required_keys__
+        return (_Hint(name, hint, name in required) for name, hint in hints.items())
+    if isinstance(source, type) and issubclass(source, msgspec.Struct):
+        hints = _hints(source)
+        return (
+            _Hint(field.encode_name, hints[field.name], required=True)
+            for field in msgspec.structs.fields(source)
+        )
+    if isinstance(source, type) and dataclasses.is_dataclass(source):
+        hints = _hints(source)
+        return (
+            _Hint(field.name, hints[field.name], required=True)
+            for field in dataclasses.fields(source)
+        )
+    return None
+
+
+def _hints(source: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(source, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise InvalidSchema(
+            f"schema {source.__name__}: its type hints cannot be resolved: {error}"
+        ) from error
+
+
+def _field(field: _Hint, path: str, within: tuple[Any, ...]) -> "pa.Field[Any]":
+    place = f"{path}.{field.name}"
+    hint, nullable = _unwrap(field.hint, place)
+    return pa.field(field.name, _type(hint, place, within), nullable=nullable or not field.required)
+
+
+def _unwrap(hint: Any, place: str) -> tuple[Any, bool]:
+    """A hint without Required, NotRequired and None, and whether it was nullable."""
+    nullable = False
+    while True:
+        origin = typing.get_origin(hint)
+        if origin in (typing.NotRequired, typing.Required, typing.Final):
+            nullable = nullable or origin is typing.NotRequired
+            (hint,) = typing.get_args(hint)
+        elif origin in (typing.Union, types.UnionType):
+            rest = [arg for arg in typing.get_args(hint) if arg is not types.NoneType]
+            if len(rest) != 1:
+                raise InvalidSchema(f"{place}: found {hint!r}; a column has one type, or None")
+            nullable = nullable or len(rest) != len(typing.get_args(hint))
+            hint = rest[0]
+        elif isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        else:
+            return hint, nullable
+
+
+def _type(hint: Any, place: str, within: tuple[Any, ...]) -> pa.DataType:
+    if hint in within:
+        raise InvalidSchema(f"{place}: {hint!r} contains itself; a table's types must end")
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        given = [extra for extra in args[1:] if isinstance(extra, pa.DataType)]
+        return given[0] if given else _item(args[0], place, within).type
+    if (scalar := _SCALARS.get(hint)) is not None:
+        return scalar
+    if origin is list and len(args) == 1:
+        return pa.list_(_item(args[0], f"{place}[]", within, "element"))
+    if origin is dict and len(args) == 2:  # noqa: PLR2004 - key and value
+        value = _item(args[1], f"{place}[]", within, "value")
+        key = _type(args[0], f"{place} key", within)
+        return cast("pa.DataType", pa.map_(key, value))
+    if origin is typing.Literal and len({type(value) for value in args}) == 1:
+        return _type(type(args[0]), place, within)
+    if (fields := _fields(hint)) is not None:
+        return pa.struct([_field(field, place, (*within, hint)) for field in fields])
+    raise InvalidSchema(f"{place}: found {hint!r}; allowed are {_ALLOWED}")
+
+
+def _item(hint: Any, place: str, within: tuple[Any, ...], name: str = "element") -> "pa.Field[Any]":
+    return _field(_Hint(name, hint, required=True), place.removesuffix(f".{name}"), within)

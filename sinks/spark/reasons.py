@@ -1,0 +1,26 @@
+"""What Spark said, in one line."""
+
+_LONGEST = 500
+
+
+def one_line(error: BaseException) -> str:
+    """The first line that says something: py4j puts the Java exception on the second.
+
+    Never raises: a Java exception's text is asked from the JVM, which may be gone by now.
+    """
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - whatever py4j raises when the JVM is gone
+        text = ""
+    lines = [line.strip(" :") for line in text.splitlines() if line.strip(" :")]
+    if not lines:
+        return type(error).__name__
+    java = len(lines) > 1 and lines[0].startswith("An error occurred while calling")
+    return lines[1 if java else 0][:_LONGEST]
+
+
+def from_log(log: str) -> str | None:
+    """The first line of a JVM's output that names an exception, or None."""
+    lines = [line.strip() for line in log.splitlines()]
+    named = (line for line in lines if "Exception" in line or "Error" in line)
+    return next((line[:_LONGEST] for line in named if not line.startswith("at ")), None)

@@ -1,0 +1,91 @@
+"""Where rows wait, as uncompressed Parquet, for Spark to read them.
+
+Arrow to Spark by a file costs half the CPU of any way through the gateway. Each process
+has a folder of its own, so replicas that share a warehouse do not meet.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_ROWS_PER_FILE = 50_000  # below that a second task costs more than it saves
+_MOST_FILES = 2
+_FORGOTTEN_SECONDS = 24 * 3600.0
+
+
+def local_path(place: str) -> Path | None:
+    """A path or `file:` URI as a path; None for any other scheme."""
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return Path(url2pathname(parts.path))
+    return Path(place).absolute() if not parts.scheme else None
+
+
+class Spool:
+    """The spool of one sink in one process.
+
+    It lies in `<warehouse>/.spool/`, where executors that share the warehouse can read it,
+    or in the local temporary folder when the warehouse is no local path (then only a
+    `local` master can read it).
+    """
+
+    def __init__(self, warehouse: str, owner: str) -> None:
+        root = local_path(warehouse)
+        self._root = (
+            Path(tempfile.gettempdir()) / "headrace-spool" if root is None else root / ".spool"
+        )
+        self._owner = "".join(c if c.isalnum() or c in "-." else "_" for c in owner)
+        self._folder: Path | None = None
+
+    def open(self) -> None:
+        """Make the folder, and remove those that killed processes left a day ago.
+
+        Raises OSError when the place cannot be written.
+        """
+        self._root.mkdir(parents=True, exist_ok=True)
+        for folder in self._root.glob(f"{self._owner}-*"):
+            if time.time() - folder.stat().st_mtime > _FORGOTTEN_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{self._owner}-", dir=self._root))
+
+    def put(self, table: pa.Table, sequence: int) -> list[Path]:
+        """Write a table; returns its files. Raises OSError."""
+        if self._folder is None:
+            raise RuntimeError("the spool is not open")
+        count = min(_MOST_FILES, max(1, table.num_rows // _ROWS_PER_FILE))
+        length = -(-table.num_rows // count)
+        self._folder.mkdir(parents=True, exist_ok=True)  # someone may have cleaned up
+        os.utime(self._folder)  # still in use, whatever its age
+        files = []
+        for number in range(count):
+            path = self._folder / f"{sequence}-{number}.parquet"
+            pq.write_table(
+                table.slice(number * length, length),
+                path,
+                compression="none",
+                use_dictionary=False,
+                write_statistics=False,
+                coerce_timestamps="us",  # Spark knows no shorter time
+                allow_truncated_timestamps=True,
+                store_schema=False,
+            )
+            files.append(path)
+        return files
+
+    def remove(self, files: list[Path]) -> None:
+        """Remove files `put` has written."""
+        for path in files:
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None

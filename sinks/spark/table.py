@@ -1,0 +1,208 @@
+"""Tables in a warehouse, appended to by Spark: Parquet folders and Delta Lake."""
+
+import tempfile
+from collections.abc import Sequence
+from typing import Any, ClassVar, overload
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from sinks.columns import fit
+from sinks.errors import InvalidSchema
+from sinks.schema import schema_of
+from sinks.spark.existing import differences, existing_schema, spark_schema
+from sinks.spark.reasons import one_line
+from sinks.spark.spool import Spool, local_path
+from topology.errors import RowsRejected, SinkFailed
+from topology.sink import Batch, Row, Sink, SinkContext, SparkDriver
+
+
+class SparkTableSink(Sink[Row]):
+    """Appends micro-batches to a table with Spark; at least once.
+
+    A batch becomes durable as a whole, in one Spark job. `table` is a path below the
+    warehouse, or an absolute path or URI. Every column may be null in the table itself, as
+    Spark has it; that the schema's other columns never are is checked before.
+    """
+
+    format: ClassVar[str]
+    added_columns: ClassVar[bool]  # whether rows may bring columns the table has not
+    guessed_partitions: ClassVar[bool]  # whether Spark guesses partition columns' types
+
+    def __init__(
+        self, table: str, *, schema: type[Any] | pa.Schema, partition_by: Sequence[str] = ()
+    ) -> None:
+        """Raises InvalidSchema when the schema cannot be used."""
+        self.name = table
+        self.table = table
+        self.schema = schema_of(schema)
+        self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
+        unknown = [name for name in self.partition_by if name not in self.schema.names]
+        if unknown or len(self.partition_by) == len(self.schema.names):
+            raise InvalidSchema(
+                f"table '{table}': partition_by is {self.partition_by}; allowed are some, and "
+                f"not all, of the columns {', '.join(self.schema.names)}"
+            )
+        self._path: str | None = None
+        self._spark: SparkDriver | None = None
+        self._spool: Spool | None = None
+        self._spark_schema: Any = None
+
+    @property
+    def path(self) -> str | None:
+        """Where the table lies; None before `open`."""
+        return self._path
+
+    def open(self, context: SinkContext) -> None:
+        """Check that the warehouse can be written, start Spark, and look at the table.
+
+        Raises SinkFailed: the place cannot be written, Spark does not start, a column's
+        type is none of Spark's, or the table there has other columns.
+        """
+        if context.spark is None:
+            raise SinkFailed(f"table '{self.table}' needs Spark; none was configured")
+        self._path = _table_path(context.warehouse, self.table)
+        self._spark = context.spark
+        self._spool = Spool(context.warehouse, f"{context.pipeline}.{context.sink}")
+        try:
+            self._spool.open()
+            if (folder := local_path(self._path)) is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+        except OSError as error:
+            raise SinkFailed(
+                f"table '{self.table}' in warehouse {context.warehouse}: {error}; "
+                "a folder that can be written is needed"
+            ) from error
+        try:
+            self._spark_schema = spark_schema(self.schema)
+            wrong = self._spark.run(self._obstacles, group=f"{self.name}-open")
+        except Exception as error:
+            raise SinkFailed(f"table '{self.table}': {one_line(error)}") from error
+        if wrong:
+            raise SinkFailed(f"table '{self.table}' at {self._path}: {'; '.join(wrong)}")
+
+    def write(self, batch: Batch) -> None:
+        """Append the batch's rows. Raises RowsRejected, SinkFailed, or a passing error.
+
+        1. Convert the rows, setting those that do not fit apart.
+        2. Write the others to the spool.
+        3. Let Spark read the spool and append it to the table, in one job.
+        4. Remove the spool's files, and name the rows that did not fit.
+        """
+        if self._spark is None or self._spool is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+        fitted = fit(batch.pieces, self.schema)
+        if fitted.table.num_rows:
+            files = self._spool.put(fitted.table, batch.sequence)
+            try:
+                self._append([path.as_uri() for path in files])
+            finally:
+                self._spool.remove(files)
+        if fitted.rejected:
+            raise RowsRejected(fitted.rejected)
+
+    def close(self) -> None:
+        """Remove the spool. Spark itself belongs to the service."""
+        if self._spool is not None:
+            self._spool.close()
+        self._spark = None
+
+    def _append(self, uris: list[str]) -> None:
+        from pyspark.errors import AnalysisException  # noqa: PLC0415 - see sinks/__init__
+
+        if self._spark is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+
+        def job(session: Any) -> None:
+            rows = session.read.schema(self._spark_schema).parquet(*uris)
+            writer = rows.write.format(self.format).mode("append")
+            if self.partition_by:
+                writer = writer.partitionBy(*self.partition_by)
+            writer.save(self._path)
+
+        try:
+            self._spark.run(job, group=self.name)
+        except AnalysisException as error:
+            if error.getCondition() == "PATH_NOT_FOUND":
+                raise  # the spool was cleaned up under us: the next try writes it again
+            raise SinkFailed(
+                f"table '{self.table}': Spark refuses to append: {one_line(error)}"
+            ) from error
+
+    def _obstacles(self, session: Any) -> list[str]:
+        """What keeps rows of this schema out of the table that is there, if one is."""
+        found = existing_schema(session, self.format, str(self._path))
+        if found is None:
+            return []
+        return differences(
+            found,
+            self._spark_schema,
+            ignored=self.partition_by if self.guessed_partitions else (),
+            added_columns=self.added_columns,
+        )
+
+
+class ParquetSink(SparkTableSink[Row]):
+    """Appends to a folder of Parquet files."""
+
+    format = "parquet"
+    added_columns = True
+    guessed_partitions = True
+
+    @overload
+    def __init__(
+        self: "ParquetSink[Any]", table: str, *, schema: pa.Schema, partition_by: Sequence[str] = ()
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, table: str, *, schema: type[Row], partition_by: Sequence[str] = ()
+    ) -> None: ...
+
+    def __init__(
+        self, table: str, *, schema: type[Any] | pa.Schema, partition_by: Sequence[str] = ()
+    ) -> None:
+        """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
+        super().__init__(table, schema=schema, partition_by=partition_by)
+
+    def open(self, context: SinkContext) -> None:
+        """Check as every table does, and that the folder is no Delta table."""
+        folder = local_path(_table_path(context.warehouse, self.table))
+        if folder is not None and (folder / "_delta_log").exists():
+            raise SinkFailed(f"table '{self.table}' at {folder} is a Delta table; use DeltaSink")
+        super().open(context)
+
+
+class DeltaSink(SparkTableSink[Row]):
+    """Appends to a Delta Lake table. Needs Delta's jars in the Spark driver."""
+
+    format = "delta"
+    added_columns = False
+    guessed_partitions = False
+
+    @overload
+    def __init__(
+        self: "DeltaSink[Any]", table: str, *, schema: pa.Schema, partition_by: Sequence[str] = ()
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, table: str, *, schema: type[Row], partition_by: Sequence[str] = ()
+    ) -> None: ...
+
+    def __init__(
+        self, table: str, *, schema: type[Any] | pa.Schema, partition_by: Sequence[str] = ()
+    ) -> None:
+        """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
+        super().__init__(table, schema=schema, partition_by=partition_by)
+
+
+def _table_path(warehouse: str, table: str) -> str:
+    """The table's URI: the table itself if absolute, else below the warehouse."""
+    place = table
+    if not urlsplit(table).scheme and not table.startswith("/"):
+        place = f"{warehouse.rstrip('/')}/{table}"
+    path = local_path(place)
+    return place if path is None else path.as_uri()

@@ -1,0 +1,209 @@
+import hashlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from service.embedded.kafka import EmbeddedKafka
+from sinks import KafkaSink
+from topology.errors import SinkFailed
+from topology.record import Record
+from topology.sink import DeadLetter, SinkContext
+
+pytestmark = pytest.mark.integration
+
+
+class FakeMessage:
+    """A message as the source topic gave it."""
+
+    def __init__(self, value: bytes | None = b"{broken", offset: int = 42) -> None:
+        self._value = value
+        self._offset = offset
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def key(self) -> bytes | None:
+        return b"AA"
+
+    def topic(self) -> str:
+        return "flights"
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_700_000_000_123
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return [("trace", b"\x00\xff"), ("trace", None)]
+
+
+def letter(
+    value: bytes | None = b"{broken", reason: str = "not JSON", offset: int = 42
+) -> DeadLetter:
+    record = Record(value, FakeMessage(value, offset))
+    return DeadLetter(record, reason, 3, "ValueError", "parse", 1_700_000_009_999)
+
+
+def context(address: str) -> SinkContext:
+    return SinkContext("pipeline", "dead", {"bootstrap.servers": address}, "", None)
+
+
+def read(address: str, topic: str, count: int) -> list[Message]:
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "r", "enable.auto.commit": False}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return consumer.consume(count, timeout=20)
+    finally:
+        consumer.close()
+
+
+def told(sink: KafkaSink, count: int, seconds: float = 30.0) -> dict[int, str | None]:
+    """What the sink tells of so many letters, until a deadline."""
+    found: dict[int, str | None] = {}
+    ends = time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < ends:
+        sink.flush(0.2)
+        found |= {delivered.token: delivered.error for delivered in sink.poll()}
+    return found
+
+
+@pytest.fixture
+def name() -> str:
+    return f"dead-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def opened(kafka: EmbeddedKafka) -> Iterator[Callable[..., KafkaSink]]:
+    sinks: list[KafkaSink] = []
+
+    def make(topic: str, **properties: Any) -> KafkaSink:
+        sinks.append(KafkaSink(topic, properties=properties))
+        sinks[-1].open(context(kafka.address))
+        return sinks[-1]
+
+    yield make
+    for sink in sinks:
+        sink.close()
+        sink.close()
+
+
+Opened = Callable[..., KafkaSink]
+
+
+def test_a_letter_has_the_original_bytes_and_says_what_happened(
+    kafka: EmbeddedKafka, opened: Opened, name: str
+) -> None:
+    """Promise 3: a dead letter counts once the broker has acknowledged it."""
+    sink = opened(name)
+    sink.send(letter(), 7)
+    sink.send(letter(None, reason="é\ud800" + "x" * 5000), 8)
+    assert sink.pending == 2
+    assert told(sink, 2) == {7: None, 8: None}
+    assert sink.pending == 0
+    assert sink.poll() == []
+    first, second = read(kafka.address, name, 2)
+    assert (first.key(), first.value(), second.value()) == (b"AA", b"{broken", None)
+    assert first.headers() == [
+        ("trace", b"\x00\xff"),
+        ("trace", None),
+        ("headrace.topic", b"flights"),
+        ("headrace.partition", b"3"),
+        ("headrace.offset", b"42"),
+        ("headrace.timestamp_ms", b"1700000000123"),
+        ("headrace.reason", b"not JSON"),
+        ("headrace.step", b"parse"),
+        ("headrace.attempts", b"3"),
+        ("headrace.error_class", b"ValueError"),
+        ("headrace.failed_at_ms", b"1700000009999"),
+    ]
+    reason = dict(second.headers() or [])["headrace.reason"]
+    assert len(reason) == 2048
+    assert reason.decode().startswith("é\\ud800xxx")
+
+
+@pytest.mark.parametrize("judge", ["broker", "client"])
+def test_a_letter_too_large_for_the_topic_is_sent_as_a_reference(
+    kafka: EmbeddedKafka, opened: Opened, name: str, judge: str
+) -> None:
+    properties = {"message.max.bytes": 1_000_000} if judge == "client" else {}
+    sink = opened(name, **properties)
+    large = b"x" * 2_000_000
+    sink.send(letter(b"small"), 1)
+    sink.send(letter(large), 2)
+    sink.send(letter(b"small too"), 3)
+    assert told(sink, 3) == {1: None, 2: None, 3: None}
+    messages = read(kafka.address, name, 3)
+    values = {message.value() for message in messages}
+    assert values == {b"small", b"small too", None}
+    reference = next(message for message in messages if message.value() is None)
+    headers = dict(reference.headers() or [])
+    assert headers["headrace.value_size"] == b"2000000"
+    assert headers["headrace.value_sha256"] == hashlib.sha256(large).hexdigest().encode()
+    assert headers["headrace.offset"] == b"42"
+
+
+def test_a_client_without_room_keeps_the_letters_until_it_has(
+    kafka: EmbeddedKafka, opened: Opened, name: str
+) -> None:
+    sink = opened(name, **{"queue.buffering.max.messages": 10})
+    for token in range(100):
+        sink.send(letter(offset=token), token)
+    assert sink.pending == 100
+    assert told(sink, 100) == dict.fromkeys(range(100))
+    assert len(read(kafka.address, name, 100)) == 100
+
+
+def test_letters_pend_while_the_broker_is_away_and_arrive_when_it_is_back(
+    tmp_path: Path, name: str
+) -> None:
+    """Promise 15: with Kafka away it waits."""
+    broker = EmbeddedKafka(tmp_path)
+    broker.open()
+    sink = KafkaSink(name)
+    try:
+        sink.open(context(broker.address))
+        sink.send(letter(), 1)
+        assert told(sink, 1) == {1: None}
+        broker.close()
+        sink.send(letter(), 2)
+        sink.flush(1.5)
+        assert sink.poll() == []
+        assert sink.pending == 1
+        broker.open()
+        assert told(sink, 1, 60) == {2: None}
+    finally:
+        sink.close()
+        broker.close()
+
+
+def test_a_broker_that_does_not_answer_fails_at_open_and_names_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sinks.kafka._OPEN_SECONDS", 0.5)
+    with pytest.raises(SinkFailed, match="'nowhere'"):
+        KafkaSink("nowhere").open(context("127.0.0.1:9"))
+
+
+def test_opening_twice_at_once_creates_the_topic_once(
+    kafka: EmbeddedKafka, opened: Opened, name: str
+) -> None:
+    threads = [threading.Thread(target=opened, args=(name,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink = opened(name)
+    sink.send(letter(), 1)
+    assert told(sink, 1) == {1: None}
