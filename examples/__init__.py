@@ -1,0 +1,1 @@
+"""Pipelines to learn from; each folder is one, with its own README."""

@@ -1,0 +1,1 @@
+"""The process: configuration, wiring, the pipeline loop, lifecycle, HTTP, metrics, logs."""

@@ -1,0 +1,92 @@
+"""The account: where every record that was read is now."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from acker.acker import Flags
+
+
+@dataclass(slots=True)
+class Tally:
+    """How records resolved, counted by the owner thread."""
+
+    sunk: int = 0  # every row durable in its sinks
+    filtered: int = 0  # dropped on purpose: no row, no letter
+    dead_lettered: int = 0  # a dead letter of it is durable
+    failures: Counter[str] = field(default_factory=Counter)  # by step; each is retried or buried
+
+    def acked(self, flags: Flags, sunk: int, lettered: int) -> None:
+        """Count trees that were acked, by their flags."""
+        letters = int(np.count_nonzero(flags & lettered))
+        rows = int(np.count_nonzero(flags & sunk == sunk)) - int(
+            np.count_nonzero(flags & (sunk | lettered) == (sunk | lettered))
+        )
+        self.dead_lettered += letters
+        self.sunk += rows
+        self.filtered += len(flags) - letters - rows
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAccount:
+    """One partition's part: offsets are the next to read."""
+
+    committed: int
+    frontier: int
+    log_end: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what is committed and the log's end."""
+        return self.log_end - self.committed
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Where every record is. It closes when nothing is missing and nothing is open."""
+
+    read: int
+    sunk: int
+    rows: int
+    filtered: int
+    retried: int
+    dead_lettered: int
+    unresolved: int
+    seconds: float
+    partitions: dict[str, PartitionAccount]
+    table: str | None
+    dead_letters: str | None
+    caught_up: bool  # False: the run was stopped, or had no end
+
+    @property
+    def records_per_second(self) -> float:
+        """Records read per second of the run."""
+        return self.read / self.seconds if self.seconds > 0 else 0.0
+
+    def losses(self) -> list[str]:
+        """What contradicts the promise, in words: records that are nowhere. Always empty."""
+        placed = self.sunk + self.filtered + self.dead_lettered + self.unresolved
+        if placed == self.read:
+            return []
+        return [f"{self.read} records were read but {placed} are accounted for"]
+
+    def gaps(self) -> list[str]:
+        """What keeps the account of a finite run from closing; empty when it closes."""
+        gaps = self.losses()
+        if self.unresolved:
+            gaps.append(f"{self.unresolved} records are unresolved")
+        gaps += [
+            f"{name}: committed {part.committed}, but the log ends at {part.log_end}"
+            for name, part in self.partitions.items()
+            if part.lag
+        ]
+        return gaps
+
+    def as_json(self) -> dict[str, Any]:
+        """The account as JSON takes it."""
+        facts = asdict(self)
+        facts["records_per_second"] = round(self.records_per_second, 1)
+        facts["seconds"] = round(self.seconds, 3)
+        return facts

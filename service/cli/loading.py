@@ -1,0 +1,38 @@
+"""Finds the topology that MODULE:TOPOLOGY names."""
+
+import importlib
+import sys
+from pathlib import Path
+
+from service.errors import NoTopology
+from topology.topology import Topology
+
+
+def load_topology(target: str) -> Topology:
+    """Import the module and return the topology in it. Raises NoTopology.
+
+    The current folder may hold the module. It comes last on the path, so that a folder
+    named like one of our rooms is not taken for it.
+    """
+    module_name, colon, name = target.partition(":")
+    if not module_name or not colon or not name:
+        raise NoTopology(f"'{target}': MODULE:TOPOLOGY is needed, such as my_package.flow:topology")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            message = f"'{target}': there is no module '{error.name}' here or installed"
+            raise NoTopology(message) from error
+        raise
+    found = getattr(module, name, None)
+    if not isinstance(found, Topology):
+        names = [key for key, value in vars(module).items() if isinstance(value, Topology)]
+        message = (
+            f"'{target}': '{name}' in {module_name} is {type(found).__name__}; "
+            f"topologies there: {', '.join(names) or 'none'}"
+        )
+        raise NoTopology(message)
+    return found

@@ -1,0 +1,101 @@
+"""`headrace offsets show`: where each partition stands, from outside the process."""
+
+import http.client
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from partition.chunk import Partition
+from service.config import Config, HttpConfig
+from service.parts import wire
+from topology.topology import Topology
+
+_FRONTIER = "headrace_partition_frontier_offset{"
+_SCRAPE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """One partition. Offsets are the next to read; None where there is none to know."""
+
+    partition: str
+    committed: int | None  # None: nothing is stored
+    frontier: int | None  # None: no running service answered
+    log_start: int
+    log_end: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what is committed, or else the log's start, and the log's end."""
+        return self.log_end - (self.log_start if self.committed is None else self.committed)
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as JSON takes it."""
+        facts = asdict(self)
+        del facts["partition"]
+        return facts | {"lag": self.lag}
+
+
+def read_offsets(topology: Topology, config: Config) -> list[OffsetRow]:
+    """Read ZooKeeper and Kafka; the frontiers come from the running service, if it serves HTTP."""
+    parts = wire(topology, config)
+    frontiers = live_frontiers(config.http)
+    rows: list[OffsetRow] = []
+    try:
+        parts.fetcher.open()
+        parts.store.open()
+        for source in topology.sources:
+            for partition in parts.fetcher.partitions(source.topic):
+                stored = parts.store.load(partition)
+                start, end = parts.fetcher.log_range(partition)
+                rows.append(
+                    OffsetRow(
+                        partition=str(partition),
+                        committed=stored.offset if stored is not None else None,
+                        frontier=frontiers.get(partition),
+                        log_start=start,
+                        log_end=end,
+                    )
+                )
+    finally:
+        parts.fetcher.close()
+        parts.store.close()
+    return rows
+
+
+def live_frontiers(http_config: HttpConfig) -> dict[Partition, int]:
+    """The frontiers that a running service shows; empty when none answers."""
+    if not http_config.port:
+        return {}
+    connection = http.client.HTTPConnection(
+        http_config.host, http_config.port, timeout=_SCRAPE_SECONDS
+    )
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    except OSError:
+        return {}
+    finally:
+        connection.close()
+    frontiers: dict[Partition, int] = {}
+    for line in text.splitlines():
+        if line.startswith(_FRONTIER):
+            labels, value = line.removeprefix(_FRONTIER).rsplit("} ", 1)
+            named = dict(label.split("=", 1) for label in labels.split(","))
+            topic, number = named["topic"].strip('"'), int(named["partition"].strip('"'))
+            frontiers[Partition(topic, number)] = int(float(value))
+    return frontiers
+
+
+def show_offsets(console: Console, rows: list[OffsetRow]) -> None:
+    """Print the rows as a table."""
+    table = Table()
+    table.add_column("partition")
+    for name in ("committed", "frontier", "log end", "lag"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        cells = (row.committed, row.frontier, row.log_end, row.lag)
+        table.add_row(row.partition, *("-" if cell is None else f"{cell:,}" for cell in cells))
+    console.print(table)

@@ -1,0 +1,209 @@
+"""The configuration: TOML, then HEADRACE_… variables over it, parsed once.
+
+`HEADRACE_PIPELINE__DRAIN_SECONDS=10` sets `drain_seconds` of `[pipeline]`. Under
+`[kafka]` and `[spark.conf]` every property of librdkafka and of Spark may stand; in
+variables a property's dots are underscores (`HEADRACE_KAFKA__BOOTSTRAP_SERVERS`).
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
+from partition.retries import RetryPolicy
+from service.config_errors import as_bad_config
+from service.errors import BadConfig
+
+PREFIX = "HEADRACE_"
+OTHER_VARIABLES = frozenset(
+    {"HEADRACE_DEBUG", "HEADRACE_IVY_SETTINGS", "HEADRACE_JAR_CACHE"}
+)  # read elsewhere
+Scalar = str | int | float | bool
+
+
+def _flat(table: Any, prefix: str = "") -> Any:
+    """TOML reads `a.b = 1` as a table in a table; properties have dotted names."""
+    if not isinstance(table, Mapping):
+        return table
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _dotted(table: Any) -> Any:
+    """In variables a property's dots are underscores."""
+    flat = _flat(table)
+    if not isinstance(flat, Mapping):
+        return flat
+    return {key.replace("_", "."): value for key, value in flat.items()}
+
+
+def _reachable(properties: dict[str, Scalar]) -> dict[str, Scalar]:
+    if not properties.get("bootstrap.servers"):
+        message = "'bootstrap.servers' is missing: host:port of one or more brokers is needed"
+        raise ValueError(message)
+    return properties
+
+
+KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(_dotted), AfterValidator(_reachable)]
+SparkProperties = Annotated[dict[str, Scalar], BeforeValidator(_flat)]
+
+
+class Section(BaseModel):
+    """One table of the file. Unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PipelineConfig(Section):
+    """`[pipeline]`: how records are read and tracked."""
+
+    name: str | None = Field(
+        default=None, description="names the offsets; the topology's name if absent"
+    )
+    start_from: Literal["earliest", "latest"] = "earliest"
+    message_timeout_seconds: PositiveFloat = 30.0
+    commit_interval_seconds: PositiveFloat = 1.0
+    drain_seconds: PositiveFloat = 25.0
+    max_pending: PositiveInt = MAX_PENDING
+    max_pending_bytes: PositiveInt = MAX_PENDING_BYTES
+    fetch_records: PositiveInt = 10_000
+    chunk_records: PositiveInt = 4_000
+
+
+class RetriesConfig(Section):
+    """`[retries]`: how failed records are tried again before they become dead letters."""
+
+    limit: NonNegativeInt = 5
+    initial_seconds: PositiveFloat = 1.0
+    multiplier: Annotated[float, Field(ge=1)] = 2.0
+    max_seconds: PositiveFloat = 60.0
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
+
+    def policy(self) -> RetryPolicy:
+        """The partition room's own object."""
+        return RetryPolicy(**self.model_dump())
+
+
+class ZooKeeperConfig(Section):
+    """`[zookeeper]`: where the offsets are stored."""
+
+    hosts: str = Field(min_length=1, description="host:port,host:port")
+    root: Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")] = "/headrace"
+    session_timeout_seconds: PositiveFloat = 10.0
+
+
+class SparkConfig(Section):
+    """`[spark]`: the engine that writes the tables."""
+
+    warehouse: str = "spark-warehouse"
+    job_deadline_seconds: PositiveFloat = 300.0
+    conf: SparkProperties = Field(default_factory=dict)
+
+
+class HttpConfig(Section):
+    """`[http]`: /metrics and /health on one port; 0 takes a free one, absent serves none."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+
+
+class LogsConfig(Section):
+    """`[logs]`: what is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "console"] = "json"
+
+
+class Config(BaseSettings):
+    """Everything a run is told, frozen."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+    )
+
+    pipeline: PipelineConfig = PipelineConfig()
+    retries: RetriesConfig = RetriesConfig()
+    kafka: KafkaProperties
+    zookeeper: ZooKeeperConfig
+    spark: SparkConfig = SparkConfig()
+    http: HttpConfig = HttpConfig()
+    logs: LogsConfig = LogsConfig()
+
+    def window(self) -> Window:
+        """The partition room's own object."""
+        return Window(self.pipeline.max_pending, self.pipeline.max_pending_bytes)
+
+
+def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read the configuration: `overrides`, then variables, then the file.
+
+    Raises BadConfig, which names the key, what was found and what is allowed.
+    """
+    place = str(path) if path is not None else "environment"
+    if path is not None and not path.is_file():
+        raise BadConfig(place, "(file)", "no such file", "a readable TOML file")
+    for name in os.environ:
+        if name.startswith(PREFIX) and name not in OTHER_VARIABLES:
+            _check_variable(name)
+
+    class Loaded(Config):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            del dotenv_settings, file_secret_settings
+            file = TomlConfigSettingsSource(settings_cls, toml_file=path)
+            return (init_settings, env_settings, file)
+
+    try:
+        return Loaded(**(overrides or {}))
+    except tomllib.TOMLDecodeError as error:
+        raise BadConfig(place, "(file)", str(error), "TOML") from error
+    except ValidationError as error:
+        raise as_bad_config(error, Config, place) from error
+    except SettingsError as error:
+        raise BadConfig(
+            "environment", PREFIX + "…", str(error), "a value of the key's type"
+        ) from error
+
+
+def _check_variable(name: str) -> None:
+    """Raise BadConfig for a variable that names no section: a typing error, most likely."""
+    section = name.removeprefix(PREFIX).split("__")[0].lower()
+    if section not in Config.model_fields:
+        sections = ", ".join(f"{PREFIX}{known.upper()}__…" for known in Config.model_fields)
+        raise BadConfig("environment", name, f"section '{section}'", sections)

@@ -1,0 +1,44 @@
+"""What can go wrong in the service room, and the exit code each ends the process with.
+
+ServiceError             1
+├── BadConfig           78   a key, what was found there, what is allowed
+├── NoTopology           2   MODULE:TOPOLOGY names no topology
+└── AccountOpen          1   the run ended and records are unaccounted for or unresolved
+"""
+
+from collections.abc import Sequence
+
+EXIT_FAILED, EXIT_USAGE, EXIT_CONFIG = 1, 2, 78
+
+
+class ServiceError(Exception):
+    """The service cannot go on."""
+
+    exit_code = EXIT_FAILED
+
+
+class BadConfig(ServiceError):
+    """The configuration is wrong at one key."""
+
+    exit_code = EXIT_CONFIG
+
+    def __init__(self, place: str, key: str, found: str, allowed: str) -> None:
+        super().__init__(f"{place}: {key}: found {found}; allowed: {allowed}")
+        self.place = place
+        self.key = key
+        self.found = found
+        self.allowed = allowed
+
+
+class NoTopology(ServiceError):
+    """MODULE:TOPOLOGY does not lead to a topology."""
+
+    exit_code = EXIT_USAGE
+
+
+class AccountOpen(ServiceError):
+    """The account does not close."""
+
+    def __init__(self, gaps: Sequence[str]) -> None:
+        super().__init__("the account does not close: " + "; ".join(gaps))
+        self.gaps = list(gaps)

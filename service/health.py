@@ -1,0 +1,58 @@
+"""Health: whether a restart would help (live), and whether work gets done (ready)."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.snapshot import Snapshot
+
+STALLED_SECONDS = 60.0  # a bolt that holds the loop longer than this is taken as hung
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A verdict, and what is wrong if anything is."""
+
+    ok: bool
+    problems: tuple[str, ...] = ()
+
+
+class HealthCheck:
+    """Judges the newest snapshot. Any thread may ask."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._snapshot = snapshot
+        self._clock = clock
+        self._created = clock()
+
+    def live(self) -> Health:
+        """Not live: the loop has not turned for a minute, so only a restart can help."""
+        snapshot = self._snapshot()
+        last = snapshot.taken_at if snapshot is not None else None
+        if last is None:
+            return Health(ok=True)  # still starting; Kubernetes' startup probe bounds that
+        silent = self._clock() - last
+        if silent > STALLED_SECONDS:
+            return Health(ok=False, problems=(f"the loop has stood still for {silent:.0f} s",))
+        return Health(ok=True)
+
+    def ready(self) -> Health:
+        """Not ready: records are not being processed and committed now."""
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return Health(ok=False, problems=("starting",))
+        problems = list(self.live().problems)
+        if not snapshot.kafka_available:
+            problems.append("Kafka is away")
+        if not snapshot.store_available:
+            problems.append("ZooKeeper is away")
+        problems += [
+            f"sink '{sink.sink}' is failing: {sink.last_error}"
+            for sink in snapshot.sinks
+            if sink.failing_since is not None
+        ]
+        return Health(ok=not problems, problems=tuple(problems))

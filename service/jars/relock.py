@@ -1,0 +1,61 @@
+"""Write the lock file anew: `python -m service.jars.relock`.
+
+Run after changing ROOTS. It fetches every set once, dependencies included, and writes
+down what came, so read the difference before committing it.
+"""
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.jars.ivy import fetch
+from service.jars.lock import LOCK_FILE, Coordinate, LockedJar, make_lock
+from service.jars.resolver import sha256_of
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a set is made from; `transitive` brings the run-time dependencies along."""
+
+    coordinates: tuple[Coordinate, ...]
+    transitive: bool
+
+
+ROOTS = {
+    # A classpath of its own, complete with scala-library, so that the broker never runs on
+    # jars that PySpark chose for itself. The last one leads Kafka's log lines to Log4j.
+    "kafka-broker": Root(
+        (
+            Coordinate("org.apache.kafka", "kafka_2.13", "4.1.1"),
+            Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
+        ),
+        transitive=True,
+    ),
+    # What Delta needs beyond PySpark's jars. Its POM also names Unity Catalog's client,
+    # which only tables of such a catalogue use, and older versions of Spark's own jars.
+    "delta": Root(
+        (
+            Coordinate("io.delta", "delta-spark_4.1_2.13", "4.4.0"),
+            Coordinate("io.delta", "delta-storage", "4.4.0"),
+            Coordinate("io.delta", "delta-kernel-api", "4.4.0"),
+            Coordinate("io.delta", "delta-kernel-defaults", "4.4.0"),
+        ),
+        transitive=False,
+    ),
+}
+
+
+def relock(path: Path = LOCK_FILE) -> int:
+    """Fetch every set, write the lock file, and return its number of lines."""
+    jars: list[LockedJar] = []
+    with tempfile.TemporaryDirectory(prefix="headrace-relock-") as scratch:
+        for name, root in ROOTS.items():
+            found = fetch(root.coordinates, Path(scratch) / name, transitive=root.transitive)
+            jars += [LockedJar(each, sha256_of(jar), name) for each, jar in found.items()]
+    path.write_text(make_lock(jars).render(), encoding="utf-8")
+    return len(jars)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{relock()} jars locked in {LOCK_FILE}\n")

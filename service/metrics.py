@@ -1,0 +1,162 @@
+"""The catalogue of metrics: every metric is declared here and read from snapshots.
+
+Nothing is counted twice: the figures are the pipeline's own, turned into samples when
+Prometheus asks.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from partition.manager import PartitionStatistics
+from service.snapshot import SinkStatistics, Snapshot
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+Samples = list[tuple[tuple[str, ...], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: a counter's name is given without the `_total` that Prometheus adds."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[Snapshot], Samples]
+
+
+def _total(read: Callable[[Snapshot], float]) -> Callable[[Snapshot], Samples]:
+    return lambda snapshot: [((), float(read(snapshot)))]
+
+
+def _per_partition(read: Callable[[PartitionStatistics], float]) -> Callable[[Snapshot], Samples]:
+    return lambda snapshot: [
+        ((part.partition.topic, str(part.partition.number)), float(read(part)))
+        for part in snapshot.partitions
+    ]
+
+
+def _per_sink(read: Callable[[SinkStatistics], float]) -> Callable[[Snapshot], Samples]:
+    return lambda snapshot: [((sink.sink,), float(read(sink))) for sink in snapshot.sinks]
+
+
+def _per_step(snapshot: Snapshot) -> Samples:
+    return [((step,), float(count)) for step, count in sorted(snapshot.failures.items())]
+
+
+_PARTITION = ("topic", "partition")
+_SINK = ("sink",)
+
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("headrace_partition_read_records", "counter",
+           "Records emitted for the first time.", _PARTITION, _per_partition(lambda p: p.read)),
+    Metric("headrace_partition_retried_records", "counter",
+           "Emissions of a record after its first.", _PARTITION,
+           _per_partition(lambda p: p.retried)),
+    Metric("headrace_partition_ignored_resolutions", "counter",
+           "Late, repeated or unknown acks and fails.", _PARTITION,
+           _per_partition(lambda p: p.ledger.ignored)),
+    Metric("headrace_partition_frontier_offset", "gauge",
+           "Lowest offset that is not resolved: the next to read after a crash.", _PARTITION,
+           _per_partition(lambda p: p.ledger.frontier)),
+    Metric("headrace_partition_committed_offset", "gauge",
+           "The frontier last stored in ZooKeeper.", _PARTITION,
+           _per_partition(lambda p: p.committed)),
+    Metric("headrace_partition_emitted_offset", "gauge",
+           "The next offset to emit.", _PARTITION, _per_partition(lambda p: p.ledger.emitted_to)),
+    Metric("headrace_partition_pending_records", "gauge",
+           "Records fetched or emitted and not resolved.", _PARTITION,
+           _per_partition(lambda p: p.ledger.pending)),
+    Metric("headrace_partition_waiting_records", "gauge",
+           "Records fetched and not emitted.", _PARTITION,
+           _per_partition(lambda p: p.ledger.waiting)),
+    Metric("headrace_partition_failed_records", "gauge",
+           "Records that wait for their retry.", _PARTITION,
+           _per_partition(lambda p: p.ledger.failed)),
+    Metric("headrace_partition_pending_bytes", "gauge",
+           "Payload held for records between the frontier and the last fetched.", _PARTITION,
+           _per_partition(lambda p: p.pending_bytes)),
+    Metric("headrace_topology_failed_tuples", "counter",
+           "Failures, by the step they happened in; each is retried or dead-lettered.",
+           ("step",), _per_step),
+    Metric("headrace_acker_pending_trees", "gauge", "Trees begun and not resolved.", (),
+           _total(lambda s: s.acker.in_flight)),
+    Metric("headrace_acker_acked_trees", "counter", "Trees completed.", (),
+           _total(lambda s: s.acker.acked)),
+    Metric("headrace_acker_failed_trees", "counter", "Trees failed by a bolt.", (),
+           _total(lambda s: s.acker.failed)),
+    Metric("headrace_acker_expired_trees", "counter", "Trees failed by their time-out.", (),
+           _total(lambda s: s.acker.expired)),
+    Metric("headrace_acker_ignored_messages", "counter",
+           "Late, repeated or unknown messages to the acker.", (),
+           _total(lambda s: s.acker.ignored)),
+    Metric("headrace_sinks_written_rows", "counter", "Rows durable in the sink.", _SINK,
+           _per_sink(lambda s: s.rows_written)),
+    Metric("headrace_sinks_rejected_rows", "counter",
+           "Rows that do not fit the sink; their records are dead-lettered.", _SINK,
+           _per_sink(lambda s: s.rows_rejected)),
+    Metric("headrace_sinks_written_batches", "counter", "Micro-batches written.", _SINK,
+           _per_sink(lambda s: s.batches_written)),
+    Metric("headrace_sinks_write_seconds", "counter", "Time spent writing.", _SINK,
+           _per_sink(lambda s: s.write_seconds)),
+    Metric("headrace_sinks_retried_writes", "counter", "Tries of a batch that failed.", _SINK,
+           _per_sink(lambda s: s.retries)),
+    Metric("headrace_sinks_pending_rows", "gauge", "Rows on their way.", _SINK,
+           _per_sink(lambda s: s.rows_pending)),
+    Metric("headrace_sinks_dead_letters_pending_records", "gauge",
+           "Dead letters the broker has not acknowledged.", (),
+           _total(lambda s: s.letters_pending)),
+    Metric("headrace_sinks_dead_letters_refused_records", "counter",
+           "Deliveries of a dead letter that failed and are tried again.", (),
+           _total(lambda s: s.letters_refused)),
+    Metric("headrace_service_sunk_records", "counter",
+           "Records resolved with every row durable.", (), _total(lambda s: s.sunk)),
+    Metric("headrace_service_filtered_records", "counter",
+           "Records dropped on purpose.", (), _total(lambda s: s.filtered)),
+    Metric("headrace_service_dead_lettered_records", "counter",
+           "Records resolved by a durable dead letter.", (), _total(lambda s: s.dead_lettered)),
+    Metric("headrace_service_held_back_state", "gauge",
+           "1 while a slow sink, bolt or dead-letter topic holds new records back.", (),
+           _total(lambda s: s.held_back)),
+    Metric("headrace_service_kafka_available_state", "gauge", "1 while Kafka answers.", (),
+           _total(lambda s: s.kafka_available)),
+    Metric("headrace_service_zookeeper_available_state", "gauge", "1 while ZooKeeper answers.",
+           (), _total(lambda s: s.store_available)),
+)  # fmt: skip
+
+
+class _SnapshotCollector(Collector):
+    """Turns the newest snapshot into samples of every metric of the catalogue."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot | None]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Any]:
+        """All metrics; before the first snapshot none."""
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return
+        for metric in CATALOGUE:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=metric.labels)
+            for labels, value in metric.samples(snapshot):
+                family.add_metric(labels, value)
+            yield family
+
+
+class Metrics:
+    """The figures in Prometheus' text form. Any thread may ask."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot | None]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_SnapshotCollector(snapshot))
+
+    def exposition(self) -> bytes:
+        """What `/metrics` answers."""
+        return generate_latest(self._registry)

@@ -1,0 +1,137 @@
+"""The wiring: the only place where the rooms meet."""
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from partition.fetcher import Fetcher
+from partition.kafka import KafkaFetcher
+from partition.store import OffsetStore
+from partition.zookeeper import ZooKeeperStore
+from service.config import Config
+from service.deadline import Deadline
+from service.jars.resolver import resolve
+from service.letters import Letters
+from service.pipeline import Pipeline, PipelinePolicy
+from service.reader import Reader, ReaderPolicy
+from sinks.spark.driver import SparkDriver
+from sinks.spark.table import DeltaSink, SparkTableSink
+from topology.sink import DeadLetterSink, Sink, SinkContext
+from topology.topology import SinkStep, Topology
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a running pipeline is made of, in the order it is opened."""
+
+    name: str
+    config: Config
+    sinks: list[SinkStep]
+    dead_letter_sink: DeadLetterSink
+    spark: SparkDriver | None
+    fetcher: Fetcher
+    store: OffsetStore
+    reader: Reader
+    letters: Letters
+    pipeline: Pipeline
+
+    def open(self) -> None:
+        """Open sinks, then the reader, then the bolts: what receives before what sends."""
+        for step in self.sinks:
+            step.sink.open(self.context(step.name))
+        self.dead_letter_sink.open(self.context("dead-letters"))
+        self.reader.open()
+        self.pipeline.open()
+
+    def context(self, sink: str) -> SinkContext:
+        """What a sink is opened with."""
+        return SinkContext(
+            pipeline=self.name,
+            sink=sink,
+            kafka=self.config.kafka,
+            warehouse=warehouse_of(self.config),
+            spark=self.spark,
+        )
+
+    def close(self, deadline: Deadline) -> None:
+        """Close everything, also what never opened, in the order opposite to `open`."""
+        self.pipeline.close(max(1.0, deadline.left))
+        self.reader.close()
+        self.dead_letter_sink.close()
+        for step in self.sinks:
+            step.sink.close()
+        if self.spark is not None:
+            self.spark.close()
+
+    @property
+    def table(self) -> str | None:
+        """Where the first table lies, or None."""
+        paths = [s.sink.path for s in self.sinks if isinstance(s.sink, SparkTableSink)]
+        return paths[0] if paths else None
+
+    @property
+    def dead_letters(self) -> str:
+        """Where the dead letters go."""
+        return self.dead_letter_sink.name
+
+
+def wire(topology: Topology, config: Config) -> Parts:
+    """Put a pipeline together; nothing is opened. Raises InvalidTopology."""
+    topology.validate()
+    dead_letter_sink = topology.dead_letters.sink
+    if dead_letter_sink is None:  # validate() has seen to that
+        raise AssertionError
+    name = config.pipeline.name or topology.name
+    sinks = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    fetcher = KafkaFetcher(config.kafka)
+    store = ZooKeeperStore(
+        config.zookeeper.hosts,
+        root=config.zookeeper.root,
+        pipeline=name,
+        topology_id=name,
+        session_timeout_seconds=config.zookeeper.session_timeout_seconds,
+    )
+    policy = ReaderPolicy(
+        start_from=config.pipeline.start_from,
+        window=config.window(),
+        retries=config.retries.policy(),
+        commit_interval_seconds=config.pipeline.commit_interval_seconds,
+        fetch_records=config.pipeline.fetch_records,
+        chunk_records=config.pipeline.chunk_records,
+    )
+    topics = [source.topic for source in topology.sources]
+    reader = Reader(fetcher, store, topics, policy, random.SystemRandom())
+    letters = Letters(dead_letter_sink)
+    pipeline = Pipeline(
+        topology,
+        reader,
+        letters,
+        PipelinePolicy(config.pipeline.message_timeout_seconds),
+        np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
+    )
+    spark = spark_for([step.sink for step in sinks], name, config)
+    return Parts(
+        name, config, sinks, dead_letter_sink, spark, fetcher, store, reader, letters, pipeline
+    )
+
+
+def spark_for(sinks: "list[Sink[object]]", name: str, config: Config) -> SparkDriver | None:
+    """The Spark that these sinks need, or None when they need none."""
+    if not any(isinstance(sink, SparkTableSink) for sink in sinks):
+        return None
+    delta = any(isinstance(sink, DeltaSink) for sink in sinks)
+    return SparkDriver(
+        app_name=f"headrace-{name}",
+        conf={key: str(value) for key, value in config.spark.conf.items()},
+        jars=resolve("delta") if delta else [],
+        job_deadline_seconds=config.spark.job_deadline_seconds,
+    )
+
+
+def warehouse_of(config: Config) -> str:
+    """The warehouse; a local path is made absolute."""
+    place = config.spark.warehouse
+    return place if "://" in place else str(Path(place).resolve())

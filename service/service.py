@@ -1,0 +1,148 @@
+"""The service: opens the parts in order, runs the loop, drains, and accounts for the run."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from partition.chunk import Partition
+from service.account import Account
+from service.deadline import Deadline
+from service.parts import Parts
+from service.snapshot import SinkStatistics, Snapshot
+
+log = structlog.get_logger()
+
+SNAPSHOT_SECONDS = 0.25
+
+
+class Service:
+    """One run of one pipeline.
+
+    The thread that calls `run` owns everything but what is said otherwise; `stop` and
+    `snapshot` may be called from any thread and from a signal handler.
+    """
+
+    def __init__(self, parts: Parts, *, drain_seconds: float) -> None:
+        self._parts = parts
+        self._drain_seconds = drain_seconds
+        self._stopping = threading.Event()
+        self._snapshot: Snapshot | None = None
+        self._started = time.monotonic()
+        self.on_snapshot: Callable[[Snapshot], None] | None = None
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest figures; None before the first turn of the loop."""
+        return self._snapshot
+
+    def stop(self) -> None:
+        """Ask the run to drain and end."""
+        self._stopping.set()
+
+    def run(self, *, until_caught_up: bool = False) -> Account:
+        """Run until stopped, or until every record that was there at the start is resolved.
+
+        Whatever cannot heal is raised, after what was resolved by then is committed.
+        """
+        parts = self._parts
+        log.info("service_starting", pipeline=parts.name)
+        try:
+            parts.open()
+            self._started = time.monotonic()
+            ends = parts.reader.log_ends() if until_caught_up else None
+            log.info("service_started", pipeline=parts.name, until_caught_up=until_caught_up)
+            try:
+                caught_up = self._loop(ends)
+            finally:
+                deadline = Deadline(self._drain_seconds)
+                self._drain(deadline)
+                seconds = time.monotonic() - self._started
+                self._publish(time.monotonic())
+            return self._account(seconds, caught_up=caught_up)
+        finally:
+            parts.close(Deadline(self._drain_seconds))
+            log.info("service_stopped", pipeline=parts.name)
+
+    def _loop(self, ends: dict[Partition, int] | None) -> bool:
+        """Turn until stopped (False), or until all below `ends` is resolved (True)."""
+        parts = self._parts
+        publish_at = 0.0
+        while not self._stopping.is_set():
+            flush = False
+            if ends is not None:
+                if parts.reader.has_reached(ends):
+                    return True
+                flush = parts.reader.has_emitted(ends)
+            parts.pipeline.step(flush=flush)
+            now = time.monotonic()
+            if now >= publish_at:
+                publish_at = now + SNAPSHOT_SECONDS
+                self._publish(now)
+        return False
+
+    def _drain(self, deadline: Deadline) -> None:
+        """Finish what is in flight and commit, as far as the deadline allows.
+
+        1. emit nothing new; 2. flush the batches and wait for trees and letters;
+        3. store the frontiers. What is left stays uncommitted, so nothing is lost.
+        """
+        parts = self._parts
+        log.info("service_draining", seconds=deadline.left)
+        while not parts.pipeline.is_idle and not deadline.is_over:
+            parts.pipeline.step(read=False, flush=True)
+        while not parts.reader.is_committed and not deadline.is_over:
+            parts.reader.commit(time.monotonic(), force=True)
+            self._stopping.wait(0.005)
+        if deadline.is_over:
+            log.warning("drain_deadline_passed", unresolved=self._take(time.monotonic()).unresolved)
+
+    def _publish(self, now: float) -> None:
+        self._snapshot = self._take(now)
+        if self.on_snapshot is not None:
+            self.on_snapshot(self._snapshot)
+
+    def _take(self, now: float) -> Snapshot:
+        parts = self._parts
+        tally = parts.pipeline.tally
+        return Snapshot(
+            taken_at=now,
+            partitions=tuple(parts.reader.statistics()),
+            sinks=tuple(
+                SinkStatistics(
+                    sink=outlet.step.name,
+                    rows_written=outlet.rows_written,
+                    rows_rejected=outlet.rows_rejected,
+                    rows_pending=outlet.rows_pending,
+                    batches_written=outlet.batches_written,
+                    write_seconds=outlet.write_seconds,
+                    retries=outlet.writer.retries,
+                    failing_since=outlet.writer.failing_since,
+                    last_error=outlet.writer.last_error,
+                )
+                for outlet in parts.pipeline.outlets
+            ),
+            acker=parts.pipeline.acker.statistics(),
+            sunk=tally.sunk,
+            filtered=tally.filtered,
+            dead_lettered=tally.dead_lettered,
+            failures=dict(tally.failures),
+            letters_pending=parts.letters.pending,
+            letters_refused=parts.letters.refused,
+            held_back=parts.pipeline.is_held_back(now),
+            kafka_available=parts.fetcher.available,
+            store_available=parts.store.available,
+        )
+
+    def _account(self, seconds: float, *, caught_up: bool) -> Account:
+        parts = self._parts
+        snapshot = self._take(time.monotonic())
+        log_ends = {str(partition): end for partition, end in parts.reader.log_ends().items()}
+        return snapshot.account(
+            log_ends,
+            seconds=seconds,
+            table=parts.table,
+            dead_letters=parts.dead_letters,
+            caught_up=caught_up,
+        )

@@ -1,0 +1,93 @@
+"""A snapshot: the pipeline's figures at one moment, for whoever does not own the loop."""
+
+from dataclasses import dataclass, field
+
+from acker.acker import AckerStatistics
+from partition.manager import PartitionStatistics
+from service.account import Account, PartitionAccount
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatistics:
+    """One sink's figures."""
+
+    sink: str
+    rows_written: int
+    rows_rejected: int
+    rows_pending: int
+    batches_written: int
+    write_seconds: float
+    retries: int
+    failing_since: float | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The figures of one moment, published by the owner thread and never changed."""
+
+    taken_at: float  # monotonic seconds
+    partitions: tuple[PartitionStatistics, ...]
+    sinks: tuple[SinkStatistics, ...]
+    acker: AckerStatistics
+    sunk: int
+    filtered: int
+    dead_lettered: int
+    failures: dict[str, int] = field(default_factory=dict)  # by step
+    letters_pending: int = 0
+    letters_refused: int = 0
+    held_back: bool = False
+    kafka_available: bool = True
+    store_available: bool = True
+
+    @property
+    def read(self) -> int:
+        """Records emitted for the first time."""
+        return sum(part.read for part in self.partitions)
+
+    @property
+    def rows(self) -> int:
+        """Rows durable in the sinks."""
+        return sum(sink.rows_written for sink in self.sinks)
+
+    @property
+    def retried(self) -> int:
+        """Emissions after the first."""
+        return sum(part.retried for part in self.partitions)
+
+    @property
+    def unresolved(self) -> int:
+        """Records emitted and not resolved."""
+        return sum(part.ledger.pending - part.ledger.waiting for part in self.partitions)
+
+    def account(
+        self,
+        log_ends: dict[str, int],
+        *,
+        seconds: float,
+        table: str | None,
+        dead_letters: str | None,
+        caught_up: bool,
+    ) -> Account:
+        """The account of a run that took `seconds`."""
+        return Account(
+            read=self.read,
+            sunk=self.sunk,
+            rows=self.rows,
+            filtered=self.filtered,
+            retried=self.retried,
+            dead_lettered=self.dead_lettered,
+            unresolved=self.unresolved,
+            seconds=seconds,
+            partitions={
+                str(part.partition): PartitionAccount(
+                    committed=part.committed,
+                    frontier=part.ledger.frontier,
+                    log_end=log_ends.get(str(part.partition), part.ledger.fetched_to),
+                )
+                for part in self.partitions
+            },
+            table=table,
+            dead_letters=dead_letters,
+            caught_up=caught_up,
+        )

@@ -1,0 +1,48 @@
+"""Servers for the integration tests: started once per run, on free ports, in temporary directories.
+
+A test that kills or freezes a server starts one of its own.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A running broker, shared by every test; use topics of your own."""
+    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
+    server.open()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A running ZooKeeper, shared by every test; use a root path of your own."""
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.open()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def topic(kafka: EmbeddedKafka) -> MakeTopic:
+    """`topic(partitions=1, config={})` creates a topic of your own and returns its name."""
+
+    def make(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        kafka.create_topic(name, partitions, config=config or {})
+        return name
+
+    return make

@@ -1,0 +1,42 @@
+import pytest
+
+from service.jars.errors import JarMismatch, ResolutionFailed
+from service.jars.lock import LockedJar, make_lock, read_lock
+from service.jars.resolver import resolve
+
+pytestmark = pytest.mark.integration
+
+SMALL = next(
+    jar for jar in read_lock().members("delta") if jar.coordinate.artifact == "delta-storage"
+)
+
+
+def test_ivy_fetches_a_jar_by_its_coordinate_alone(tmp_path):
+    seen = []
+    lock = make_lock([SMALL])
+    paths = resolve("delta", cache=tmp_path, lock=lock, progress=lambda *told: seen.append(told))
+    assert [path.name for path in paths] == ["delta-storage-4.4.0.jar"]
+    assert seen == [(str(SMALL.coordinate), 1, 1)]
+
+
+def test_a_fetched_jar_with_another_hash_is_refused(tmp_path):
+    wrong = make_lock([LockedJar(SMALL.coordinate, "0" * 64, "delta")])
+    with pytest.raises(JarMismatch, match=SMALL.sha256):
+        resolve("delta", cache=tmp_path, lock=wrong)
+    assert not list(tmp_path.glob("**/*.jar"))
+
+
+def test_a_jar_that_does_not_exist_fails_with_what_ivy_said(tmp_path):
+    unknown = SMALL.coordinate._replace(version="0.0.0-none")
+    with pytest.raises(ResolutionFailed, match=r"delta-storage;0\.0\.0-none: not found"):
+        resolve("delta", cache=tmp_path, lock=make_lock([LockedJar(unknown, "0" * 64, "delta")]))
+
+
+def test_an_unreachable_repository_fails_with_what_ivy_said(tmp_path, monkeypatch):
+    monkeypatch.setenv(
+        "JAVA_TOOL_OPTIONS",
+        "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9 -Dhttps.nonProxyHosts=",
+    )
+    with pytest.raises(ResolutionFailed) as caught:
+        resolve("delta", cache=tmp_path, lock=make_lock([SMALL]))
+    assert "refused" in str(caught.value).lower()

@@ -1,0 +1,85 @@
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from service.embedded.errors import ServerFailed
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.ports import connects
+
+pytestmark = pytest.mark.integration
+
+
+def send(server, topic, values):
+    producer = Producer({"bootstrap.servers": server.address, "log_level": 0})
+    failed = []
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: failed.append(error))
+    assert producer.flush(30) == 0
+    assert failed == [None] * len(values)
+
+
+def read(server, topic, count):
+    consumer = Consumer(
+        {
+            "bootstrap.servers": server.address,
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        values = []
+        deadline = time.monotonic() + 30
+        while len(values) < count and time.monotonic() < deadline:
+            values += [each.value() for each in consumer.consume(count, 1.0) if not each.error()]
+        return values
+    finally:
+        consumer.close()
+
+
+def test_the_shared_broker_takes_and_gives_records(kafka, topic):
+    name = topic(partitions=1)
+    assert name != topic(partitions=3)
+    send(kafka, name, [b"1", b"2"])
+    assert read(kafka, name, 2) == [b"1", b"2"]
+
+
+def test_records_of_long_ago_are_kept(kafka, topic):
+    name = topic()
+    producer = Producer({"bootstrap.servers": kafka.address})
+    producer.produce(name, b"old", timestamp=1_357_000_000_000)
+    assert producer.flush(30) == 0
+    assert read(kafka, name, 1) == [b"old"]
+
+
+def test_data_and_ports_outlive_a_close_and_a_kill_beside_another_broker(kafka, tmp_path):
+    server = EmbeddedKafka(tmp_path)
+    server.open()
+    try:
+        address = server.address
+        assert address != kafka.address
+        server.create_topic("kept")
+        send(server, "kept", [b"1"])
+        server.close()
+        assert not connects(server.port)
+        server.open()
+        assert server.address == address
+        send(server, "kept", [b"2"])
+        server.kill()
+        server.open()
+        assert server.address == address
+        send(server, "kept", [b"3"])
+        assert read(server, "kept", 3) == [b"1", b"2", b"3"]
+    finally:
+        server.close()
+    assert not (tmp_path / "kafka.pid").exists()
+
+
+def test_a_broker_that_cannot_start_is_an_error_with_the_end_of_its_log(tmp_path):
+    server = EmbeddedKafka(tmp_path, properties={"log.cleaner.dedupe.buffer.size": "1"})
+    with pytest.raises(ServerFailed, match="kafka could not format its storage") as caught:
+        server.open()
+    assert "log.cleaner.dedupe.buffer.size must be" in caught.value.tail
+    assert not server.running

@@ -1,0 +1,201 @@
+"""The flights example: its bolts one by one, and as a whole against the oracle."""
+
+import zlib
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import orjson
+import pyarrow as pa
+import pytest
+
+from examples.flights import bolts, columns, publish, tables
+from examples.flights.malformed import damaged
+from examples.flights.rows import Airport, Flight, FlightEvent, NamedFlight
+from headrace import SKIP, Record, Reject
+from sinks.schema import schema_of
+from tests.oracles import flights as oracle
+from topology.calls import call_columns, call_each, call_fan_out
+from topology.topology import BoltStep
+
+LIMIT = 3_000
+ROW = {
+    "year": 2013, "month": 1, "day": 1, "dep_time": 517, "sched_dep_time": 515, "dep_delay": 2,
+    "arr_time": 830, "sched_arr_time": 819, "arr_delay": 11, "carrier": "UA", "flight": 1545,
+    "tailnum": "N14228", "origin": "EWR", "dest": "IAH", "air_time": 227, "distance": 1400,
+    "hour": 5, "minute": 15, "time_hour": "2013-01-01T10:00:00Z",
+}  # fmt: skip
+
+
+def record(value: bytes | None) -> Record:
+    return Record(value, None)
+
+
+def flight(**changes: Any) -> Flight:
+    return msgspec.convert(ROW | changes, Flight)
+
+
+@pytest.fixture(scope="module")
+def enrich() -> bolts.Enrich:
+    bolt = bolts.Enrich()
+    bolt.open()
+    return bolt
+
+
+def test_a_flight_is_parsed() -> None:
+    assert bolts.parse(record(orjson.dumps(ROW))) == flight()
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_a_malformed_record_is_rejected_by_parse(number: int) -> None:
+    with pytest.raises(Reject, match="not a flight"):
+        bolts.parse(record(damaged(ROW, number)))
+
+
+def test_a_flight_of_an_unknown_carrier_is_rejected_where_it_is_looked_up(
+    enrich: bolts.Enrich,
+) -> None:
+    parsed = bolts.parse(record(damaged(ROW | {"dep_time": None}, 9)))
+    assert bolts.keep_flown(parsed) is parsed
+    with pytest.raises(Reject, match=r"carrier '\?\?' is not in the table"):
+        enrich.process(parsed)
+
+
+def test_an_hour_that_is_none_is_rejected(enrich: bolts.Enrich) -> None:
+    with pytest.raises(Reject, match="'noon' is not an ISO 8601 time"):
+        enrich.process(flight(time_hour="noon"))
+
+
+def test_a_cancelled_flight_is_skipped() -> None:
+    assert bolts.keep_flown(flight(dep_time=None)) is SKIP
+
+
+def test_what_the_tables_do_not_know_is_none(enrich: bolts.Enrich) -> None:
+    enriched = enrich.process(flight(dest="SJU", tailnum=None, time_hour="2013-12-31T23:00:00Z"))
+    assert enriched.origin is not None
+    assert (enriched.dest, enriched.distance_ok, enriched.plane, enriched.weather) == (None,) * 4
+    departure, arrival = bolts.events(enriched)
+    assert departure["airport_name"] == "Newark Liberty Intl"
+    assert arrival["airport_name"] is None
+    assert arrival["plane_seats"] is None
+    assert arrival["temp"] is None
+
+
+def test_a_flight_becomes_a_departure_and_an_arrival(enrich: bolts.Enrich) -> None:
+    departure, arrival = bolts.events(enrich.process(flight()))
+    assert departure["kind"] == "departure"
+    assert departure["hour"] == datetime(2013, 1, 1, 10, tzinfo=UTC)
+    assert departure["carrier_name"] == "United Air Lines Inc."
+    assert (departure["airport"], departure["other_airport"]) == ("EWR", "IAH")
+    assert departure["scheduled_minutes"] == 5 * 60 + 15
+    assert departure["plane_manufacturer"] == "BOEING"
+    assert arrival == departure | {
+        "kind": "arrival",
+        "airport": "IAH",
+        "airport_name": "George Bush Intercontinental",
+        "other_airport": "EWR",
+        "scheduled_minutes": 8 * 60 + 19,
+        "actual_minutes": 8 * 60 + 30,
+        "delay_minutes": 11,
+    }
+
+
+def test_a_diverted_flight_has_a_departure_only(enrich: bolts.Enrich) -> None:
+    (event,) = bolts.events(enrich.process(flight(arr_time=None, arr_delay=None)))
+    assert event["kind"] == "departure"
+
+
+@pytest.mark.parametrize(("miles", "fits"), [(1400, True), (1300, False), (1500, False)])
+def test_a_distance_is_checked_against_the_great_circle(miles: int, fits: bool) -> None:
+    airports = tables.airports()
+    assert bolts.distance_fits(miles, airports["EWR"], airports["IAH"]) is fits
+
+
+def test_the_distance_of_an_unknown_airport_cannot_be_checked() -> None:
+    assert bolts.distance_fits(1, Airport("here", 0.0, 0.0), None) is None
+
+
+def test_the_tables_schema_is_the_oracles() -> None:
+    assert schema_of(FlightEvent).names == oracle.SCHEMA.names
+    assert schema_of(FlightEvent).types == oracle.SCHEMA.types
+
+
+def test_messages_are_the_same_on_every_call_and_spread_over_all_partitions() -> None:
+    flights = tables.flights().slice(0, LIMIT)
+    sent = list(publish.messages(flights))
+    assert sent == list(publish.messages(flights))
+    assert len(sent) == LIMIT + publish.MALFORMED
+    bad = Counter(message.partition for message in sent if message.key.startswith(b"malformed"))
+    assert bad == {0: 13, 1: 13, 2: 12, 3: 12}
+    good = [message for message in sent if not message.key.startswith(b"malformed")]
+    assert {message.partition for message in good} == {0, 1, 2, 3}
+    assert all(message.partition == zlib.crc32(message.key) % 4 for message in good)
+    assert good[0].timestamp_ms == datetime(2013, 1, 1, 10, tzinfo=UTC).timestamp() * 1000
+
+
+def test_more_malformed_records_than_flights_can_be_published() -> None:
+    sent = list(publish.messages(tables.flights().slice(0, 3), malformed=7))
+    assert len(sent) == 10
+
+
+def test_the_bolts_give_the_oracles_answer(enrich: bolts.Enrich) -> None:
+    sent = publish.messages(tables.flights().slice(0, LIMIT))
+    records = [record(message.value) for message in sent]
+    parsed = call_each("parse", bolts.parse.process, records)
+    flown = call_each("keep_flown", bolts.keep_flown.process, parsed.piece)
+    enriched = call_each("Enrich", enrich.process, flown.piece)
+    events = call_fan_out("events", bolts.events.process, enriched.piece)
+    wanted = oracle.expected(limit=LIMIT)
+    assert len(records) == wanted.read
+    assert len(parsed.failures) + len(enriched.failures) == wanted.dead_lettered
+    assert len(parsed.piece) - len(flown.piece) == wanted.filtered
+    table = pa.Table.from_pylist(events.piece, schema=schema_of(FlightEvent))
+    assert oracle.differences(table, wanted.table).num_rows == 0
+
+
+def test_the_columnar_bolt_gives_what_the_plain_ones_give() -> None:
+    values = [m.value for m in publish.messages(tables.flights().slice(0, LIMIT))]
+    named = bolts.NameCarrier()
+    named.open()
+    parsed = call_each("parse", bolts.parse.process, [record(value) for value in values])
+    flown = call_each("keep_flown", bolts.keep_flown.process, parsed.piece)
+    plain = call_each("NameCarrier", named.process, flown.piece)
+    batch = pa.record_batch({"value": pa.array(values, pa.binary())})
+    called = call_columns("enrich_columns", columns.enrich_columns.process, batch)
+    assert isinstance(called.piece, pa.RecordBatch)
+    assert called.parents is not None
+    assert called.piece.schema == columns.NAMED_FLIGHT
+    assert called.piece.to_pylist() == plain.piece
+    assert len(called.failures) == publish.MALFORMED
+    assert all(isinstance(error, Reject) for error in called.failures.values())
+    assert values[called.parents[-1]] == values[-1]
+
+
+def test_the_columnar_bolt_takes_a_chunk_without_any_flown_flight() -> None:
+    value = orjson.dumps(ROW | {"dep_time": None})
+    batch = pa.record_batch({"value": pa.array([value], pa.binary())})
+    assert columns.enrich_columns(batch).num_rows == 0
+    assert columns.enrich_columns(batch.slice(0, 0)).num_rows == 0
+
+
+def test_the_columns_of_a_named_flight_are_those_of_its_type() -> None:
+    assert schema_of(NamedFlight) == columns.NAMED_FLIGHT
+
+
+def test_the_pipeline_is_a_topology_that_can_run() -> None:
+    from examples.flights.pipeline import topology  # noqa: PLC0415  # needs every sink
+
+    topology.validate()
+    bolt_names = [step.name for step in topology.steps() if isinstance(step, BoltStep)]
+    assert bolt_names == ["parse", "keep_flown", "Enrich", "events"]
+
+
+def test_the_oracle_sees_missing_unknown_and_repeated_rows() -> None:
+    wanted = oracle.expected(limit=50).table
+    other = oracle.expected(limit=51).table.slice(wanted.num_rows)
+    actual = pa.concat_tables([wanted.slice(1), wanted.slice(2, 3), other])
+    difference = oracle.differences(actual, wanted)
+    assert oracle.missing(difference) == 1
+    assert oracle.repeated(difference) == 3
+    assert oracle.unknown(difference) == other.num_rows

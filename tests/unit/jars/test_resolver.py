@@ -1,0 +1,128 @@
+import hashlib
+import threading
+
+import pytest
+
+from service.jars import resolver
+from service.jars.errors import JarMismatch, ResolutionFailed, UnknownSet
+from service.jars.lock import Coordinate, LockedJar, make_lock
+from service.jars.resolver import default_cache, resolve
+
+CONTENT = {Coordinate("g", name, "1"): name.encode() for name in ("a", "b", "c")}
+
+
+def lock_of(content):
+    return make_lock(
+        LockedJar(coordinate, hashlib.sha256(data).hexdigest(), "some")
+        for coordinate, data in content.items()
+    )
+
+
+LOCK = lock_of(CONTENT)
+
+
+class FakeIvy:
+    """Brings what `content` holds, as Ivy would."""
+
+    def __init__(self, content):
+        self.content = content
+        self.calls = []
+
+    def __call__(self, coordinates, into, *, fetched):
+        self.calls.append(list(coordinates))
+        found = {}
+        for coordinate in coordinates:
+            path = into / coordinate.artifact
+            path.write_bytes(self.content[coordinate])
+            found[coordinate] = path
+            fetched(coordinate)
+        return found
+
+
+@pytest.fixture
+def ivy(monkeypatch):
+    fake = FakeIvy(CONTENT)
+    monkeypatch.setattr(resolver, "fetch", fake)
+    return fake
+
+
+def test_missing_jars_are_fetched_once_and_reported_as_they_arrive(ivy, tmp_path):
+    seen = []
+    paths = resolve("some", cache=tmp_path, lock=LOCK, progress=lambda *told: seen.append(told))
+    assert [path.read_bytes() for path in paths] == [b"a", b"b", b"c"]
+    assert seen == [("g:a:1", 1, 3), ("g:b:1", 2, 3), ("g:c:1", 3, 3)]
+    assert resolve("some", cache=tmp_path, lock=LOCK) == paths
+    assert len(ivy.calls) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "g"]
+
+
+def test_only_what_the_cache_lacks_is_fetched(ivy, tmp_path):
+    resolve("some", cache=tmp_path, lock=LOCK)[1].unlink()
+    seen = []
+    resolve("some", cache=tmp_path, lock=LOCK, progress=lambda *told: seen.append(told))
+    assert ivy.calls[1] == [Coordinate("g", "b", "1")]
+    assert seen == [("g:b:1", 3, 3)]
+
+
+def test_a_changed_file_in_the_cache_is_refused_and_removed(ivy, tmp_path):
+    changed = resolve("some", cache=tmp_path, lock=LOCK)[0]
+    changed.write_bytes(b"evil")
+    with pytest.raises(JarMismatch) as caught:
+        resolve("some", cache=tmp_path, lock=LOCK)
+    assert caught.value.coordinate == "g:a:1"
+    assert caught.value.expected == hashlib.sha256(b"a").hexdigest()
+    assert caught.value.found == hashlib.sha256(b"evil").hexdigest()
+    for part in (caught.value.coordinate, caught.value.expected, caught.value.found):
+        assert part in str(caught.value)
+    assert not changed.exists()
+    assert resolve("some", cache=tmp_path, lock=LOCK)[0].read_bytes() == b"a"
+
+
+def test_a_fetched_jar_that_differs_never_enters_the_cache(ivy, tmp_path):
+    ivy.content = {**CONTENT, Coordinate("g", "b", "1"): b"evil"}
+    with pytest.raises(JarMismatch, match="g:b:1"):
+        resolve("some", cache=tmp_path, lock=LOCK)
+    assert not (tmp_path / "g" / "b-1.jar").exists()
+    assert not list(tmp_path.glob(".fetch-*"))
+
+
+def test_a_failed_fetch_leaves_nothing_behind(monkeypatch, tmp_path):
+    def fail(coordinates, into, *, fetched):
+        (into / "half").write_bytes(b"")
+        raise ResolutionFailed(len(coordinates), "no route")
+
+    monkeypatch.setattr(resolver, "fetch", fail)
+    with pytest.raises(ResolutionFailed, match="no route"):
+        resolve("some", cache=tmp_path, lock=LOCK)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_two_at_once_fetch_once(ivy, tmp_path):
+    results = []
+    start = threading.Barrier(4)
+
+    def work():
+        start.wait()
+        results.append(resolve("some", cache=tmp_path, lock=LOCK))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert len(ivy.calls) == 1
+
+
+def test_an_unknown_set_is_refused_before_anything_is_made(ivy, tmp_path):
+    with pytest.raises(UnknownSet):
+        resolve("other", cache=tmp_path / "cache", lock=LOCK)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_cache_is_named_by_the_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("HEADRACE_JAR_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "headrace" / "jars"
+    monkeypatch.setenv("HEADRACE_JAR_CACHE", str(tmp_path / "mine"))
+    assert default_cache() == tmp_path / "mine"

@@ -1,0 +1,277 @@
+"""The test kit, and through it the pipeline: what becomes of records, bolt by bolt."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from headrace import SKIP, Bolt, Record, Reject, Retry, Skip, Topology, bolt
+from headrace.sinks import KafkaSink, MemorySink, ParquetSink
+from headrace.testing import RetryPolicy, topology_test
+
+
+class Number(TypedDict):
+    n: int
+
+
+@bolt
+def parse(record: Record) -> Number | Skip:
+    try:
+        number: Number = json.loads(record.value or b"")
+    except ValueError as error:
+        raise Reject("not JSON") from error
+    return SKIP if number["n"] == 0 else number
+
+
+@bolt
+def count_down(number: Number) -> Iterator[Number]:
+    for n in range(number["n"]):
+        if n == 7:
+            raise ValueError("seven")
+        yield {"n": n}
+
+
+class Flaky(Bolt[Number, Number]):
+    """Fails a number's first `failures` tries."""
+
+    def __init__(self, failures: int = 1) -> None:
+        self.failures = failures
+        self.tries: dict[int, int] = {}
+
+    def process(self, number: Number, /) -> Number:
+        tried = self.tries[number["n"]] = self.tries.get(number["n"], 0) + 1
+        if tried <= self.failures:
+            raise Retry("not yet", after_seconds=5)
+        return number
+
+
+def topology(*bolts) -> Topology:
+    made = Topology("numbers")
+    stream = made.source("numbers")
+    for each in bolts:
+        stream = stream.then(each)
+    stream.into(ParquetSink("numbers", schema=Number))
+    made.dead_letters.into(KafkaSink("numbers.dead"))
+    return made
+
+
+def payload(n) -> bytes:
+    return json.dumps({"n": n}).encode()
+
+
+def test_a_record_that_passes_is_acked_and_its_row_is_in_the_sink():
+    with topology_test(topology(parse)) as kit:
+        kit.send(payload(3))
+        assert kit.rows == [{"n": 3}]
+        assert [record.value for record in kit.acked] == [payload(3)]
+        assert kit.rejected == []
+
+
+def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
+    """Promise 3: complete because its dead letter is durable."""
+    with topology_test(topology(parse)) as kit:
+        kit.send(b"{", key=b"k", headers=[("h", b"1")])
+        (letter,) = kit.rejected
+        assert letter.reason == "not JSON"
+        assert letter.step == "parse"
+        assert letter.error_class == "Reject"
+        assert letter.attempts == 1
+        assert (letter.record.value, letter.record.key, letter.record.offset) == (b"{", b"k", 0)
+        assert kit.acked == []
+        assert kit.rows == []
+
+
+def test_a_skipped_record_is_acked_without_a_row():
+    with topology_test(topology(parse)) as kit:
+        kit.send(payload(0))
+        assert len(kit.acked) == 1
+        assert kit.rows == []
+
+
+def test_a_retry_waits_for_its_time_and_then_passes():
+    with topology_test(topology(parse, Flaky(1))) as kit:
+        kit.send(payload(3))
+        assert (kit.rows, kit.acked, kit.retrying) == ([], [], 1)
+        kit.advance(4.9)
+        assert kit.retrying == 1
+        kit.advance(0.2)
+        assert kit.rows == [{"n": 3}]
+        assert (len(kit.acked), kit.retrying) == (1, 0)
+
+
+def test_a_record_out_of_retries_is_dead_lettered_with_its_attempts():
+    """Promise 13."""
+    with topology_test(topology(parse, Flaky(99)), retries=RetryPolicy(limit=2)) as kit:
+        kit.send(payload(3), payload(0))
+        for _ in range(5):
+            kit.advance(10)
+        (letter,) = kit.rejected
+        assert (letter.reason, letter.attempts, letter.step) == ("not yet", 3, "Flaky")
+        assert kit.retrying == 0
+
+
+def test_a_failing_record_holds_nobody_else_up():
+    with topology_test(topology(parse, Flaky(1))) as kit:
+        kit.send(payload(1))
+        kit.send(payload(2))
+        kit.advance(5)
+        kit.send(payload(1))
+        assert [row["n"] for row in kit.rows] == [1, 2, 1]
+
+
+def test_fan_out_writes_all_children_or_none():
+    """Promise 4: one failed child fails the record."""
+    with topology_test(topology(parse, count_down), retries=RetryPolicy(limit=0)) as kit:
+        kit.send(payload(3), payload(9), payload(2))
+        assert [row["n"] for row in kit.rows] == [0, 1, 2, 0, 1]
+        (letter,) = kit.rejected
+        assert (letter.reason, letter.error_class) == ("seven", "ValueError")
+
+
+def test_a_row_that_does_not_fit_the_schema_is_dead_lettered_alone():
+    with topology_test(topology(parse)) as kit:
+        kit.send(payload(1), payload("x"), payload(2))
+        assert [row["n"] for row in kit.rows] == [1, 2]
+        (letter,) = kit.rejected
+        assert "n" in letter.reason
+        assert letter.record.value == payload("x")
+        assert len(kit.acked) == 2
+
+
+def test_forgetting_to_return_is_a_dead_letter_that_says_so():
+    @bolt
+    def forgetful(number: Number) -> Number:
+        number["n"] += 1  # and no return
+        return None  # type: ignore[return-value]
+
+    with topology_test(topology(parse, forgetful)) as kit:
+        kit.send(payload(1))
+        assert "returned None" in kit.rejected[0].reason
+
+
+def test_an_async_bolt_runs_as_many_calls_at_once_as_it_has_workers():
+    running, most = 0, 0
+
+    @bolt
+    async def look_up(number: Number) -> Number | Skip:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        if number["n"] == 13:
+            raise Reject("thirteen")
+        return SKIP if number["n"] == 14 else number
+
+    made = Topology("numbers")
+    made.source("numbers").then(parse).then(look_up, workers=8).into(MemorySink("out"))
+    made.dead_letters.into(KafkaSink("numbers.dead"))
+    with topology_test(made) as kit:
+        kit.send(*[payload(n) for n in range(1, 41)])
+        assert most == 8
+        assert sorted(row["n"] for row in kit.rows) == [
+            n for n in range(1, 41) if n not in (13, 14)
+        ]
+        assert [letter.reason for letter in kit.rejected] == ["thirteen"]
+        assert len(kit.acked) == 39
+
+
+def test_an_async_call_that_outlives_its_timeout_fails_and_is_retried():
+    calls = 0
+
+    @bolt
+    async def hangs_once(number: Number) -> Number:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.Event().wait()
+        return number
+
+    made = Topology("numbers")
+    made.source("numbers").then(parse).then(hangs_once, timeout_seconds=0.05).into(MemorySink())
+    made.dead_letters.into(KafkaSink("numbers.dead"))
+    with topology_test(made) as kit:
+        kit.send(payload(1))
+        assert kit.retrying == 1
+        kit.advance(1)
+        assert kit.rows == [{"n": 1}]
+
+
+def test_a_vectorised_bolt_isolates_bad_records_and_keeps_lineage():
+    @bolt(vectorised=True)
+    def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            numbers = [json.loads(value)["n"] for value in batch["value"].to_pylist()]
+        except ValueError as error:
+            raise Reject("not JSON") from error
+        wide = batch.append_column("n", pa.array(numbers, pa.int64()))
+        wide = wide.filter(pc.greater(wide["n"], 0))
+        return wide.drop_columns(["key", "value", "partition", "offset", "timestamp_ms"])
+
+    with topology_test(topology(columns)) as kit:
+        kit.send(*[payload(n) for n in (1, 0, 2)], b"{", payload(3))
+        assert kit.rows == [{"n": 1}, {"n": 2}, {"n": 3}]
+        assert [letter.record.offset for letter in kit.rejected] == [3]
+        assert len(kit.acked) == 4
+
+
+def test_several_sinks_get_the_rows_and_a_record_waits_for_all_of_them():
+    made = Topology("numbers")
+    numbers = made.source("numbers").then(parse)
+    numbers.into(MemorySink("all"))
+    numbers.then(count_down).into(MemorySink("down"))
+    made.dead_letters.into(KafkaSink("numbers.dead"))
+    with topology_test(made, retries=RetryPolicy(limit=0)) as kit:
+        kit.send(payload(2), payload(9))
+        assert kit.rows_of("all") == [{"n": 2}], "no part of a failed record is written"
+        assert kit.rows_of("down") == [{"n": 0}, {"n": 1}]
+
+
+def test_bolts_are_opened_once_and_closed_once():
+    events = []
+
+    class Watched(Bolt[Number, Number]):
+        def open(self) -> None:
+            events.append("open")
+
+        def process(self, number: Number, /) -> Number:
+            return number
+
+        def close(self) -> None:
+            events.append("close")
+
+    with topology_test(topology(parse, Watched)) as kit:
+        kit.send(payload(1))
+        kit.send(payload(2))
+    assert events == ["open", "close"]
+
+
+def test_a_record_gives_all_that_kafka_knows_of_it():
+    seen = []
+
+    @bolt
+    def look(record: Record) -> Skip:
+        seen.append(record)
+        return SKIP
+
+    made = Topology("numbers")
+    made.source("numbers").then(look).into(MemorySink())
+    made.dead_letters.into(KafkaSink("numbers.dead"))
+    with topology_test(made) as kit:
+        kit.send(None, key=b"k", headers=[("a", b"1"), ("a", None)], timestamp_ms=77)
+    (record,) = seen
+    assert (record.value, record.key, record.topic) == (None, b"k", "numbers")
+    assert (record.partition, record.offset, record.timestamp_ms) == (0, 0, 77)
+    assert record.headers == (("a", b"1"), ("a", None))
+
+
+@pytest.mark.parametrize("count", [1, 2, 10_001])
+def test_any_number_of_records_closes_the_account(count):
+    with topology_test(topology(parse)) as kit:
+        kit.send(*[payload(n % 3) for n in range(count)])
+        assert len(kit.acked) == count
+        assert len(kit.rows) == sum(n % 3 > 0 for n in range(count))
