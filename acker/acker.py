@@ -121,12 +121,12 @@ class Acker:
             self._values[slots] ^= edges
         else:
             np.bitwise_xor.at(self._values, slots, edges)
-            slots = np.unique(slots) if len(slots) > 1 else slots
+            slots = self._once_each(slots)
         self._settle(slots)
 
     def fail(self, trees: Trees) -> None:
         """Fail trees. No later ack revives them (promise 4)."""
-        slots = np.unique(self._slots(trees))
+        slots = self._once_each(self._slots(trees))
         self._states[slots] |= _FAILED
         self._settle(slots)
 
@@ -207,6 +207,16 @@ class Acker:
         live = self._is_live(trees)
         self._counts["ignored"] += len(trees) - int(np.count_nonzero(live))
         return slots[live]
+
+    def _once_each(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The slots without repetition, in the order of their last places; no sorting."""
+        if len(slots) < 2:  # noqa: PLR2004
+            return slots
+        places = np.arange(len(slots), dtype=np.int32)
+        last = np.empty(len(self._states), np.int32)
+        last[slots] = places
+        once: npt.NDArray[np.int64] = slots[last[slots] == places]
+        return once
 
     def _settle(self, slots: npt.NDArray[np.int64]) -> None:
         """Resolve those of the slots that are failed or complete; init must have come."""

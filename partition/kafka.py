@@ -8,7 +8,7 @@ as reading it.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sized
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import structlog
@@ -26,41 +26,23 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.fetcher import Fetched, StartFrom
+from partition.kafka_properties import Scalar, consumer_properties
 from partition.runs import runs_by_key, unseen
 
 log = structlog.get_logger()
 
-Scalar: TypeAlias = str | int | float | bool
-
-# What the promises rest on: an offset is committed by the offset store only, nothing is
-# skipped silently, and the log's end is told with its offset.
-FORCED: Mapping[str, Scalar] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",
-    "enable.partition.eof": True,
-}
-DEFAULTS: Mapping[str, Scalar] = {
-    "group.id": "headrace",  # librdkafka demands one; nothing is ever committed under it
-    "check.crcs": True,  # without it a flipped bit on the broker's disk is delivered
-    "queued.min.messages": 100_000,
-    "queued.max.messages.kbytes": 65_536,  # bounds the prefetch, over all partitions
-    "fetch.queue.backoff.ms": 5,  # a drained queue is filled again at once
-}
-
 _ASK_SECONDS = 10.0
+_NEW_TOPIC_SECONDS = 3.0  # brokers hear of a new topic one after the other
+_RETRY_SECONDS = 0.1
 _PROBE_SECONDS = 0.25
 _PROBE_INTERVAL_SECONDS = 2.0
 _CLOSE_SECONDS = 10.0
 _TOPIC_SHIFT = 32
 
 _OUT_OF_RANGE = {Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
-_MISSING = {
-    Code.UNKNOWN_TOPIC_OR_PART,
-    Code._UNKNOWN_TOPIC,  # noqa: SLF001
-    Code._UNKNOWN_PARTITION,  # noqa: SLF001
-    Code.TOPIC_EXCEPTION,
-}
+# Said by the client; when it asks for offsets, also because no broker could be asked.
+_UNKNOWN_HERE = {Code._UNKNOWN_TOPIC, Code._UNKNOWN_PARTITION}  # noqa: SLF001
+_MISSING = {Code.UNKNOWN_TOPIC_OR_PART, Code.TOPIC_EXCEPTION} | _UNKNOWN_HERE
 _REFUSED = {
     Code._AUTHENTICATION,  # noqa: SLF001
     Code._FATAL,  # noqa: SLF001
@@ -83,7 +65,7 @@ _topic: Callable[[Message], Any] = Message.topic
 
 
 class KafkaFetcher:
-    """A `Fetcher` on Kafka. `properties` are librdkafka's, over DEFAULTS and under FORCED.
+    """A `Fetcher` on Kafka. `properties` are librdkafka's, see `partition.kafka_properties`.
 
     The owner thread calls everything; librdkafka prefetches on threads of its own, at
     most `queued.max.messages.kbytes`.
@@ -119,20 +101,10 @@ class KafkaFetcher:
         """
         if self._client is not None:
             return
-        for key in FORCED:
-            if key in self._properties:
-                raise KafkaFailed(
-                    f"Kafka property '{key}' is always {str(FORCED[key]).lower()} here; remove it"
-                )
+        properties = consumer_properties(self._properties)
         try:
             self._client = Consumer(
-                {
-                    **DEFAULTS,
-                    **self._properties,
-                    **FORCED,
-                    "error_cb": self._on_error,
-                    "logger": self._complaints,
-                }
+                {**properties, "error_cb": self._on_error, "logger": self._complaints}
             )
         except KafkaException as error:
             raise KafkaFailed(f"Kafka's client refuses its properties: {_text(error)}") from error
@@ -156,8 +128,22 @@ class KafkaFetcher:
 
         Raises TopicMissing, KafkaUnavailable, KafkaFailed.
         """
+        return self._find(topic, time.monotonic() + _ASK_SECONDS)
+
+    def _find(self, topic: str, end: float) -> list[Partition]:
+        patient_until = time.monotonic() + _NEW_TOPIC_SECONDS
+        while True:
+            try:
+                return self._list(topic, end)
+            except TopicMissing:
+                if time.monotonic() > patient_until:
+                    raise
+            time.sleep(_RETRY_SECONDS)
+
+    def _list(self, topic: str, end: float) -> list[Partition]:
+        left = max(_RETRY_SECONDS, end - time.monotonic())
         try:
-            found = self._consumer.list_topics(topic, timeout=_ASK_SECONDS).topics[topic]
+            found = self._consumer.list_topics(topic, timeout=left).topics[topic]
         except KafkaException as error:
             raise self._asked(f"for topic '{topic}'", error.args[0], topic) from error
         if found.error is not None:
@@ -167,7 +153,24 @@ class KafkaFetcher:
 
     def log_range(self, partition: Partition) -> tuple[int, int]:
         """Return the log's first offset and the next to be written, asked of the broker."""
-        return self._watermarks(partition, _ASK_SECONDS)
+        what = f"for the offsets of {partition}"
+        place = TopicPartition(partition.topic, partition.number)
+        end = time.monotonic() + _ASK_SECONDS
+        while True:
+            left = max(_RETRY_SECONDS, end - time.monotonic())
+            try:
+                found = self._consumer.get_watermark_offsets(place, timeout=left, cached=False)
+            except KafkaException as error:
+                raised = error.args[0]
+                if raised.code() not in _UNKNOWN_HERE or left <= _RETRY_SECONDS:
+                    raise self._asked(what, raised, "") from error
+                self._find(partition.topic, end)  # raises TopicMissing if that is why
+                time.sleep(_RETRY_SECONDS)
+                continue
+            if found is None:
+                raise KafkaUnavailable(what, f"no answer in {_ASK_SECONDS:g} seconds")
+            self._available = True
+            return found
 
     def start_offset(self, partition: Partition, start_from: StartFrom) -> int:
         """Return where a partition without a stored offset starts."""
@@ -299,10 +302,14 @@ class KafkaFetcher:
             return
         if error.code() == _DOWN:
             self._available = False
+        if error.code() == Code.UNKNOWN_TOPIC_OR_PART:
+            topic = error.str().partition(" [")[0]  # "topic [partition]: ..."
+            if any(topic == partition.topic for partition in self._next):
+                self._failure = TopicMissing(topic)
         self._complaints.warn("kafka_trouble", error.name(), error.str())
 
     def _asked(self, what: str, error: Code, topic: str) -> PartitionError:
-        if error.code() in _MISSING:
+        if topic and error.code() in _MISSING:
             return TopicMissing(topic)
         if error.fatal() or error.code() in _REFUSED:
             return KafkaFailed(f"Kafka refuses {what}: {error.str()} ({error.name()})")
@@ -311,18 +318,6 @@ class KafkaFetcher:
         failure, self._failure = self._failure, None
         self._available = False
         return failure or KafkaUnavailable(what, f"{error.str()} ({error.name()})")
-
-    def _watermarks(self, partition: Partition, seconds: float) -> tuple[int, int]:
-        what = f"for the offsets of {partition}"
-        place = TopicPartition(partition.topic, partition.number)
-        try:
-            found = self._consumer.get_watermark_offsets(place, timeout=seconds, cached=False)
-        except KafkaException as error:
-            raise self._asked(what, error.args[0], partition.topic) from error
-        if found is None:
-            raise KafkaUnavailable(what, f"no answer in {seconds:g} seconds")
-        self._available = True
-        return found
 
     def _probe(self) -> None:
         """Ask whether a broker is back: an idle log's end is told only once."""

@@ -115,7 +115,8 @@ class Ledger:
             failed = int(np.count_nonzero(states == FAILED)) if self._failed else 0
             states[:] = RESOLVED
         else:
-            places = np.unique(places)
+            if (places[1:] <= places[:-1]).any():
+                places = np.unique(places)
             states = self._states[places]
             before = int(np.count_nonzero(states))
             failed = int(np.count_nonzero(states == FAILED))

@@ -17,7 +17,6 @@ from partition.chunk import Chunk, Offsets, Partition
 from partition.ledger import Ledger, LedgerStatistics
 from partition.retries import RetryPolicy, RetryQueue
 
-
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024
 

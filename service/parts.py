@@ -92,6 +92,7 @@ def wire(topology: Topology, config: Config) -> Parts:
         root=config.zookeeper.root,
         pipeline=name,
         topology_id=name,
+        topology_name=topology.name,
         session_timeout_seconds=config.zookeeper.session_timeout_seconds,
     )
     policy = ReaderPolicy(

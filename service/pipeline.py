@@ -21,15 +21,16 @@ from typing import Any
 import numpy as np
 import structlog
 
-from acker.acker import Acker, Edges, Resolved, Trees
+from acker.acker import Acker, Resolved
 from service.account import Tally
+from service.emitter import LETTERED, SUNK, Emitter
 from service.letters import Letters
 from service.outlet import Outlet, Written, good_rows
 from service.reader import Owners, Reader
 from topology.bolt import Kind
 from topology.concurrent import Answer, Answers, AsyncRunner
 from topology.errors import BoltError
-from topology.executor import Delivery, Executor, Failure, Outcome
+from topology.executor import Executor, Failure, Outcome
 from topology.record import Record
 from topology.signals import SKIP, Reject, Retry
 from topology.sink import DeadLetter, Sink
@@ -37,7 +38,6 @@ from topology.topology import BoltStep, SinkStep, Source, Topology
 
 log = structlog.get_logger()
 
-SUNK, LETTERED = 1, 2  # flags of a tree: a row of it went to a sink, a dead letter was sent
 _IDLE_SECONDS = 0.02
 _MAX_LETTERS = 10_000
 _BACKLOG_PER_WORKER = 4
@@ -72,7 +72,6 @@ class Pipeline:
         self._reader = reader
         self._letters = letters
         self._policy = policy
-        self._rng = rng
         self._clock = clock
         self._executor = Executor(topology)
         self._acker = Acker(timeout_seconds=policy.message_timeout_seconds)
@@ -86,6 +85,7 @@ class Pipeline:
             for step in steps
             if isinstance(step, SinkStep)
         }
+        self._emitter = Emitter(self._acker, self._outlets, self._runner, rng)
         self._failures: dict[int, Failure] = {}  # why a failed tree failed, by owner
         self._expire_due = 0.0
         self.tally = Tally()
@@ -215,9 +215,9 @@ class Pipeline:
             self._fail_tree(tree, edge, owner, failure)
             edges[places[place]] = 0  # the letter keeps the edge, or the tree has failed
         emitted = np.zeros(len(places), np.uint64)
-        handed = [self._edges_of(delivery, emitted) for delivery in outcome.deliveries]
+        handed = [self._emitter.edges_of(delivery, emitted) for delivery in outcome.deliveries]
         for delivery, new_edges in zip(outcome.deliveries, handed, strict=True):
-            self._deliver(delivery, trees[places], new_edges, now)
+            self._emitter.deliver(delivery, trees[places], new_edges, now)
         edges[places] ^= emitted
         self._acker.ack(trees, edges)
 
@@ -270,7 +270,7 @@ class Pipeline:
         if self._reader.fail(owner, now, after):
             log.debug("record_failed", step=failure.step, error=str(failure.error))
             return
-        owners, edges = np.array([owner], np.int64), self._new_edges(1)
+        owners, edges = np.array([owner], np.int64), self._emitter.new_edges(1)
         trees = self._acker.begin(owners)
         self._acker.init(trees, edges)
         self._bury(int(trees[0]), int(edges[0]), failure)
@@ -308,8 +308,8 @@ class Pipeline:
             if place not in final:
                 self._retry(int(owners[place]), failure, now)
         roots = np.zeros(len(owners), np.uint64)
-        edges = [self._edges_of(delivery, roots) for delivery in outcome.deliveries]
-        buried = self._new_edges(len(final))
+        edges = [self._emitter.edges_of(delivery, roots) for delivery in outcome.deliveries]
+        buried = self._emitter.new_edges(len(final))
         for place, edge in zip(final, buried, strict=True):
             roots[place] ^= edge
         if len(final) == len(outcome.failures):
@@ -321,38 +321,10 @@ class Pipeline:
             trees = np.zeros(len(owners), np.int64)
             trees[alive] = self._acker.begin(owners[alive])
         for delivery, new_edges in zip(outcome.deliveries, edges, strict=True):
-            self._deliver(delivery, trees, new_edges, now)
+            self._emitter.deliver(delivery, trees, new_edges, now)
         self._acker.init(trees[alive], roots[alive])
         for (place, failure), edge in zip(final.items(), buried.tolist(), strict=True):
             self._bury(int(trees[place]), edge, failure)
-
-    def _edges_of(self, delivery: Delivery, roots: Edges) -> Edges:
-        """A new edge for each value delivered, XORed into its tree's place in `roots`."""
-        edges = self._new_edges(len(delivery.piece))
-        parents = delivery.parents
-        if parents is None:
-            roots ^= edges
-        elif len(parents) < 2 or bool((parents[1:] > parents[:-1]).all()):  # noqa: PLR2004
-            roots[parents] ^= edges
-        else:
-            np.bitwise_xor.at(roots, parents, edges)
-        return edges
-
-    def _new_edges(self, count: int) -> Edges:
-        return self._rng.integers(1, 2**64, count, np.uint64)
-
-    def _deliver(self, delivery: Delivery, trees: Trees, edges: Edges, now: float) -> None:
-        """Hand values to a boundary. `trees` are those of the inputs they came from."""
-        if delivery.parents is not None:
-            trees = trees[delivery.parents]
-        step = delivery.boundary
-        if isinstance(step, SinkStep):
-            self._acker.mark(trees, SUNK)
-            self._outlets[step.name].add(delivery.piece, trees, edges, now)
-        else:
-            piece = delivery.piece
-            values = piece if isinstance(piece, list) else piece.to_pylist()
-            self._runner.submit(step, values, trees, edges)
 
     # Step 6: time
 

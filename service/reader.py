@@ -119,13 +119,13 @@ class Reader:
             self._pause_if_full(chunk.partition)
         return bool(fetched.chunks)
 
-    def next(self, now: float, *, retries_only: bool = False) -> tuple[Chunk, Owners] | None:
+    def next(self, now: float) -> tuple[Chunk, Owners] | None:
         """The next records to emit, with their owners; partitions take turns."""
         count = len(self._managers)
         for turn in range(self._turn, self._turn + count):
             manager = self._managers[turn % count]
             due = manager.next_due()
-            if (due is None or due > now) and (retries_only or not manager.has_waiting):
+            if (due is None or due > now) and not manager.has_waiting:
                 continue
             chunk = manager.next(now, self._policy.chunk_records)
             if chunk is not None and len(chunk):
@@ -142,7 +142,7 @@ class Reader:
         if places[0] == places[-1] and (places == places[0]).all():
             self._managers[int(places[0])].ack(_ascending(offsets))
         else:
-            for place in np.unique(places).tolist():
+            for place in np.flatnonzero(np.bincount(places)).tolist():
                 self._managers[place].ack(_ascending(offsets[places == place]))
         self._resume()
 
@@ -199,19 +199,10 @@ class Reader:
         return all(self._manager(p).emitted_to >= end for p, end in ends.items())
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether fetched records wait to be emitted and may be."""
-        return any(m.has_waiting and not m.is_full for m in self._managers)
-
-    @property
     def is_stuck(self) -> bool:
         """Whether every partition that has records waiting has used up its window."""
         waiting = [m for m in self._managers if m.has_waiting]
         return bool(waiting) and all(m.is_full for m in waiting)
-
-    def next_due(self) -> float | None:
-        """When the next retry is due, or None."""
-        return min((due for m in self._managers if (due := m.next_due()) is not None), default=None)
 
     def statistics(self) -> Iterator[PartitionStatistics]:
         """Where each partition stands."""

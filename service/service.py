@@ -7,14 +7,18 @@ from collections.abc import Callable
 import structlog
 
 from partition.chunk import Partition
+from partition.errors import KafkaError, PartitionError
 from service.account import Account
 from service.deadline import Deadline
+from service.garbage import rare_collections
 from service.parts import Parts
 from service.snapshot import SinkStatistics, Snapshot
 
 log = structlog.get_logger()
 
 SNAPSHOT_SECONDS = 0.25
+_COMMIT_POLL_SECONDS = 0.005
+_LAST_COMMIT_SECONDS = 5.0
 
 
 class Service:
@@ -54,13 +58,15 @@ class Service:
             ends = parts.reader.log_ends() if until_caught_up else None
             log.info("service_started", pipeline=parts.name, until_caught_up=until_caught_up)
             try:
-                caught_up = self._loop(ends)
-            finally:
-                deadline = Deadline(self._drain_seconds)
-                self._drain(deadline)
-                seconds = time.monotonic() - self._started
-                self._publish(time.monotonic())
-            return self._account(seconds, caught_up=caught_up)
+                with rare_collections():
+                    caught_up = self._loop(ends)
+            except Exception:
+                self._commit_resolved()
+                raise
+            self._drain(Deadline(self._drain_seconds))
+            seconds = time.monotonic() - self._started
+            self._publish(time.monotonic())
+            return self._account(seconds, ends or {}, caught_up=caught_up)
         finally:
             parts.close(Deadline(self._drain_seconds))
             log.info("service_stopped", pipeline=parts.name)
@@ -92,11 +98,22 @@ class Service:
         log.info("service_draining", seconds=deadline.left)
         while not parts.pipeline.is_idle and not deadline.is_over:
             parts.pipeline.step(read=False, flush=True)
-        while not parts.reader.is_committed and not deadline.is_over:
-            parts.reader.commit(time.monotonic(), force=True)
-            self._stopping.wait(0.005)
+        self._commit(deadline)
         if deadline.is_over:
             log.warning("drain_deadline_passed", unresolved=self._take(time.monotonic()).unresolved)
+
+    def _commit(self, deadline: Deadline) -> None:
+        reader = self._parts.reader
+        while not reader.is_committed and not deadline.is_over:
+            reader.commit(time.monotonic(), force=True)
+            time.sleep(_COMMIT_POLL_SECONDS)
+
+    def _commit_resolved(self) -> None:
+        """Store what was resolved before the run failed; the failure itself is what counts."""
+        try:
+            self._commit(Deadline(min(self._drain_seconds, _LAST_COMMIT_SECONDS)))
+        except PartitionError as error:
+            log.warning("last_commit_failed", error=str(error))
 
     def _publish(self, now: float) -> None:
         self._snapshot = self._take(now)
@@ -135,10 +152,15 @@ class Service:
             store_available=parts.store.available,
         )
 
-    def _account(self, seconds: float, *, caught_up: bool) -> Account:
+    def _account(self, seconds: float, ends: dict[Partition, int], *, caught_up: bool) -> Account:
+        """The account, against the logs' ends now, or those at the start if Kafka is away."""
         parts = self._parts
         snapshot = self._take(time.monotonic())
-        log_ends = {str(partition): end for partition, end in parts.reader.log_ends().items()}
+        try:
+            ends = parts.reader.log_ends()
+        except KafkaError as error:
+            log.warning("log_ends_unknown", error=str(error))
+        log_ends = {str(partition): end for partition, end in ends.items()}
         return snapshot.account(
             log_ends,
             seconds=seconds,

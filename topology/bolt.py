@@ -11,9 +11,10 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Sequence,
 )
 from enum import Enum
-from typing import Any, Generic, TypeVar, get_origin, get_type_hints, overload
+from typing import Any, Generic, Literal, TypeVar, get_origin, get_type_hints, overload
 
 import pyarrow as pa
 
@@ -22,6 +23,8 @@ from topology.signals import Skip
 
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
+
+RECORD_COLUMNS = ("key", "value", "partition", "offset", "timestamp_ms")
 
 
 class Kind(Enum):
@@ -61,9 +64,8 @@ class Bolt(ABC, Generic[In, Out]):
 class FunctionBolt(Bolt[In, Out]):
     """A function as a bolt; it can still be called like the function."""
 
-    def __init__(self, function: Callable[[Any], Any], *, vectorised: bool = False) -> None:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
-        self.vectorised = vectorised
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
 
@@ -77,7 +79,25 @@ class FunctionBolt(Bolt[In, Out]):
 
 
 class VectorisedBolt(FunctionBolt[Any, pa.RecordBatch]):
-    """A function over whole chunks: a RecordBatch in, a RecordBatch out."""
+    """A function over whole chunks: a RecordBatch in, a RecordBatch out.
+
+    `columns` are those of a record's that it is given when it reads a topic.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        columns: Sequence[str] = RECORD_COLUMNS,
+    ) -> None:
+        super().__init__(function)
+        unknown = [name for name in columns if name not in RECORD_COLUMNS]
+        if unknown or not columns:
+            message = (
+                f"bolt '{self.__name__}' asks for columns {list(columns)}; "
+                f"allowed are some of {', '.join(RECORD_COLUMNS)}"
+            )
+            raise InvalidTopology(message)
+        self.columns = tuple(columns)
 
 
 @overload
@@ -88,30 +108,40 @@ def bolt(function: Callable[[In], Iterator[Out]], /) -> FunctionBolt[In, Out]: .
 def bolt(function: Callable[[In], Out | Skip], /) -> FunctionBolt[In, Out]: ...
 @overload
 def bolt(
-    *, vectorised: bool
+    *, vectorised: Literal[True], columns: Sequence[str] = ...
 ) -> Callable[[Callable[[pa.RecordBatch], pa.RecordBatch]], VectorisedBolt]: ...
-def bolt(function: Callable[[Any], Any] | None = None, /, *, vectorised: bool = False) -> Any:
+def bolt(
+    function: Callable[[Any], Any] | None = None,
+    /,
+    *,
+    vectorised: bool = False,
+    columns: Sequence[str] = RECORD_COLUMNS,
+) -> Any:
     """Make a function a bolt.
 
     A plain function returns one value or SKIP, a generator function any number of
     values, a coroutine function is awaited. With `vectorised=True` it takes and returns
     a `pyarrow.RecordBatch`; columns it does not know must travel on through filters and
-    takes, because one of them carries the lineage.
+    takes, because one of them carries the lineage. `columns` says which of a record's
+    columns it needs: fewer are faster.
     """
     if function is not None:
         return FunctionBolt[Any, Any](function)
     if not vectorised:
         raise InvalidTopology("bolt() takes a function, or vectorised=True")
-    return lambda function: VectorisedBolt(function, vectorised=True)
+    return lambda function: VectorisedBolt(function, columns)
+
+
+def target_of(bolt: Bolt[Any, Any]) -> Callable[[Any], Any]:
+    """What to call per value: the function itself, where there is one, saves a call."""
+    return bolt.function if isinstance(bolt, FunctionBolt) else bolt.process
 
 
 def kind_of(bolt: Bolt[Any, Any]) -> Kind:
     """How a bolt has to be called, told from its `process`. Raises InvalidTopology."""
-    function: Callable[..., Any] = bolt.process
-    if isinstance(bolt, FunctionBolt):
-        if bolt.vectorised:
-            return Kind.VECTORISED
-        function = bolt.function
+    if isinstance(bolt, VectorisedBolt):
+        return Kind.VECTORISED
+    function = target_of(bolt)
     returned = get_origin(_returned(function)) or _returned(function)
     if inspect.isasyncgenfunction(function) or returned in (AsyncIterator, AsyncGenerator):
         name = getattr(bolt, "__name__", type(bolt).__name__)

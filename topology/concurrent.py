@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from acker.acker import Edges, Trees
+from topology.bolt import target_of
 from topology.topology import BoltStep
 
 log = structlog.get_logger()
@@ -118,7 +119,7 @@ class AsyncRunner:
         lane.workers = [loop.create_task(self._work(lane)) for _ in range(lane.step.workers)]
 
     async def _work(self, lane: _Lane) -> None:
-        process: Callable[[Any], Any] = lane.step.bolt.process
+        process = target_of(lane.step.bolt)
         timeout = lane.step.timeout_seconds
         while True:
             while not lane.waiting:

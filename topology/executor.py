@@ -6,14 +6,15 @@ letters. It knows no partition, acker or sink; the pipeline gives every delivery
 edges. The owner thread calls it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
-from topology.bolt import Kind
+from topology.bolt import Kind, VectorisedBolt, target_of
 from topology.calls import Called, Parents, call_columns, call_each, call_fan_out
 from topology.record import Message, Record
 from topology.sink import Piece
@@ -81,7 +82,8 @@ class Executor:
         records: list[Record] | None = None
         for child in source.children:
             if isinstance(child, BoltStep) and child.kind is Kind.VECTORISED:
-                self._run_columns(child, columns_of(messages), None, outcome)
+                wanted = cast("VectorisedBolt", child.bolt).columns
+                self._run_columns(child, columns_of(messages, wanted), None, outcome)
                 continue
             if records is None:
                 records = records_of(messages)
@@ -108,14 +110,14 @@ class Executor:
             self._run_columns(step, piece, parents, outcome)
         else:
             values = cast("list[Any]", piece)  # validated: no columns before a plain bolt
-            called = _CALLS[step.kind](step.name, cast("Any", step.bolt.process), values)
+            called = _CALLS[step.kind](step.name, target_of(step.bolt), values)
             self._continue(step, called, parents, outcome)
 
     def _run_columns(
         self, step: BoltStep, piece: Piece, parents: Parents, outcome: Outcome
     ) -> None:
         batch = piece if isinstance(piece, pa.RecordBatch) else pa.RecordBatch.from_pylist(piece)
-        called = call_columns(step.name, cast("Any", step.bolt.process), batch)
+        called = call_columns(step.name, target_of(step.bolt), batch)
         self._continue(step, called, parents, outcome)
 
     def _continue(self, step: BoltStep, called: Called, parents: Parents, outcome: Outcome) -> None:
@@ -132,20 +134,20 @@ def records_of(messages: Sequence[Message]) -> list[Record]:
     return list(map(Record, map(type(messages[0]).value, messages), messages))
 
 
-def columns_of(messages: Sequence[Message]) -> pa.RecordBatch:
-    """Messages as columns: key, value (binary), partition, offset, timestamp_ms."""
+def columns_of(messages: Sequence[Message], wanted: Sequence[str]) -> pa.RecordBatch:
+    """Messages as columns; those wanted of key, value (binary), partition, offset, timestamp_ms."""
     kind = type(messages[0]) if messages else Message
     count = len(messages)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(list(map(kind.key, messages)), pa.binary()),
-            pa.array(list(map(kind.value, messages)), pa.binary()),
-            pa.array(np.fromiter(map(kind.partition, messages), np.int32, count)),
-            pa.array(np.fromiter(map(kind.offset, messages), np.int64, count)),
-            pa.array([stamp for _kind, stamp in map(kind.timestamp, messages)], pa.int64()),
-        ],
-        names=["key", "value", "partition", "offset", "timestamp_ms"],
-    )
+    makers: dict[str, Callable[[], pa.Array[Any]]] = {
+        "key": lambda: pa.array(list(map(kind.key, messages)), pa.binary()),
+        "value": lambda: pa.array(list(map(kind.value, messages)), pa.binary()),
+        "partition": lambda: pa.array(np.fromiter(map(kind.partition, messages), np.int32, count)),
+        "offset": lambda: pa.array(np.fromiter(map(kind.offset, messages), np.int64, count)),
+        "timestamp_ms": lambda: pa.array(
+            np.fromiter(map(itemgetter(1), map(kind.timestamp, messages)), np.int64, count)
+        ),
+    }
+    return pa.RecordBatch.from_arrays([makers[name]() for name in wanted], names=list(wanted))
 
 
 def _compose(outer: Parents, inner: Parents) -> Parents:

@@ -1,1 +1,1 @@
-"""Ordered transactions over fixed ranges of offsets (not built yet; the rules of the room stand)."""
+"""Ordered transactions over fixed ranges of offsets (not built yet, but its rules stand)."""

@@ -17,7 +17,8 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.fetcher import Fetched, Fetcher
-from partition.kafka import FORCED, KafkaFetcher
+from partition.kafka import KafkaFetcher
+from partition.kafka_properties import FORCED
 from partition.memory import MemoryFetcher, MemoryLog
 from service.embedded.kafka import EmbeddedKafka
 
@@ -55,8 +56,9 @@ class MemoryWorld:
     ) -> None:
         self.log.append(partition, value, key=key, headers=headers, timestamp_ms=ms)
 
-    def gap(self, partition: Partition) -> None:
+    def gap(self, partition: Partition) -> int:
         self.log.append_gap(partition)
+        return self.log.log_range(partition)[1]
 
     def delete_before(self, partition: Partition, offset: int) -> None:
         self.log.delete_before(partition, offset)
@@ -106,9 +108,14 @@ class KafkaWorld:
         )
         assert producer.flush(SECONDS) == 0
 
-    def gap(self, partition: Partition) -> None:
-        """A marker: that of a transaction which committed one record."""
+    def gap(self, partition: Partition) -> int:
+        """A marker: that of a transaction which committed one record.
+
+        It is written some time after the commit has been answered.
+        """
+        end = self.fetcher().log_range(partition)[1]
         self.transaction(partition, [b"committed"], commit=True)
+        return end + 2
 
     def transaction(self, partition: Partition, values: Sequence[bytes], *, commit: bool) -> None:
         producer = Producer({**self.properties, "transactional.id": f"x-{partition.topic}"})
@@ -281,9 +288,8 @@ def test_a_gap_at_the_logs_end_is_passed_by_the_end(world: Any) -> None:
     """Promise 11: gaps never block the frontier, also when no record follows them."""
     a = Partition(world.topic(), 0)
     world.append(a, values(2))
-    world.gap(a)
+    end = world.gap(a)
     reading = Reading(world.fetcher())
-    end = reading.fetcher.log_range(a)[1]
     reading.fetcher.assign({a: 0})
     reading.until(lambda: reading.ends.get(a) == end)
     assert max(reading.offsets(a)) < end - 1
@@ -422,7 +428,6 @@ def test_markers_of_committed_and_aborted_transactions_are_passed(real: KafkaWor
     assert reading.offsets(a)[5:] == [12, 13]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("key", FORCED)
 def test_a_property_that_the_promises_rest_on_cannot_be_set(key: str) -> None:
     fetcher = KafkaFetcher({"bootstrap.servers": "127.0.0.1:1", key: "true"})
@@ -430,7 +435,6 @@ def test_a_property_that_the_promises_rest_on_cannot_be_set(key: str) -> None:
         fetcher.open()
 
 
-@pytest.mark.integration
 def test_an_unknown_property_is_named() -> None:
     with pytest.raises(KafkaFailed, match=r"no\.such\.property"):
         KafkaFetcher({"bootstrap.servers": "127.0.0.1:1", "no.such.property": 1}).open()
@@ -471,7 +475,9 @@ def test_a_broker_that_is_away_gives_nothing_and_raises_nothing(
 def test_a_topic_deleted_while_it_is_read_is_named(real: KafkaWorld) -> None:
     a = Partition(real.topic(), 0)
     real.append(a, values(3))
-    fetcher = real.fetcher(**{"topic.metadata.refresh.interval.ms": 500})
+    fetcher = real.fetcher(
+        **{"topic.metadata.refresh.interval.ms": 500, "topic.metadata.propagation.max.ms": 500}
+    )
     fetcher.assign({a: 0})
     reading = Reading(fetcher)
     reading.until(lambda: a in reading.ends)

@@ -1,11 +1,15 @@
 """One suite for every OffsetStore: the one in memory and the one in ZooKeeper."""
 
+import contextlib
 import json
 import logging
+import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -380,10 +384,9 @@ def test_a_closed_store_answers_nothing(world: World) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("fragile", ["zookeeper"], indirect=True)
 def test_a_frozen_server_delays_a_commit_and_fences_nobody(fragile: Any) -> None:
     """Promise 15, and a write of unknown outcome is read back before it is repeated."""
-    if isinstance(fragile, MemoryWorld):
-        pytest.skip("nothing in memory freezes")
     store = fragile.store()
     store.create(A, 5)
     fragile.server.freeze()
@@ -393,6 +396,101 @@ def test_a_frozen_server_delays_a_commit_and_fences_nobody(fragile: Any) -> None
     future.result(SECONDS)
     store.commit({A: 10}).result(SECONDS)
     assert fragile.get(A)["offset"] == 10
+
+
+class Proxy:
+    """Passes bytes on to a server; `lose_replies` drops its answers, then the connection."""
+
+    def __init__(self, port: int) -> None:
+        self.target = port
+        self.lose_replies = False
+        self.lost = threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.target))
+            threading.Thread(target=self.copy, args=(near, far, False), daemon=True).start()
+            threading.Thread(target=self.copy, args=(far, near, True), daemon=True).start()
+
+    def copy(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if replies and self.lose_replies:
+                    self.lose_replies = False
+                    self.lost.set()
+                    break
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+@pytest.mark.integration
+def test_a_reply_lost_on_the_way_from_a_real_server_counts_as_done(
+    zookeeper: EmbeddedZooKeeper,
+) -> None:
+    """Promise 9: ConnectionLoss after the server has written is neither failure nor fence."""
+    proxy = Proxy(zookeeper.port)
+    root = f"/t-{uuid.uuid4().hex[:12]}"
+    store = ZooKeeperStore(
+        f"127.0.0.1:{proxy.port}", root=root, pipeline="shop", topology_id="shop-1"
+    )
+    store.open()
+    try:
+        store.create(A, 5)
+        for offset in (8, 9, 10):
+            proxy.lost.clear()
+            proxy.lose_replies = True
+            store.commit({A: offset}).result(SECONDS)
+            assert proxy.lost.is_set()
+        proxy.lose_replies = True
+        store.create(B, 1)
+        assert store.load(A) == StoredOffset(10, "shop-1", "shop-1")
+        assert store.load(B) == StoredOffset(1, "shop-1", "shop-1")
+    finally:
+        store.close()
+        proxy.close()
+
+
+@pytest.mark.integration
+def test_a_store_opens_again_after_it_could_not(tmp_path: Path) -> None:
+    server = EmbeddedZooKeeper(tmp_path)
+    server.open()
+    server.kill()
+    store = ZooKeeperStore(
+        server.address, pipeline="shop", topology_id="shop-1", timeout_seconds=1.0
+    )
+    try:
+        with pytest.raises(StoreUnavailable):
+            store.open()
+        server.open()
+        assert within(SECONDS, lambda: opens(store))
+        assert store.load(A) is None
+        store.close()
+        store.open()
+        assert store.load(A) is None
+    finally:
+        store.close()
+        server.close()
+
+
+def opens(store: ZooKeeperStore) -> bool:
+    try:
+        store.open()
+    except StoreUnavailable:
+        return False
+    return True
 
 
 @pytest.mark.integration

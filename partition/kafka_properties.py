@@ -1,0 +1,35 @@
+"""The properties of librdkafka with which records are read."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from partition.errors import KafkaFailed
+
+Scalar: TypeAlias = str | int | float | bool
+
+# What the promises rest on: an offset is committed by the offset store only, nothing is
+# skipped silently, and the log's end is told with its offset.
+FORCED: Mapping[str, Scalar] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
+DEFAULTS: Mapping[str, Scalar] = {
+    "group.id": "headrace",  # librdkafka demands one; nothing is ever committed under it
+    "check.crcs": True,  # without it a flipped bit on the broker's disk is delivered
+    "queued.min.messages": 100_000,
+    "queued.max.messages.kbytes": 65_536,  # bounds the prefetch, over all partitions
+    "fetch.queue.backoff.ms": 5,  # a drained queue is filled again at once
+}
+
+
+def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the user's properties, over DEFAULTS, with FORCED.
+
+    Raises KafkaFailed for one that is forced.
+    """
+    for key, value in FORCED.items():
+        if key in properties:
+            raise KafkaFailed(f"Kafka property '{key}' is always {str(value).lower()}; remove it")
+    return {**DEFAULTS, **properties, **FORCED}

@@ -1,0 +1,64 @@
+"""The public surface: what a user imports, and what importing it does not do."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import headrace
+import headrace.sinks
+import headrace.testing
+
+SURFACE = {
+    "headrace": {
+        "SKIP", "Bolt", "InvalidTopology", "Record", "Reject", "Retry", "RowsRejected",
+        "SinkBusy", "SinkFailed", "Skip", "Topology", "bolt",
+    },
+    "headrace.sinks": {
+        "Batch", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "KafkaSink",
+        "MemoryDeadLetters", "MemorySink", "ParquetSink", "Sink", "SinkContext",
+    },
+    "headrace.testing": {"NotSettled", "RetryPolicy", "TopologyTest", "topology_test"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", SURFACE)
+def test_the_surface_is_what_is_written_down(module):
+    found = importlib.import_module(module)
+    assert set(found.__all__) == SURFACE[module]
+    assert sorted(found.__all__) == sorted(set(found.__all__))
+    for name in found.__all__:
+        assert getattr(found, name) is not None
+
+
+@pytest.mark.parametrize("module", SURFACE)
+def test_everything_public_says_what_it_is(module):
+    found = importlib.import_module(module)
+    assert found.__doc__
+    for name in found.__all__:
+        thing = getattr(found, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            assert thing.__doc__, name
+
+
+@pytest.mark.parametrize("module", SURFACE)
+def test_importing_starts_and_loads_no_client_and_no_spark(module):
+    code = (
+        f"import sys, threading, {module}\n"
+        "heavy = {'confluent_kafka', 'kazoo', 'pyspark', 'py4j', 'prometheus_client', 'typer'}\n"
+        "print(sorted(heavy & set(sys.modules)), threading.active_count())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "[] 1\n"
+    assert done.stderr == ""
+
+
+def test_the_package_says_that_it_is_typed():
+    from pathlib import Path  # noqa: PLC0415
+
+    assert (Path(headrace.__file__).parent / "py.typed").exists()

@@ -1,0 +1,297 @@
+"""The `headrace` command without servers: words, facts, exit codes, one-line errors."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from partition.errors import KafkaUnavailable
+from service.cli import main as main_module
+from service.cli.app import app
+from service.cli.lines import describe
+from service.cli.loading import load_topology
+from service.errors import BadConfig, NoTopology
+from service.redaction import mask
+from topology.errors import InvalidTopology
+
+CANARY = "canary-4f1e9b"
+FLOW = """
+    from collections.abc import Iterator
+    from headrace import Record, Topology, bolt
+    from headrace.sinks import DiscardSink, KafkaSink
+
+    @bolt
+    def parse(record: Record) -> dict:
+        return {}
+
+    @bolt
+    def split(row: dict) -> Iterator[dict]:
+        yield row
+
+    @bolt
+    async def ask(row: dict) -> dict:
+        return row
+
+    topology = Topology("flow")
+    parsed = topology.source("flow").then(parse)
+    parsed.then(split).into(DiscardSink("rows"), batch_rows=10, batch_seconds=2)
+    parsed.then(ask, workers=8).into(DiscardSink("asked"))
+    topology.dead_letters.into(KafkaSink("flow.dead"))
+    number = 3
+    empty = Topology("empty")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "flow.py").write_text(textwrap.dedent(FLOW))
+    (tmp_path / "broken.py").write_text("import a_module_that_is_not_there\n")
+    (tmp_path / "failing.py").write_text("raise ValueError('two\\nlines')\n")
+    (tmp_path / "unfit.py").write_text(
+        "from headrace.sinks import ParquetSink\nParquetSink('t', schema=dict)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def headrace(folder, monkeypatch, capsys):
+    """Run the command in this process; its exit code, standard output and error."""
+
+    def headrace(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        code = main_module.main()
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    monkeypatch.setenv("COLUMNS", "100")
+    path, modules = sys.path[:], set(sys.modules)
+    yield headrace
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name in ("flow", "broken", "failing", "unfit"):
+            del sys.modules[name]
+
+
+def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
+    code, out, _ = headrace("--help")
+    assert code == 0
+    for word in ("run", "check", "graph", "offsets", "dev", "Exit codes", "78", "--version"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["check"], ["graph"], ["offsets", "show"], ["dev", "up"]]
+)
+def test_every_command_that_prints_facts_has_json_and_help(command, headrace):
+    code, out, _ = headrace(*command, "--help")
+    assert code == 0
+    assert "--json" in out
+    assert "--no-" not in out
+
+
+def test_the_version_is_the_package_s(headrace):
+    code, out, _ = headrace("--version")
+    assert code == 0
+    assert re.fullmatch(r"headrace \d+\.\d+\.\d+\n", out)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["runn"],
+        ["run"],
+        ["run", "flow:topology", "--fast"],
+        ["offsets"],
+        ["run", "flow"],
+        ["run", ":topology"],
+        ["run", ".flow:topology"],
+        ["run", "nowhere:topology"],
+        ["run", "flow.inner:topology"],
+        ["run", "flow:nothing"],
+        ["run", "flow:number"],
+        ["run", "flow:empty"],
+        ["check", "flow:empty"],
+        ["graph", "flow:empty"],
+        ["offsets", "show", "flow:empty"],
+        ["run", "unfit:topology"],
+    ],
+)
+def test_wrong_usage_ends_with_2(arguments, headrace):
+    code, _, err = headrace(*arguments)
+    assert code == 2
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", [["run"], ["check"], ["offsets", "show"]])
+def test_a_bad_configuration_ends_with_78_and_one_line(command, headrace, folder):
+    (folder / "service.toml").write_text("[pipeline]\nspeed = 'high'\n")
+    code, _, err = headrace(*command, "flow:topology", "--config", "service.toml")
+    assert code == 78
+    (line,) = err.splitlines()
+    assert line.startswith("headrace: service.toml: ")
+    assert "found " in line
+    assert "allowed: " in line
+
+
+def test_check_tells_of_a_bad_configuration_in_json_too(headrace, folder):
+    (folder / "service.toml").write_text(f"[kafka]\nsasl.password = '{CANARY}'\n")
+    code, out, err = headrace("check", "flow:topology", "--config", "service.toml", "--json")
+    assert code == 78
+    facts = json.loads(out.splitlines()[-1])
+    assert facts["ok"] is False
+    assert facts["checks"][0]["name"] == "config"
+    assert CANARY not in out + err
+
+
+def test_embedded_servers_are_not_started_for_a_bad_configuration(headrace, folder):
+    (folder / "service.toml").write_text("[retries]\nlimit = -1\n")
+    code, _, err = headrace("run", "flow:topology", "--config", "service.toml", "--embedded")
+    assert code == 78
+    assert "retries.limit: found -1" in err
+    assert not (folder / ".headrace").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("broken", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+        ("failing", "ValueError: two | lines"),
+    ],
+)
+def test_any_other_failure_ends_with_1_and_one_line(module, said, headrace):
+    code, out, err = headrace("graph", f"{module}:topology")
+    assert (code, out, err) == (1, "", f"headrace: {said}\n")
+
+
+def test_a_traceback_is_shown_only_when_asked_for(headrace, monkeypatch):
+    monkeypatch.setenv("HEADRACE_DEBUG", "1")
+    code, _, err = headrace("graph", "failing:topology")
+    assert code == 1
+    assert "Traceback (most recent call last)" in err
+    assert err.splitlines()[-1] == "headrace: ValueError: two | lines"
+
+
+def test_graph_shows_the_topology_as_text_and_as_mermaid(headrace):
+    code, out, err = headrace("graph", "flow:topology")
+    assert (code, err) == (0, "")
+    text, _, chart = out.partition("\n\n")
+    assert text.splitlines() == [
+        "topology flow",
+        "  source flow",
+        "    -> parse  (function)",
+        "      -> split  (fan-out)",
+        "        -> rows  (DiscardSink, every 10 rows or 2 s)",
+        "      -> ask  (async, 8 at once)",
+        "        -> asked  (DiscardSink, every 100000 rows or 5 s)",
+        "  dead letters -> flow.dead",
+    ]
+    assert chart == headrace("graph", "flow:topology", "--mermaid")[1]
+    assert chart.splitlines()[0] == "flowchart LR"
+    nodes = dict(re.findall(r'^  (\w+)\[\(?"(.+?)"\)?\]$', chart, re.MULTILINE))
+    edges = re.findall(r"^  (\w+) --> (\w+)$", chart, re.MULTILINE)
+    assert [(nodes[a], nodes[b]) for a, b in edges] == [
+        ("flow", "parse"), ("parse", "split"), ("parse", "ask"),
+        ("split", "rows"), ("ask", "asked"),
+    ]  # fmt: skip
+
+
+def test_graph_as_json_is_one_object(headrace):
+    code, out, _ = headrace("graph", "flow:topology", "--json")
+    assert code == 0
+    (line,) = out.splitlines()
+    facts = json.loads(line)
+    assert facts["sources"] == [{"topic": "flow", "to": ["parse"]}]
+    assert {step["name"]: step["kind"] for step in facts["steps"]} == {
+        "parse": "function", "split": "fan-out", "ask": "async", "rows": "sink", "asked": "sink",
+    }  # fmt: skip
+    assert facts["dead_letters"] == "flow.dead"
+
+
+def test_a_module_beside_the_user_is_found_and_the_rooms_are_not_shadowed(headrace, folder):
+    (folder / "service").mkdir()
+    (folder / "service" / "__init__.py").write_text("raise AssertionError\n")
+    assert headrace("graph", "flow:topology")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("flow:nothing", "'nothing' in flow is missing; topologies there: topology, empty"),
+        ("flow:number", "'number' in flow is no topology but of type int"),
+        ("flow", "MODULE:TOPOLOGY is needed"),
+        ("nowhere.flow:topology", "there is no module 'nowhere'"),
+    ],
+)
+def test_a_topology_that_is_not_there_is_told_with_those_that_are(target, said, headrace):
+    code, _, err = headrace("graph", target)
+    assert code == 2
+    assert said in err
+    with pytest.raises(NoTopology):
+        load_topology(target)
+
+
+def test_a_sink_with_a_wrong_schema_is_an_invalid_topology(headrace):
+    with pytest.raises(InvalidTopology):
+        load_topology("unfit:topology")
+
+
+def test_an_error_is_one_line_and_hides_secrets():
+    class KafkaError:
+        def str(self) -> str:
+            return "Broker transport failure"
+
+    class KafkaException(Exception):  # noqa: N818 - the client's name
+        pass
+
+    assert describe(KafkaException(KafkaError())) == "KafkaException: Broker transport failure"
+    assert describe(KafkaUnavailable("for x", "why\nnot")).count("\n") == 0
+    assert describe(KeyError("x")) == "KeyError: 'x'"
+    assert describe(RuntimeError()) == "RuntimeError"
+    assert describe(BadConfig("f", "k", "1", "2")) == "f: k: found 1; allowed: 2"
+    assert len(describe(RuntimeError("x" * 5000))) == 1000
+    mask.learn([CANARY])
+    try:
+        assert describe(RuntimeError(f"with {CANARY}")) == "RuntimeError: with ***"
+    finally:
+        mask.learn(())
+
+
+def test_a_reader_that_goes_away_ends_the_command_without_a_traceback(folder):
+    command = [sys.executable, "-m", "headrace", "graph", "flow:topology"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
+    ) as process:
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+        process.wait(30)
+
+
+def test_help_imports_no_heavy_client_and_comes_quickly():
+    code = (
+        "import sys; sys.argv = ['headrace', '--help']\n"
+        "from headrace.__main__ import main\n"
+        "main()\n"
+        "heavy = {'confluent_kafka', 'kazoo', 'pyspark', 'pydantic', 'prometheus_client'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    before = os.times()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    after = os.times()
+    assert done.stdout.splitlines()[-1] == "[]"
+    cpu = sum(after[2:4]) - sum(before[2:4])
+    assert cpu < 1.5  # about 0.3; a busy machine must not fail it
+
+
+def test_the_words_of_every_command_are_sentences():
+    groups = [app, *(group.typer_instance for group in app.registered_groups)]
+    for group in groups:
+        for command in group.registered_commands:
+            assert command.callback.__doc__.rstrip().endswith(".")

@@ -1,0 +1,181 @@
+"""The configuration: what it reads from where, and what it says when something is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from service.config import Config, load
+from service.errors import EXIT_CONFIG, BadConfig
+
+CANARY = "canary-4f1e9b"
+GOOD = """
+[kafka]
+"bootstrap.servers" = "one:9092"
+[zookeeper]
+hosts = "one:2181"
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "service.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def fault(path: Path | None, overrides=None) -> BadConfig:
+    with pytest.raises(BadConfig) as caught:
+        load(path, overrides)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == EXIT_CONFIG
+    return caught.value
+
+
+def test_a_file_with_the_two_addresses_is_enough(write):
+    config = load(write(GOOD))
+    assert config.kafka == {"bootstrap.servers": "one:9092"}
+    assert config.zookeeper.hosts == "one:2181"
+    assert config.http.port is None
+    assert config.retries.policy().limit == 5
+    assert config.window().max_pending == config.pipeline.max_pending
+
+
+def test_dotted_and_quoted_property_names_are_the_same(write):
+    config = load(write('[kafka]\nbootstrap.servers = "one:9092"\n[zookeeper]\nhosts = "one"\n'))
+    assert config.kafka == {"bootstrap.servers": "one:9092"}
+
+
+def test_variables_stand_above_the_file_and_overrides_above_both(write, monkeypatch):
+    monkeypatch.setenv("HEADRACE_PIPELINE__DRAIN_SECONDS", "7")
+    monkeypatch.setenv("HEADRACE_KAFKA__BOOTSTRAP_SERVERS", "two:9092")
+    monkeypatch.setenv("HEADRACE_KAFKA__CLIENT_ID", "me")
+    path = write(
+        "[pipeline]\ndrain_seconds = 3\nmax_pending = 9\n[retries]\nlimit = 2\n"
+        '[kafka]\nbootstrap.servers = "one:9092"\n"fetch.min.bytes" = 5\n'
+        '[zookeeper]\nhosts = "one"\nroot = "/mine"\n'
+    )
+    config = load(path, {"kafka": {"bootstrap.servers": "three:9092"}, "zookeeper": {"hosts": "3"}})
+    assert config.pipeline.drain_seconds == 7
+    assert config.pipeline.max_pending == 9
+    assert config.kafka == {
+        "bootstrap.servers": "three:9092",
+        "client.id": "me",
+        "fetch.min.bytes": 5,
+    }
+    assert config.zookeeper.hosts == "3"
+    assert config.zookeeper.root == "/mine"
+    assert config.retries.limit == 2
+
+
+def test_overrides_alone_are_enough():
+    config = load(None, {"kafka": {"bootstrap.servers": "a:1"}, "zookeeper": {"hosts": "b:2"}})
+    assert config.kafka["bootstrap.servers"] == "a:1"
+
+
+@pytest.mark.parametrize("password", ["1.10", "1e5", "0123", "null", "true", "{x", "[1]", "a=b,c"])
+def test_a_variable_gives_a_property_its_text_unchanged(password, write, monkeypatch):
+    monkeypatch.setenv("HEADRACE_KAFKA__SASL_PASSWORD", password)
+    assert load(write(GOOD)).kafka["sasl.password"] == password
+
+
+def test_spark_properties_from_variables_have_dots(write, monkeypatch):
+    monkeypatch.setenv("HEADRACE_SPARK__CONF__SPARK_MASTER", "local[3]")
+    path = write(GOOD + '[spark.conf]\nspark.sql.catalog.my_cat = "x"\n"spark.ui.enabled" = false\n')
+    assert load(path).spark.conf == {
+        "spark.sql.catalog.my_cat": "x",
+        "spark.ui.enabled": False,
+        "spark.master": "local[3]",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "found", "allowed"),
+    [
+        (GOOD + "[pipelin]\nname = 'x'\n", "pipelin", "an unknown key", "pipeline, retries"),
+        (GOOD + "[pipeline]\ndrain = 1\n", "pipeline.drain", "an unknown key", "drain_seconds"),
+        (GOOD + "[pipeline]\ndrain_seconds = -1\n", "pipeline.drain_seconds", "-1", "greater"),
+        (GOOD + "[http]\nport = 70000\n", "http.port", "70000", "65535"),
+        (GOOD + "[logs]\nlevel = 'loud'\n", "logs.level", "'loud'", "'debug', 'info'"),
+        (GOOD + "pipeline = 3\n", "zookeeper.pipeline", "an unknown key", "hosts, root"),
+        ("pipeline = 3\n" + GOOD, "pipeline", "3", "a table"),
+        (GOOD + "[kafka.x]\ny = [1]\n", "kafka.x.y", "a list", "a string, a number"),
+        ("[kafka]\n'x.y' = 1\n[zookeeper]\nhosts='a'\n", "kafka", "keys x.y", "bootstrap.servers"),
+        ("[zookeeper]\nhosts='a'\n", "kafka", "nothing", "bootstrap.servers"),
+        ("[kafka]\nbootstrap.servers='a'\n", "zookeeper", "nothing", "a table with hosts"),
+        ("[kafka]\nbootstrap.servers='a'\n[zookeeper]\n", "zookeeper.hosts", "nothing", "host:port"),
+        ("[kafka\n", "(file)", "line 1", "TOML"),
+    ],
+)
+def test_a_fault_names_the_key_what_was_found_and_what_is_allowed(text, key, found, allowed, write):
+    path = write(text)
+    error = fault(path)
+    assert error.key == key
+    assert found in error.found
+    assert allowed in error.allowed
+    assert error.place == str(path)
+    assert str(error) == f"{path}: {key}: found {error.found}; allowed: {error.allowed}"
+
+
+def test_a_missing_file_and_one_that_is_no_text_are_told(tmp_path):
+    assert fault(tmp_path / "none.toml").found == "no such file"
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe")
+    assert "UTF-8" in fault(path).found
+
+
+def test_a_variable_is_blamed_by_its_name(write, monkeypatch):
+    monkeypatch.setenv("HEADRACE_PIPELINE__DRAIN_SECONDS", "soon")
+    assert fault(write(GOOD)).place == "environment: HEADRACE_PIPELINE__DRAIN_SECONDS"
+
+
+def test_a_variable_of_no_section_is_a_fault(write, monkeypatch):
+    monkeypatch.setenv("HEADRACE_PIPLINE__NAME", CANARY)
+    error = fault(write(GOOD))
+    assert error.key == "HEADRACE_PIPLINE__NAME"
+    assert CANARY not in str(error)
+
+
+def test_variables_that_are_read_elsewhere_are_no_fault(write, monkeypatch):
+    monkeypatch.setenv("HEADRACE_DEBUG", "1")
+    assert isinstance(load(write(GOOD)), Config)
+
+
+def test_a_variable_that_is_no_json_where_a_table_is_needed_is_a_fault(write, monkeypatch):
+    monkeypatch.setenv("HEADRACE_KAFKA", CANARY)
+    error = fault(write(GOOD))
+    assert error.place == "environment"
+    assert CANARY not in str(error)
+
+
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        f"'sasl.password' = '{CANARY}'",
+        f"'bootstrap.servers' = 'a'\n'sasl.password' = ['{CANARY}']",
+        f"'bootstrap.servers' = 'a'\n'ssl.key.password' = 1979-05-27 # {CANARY}",
+    ],
+)
+def test_no_fault_shows_a_secret(kafka, write):
+    error = fault(write(f"[kafka]\n{kafka}\n[zookeeper]\nhosts = 'a'\n"))
+    assert CANARY not in str(error)
+    assert CANARY not in repr(error.__cause__)
+    assert "1979" not in str(error)
+
+
+def test_the_secrets_are_known_by_the_names_of_their_keys(write):
+    config = load(
+        write(
+            GOOD.replace("[zookeeper]", f"'sasl.password' = '{CANARY}'\n[zookeeper]")
+            + "[spark.conf]\n'spark.hadoop.fs.s3a.secret.key' = 'hush-hush'\n'spark.master' = 'x'\n"
+        )
+    )
+    assert config.secrets() == [CANARY, "hush-hush"]
+
+
+def test_the_configuration_is_frozen(write):
+    config = load(write(GOOD))
+    with pytest.raises(ValueError, match="frozen"):
+        config.pipeline.drain_seconds = 1

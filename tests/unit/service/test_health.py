@@ -1,0 +1,78 @@
+"""Health: live says whether a restart would help, ready whether work gets done (O04)."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace import Record, Topology, bolt
+from headrace.sinks import DiscardSink, MemoryDeadLetters
+from headrace.testing import topology_test
+from service.health import STALLED_SECONDS, Health, HealthCheck
+from service.snapshot import SinkStatistics, Snapshot
+
+
+@bolt
+def keep(record: Record) -> int:
+    return record.offset
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    topology = Topology("health")
+    topology.source("health").then(keep).into(DiscardSink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    with topology_test(topology) as test:
+        test.send(b"1")
+        return Snapshot(
+            taken_at=100.0,
+            partitions=tuple(test._reader.statistics()),
+            sinks=(SinkStatistics("discard", 1, 0, 0, 1, 0.0, 0, None, None),),
+            acker=test._pipeline.acker.statistics(),
+            sunk=1,
+            filtered=0,
+            dead_lettered=0,
+        )
+
+
+def health(snapshot: Snapshot | None, now: float = 100.5) -> HealthCheck:
+    return HealthCheck(lambda: snapshot, clock=lambda: now)
+
+
+def test_before_the_first_turn_it_is_live_but_not_ready():
+    assert health(None).live() == Health(ok=True)
+    assert health(None).ready() == Health(ok=False, problems=("starting",))
+
+
+def test_a_loop_that_turns_is_live_and_ready(snapshot):
+    assert health(snapshot).live().ok
+    assert health(snapshot).ready() == Health(ok=True)
+
+
+def test_a_loop_that_stands_still_is_neither(snapshot):
+    check = health(snapshot, now=100 + STALLED_SECONDS + 1)
+    assert not check.live().ok
+    assert not check.ready().ok
+    assert "61 s" in check.live().problems[0]
+    assert health(snapshot, now=100 + STALLED_SECONDS).live().ok
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"kafka_available": False}, "Kafka is away"),
+        ({"store_available": False}, "ZooKeeper is away"),
+        (
+            {"sinks": (SinkStatistics("t", 0, 0, 9, 0, 0.0, 3, 99.0, "disk full"),)},
+            "sink 't' is failing: disk full",
+        ),
+    ],
+)
+def test_what_is_away_makes_it_not_ready_but_no_restart_would_help(snapshot, change, problem):
+    check = health(replace(snapshot, **change))
+    assert check.live().ok
+    assert check.ready() == Health(ok=False, problems=(problem,))
+
+
+def test_all_that_is_wrong_is_told(snapshot):
+    check = health(replace(snapshot, kafka_available=False, store_available=False))
+    assert len(check.ready().problems) == 2

@@ -1,0 +1,162 @@
+"""The HTTP port: what it answers, and that no client can block another (O03)."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from service import http as server_module
+from service.errors import EXIT_FAILED, AddressTaken
+from service.health import Health
+from service.http import MOST_CONNECTIONS, HttpServer
+
+_SECONDS = 10
+
+
+class FakeMetrics:
+    def exposition(self) -> bytes:
+        return b"headrace_x_total 1.0\n"
+
+
+class FakeHealth:
+    def __init__(self) -> None:
+        self.verdict = Health(ok=True)
+
+    def live(self) -> Health:
+        return Health(ok=True)
+
+    def ready(self) -> Health:
+        return self.verdict
+
+
+@pytest.fixture
+def health() -> FakeHealth:
+    return FakeHealth()
+
+
+@pytest.fixture
+def server(health):
+    server = HttpServer("127.0.0.1", 0, FakeMetrics(), health)
+    server.open()
+    yield server
+    server.close()
+    server.close()
+
+
+def ask(server, path: str, method: str = "GET") -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=_SECONDS)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_each_path_answers_in_its_form(server):
+    status, kind, body = ask(server, "/metrics")
+    assert (status, body) == (200, "headrace_x_total 1.0\n")
+    assert kind.startswith("text/plain; version=")
+    assert ask(server, "/metrics?name=x")[0] == 200
+    status, kind, body = ask(server, "/health/live")
+    assert (status, kind) == (200, "application/json")
+    assert json.loads(body) == {"ok": True, "problems": []}
+    assert ask(server, "/health/ready", "HEAD")[::2] == (200, "")
+
+
+def test_not_ready_is_503_and_says_why(server, health):
+    health.verdict = Health(ok=False, problems=("Kafka is away",))
+    status, _, body = ask(server, "/health/ready")
+    assert status == 503
+    assert json.loads(body) == {"ok": False, "problems": ["Kafka is away"]}
+    assert ask(server, "/health/live")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/health", "/favicon.ico"])
+def test_an_unknown_path_is_404_and_lists_what_is_allowed(path, server):
+    status, _, body = ask(server, path)
+    assert status == 404
+    assert body == "allowed: /metrics, /health/live, /health/ready\n"
+
+
+def test_another_method_is_refused(server):
+    assert ask(server, "/metrics", "POST")[0] == 501
+
+
+def test_a_port_in_use_is_a_clear_error(server):
+    second = HttpServer("127.0.0.1", server.port, FakeMetrics(), FakeHealth())
+    with pytest.raises(AddressTaken, match=f"cannot listen on 127.0.0.1:{server.port}: ") as caught:
+        second.open()
+    assert "[http]" in str(caught.value)
+    assert caught.value.exit_code == EXIT_FAILED
+    second.close()
+
+
+def test_a_host_that_is_not_ours_is_a_clear_error():
+    with pytest.raises(AddressTaken, match=r"192\.0\.2\.1"):
+        HttpServer("192.0.2.1", 0, FakeMetrics(), FakeHealth()).open()
+
+
+def connect(server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=_SECONDS)
+
+
+def test_slow_clients_block_nobody_and_are_cut_off(server, monkeypatch):
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.5)
+    slow = [connect(server) for _ in range(20)]
+    for each in slow:
+        each.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+    started = time.monotonic()
+    assert ask(server, "/metrics")[0] == 200
+    assert time.monotonic() - started < 2
+    dripping = slow[0]
+    ends = time.monotonic() + _SECONDS
+    dripping.settimeout(0.05)
+    answer = None
+    while answer is None and time.monotonic() < ends:
+        try:
+            dripping.sendall(b"x")  # always in time for a time-out per read
+            answer = dripping.recv(100)
+        except TimeoutError:
+            continue
+        except OSError:
+            answer = b""
+    assert answer == b""
+    for each in slow:
+        each.close()
+
+
+def test_a_crowd_of_silent_clients_costs_the_oldest_their_place(server):
+    crowd = [connect(server) for _ in range(MOST_CONNECTIONS + 10)]
+    assert ask(server, "/health/live")[0] == 200
+    assert crowd[0].recv(1) == b""
+    for each in crowd:
+        each.close()
+
+
+def test_many_scrapes_at_once_are_all_answered(server):
+    statuses: list[int] = []
+
+    def scrape() -> None:
+        for _ in range(10):
+            statuses.append(ask(server, "/metrics")[0])
+
+    threads = [threading.Thread(target=scrape) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_SECONDS)
+    assert statuses == [200] * 100
+
+
+def test_a_client_that_goes_away_leaves_no_trace_on_standard_error(server, capfd):
+    for _ in range(5):
+        gone = connect(server)
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        gone.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        gone.close()
+    assert ask(server, "/metrics")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err

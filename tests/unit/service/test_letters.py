@@ -1,0 +1,184 @@
+"""Dead letters on their way: none is forgotten, and each is told of once."""
+
+import random
+
+import numpy as np
+import pytest
+
+from headrace import Record, Reject, Topology, bolt
+from headrace.sinks import DiscardSink
+from partition.chunk import Partition
+from partition.memory import MemoryFetcher, MemoryLog, MemoryMessage, MemoryNodes, MemoryStore
+from service.letters import RESEND_SECONDS, Letters
+from service.pipeline import Pipeline, PipelinePolicy
+from service.reader import Reader, ReaderPolicy
+from topology.sink import DeadLetter, DeadLetterSink, Delivered
+
+PLACE = Partition("t", 0)
+
+
+class Broker(DeadLetterSink):
+    """A dead-letter topic whose broker says what the test tells it to."""
+
+    name = "t.dead"
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, DeadLetter]] = []
+        self.untold: list[Delivered] = []
+
+    def open(self, context) -> None:
+        pass
+
+    def send(self, letter: DeadLetter, token: int) -> None:
+        self.sent.append((token, letter))
+
+    def answer(self, token: int, error: str | None = None) -> None:
+        self.untold.append(Delivered(token, error))
+
+    def poll(self) -> list[Delivered]:
+        told, self.untold = self.untold, []
+        return told
+
+    @property
+    def pending(self) -> int:
+        return len(self.sent)
+
+    def flush(self, timeout_seconds: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for token, _ in self.sent]
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def letters(broker) -> Letters:
+    return Letters(broker)
+
+
+def letter(offset: int = 0) -> DeadLetter:
+    record = Record(b"x", MemoryMessage(PLACE, offset, b"x"))
+    return DeadLetter(record, "bad", 1, "Reject", "parse", 0)
+
+
+def durable(letters: Letters, now: float) -> list[tuple[int, int]]:
+    trees, edges = letters.poll(now)
+    assert (trees.dtype, edges.dtype) == (np.int64, np.uint64)
+    return list(zip(trees.tolist(), edges.tolist(), strict=True))
+
+
+def test_a_letter_is_pending_until_the_broker_has_it(letters, broker):
+    letters.send(letter(), tree=7, edge=2**64 - 1)
+    assert durable(letters, 0.0) == []
+    assert (letters.pending, letters.trees()) == (1, [7])
+    broker.answer(broker.tokens[0])
+    assert durable(letters, 0.0) == [(7, 2**64 - 1)]
+    assert durable(letters, 0.0) == []
+    assert (letters.pending, letters.written, letters.refused) == (0, 1, 0)
+
+
+def test_answers_may_come_in_any_order(letters, broker):
+    for tree in (1, 2, 3):
+        letters.send(letter(tree), tree, tree * 10)
+    first, second, third = broker.tokens
+    broker.answer(third)
+    broker.answer(first)
+    assert durable(letters, 0.0) == [(3, 30), (1, 10)]
+    assert letters.trees() == [2]
+    broker.answer(second)
+    assert durable(letters, 0.0) == [(2, 20)]
+
+
+def test_a_refused_letter_is_sent_again_after_a_pause_for_as_long_as_it_takes(letters, broker):
+    letters.send(letter(), tree=7, edge=9)
+    (token,) = broker.tokens
+    now = 100.0
+    for tries in range(1, 20):
+        broker.answer(token, "not enough replicas")
+        assert durable(letters, now) == []
+        assert durable(letters, now + RESEND_SECONDS * 0.9) == []
+        assert len(broker.sent) == tries
+        now += RESEND_SECONDS
+        assert durable(letters, now) == []
+        assert len(broker.sent) == tries + 1
+        assert (letters.pending, letters.refused) == (1, tries)
+    broker.answer(token)
+    assert durable(letters, now) == [(7, 9)]
+    assert broker.sent[0][1] == broker.sent[-1][1]
+
+
+def test_a_refused_letter_holds_back_no_other(letters, broker):
+    letters.send(letter(0), 1, 10)
+    letters.send(letter(1), 2, 20)
+    broker.answer(broker.tokens[0], "too slow")
+    broker.answer(broker.tokens[1])
+    assert durable(letters, 0.0) == [(2, 20)]
+    assert letters.trees() == [1]
+
+
+@bolt
+def parse(record: Record) -> int:
+    if record.value == b"bad":
+        raise Reject("bad")
+    return 1
+
+
+def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
+    """Promises 1 and 3: committed stays below a record until its letter is durable."""
+    now = 0.0
+    log, nodes = MemoryLog({"t": 1}), MemoryNodes()
+    for value in (b"1", b"bad", b"3"):
+        log.append(PLACE, value)
+    topology = Topology("t")
+    topology.source("t").then(parse).into(DiscardSink())
+    topology.dead_letters.into(broker)
+    reader = Reader(
+        MemoryFetcher(log), MemoryStore(nodes), ["t"], ReaderPolicy(), random.Random(1)
+    )
+    pipeline = Pipeline(
+        topology, reader, Letters(broker), PipelinePolicy(), np.random.default_rng(1), lambda: now
+    )
+    reader.open()
+    pipeline.open()
+    committed = []
+
+    def settle() -> None:
+        for _ in range(20):
+            pipeline.step(flush=True)
+        reader.commit(now, force=True)
+        committed.append(_stored(nodes))
+
+    try:
+        settle()
+        (token,) = broker.tokens
+        for _ in range(5):
+            broker.answer(token, "refused")
+            settle()
+            now += 2 * RESEND_SECONDS
+            settle()
+        assert len(broker.sent) == 6
+        assert committed == [1] * 11
+        broker.answer(token)
+        settle()
+        assert committed[-1] == 3
+        assert pipeline.is_idle
+        assert pipeline.tally.dead_lettered == 1
+    finally:
+        pipeline.close(5)
+        reader.close()
+
+
+def _stored(nodes: MemoryNodes) -> int:
+    store = MemoryStore(nodes)
+    store.open()
+    stored = store.load(PLACE)
+    assert stored is not None
+    return stored.offset

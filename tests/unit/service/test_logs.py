@@ -1,0 +1,210 @@
+"""Logs: JSON on standard error with stable names, no secrets, and never in the pipeline's way."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+import structlog
+
+from service import logs
+from service.redaction import HIDDEN, is_secret, mask, redacted
+from service.stderr import PatientStderr
+
+CANARY = "canary-4f1e9b"
+_SECONDS = 30
+
+
+@pytest.fixture(autouse=True)
+def _restored():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("py4j").setLevel(logging.NOTSET)
+    mask.learn(())
+
+
+def run(code: str, **options) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own, whose standard error is a pipe."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_SECONDS,
+        **options,
+    )
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_an_event_is_one_json_line_on_standard_error_and_nothing_is_on_standard_output():
+    done = run("""
+        import structlog
+        from service import logs
+        log = structlog.get_logger()
+        logs.configure("info", "json")
+        log.info("service_started", pipeline="flights")
+        log.debug("record_failed")
+        try:
+            raise ValueError("wrong")
+        except ValueError:
+            log.exception("loop_failed")
+    """)
+    assert done.stdout == ""
+    started, failed = lines(done.stderr)
+    assert (started["event"], started["level"]) == ("service_started", "info")
+    assert started["pipeline"] == "flights"
+    assert started["timestamp"].endswith("Z")
+    assert failed["exception"][0]["exc_value"] == "wrong"
+
+
+def test_a_library_s_warning_is_json_too():
+    done = run("""
+        import logging
+        from service import logs
+        logs.configure("info", "json", ["hush-hush"])
+        logging.getLogger("kazoo").warning("lost %s", "hush-hush")
+        logging.getLogger("kazoo").info("too quiet")
+    """)
+    (line,) = lines(done.stderr)
+    assert line["event"] == "library_message"
+    assert line["library"] == "kazoo"
+    assert line["text"] == f"lost {HIDDEN}"
+    assert line["level"] == "warning"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_secret_reaches_a_line_at_any_depth_or_in_an_exception(form):
+    done = run(f"""
+        import structlog
+        from service import logs
+        logs.configure("info", {form!r}, ["{CANARY}-known"])
+        log = structlog.get_logger()
+        kafka = {{"sasl.password": "{CANARY}", "sasl.username": "user", "group.id": "visible"}}
+        log.info("one", kafka=kafka, deep=[({{"a": {{"ssl.key.pem": "{CANARY}"}}}},)])
+        log.info("two", note="the text says {CANARY}-known here")
+        log.bind(api_key="{CANARY}").warning("three")
+        def fail(kafka):
+            raise RuntimeError("refused {CANARY}-known")
+        try:
+            fail(kafka)
+        except RuntimeError as error:
+            log.exception("four", reason=error)
+    """)
+    assert CANARY not in done.stderr
+    assert done.stderr.count(HIDDEN) >= 5
+    assert "visible" in done.stderr
+
+
+def test_a_level_is_kept_and_console_lines_are_readable():
+    done = run("""
+        import structlog
+        from service import logs
+        logs.configure("warning", "console")
+        structlog.get_logger().info("quiet")
+        structlog.get_logger().warning("loud", records=3)
+    """)
+    (line,) = done.stderr.splitlines()
+    assert "loud" in line
+    assert "records=3" in line
+    assert "\x1b" not in line
+
+
+WRITER = """
+    import sys, threading, structlog
+    from service import logs
+    logs.configure("info", "json")
+    log = structlog.get_logger()
+    for number in range(50_000):
+        log.info("partition_paused", number=number)
+    print("done", flush=True)
+    if sys.stdin.read(1):
+        log.info("again")
+"""
+
+
+def process() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WRITER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_a_closed_standard_error_does_not_stop_the_process():
+    with process() as writer:
+        writer.stderr.close()
+        assert writer.stdout.readline() == b"done\n"
+        writer.stdin.close()
+        assert writer.wait(_SECONDS) == 0
+
+
+def test_a_standard_error_that_nobody_reads_does_not_stop_the_process():
+    with process() as writer:
+        assert writer.stdout.readline() == b"done\n"  # 5 MB of lines; a pipe holds 64 KiB
+        writer.stdin.close()
+        assert writer.wait(_SECONDS) == 0
+
+
+def test_lines_dropped_meanwhile_are_counted_when_somebody_reads_again():
+    with process() as writer:
+        assert writer.stdout.readline() == b"done\n"
+        read = b""
+        while b"log_lines_dropped" not in read:
+            read += os.read(writer.stderr.fileno(), 1 << 16)
+        writer.stdin.write(b"x")
+        writer.stdin.close()
+        read += writer.stderr.read()
+        assert writer.wait(_SECONDS) == 0
+    events = lines(read.decode())
+    dropped = sum(event.get("count", 0) for event in events if event["event"] != "again")
+    written = sum(event["event"] == "partition_paused" for event in events)
+    assert written + dropped == 50_000
+    assert events[-1]["event"] == "again"
+
+
+def test_without_a_file_behind_it_standard_error_is_written_at_once(capsys):
+    PatientStderr().write("a line\n")
+    assert capsys.readouterr().err == "a line\n"
+
+
+@dataclass
+class Settings:
+    user: str
+    api_token: str
+
+
+def test_secrets_are_told_by_names_in_any_spelling():
+    for name in ("sasl.password", "SSL_KEY_PEM", "fs.s3a.secret.key", "sasl-jaas-config"):
+        assert is_secret(name)
+    for name in ("bootstrap.servers", "key", "sasl.username", "partition"):
+        assert not is_secret(name)
+    assert redacted(Settings("me", CANARY)) == {"user": "me", "api_token": HIDDEN}
+    assert redacted({"password": {"a": CANARY}, "n": 1, "l": [(1,)]}) == {
+        "password": HIDDEN,
+        "n": 1,
+        "l": [[1]],
+    }
+
+
+def test_a_value_that_contains_itself_is_no_trouble():
+    endless: dict = {}
+    endless["me"] = endless
+    assert HIDDEN in str(redacted(endless))
+
+
+def test_a_mask_hides_longer_secrets_first_and_leaves_short_words():
+    mask.learn(["hush-hush", "hush-hush-2", "a", 'say "it"'])
+    assert mask("a hush-hush-2 hush-hush") == f"a {HIDDEN} {HIDDEN}"
+    assert mask(json.dumps('say "it"')) == f'"{HIDDEN}"'

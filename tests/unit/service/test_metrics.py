@@ -1,0 +1,121 @@
+"""The catalogue of metrics, and what Prometheus gets to read of it."""
+
+import re
+
+import pytest
+
+from headrace import Record, Reject, Topology, bolt
+from headrace.sinks import DiscardSink, MemoryDeadLetters
+from headrace.testing import topology_test
+from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
+from service.snapshot import SinkStatistics, Snapshot
+
+NAME = re.compile(r"headrace_(partition|topology|acker|sinks|service)(_[a-z]+)+")
+SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+)$')
+FIGURE_WORDS = (
+    "records", "bytes", "rows", "seconds", "offset", "trees", "tuples", "batches", "writes",
+    "messages", "resolutions", "state",
+)  # fmt: skip
+
+
+@bolt
+def parse(record: Record) -> int:
+    if record.value == b"bad":
+        raise Reject("bad")
+    if record.value == b"worse":
+        raise ValueError("worse")
+    return 1
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Snapshot:
+    topology = Topology("metrics")
+    topology.source("metrics").then(parse).into(DiscardSink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    with topology_test(topology) as test:
+        test.send(b"1", b"2", b"bad", b"worse")
+        return Snapshot(
+            taken_at=1.0,
+            partitions=tuple(test._reader.statistics()),
+            sinks=tuple(
+                SinkStatistics(
+                    outlet.step.name, outlet.rows_written, outlet.rows_rejected,
+                    outlet.rows_pending, outlet.batches_written, outlet.write_seconds,
+                    outlet.writer.retries, None, None,
+                )
+                for outlet in test._pipeline.outlets
+            ),
+            acker=test._pipeline.acker.statistics(),
+            sunk=test._pipeline.tally.sunk,
+            filtered=test._pipeline.tally.filtered,
+            dead_lettered=test._pipeline.tally.dead_lettered,
+            failures=dict(test._pipeline.tally.failures) | {'odd "step"\n': 1},
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def exposition(snapshot) -> list[str]:
+    return Metrics(lambda: snapshot).exposition().decode().splitlines()
+
+
+def samples(exposition) -> dict[tuple[str, str], float]:
+    found = {}
+    for line in exposition:
+        if not line.startswith("#"):
+            match = SAMPLE.match(line)
+            assert match, line
+            assert (match[1], match[2] or "") not in found, line
+            found[match[1], match[2] or ""] = float(match[3])
+    return found
+
+
+def test_every_name_follows_the_form_and_none_is_given_twice():
+    names = [metric.name for metric in CATALOGUE]
+    assert len(set(names)) == len(names)
+    for metric in CATALOGUE:
+        assert NAME.fullmatch(metric.name), metric.name
+        assert metric.name.endswith(FIGURE_WORDS), metric.name
+        assert not metric.name.endswith("_total"), metric.name
+
+
+def test_every_help_text_is_a_sentence():
+    for metric in CATALOGUE:
+        assert metric.help.endswith("."), metric.name
+        assert metric.help[0].isupper() or metric.help[0].isdigit(), metric.name
+
+
+def test_every_metric_is_in_the_exposition_with_help_and_type(exposition):
+    found = {name for name, _ in samples(exposition)}
+    for metric in CATALOGUE:
+        name = metric.name + ("_total" if metric.kind == "counter" else "")
+        assert f"# TYPE {name} {metric.kind}" in exposition
+        assert f"# HELP {name} {metric.help}" in exposition
+        assert name in found
+    assert len([line for line in exposition if line.startswith("# TYPE")]) == len(CATALOGUE)
+
+
+def test_the_figures_are_the_pipeline_s_own(exposition):
+    found = samples(exposition)
+    place = 'partition="0",topic="metrics"'
+    assert found["headrace_partition_read_records_total", place] == 4
+    assert found["headrace_partition_failed_records", place] == 1
+    assert found["headrace_partition_frontier_offset", place] == 3
+    assert found["headrace_service_sunk_records_total", ""] == 2
+    assert found["headrace_service_dead_lettered_records_total", ""] == 1
+    assert found["headrace_topology_failed_tuples_total", 'step="parse"'] == 1
+    assert found["headrace_sinks_written_rows_total", 'sink="discard"'] == 2
+
+
+def test_a_state_is_0_or_1(exposition):
+    states = {n: v for (n, _), v in samples(exposition).items() if n.endswith("_state")}
+    assert len(states) == 3
+    assert set(states.values()) <= {0.0, 1.0}
+
+
+def test_an_odd_label_is_escaped(exposition):
+    assert 'headrace_topology_failed_tuples_total{step="odd \\"step\\"\\n"} 1.0' in exposition
+
+
+def test_before_the_first_snapshot_there_is_nothing():
+    assert Metrics(lambda: None).exposition() == b""
+    assert CONTENT_TYPE.startswith("text/plain")

@@ -1,0 +1,302 @@
+"""The service on logs and stores in memory: runs that end, fail, stop and wait."""
+
+import json
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace import Record, Reject, Retry, SinkFailed, Topology, bolt
+from headrace.sinks import Batch, MemoryDeadLetters, MemorySink, Sink
+from partition.chunk import Partition
+from partition.errors import Fenced
+from partition.manager import Window
+from partition.memory import MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.retries import RetryPolicy
+from service.config import load
+from service.letters import Letters
+from service.parts import Parts
+from service.pipeline import Pipeline, PipelinePolicy
+from service.reader import Reader, ReaderPolicy
+from service.service import Service
+from topology.topology import SinkStep
+
+CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
+
+
+@bolt
+def parse(record: Record) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(record.value or b"")
+    if value["n"] < 0:
+        raise Reject("negative")
+    if value["n"] == 13:
+        raise Retry("thirteen", after_seconds=3600)
+    return value
+
+
+class GatedSink(Sink[Any]):
+    """Writes only while its gate is open; fails as told."""
+
+    def __init__(self) -> None:
+        self.name = "gated"
+        self.gate = threading.Event()
+        self.gate.set()
+        self.errors: list[Exception] = []
+        self.rows: list[Any] = []
+        self.tried = threading.Event()
+
+    def open(self, context: Any) -> None:
+        pass
+
+    def write(self, batch: Batch) -> None:
+        self.tried.set()
+        if not self.gate.wait(20):
+            raise TimeoutError
+        if self.errors:
+            raise self.errors.pop(0)
+        for piece in batch.pieces:
+            self.rows += piece
+
+    def close(self) -> None:
+        pass
+
+
+class World:
+    """A service and what it stands on."""
+
+    def __init__(self, sink: Sink[Any] | None = None, *, partitions: int = 1, **policy) -> None:
+        self.sink = sink or MemorySink()
+        self.log = MemoryLog({"numbers": partitions})
+        self.nodes = MemoryNodes()
+        self.letters = MemoryDeadLetters()
+        self.batch_rows = policy.pop("batch_rows", 10)
+        self.policy = ReaderPolicy(
+            retries=RetryPolicy(limit=1, jitter=0), commit_interval_seconds=0.001, **policy
+        )
+
+    def send(self, *numbers: int, partition: int = 0) -> None:
+        for n in numbers:
+            self.log.append(Partition("numbers", partition), json.dumps({"n": n}).encode())
+
+    def store(self) -> MemoryStore:
+        return MemoryStore(self.nodes)
+
+    def service(self) -> Service:
+        topology = Topology("numbers")
+        stream = topology.source("numbers").then(parse)
+        stream.into(self.sink, batch_rows=self.batch_rows, batch_seconds=0.01)
+        topology.dead_letters.into(self.letters)
+        fetcher, store = MemoryFetcher(self.log), self.store()
+        reader = Reader(fetcher, store, ["numbers"], self.policy, random.Random(1))
+        letters = Letters(self.letters)
+        pipeline = Pipeline(topology, reader, letters, PipelinePolicy(), np.random.default_rng(1))
+        parts = Parts(
+            name="numbers",
+            config=load(None, CONFIG),
+            sinks=[s for s in topology.steps() if isinstance(s, SinkStep)],
+            dead_letter_sink=self.letters,
+            spark=None,
+            fetcher=fetcher,
+            store=store,
+            reader=reader,
+            letters=letters,
+            pipeline=pipeline,
+        )
+        return Service(parts, drain_seconds=5)
+
+    def committed(self, partition: int = 0) -> int | None:
+        store = self.store()
+        store.open()
+        stored = store.load(Partition("numbers", partition))
+        store.close()
+        return None if stored is None else stored.offset
+
+
+class InBackground:
+    """A service that runs on a thread of its own until it is stopped."""
+
+    def __init__(self, service: Service, **options) -> None:
+        self.service = service
+        self.account = None
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run, kwargs=options)
+        self.thread.start()
+
+    def _run(self, **options) -> None:
+        try:
+            self.account = self.service.run(**options)
+        except Exception as error:  # noqa: BLE001
+            self.error = error
+
+    def wait_for(self, condition) -> None:
+        deadline = threading.Event()
+        for _ in range(1000):
+            snapshot = self.service.snapshot
+            if snapshot is not None and condition(snapshot):
+                return
+            deadline.wait(0.01)
+        raise AssertionError(f"never: {self.service.snapshot}")
+
+    def end(self):
+        self.service.stop()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return self.account
+
+
+def test_a_finite_run_closes_its_account():
+    world = World()
+    world.send(*range(12), -1, 14)
+    account = world.service().run(until_caught_up=True)
+    assert account.gaps() == []
+    assert (account.read, account.sunk, account.rows, account.dead_lettered) == (14, 13, 13, 1)
+    assert account.caught_up
+    assert world.committed() == 14
+
+
+def test_a_run_goes_on_where_the_last_one_committed():
+    """Promise 2: and nothing is read twice."""
+    world = World()
+    world.send(1, 2)
+    world.service().run(until_caught_up=True)
+    world.send(3)
+    account = world.service().run(until_caught_up=True)
+    assert account.read == 1
+    assert [row["n"] for row in world.sink.rows] == [1, 2, 3]
+
+
+def test_a_passing_failure_of_the_sink_is_tried_again_and_loses_nothing():
+    """Promise 15: with the sink away the micro-batch is tried again."""
+    sink = GatedSink()
+    sink.errors = [OSError("away"), OSError("still away")]
+    world = World(sink)
+    world.send(*range(5))
+    account = world.service().run(until_caught_up=True)
+    assert account.gaps() == []
+    assert [row["n"] for row in sink.rows] == list(range(5))
+
+
+def test_a_sink_that_cannot_heal_ends_the_run_with_its_error_and_commits_nothing_unwritten():
+    """Promise 15: what cannot heal ends the process with a clear error."""
+    sink = GatedSink()
+    world = World(sink)
+    world.send(*range(5))
+    world.service().run(until_caught_up=True)
+    sink.errors = [SinkFailed("table gone")]
+    world.send(*range(3))
+    with pytest.raises(SinkFailed, match="table gone"):
+        world.service().run(until_caught_up=True)
+    assert world.committed() == 5
+
+
+def test_stopping_drains_what_is_in_flight_and_commits_it():
+    """Promise 16."""
+    sink = GatedSink()
+    sink.gate.clear()
+    world = World(sink)
+    world.send(*range(100, 150))
+    running = InBackground(world.service())
+    assert sink.tried.wait(10)
+    running.service.stop()
+    sink.gate.set()
+    account = running.end()
+    assert account.unresolved == 0
+    assert account.losses() == []
+    assert world.committed() == len(sink.rows) == account.sunk
+
+
+def test_a_record_that_waits_for_its_retry_stays_uncommitted_when_the_run_stops():
+    """Promise 1: committed <= frontier <= every failed offset."""
+    world = World()
+    world.send(1, 13, 2)
+    running = InBackground(world.service())
+    running.wait_for(lambda snapshot: snapshot.sunk == 2)
+    account = running.end()
+    assert account.unresolved == 1
+    assert world.committed() == 1
+
+
+def test_a_slow_sink_bounds_what_is_in_flight():
+    """Promise 10: memory is bounded."""
+    sink = GatedSink()
+    sink.gate.clear()
+    world = World(sink, window=Window(max_pending=40), fetch_records=25, chunk_records=10)
+    world.send(*range(1000, 2000))
+    running = InBackground(world.service())
+    assert sink.tried.wait(10)
+    running.wait_for(lambda snapshot: snapshot.held_back)
+    snapshot = running.service.snapshot
+    assert snapshot.unresolved <= 40
+    sink.gate.set()
+    running.wait_for(lambda snapshot: snapshot.sunk == 1000)
+    running.end()
+
+
+def test_a_stuck_record_stops_its_partition_at_the_windows_end_and_no_other():
+    """Promise 10: a stuck record never stops the other partitions."""
+    world = World(partitions=2, window=Window(max_pending=20), fetch_records=10)
+    world.send(13, *range(100, 200), partition=0)
+    world.send(*range(100, 400), partition=1)
+    running = InBackground(world.service())
+    running.wait_for(
+        lambda snapshot: snapshot.partitions[1].ledger.frontier == 300 and snapshot.sunk >= 319
+    )
+    stuck = running.service.snapshot.partitions[0]
+    assert stuck.ledger.frontier == 0
+    assert stuck.ledger.window == 20
+    running.end()
+    assert (world.committed(0), world.committed(1)) == (0, 300)
+
+
+def test_with_the_offset_store_away_the_run_works_on_and_commits_when_it_is_back():
+    """Promise 15."""
+    world = World()
+    world.send(1)
+    running = InBackground(world.service())
+    running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 1)
+    world.nodes.away = True
+    world.send(*range(100, 150))
+    running.wait_for(lambda snapshot: snapshot.sunk == 51)
+    assert running.service.snapshot.partitions[0].committed < 51
+    assert not running.service.snapshot.store_available
+    world.nodes.away = False
+    running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 51)
+    assert running.end().gaps() == []
+
+
+def test_a_second_owner_of_the_offsets_ends_the_first_ones_run():
+    """Promise 9: a compare-and-set on the node's version."""
+    world = World()
+    world.send(1)
+    running = InBackground(world.service())
+    running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 1)
+    world.send(2)
+    world.service().run(until_caught_up=True)
+    world.send(3)
+    running.thread.join(20)
+    assert isinstance(running.error, Fenced)
+
+
+def test_with_kafka_away_the_run_waits_and_goes_on():
+    """Promise 15."""
+    world = World()
+    running = InBackground(world.service())
+    running.wait_for(lambda snapshot: snapshot.kafka_available)
+    world.log.away = True
+    world.send(1)
+    running.wait_for(lambda snapshot: not snapshot.kafka_available)
+    world.log.away = False
+    running.wait_for(lambda snapshot: snapshot.sunk == 1)
+    assert running.end().gaps() == []
+
+
+def test_gaps_in_the_log_leave_no_lag():
+    """Promise 11."""
+    world = World()
+    world.send(1, 2)
+    world.log.append_gap(Partition("numbers", 0), 3)
+    account = world.service().run(until_caught_up=True)
+    assert account.gaps() == []
+    assert world.committed() == 5
