@@ -147,22 +147,21 @@ class Acker:
 
         Storm's rotating buckets: a tree expires at the earliest `timeout_seconds` after
         `begin` (or `reset_timeout`), at the latest a seventh of that later, if this is
-        called often enough.
+        called often enough. One call rotates once: when the owner itself stood still, the
+        trees are not to blame.
         """
         period = self._timeout / (_BUCKETS - 1)
         if self._rotates_at is None:
             self._rotates_at = now + period
-        for _ in range(_BUCKETS):
-            if now < self._rotates_at:
-                return
-            self._rotates_at += period
-            self._bucket = (self._bucket + 1) % _BUCKETS
-            old = np.flatnonzero((self._states != 0) & (self._buckets == self._bucket))
-            if len(old):
-                self._expired.append(self._owners[old])
-                self._counts["expired"] += len(old)
-                self._release(old)
-        self._rotates_at = now + period
+        if now < self._rotates_at:
+            return
+        self._rotates_at = max(self._rotates_at + period, now)
+        self._bucket = (self._bucket + 1) % _BUCKETS
+        old = np.flatnonzero((self._states != 0) & (self._buckets == self._bucket))
+        if len(old):
+            self._expired.append(self._owners[old])
+            self._counts["expired"] += len(old)
+            self._release(old)
 
     def drain(self) -> Resolved:
         """What resolved since the last call, each tree once."""

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.variants import VARIANTS
 from examples.flights.publish import publish
+from service import logs
 from service.cli.embedded import Servers, embedded
 from service.cli.render import RunProgress
 
@@ -33,17 +34,20 @@ Figures = dict[str, float]
 def main(*, records: int, rounds: int) -> int:
     """Measure, print tables, and the JSON object as the last line."""
     console = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        with RunProgress(console) as progress, embedded(Path(folder), progress.jars) as servers:
-            repeat = -(-records // FLIGHTS)
-            published = publish(
-                servers.kafka.address,
-                TOPIC,
-                repeat=repeat,
-                malformed=0,
-                progress=lambda done, total: progress.step("publishing", done, total),
-            )
-            runs = _measure(servers, published.total, rounds, progress)
+    logs.configure("warning", "console")
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
+        RunProgress(console) as progress,
+        embedded(Path(folder), progress.jars) as servers,
+    ):
+        published = publish(
+            servers.kafka.address,
+            TOPIC,
+            repeat=-(-records // FLIGHTS),
+            malformed=0,
+            progress=lambda done, total: progress.step("publishing", done, total),
+        )
+        runs = _measure(servers, published.total, rounds, progress)
     figures = {name: _medians(found) for name, found in runs.items()}
     _show(console, figures, published.total, rounds)
     print(json.dumps(_facts(figures, published.total, rounds)))
@@ -72,7 +76,8 @@ def _run(servers: Servers, variant: str, records: int, pipeline: str) -> Figures
             sys.executable, "-m", "benchmarks.variants", variant, servers.kafka.address,
             servers.zookeeper.address, TOPIC, str(records), pipeline,
         ],
-        capture_output=True, text=True, timeout=TIMEOUT_SECONDS, start_new_session=True, check=False,
+        capture_output=True, text=True, timeout=TIMEOUT_SECONDS, start_new_session=True,
+        check=False,
     )  # fmt: skip
     if ended.returncode:
         raise SystemExit(f"variant {variant} failed:\n{ended.stderr}")

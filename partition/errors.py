@@ -4,7 +4,8 @@ PartitionError
 ├── KafkaError             reading Kafka
 │   ├── TopicMissing       the topic does not exist
 │   ├── KafkaUnavailable   no broker answers now; trying again can help
-│   ├── KafkaFailed        trying again cannot help: credentials, rights, configuration
+│   ├── KafkaFailed        trying again cannot help: credentials, rights
+│   │   └── KafkaMisconfigured   a property is wrong
 │   ├── OffsetOutOfRange   the log does not hold the offset to read next
 │   └── CorruptRecord      a record's checksum is wrong
 └── StoreError             storing offsets; as itself: refused for good (rights, size)
@@ -43,6 +44,14 @@ class KafkaUnavailable(KafkaError):
 
 class KafkaFailed(KafkaError):
     """Kafka refuses, or the client cannot go on; trying again cannot help."""
+
+
+class KafkaMisconfigured(KafkaFailed):
+    """A property of Kafka's client is unknown, of a wrong value, or not the user's to set."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"kafka: {reason}; allowed: librdkafka's properties of a consumer")
+        self.reason = reason
 
 
 class OffsetOutOfRange(KafkaError):

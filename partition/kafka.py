@@ -20,6 +20,7 @@ from partition.complaints import Complaints
 from partition.errors import (
     CorruptRecord,
     KafkaFailed,
+    KafkaMisconfigured,
     KafkaUnavailable,
     OffsetOutOfRange,
     PartitionError,
@@ -97,7 +98,7 @@ class KafkaFetcher:
     def open(self) -> None:
         """Make the client; brokers are contacted in the background.
 
-        Raises KafkaFailed for a property that is forced, unknown or of a wrong value.
+        Raises KafkaMisconfigured for a property that is forced, unknown or of a wrong value.
         """
         if self._client is not None:
             return
@@ -107,7 +108,7 @@ class KafkaFetcher:
                 {**properties, "error_cb": self._on_error, "logger": self._complaints}
             )
         except KafkaException as error:
-            raise KafkaFailed(f"Kafka's client refuses its properties: {_text(error)}") from error
+            raise KafkaMisconfigured(_text(error)) from error
 
     def close(self) -> None:
         """Close the client. librdkafka can hang in it, so a helper thread does it."""

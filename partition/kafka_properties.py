@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from partition.errors import KafkaFailed
+from partition.errors import KafkaMisconfigured
 
 Scalar: TypeAlias = str | int | float | bool
 
@@ -27,9 +27,9 @@ DEFAULTS: Mapping[str, Scalar] = {
 def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the user's properties, over DEFAULTS, with FORCED.
 
-    Raises KafkaFailed for one that is forced.
+    Raises KafkaMisconfigured for one that is forced.
     """
     for key, value in FORCED.items():
         if key in properties:
-            raise KafkaFailed(f"Kafka property '{key}' is always {str(value).lower()}; remove it")
+            raise KafkaMisconfigured(f"'{key}' is always {str(value).lower()} here; remove it")
     return {**DEFAULTS, **properties, **FORCED}

@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -34,6 +35,7 @@ from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
 from partition.retries import RetryPolicy
 from service.config_errors import as_bad_config
 from service.errors import BadConfig
+from service.redaction import secrets_in
 
 PREFIX = "HEADRACE_"
 OTHER_VARIABLES = frozenset(
@@ -55,22 +57,14 @@ def _flat(table: Any, prefix: str = "") -> Any:
     return flat
 
 
-def _dotted(table: Any) -> Any:
-    """In variables a property's dots are underscores."""
-    flat = _flat(table)
-    if not isinstance(flat, Mapping):
-        return flat
-    return {key.replace("_", "."): value for key, value in flat.items()}
-
-
 def _reachable(properties: dict[str, Scalar]) -> dict[str, Scalar]:
     if not properties.get("bootstrap.servers"):
-        message = "'bootstrap.servers' is missing: host:port of one or more brokers is needed"
+        message = "'bootstrap.servers' with host:port of one or more brokers"
         raise ValueError(message)
     return properties
 
 
-KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(_dotted), AfterValidator(_reachable)]
+KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(_flat), AfterValidator(_reachable)]
 SparkProperties = Annotated[dict[str, Scalar], BeforeValidator(_flat)]
 
 
@@ -152,21 +146,41 @@ class Config(BaseSettings):
 
     pipeline: PipelineConfig = PipelineConfig()
     retries: RetriesConfig = RetriesConfig()
-    kafka: KafkaProperties
+    kafka: KafkaProperties = Field(description="a table with 'bootstrap.servers'")
     zookeeper: ZooKeeperConfig
     spark: SparkConfig = SparkConfig()
     http: HttpConfig = HttpConfig()
     logs: LogsConfig = LogsConfig()
+
+    def secrets(self) -> list[str]:
+        """Values that must not be shown anywhere."""
+        return [*secrets_in(self.kafka), *secrets_in(self.spark.conf)]
 
     def window(self) -> Window:
         """The partition room's own object."""
         return Window(self.pipeline.max_pending, self.pipeline.max_pending_bytes)
 
 
+class _Variables(EnvSettingsSource):
+    """The variables; in a property's name their underscores are dots."""
+
+    def __call__(self) -> dict[str, Any]:
+        """The sections that variables speak of."""
+        found = super().__call__()
+        spark = found.get("spark")
+        for holder, section in ((found, "kafka"), (spark, "conf")):
+            if isinstance(holder, dict) and isinstance(holder.get(section), dict):
+                holder[section] = {
+                    key.replace("_", "."): value for key, value in _flat(holder[section]).items()
+                }
+        return found
+
+
 def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read the configuration: `overrides`, then variables, then the file.
 
-    Raises BadConfig, which names the key, what was found and what is allowed.
+    Tables are merged key by key. Raises BadConfig, which names the key, what was found
+    and what is allowed.
     """
     place = str(path) if path is not None else "environment"
     if path is not None and not path.is_file():
@@ -185,20 +199,26 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            del dotenv_settings, file_secret_settings
+            del env_settings, dotenv_settings, file_secret_settings
             file = TomlConfigSettingsSource(settings_cls, toml_file=path)
-            return (init_settings, env_settings, file)
+            return (init_settings, _Variables(settings_cls), file)
 
     try:
         return Loaded(**(overrides or {}))
     except tomllib.TOMLDecodeError as error:
         raise BadConfig(place, "(file)", str(error), "TOML") from error
+    except UnicodeDecodeError as error:
+        raise BadConfig(place, "(file)", "bytes that are no UTF-8", "TOML") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadConfig(place, "(file)", reason, "a readable TOML file") from error
     except ValidationError as error:
-        raise as_bad_config(error, Config, place) from error
+        # Not from the error: its text shows the values, secret ones too.
+        raise as_bad_config(error, Config, place, os.environ, PREFIX) from None
     except SettingsError as error:
         raise BadConfig(
             "environment", PREFIX + "…", str(error), "a value of the key's type"
-        ) from error
+        ) from None
 
 
 def _check_variable(name: str) -> None:

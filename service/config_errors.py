@@ -1,31 +1,62 @@
 """Says in one line what is wrong with a configuration."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from service.errors import BadConfig
+from service.redaction import is_secret
 
 _LONGEST_FOUND = 80
+_SCALARS = ("str", "int", "float", "bool")  # the arms of a property's type, in pydantic's words
 
 
-def as_bad_config(error: ValidationError, model: type[BaseModel], place: str) -> BadConfig:
-    """The first fault of a validation, as key path, what was found, what is allowed."""
+def as_bad_config(
+    error: ValidationError,
+    model: type[BaseModel],
+    place: str,
+    variables: Iterable[str] = (),
+    prefix: str = "",
+) -> BadConfig:
+    """The first fault of a validation, as key path, what was found, what is allowed.
+
+    `place` is the file; a key that one of the `variables` sets is blamed on that one.
+    """
     fault = error.errors(include_url=False)[0]
     parts = [str(part) for part in fault["loc"]]
+    is_property = "kafka" in parts[:-2] or "conf" in parts[:-2]
+    if is_property and parts[-1] in _SCALARS:
+        parts.pop()
+    else:
+        is_property = False
+    variable = prefix + "__".join(parts).upper().replace(".", "_")
+    if variable in variables:
+        place = f"environment: {variable}"
     key = ".".join(parts)
     kind = fault["type"]
     if kind == "extra_forbidden":
         return BadConfig(place, key, "an unknown key", _keys_at(model, parts[:-1]))
     if kind == "missing":
         return BadConfig(place, key, "nothing", _hint(model, parts) or "a value is required")
-    found = "a hidden value" if _is_secret(key) else repr(fault["input"])[:_LONGEST_FOUND]
     allowed = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return BadConfig(place, key, found, allowed)
+    if kind in ("model_type", "dict_type"):
+        allowed = "a table"
+    if is_property:
+        allowed = "a string, a number, true or false"
+    return BadConfig(place, key, _found(key, fault["input"]), allowed)
 
 
-def _is_secret(key: str) -> bool:
-    return any(word in key for word in ("password", "secret", "token", "key", "kafka"))
+def _found(key: str, value: Any) -> str:
+    """What was found, unless it is, or may hold, a secret."""
+    if is_secret(key):
+        return "a hidden value"
+    if isinstance(value, Mapping):
+        names = ", ".join(map(str, value)) or "none"
+        return f"a table with the keys {names}"[:_LONGEST_FOUND]
+    if isinstance(value, list):
+        return "a list"
+    return repr(value)[:_LONGEST_FOUND]
 
 
 def _keys_at(model: type[BaseModel], parts: list[str]) -> str:

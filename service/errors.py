@@ -3,6 +3,9 @@
 ServiceError             1
 ├── BadConfig           78   a key, what was found there, what is allowed
 ├── NoTopology           2   MODULE:TOPOLOGY names no topology
+├── AddressTaken         1   the HTTP server cannot have its address
+├── ServerEnded          1   an embedded server ended by itself
+├── NotStarted           1   stopped before the run began
 └── AccountOpen          1   the run ended and records are unaccounted for or unresolved
 """
 
@@ -34,6 +37,32 @@ class NoTopology(ServiceError):
     """MODULE:TOPOLOGY does not lead to a topology."""
 
     exit_code = EXIT_USAGE
+
+
+class AddressTaken(ServiceError):
+    """The HTTP server cannot listen on its address."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"http: cannot listen on {host}:{port}: {reason}; "
+            "set [http] host and port to an address of this machine that is free (0: any port)"
+        )
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+
+class ServerEnded(ServiceError):
+    """An embedded server ended by itself."""
+
+    def __init__(self, server: str, log: object) -> None:
+        super().__init__(f"{server} has ended; see {log}")
+        self.server = server
+        self.log = log
+
+
+class NotStarted(ServiceError):
+    """The process was stopped before the run began; nothing was read."""
 
 
 class AccountOpen(ServiceError):

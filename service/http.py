@@ -1,19 +1,31 @@
 """/metrics, /health/live and /health/ready on one port."""
 
 import json
+import socket
+import socketserver
+import sys
 import threading
+import time
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 
+from service.errors import AddressTaken
 from service.health import Health, HealthCheck
 from service.metrics import CONTENT_TYPE, Metrics
+from service.redaction import mask
 
 log = structlog.get_logger()
 
-_REQUEST_SECONDS = 5.0
+REQUEST_SECONDS = 5.0  # from connecting to the last byte
+MOST_CONNECTIONS = 64
+_CHECK_SECONDS = 0.25
+
+Answer = tuple[HTTPStatus, str, bytes]
 
 
 class HttpServer:
@@ -24,7 +36,7 @@ class HttpServer:
         self._port = port
         self._metrics = metrics
         self._health = health
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -33,44 +45,27 @@ class HttpServer:
         return self._server.server_address[1] if self._server is not None else self._port
 
     def open(self) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
+        """Listen. Raises AddressTaken when the address cannot be had."""
         metrics, health = self._metrics, self._health
+        routes: dict[str, Callable[[], Answer]] = {
+            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE, metrics.exposition()),
+            "/health/live": lambda: _verdict(health.live()),
+            "/health/ready": lambda: _verdict(health.ready()),
+        }
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = _REQUEST_SECONDS  # a client that sends nothing does not hold a thread
-            server_version = "headrace"
-            sys_version = ""
+        class Handler(_Handler):
+            paths = routes
 
-            def do_GET(self) -> None:  # the base class calls it so
-                if self.path == "/metrics":
-                    self._answer(HTTPStatus.OK, CONTENT_TYPE, metrics.exposition())
-                elif self.path == "/health/live":
-                    self._verdict(health.live())
-                elif self.path == "/health/ready":
-                    self._verdict(health.ready())
-                else:
-                    paths = "allowed: /metrics, /health/live, /health/ready\n"
-                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", paths.encode())
-
-            def _verdict(self, health: Health) -> None:
-                status = HTTPStatus.OK if health.ok else HTTPStatus.SERVICE_UNAVAILABLE
-                body = json.dumps({"ok": health.ok, "problems": health.problems}) + "\n"
-                self._answer(status, "application/json", body.encode())
-
-            def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                log.debug("http_request", line=format % args)
-
-        self._server = ThreadingHTTPServer((self._host, self._port), Handler)
-        self._server.daemon_threads = True
+        try:
+            self._server = _Server((self._host, self._port), Handler)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise AddressTaken(self._host, self._port, reason) from error
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="headrace-http", daemon=True
+            target=self._server.serve_forever,
+            args=(_CHECK_SECONDS,),
+            name="headrace-http",
+            daemon=True,
         )
         self._thread.start()
         log.info("http_listening", host=self._host, port=self.port)
@@ -78,6 +73,100 @@ class HttpServer:
     def close(self) -> None:
         """Stop listening. May be called twice."""
         server, self._server = self._server, None
+        thread, self._thread = self._thread, None
         if server is not None:
             server.shutdown()
             server.server_close()
+        if thread is not None:
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """One short thread per request; who is slow, or comes in crowds, is cut off.
+
+    So a client that sends or reads a byte now and then holds back nobody else.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._since: dict[socket.socket, float] = {}  # in the order they came
+        self._guard = threading.Lock()
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Bind, without asking a name server for our name as the base class does."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Note a connection; above the limit the oldest one goes."""
+        with self._guard:
+            self._since[request] = time.monotonic()
+            crowd = list(self._since)[:-MOST_CONNECTIONS]
+        for oldest in crowd:
+            _cut(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection."""
+        with self._guard:
+            self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off what takes too long; called every `_CHECK_SECONDS`."""
+        longest_ago = time.monotonic() - REQUEST_SECONDS
+        with self._guard:
+            late = [each for each, since in self._since.items() if since < longest_ago]
+        for each in late:
+            _cut(each)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Stay quiet: clients go away as they please."""
+        del request
+        log.debug("http_request_failed", client=client_address[0], error=repr(sys.exception()))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    paths: dict[str, Callable[[], Answer]]
+    timeout = REQUEST_SECONDS
+    server_version = "headrace"
+    sys_version = ""
+
+    def do_GET(self) -> None:  # the base class calls it so
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body: bool) -> None:
+        answer = self.paths.get(urlsplit(self.path).path)
+        if answer is None:
+            body = f"allowed: {', '.join(self.paths)}\n".encode()
+            status, kind = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8"
+        else:
+            status, kind, body = answer()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        log.debug("http_request", line=format % args)
+
+
+def _verdict(health: Health) -> Answer:
+    status = HTTPStatus.OK if health.ok else HTTPStatus.SERVICE_UNAVAILABLE
+    body = json.dumps({"ok": health.ok, "problems": health.problems}) + "\n"
+    return status, "application/json", mask(body).encode()
+
+
+def _cut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads or writes it
+    except OSError:
+        return

@@ -1,54 +1,83 @@
-"""Logs: structlog events with stable snake_case names, as JSON or for a console."""
+"""Logs: structlog events with stable snake_case names, as JSON or for a console.
+
+They go to standard error, the standard library's warnings among them; facts go to
+standard output. What names or holds a secret is hidden (`service.redaction`).
+"""
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
-_SECRET_WORDS = ("password", "secret", "token", "credential", "jaas", "private_key")
-_HIDDEN = "***"
+from service.redaction import mask, redacted
+from service.stderr import stderr
+
+# Without the values of local variables: they hold records, and secrets.
+_json_traceback = structlog.processors.ExceptionRenderer(
+    ExceptionDictTransformer(show_locals=False)
+)
 
 
-def configure(level: str, form: str) -> None:
-    """Send every event at or above `level` to standard error, as `json` or `console`."""
+def configure(level: str, form: str, secrets: Iterable[str] = ()) -> None:
+    """Send every event at or above `level` to standard error, as `json` or `console`.
+
+    `secrets` are hidden wherever they occur in a line.
+    """
+    mask.learn(secrets)
     number = logging.getLevelNamesMapping()[level.upper()]
-    renderer: Any = (
+    is_json = form == "json"
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _json_traceback if is_json else structlog.processors.format_exc_info,
+        redact,
+    ]
+    render: Any = (
         structlog.processors.JSONRenderer()
-        if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if is_json
+        else structlog.dev.ConsoleRenderer(colors=_on_terminal())
     )
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks
-            if form == "json"
-            else structlog.processors.format_exc_info,
-            redact,
-            renderer,
-        ],
+        processors=[*shared, render, _mask],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stderr),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(level=max(number, logging.WARNING), stream=sys.stderr, force=True)
+    handler = logging.StreamHandler(stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[_name_library, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render, _mask],
+        )
+    )
+    logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler], force=True)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it reports what run() raises anyway
 
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Hide the values of fields, at any depth, whose names tell of a secret."""
     for key, value in event.items():
-        event[key] = _redacted(key, value)
+        event[key] = redacted(value, key)
     return event
 
 
-def _redacted(key: str, value: Any) -> Any:
-    name = key.lower().replace(".", "_").replace("-", "_")
-    if any(word in name for word in _SECRET_WORDS):
-        return _HIDDEN
-    if isinstance(value, dict):
-        return {inner: _redacted(str(inner), found) for inner, found in value.items()}
-    return value
+def _mask(_logger: Any, _method: str, line: Any) -> str:
+    return mask(line)
+
+
+def _name_library(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Give a library's free text the form of an event: a stable name, the text as a field."""
+    record: logging.LogRecord = event["_record"]
+    event["library"], event["text"] = record.name, event["event"]
+    event["event"] = "library_message"
+    return event
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

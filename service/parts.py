@@ -3,6 +3,7 @@
 import os
 import random
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ from sinks.spark.table import DeltaSink, SparkTableSink
 from topology.sink import DeadLetterSink, Sink, SinkContext
 from topology.topology import SinkStep, Topology
 
+_MOMENT_SECONDS = 0.5
+_SPARK_SECONDS = 10.0
+
 
 @dataclass(slots=True)
 class Parts:
@@ -39,7 +43,11 @@ class Parts:
     pipeline: Pipeline
 
     def open(self) -> None:
-        """Open sinks, then the reader, then the bolts: what receives before what sends."""
+        """Open sinks, then the reader, then the bolts: what receives before what sends.
+
+        The fetcher's client comes first: it waits for nobody, and refuses wrong properties.
+        """
+        self.fetcher.open()
         for step in self.sinks:
             step.sink.open(self.context(step.name))
         self.dead_letter_sink.open(self.context("dead-letters"))
@@ -57,14 +65,17 @@ class Parts:
         )
 
     def close(self, deadline: Deadline) -> None:
-        """Close everything, also what never opened, in the order opposite to `open`."""
-        self.pipeline.close(max(1.0, deadline.left))
+        """Close everything, also what never opened, in the order opposite to `open`.
+
+        What does not end by the deadline, or a moment after it, is left behind or killed.
+        """
+        self.pipeline.close(max(_MOMENT_SECONDS, deadline.left))
         self.reader.close()
         self.dead_letter_sink.close()
         for step in self.sinks:
             step.sink.close()
         if self.spark is not None:
-            self.spark.close()
+            self.spark.close(min(_SPARK_SECONDS, deadline.left))
 
     @property
     def table(self) -> str | None:
@@ -127,7 +138,7 @@ def spark_for(sinks: "list[Sink[object]]", name: str, config: Config) -> SparkDr
     return SparkDriver(
         app_name=f"headrace-{name}",
         conf={key: str(value) for key, value in config.spark.conf.items()},
-        jars=resolve("delta") if delta else [],
+        jars=partial(resolve, "delta") if delta else list,
         job_deadline_seconds=config.spark.job_deadline_seconds,
     )
 

@@ -51,6 +51,7 @@ class Service:
         Whatever cannot heal is raised, after what was resolved by then is committed.
         """
         parts = self._parts
+        deadline: Deadline | None = None  # one, shared by all that a shutdown has to do
         log.info("service_starting", pipeline=parts.name)
         try:
             parts.open()
@@ -63,12 +64,16 @@ class Service:
             except Exception:
                 self._commit_resolved()
                 raise
-            self._drain(Deadline(self._drain_seconds))
+            deadline = Deadline(self._drain_seconds)
+            self._drain(deadline)
             seconds = time.monotonic() - self._started
             self._publish(time.monotonic())
             return self._account(seconds, ends or {}, caught_up=caught_up)
+        except KeyboardInterrupt:  # the second Ctrl-C: whoever pressed it will not wait
+            deadline = Deadline(0)
+            raise
         finally:
-            parts.close(Deadline(self._drain_seconds))
+            parts.close(deadline or Deadline(self._drain_seconds))
             log.info("service_stopped", pipeline=parts.name)
 
     def _loop(self, ends: dict[Partition, int] | None) -> bool:

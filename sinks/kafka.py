@@ -1,6 +1,7 @@
 """Dead letters in a Kafka topic: the original bytes, and headers that say what happened."""
 
 import hashlib
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 log = structlog.get_logger()
+
+_client_log = logging.getLogger("headrace.dead_letters")  # else librdkafka writes to stderr itself
 
 _LONGEST_REASON_BYTES = 2048
 _OPEN_SECONDS = 15.0
@@ -207,7 +210,7 @@ class KafkaSink(DeadLetterSink):
         self._broken = None
 
     def _calling_back(self, properties: Mapping[str, Scalar]) -> dict[str, Any]:
-        return {**properties, "error_cb": self._on_error}
+        return {**properties, "error_cb": self._on_error, "logger": _client_log}
 
     def _on_error(self, error: "KafkaError") -> None:
         log.warning("dead_letter_broker_error", topic=self.topic, error=error.str())

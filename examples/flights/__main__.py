@@ -34,6 +34,7 @@ def main() -> int:
     """Publish, run until caught up, print the account; return the exit code."""
     options = _options()
     console = Console(stderr=True)
+    logs.configure("warning", "console")
     try:
         with _fresh(options.state_dir) as state, RunProgress(console) as progress:
             resolve("delta", progress=progress.jars)
@@ -64,7 +65,6 @@ def _run(
         progress=lambda done, total: progress.step("publishing flights", done, total),
     )
     config = _config(servers, state)
-    logs.configure("warning", "console")
     progress.step("starting Spark")
     account = run_pipeline(topology, config, until_caught_up=True, on_snapshot=progress.snapshot)
     # The account is the pipeline's own; these two are not.
@@ -85,7 +85,6 @@ def _config(servers: Servers, state: Path) -> Config:
             **servers.overrides,
             "spark": {
                 "warehouse": str(state / "warehouse"),
-                "conf": {"spark.master": "local[2]"},
             },
             "http": {"port": 0},
         },

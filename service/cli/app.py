@@ -1,42 +1,75 @@
-"""Every subcommand of `headrace`, and its exit codes."""
+"""Every subcommand of `headrace`: its words and its options. What it does is `commands`.
 
-import json
+The imports inside the functions keep `headrace --help` quick.
+"""
+
 import sys
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-
-from service import logs
-from service.cli.checks import run_checks
-from service.cli.embedded import embedded
-from service.cli.loading import load_topology
-from service.cli.offsets import read_offsets, show_offsets
-from service.cli.render import RunProgress, show_account
-from service.config import Config, load
-from service.errors import AccountOpen
-from service.running import run_pipeline
-from topology.describe import as_facts, as_mermaid, as_text
 
 app = typer.Typer(
-    help="Reads Kafka, runs Python bolts, hands the rows to Spark, and accounts for every record.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 78 bad configuration.",
+    help="""Reads Kafka, runs Python bolts, hands the rows to Spark, and accounts for every record.
+
+    A first run, with Kafka and ZooKeeper brought along:
+    [bold]headrace run my_package.flow:topology --embedded[/]
+    """,
+    epilog="""Exit codes: 0 done, 1 failed, 2 wrong usage or topology, 78 bad configuration.
+    Facts go to standard output; logs and errors go to standard error.
+    HEADRACE_DEBUG=1 shows the traceback of an error.""",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode="rich",
 )
-offsets_app = typer.Typer(help="The committed offsets in ZooKeeper.", no_args_is_help=True)
-dev_app = typer.Typer(help="Servers for development.", no_args_is_help=True)
+offsets_app = typer.Typer(
+    help="What is committed in ZooKeeper, against what Kafka has.", no_args_is_help=True
+)
+dev_app = typer.Typer(help="Kafka and ZooKeeper for development.", no_args_is_help=True)
 app.add_typer(offsets_app, name="offsets")
 app.add_typer(dev_app, name="dev")
 
-Target = Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="The topology to use.")]
-ConfigPath = Annotated[Path | None, typer.Option("--config", help="The TOML file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print facts as one JSON object.")]
-StateDir = Annotated[Path, typer.Option(help="Where the embedded servers keep their data.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:TOPOLOGY", help="A module and the topology in it: my_package.flow:topology."
+    ),
+]
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="The TOML file; HEADRACE_… variables stand above it."
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the facts as one JSON object, the last line.")
+]
+StateDir = Annotated[
+    Path, typer.Option(metavar="DIR", help="Where the embedded servers keep their data.")
+]
 _STATE = Path(".headrace")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - see above
+
+        sys.stdout.write(f"headrace {version('headrace')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def headrace(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take what stands before the subcommand."""
 
 
 @app.command()
@@ -45,131 +78,78 @@ def run(
     config: ConfigPath = None,
     *,
     until_caught_up: Annotated[
-        bool, typer.Option(help="End when all that was there at the start is resolved.")
+        bool,
+        typer.Option(
+            "--until-caught-up", help="End when all that was there at the start is resolved."
+        ),
     ] = False,
     with_servers: Annotated[
-        bool, typer.Option("--embedded", help="Bring Kafka and ZooKeeper along.")
+        bool,
+        typer.Option("--embedded", help="Bring Kafka and ZooKeeper along; needs no --config."),
     ] = False,
     state_dir: StateDir = _STATE,
     as_json: Json = False,
 ) -> None:
-    """Run a topology until it is stopped (SIGTERM or Ctrl-C drains it) or has caught up."""
-    console = Console(stderr=True)
-    topology = load_topology(target)
-    topology.validate()
-    with RunProgress(console) as progress:
-        if with_servers:
-            # Read once before the servers start: a wrong key should not cost their start.
-            load(config, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
-            progress.step("starting Kafka and ZooKeeper")
-            with embedded(state_dir, progress.jars) as servers:
-                servers.ensure_topics(source.topic for source in topology.sources)
-                settings = _configured(config, servers.overrides)
-                account = run_pipeline(
-                    topology,
-                    settings,
-                    until_caught_up=until_caught_up,
-                    on_snapshot=progress.snapshot,
-                )
-        else:
-            settings = _configured(config, {})
-            account = run_pipeline(
-                topology,
-                settings,
-                until_caught_up=until_caught_up,
-                on_snapshot=progress.snapshot,
-            )
-    if as_json:
-        _print_json(account.as_json())
-    else:
-        show_account(Console(), account)
-    gaps = account.gaps() if account.caught_up else account.losses()
-    if gaps:
-        raise AccountOpen(gaps)
+    """Run a topology until it has caught up, or until SIGTERM or Ctrl-C drains it.
+
+    The account at the end says where every record is.
+    """
+    from service.cli import commands  # noqa: PLC0415 - see above
+
+    commands.run(
+        target,
+        config,
+        until_caught_up=until_caught_up,
+        state_dir=state_dir if with_servers else None,
+        as_json=as_json,
+    )
 
 
 @app.command()
 def check(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
-    """Check the configuration and every dependency, a line each."""
-    topology = load_topology(target)
-    topology.validate()
-    settings = _configured(config, {})
-    results = run_checks(topology, settings)
-    if as_json:
-        _print_json({"ok": all(result.ok for result in results),
-                     "checks": [result.as_json() for result in results]})  # fmt: skip
-    else:
-        for result in results:
-            sys.stdout.write(
-                f"{'OK' if result.ok else 'FAIL':<5}{result.name:<11}{result.detail}\n"
-            )
-    if not all(result.ok for result in results):
-        raise typer.Exit(1)
+    """Check the configuration and every dependency: one OK or FAIL line each.
+
+    Sinks are opened as a run would open them, so empty tables and topics may be created.
+    """
+    from service.cli import commands  # noqa: PLC0415 - see above
+
+    commands.check(target, config, as_json=as_json)
 
 
 @app.command()
 def graph(
     target: Target,
     *,
-    mermaid: Annotated[bool, typer.Option(help="Print only the Mermaid chart.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print only the chart.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the topology as text and as a Mermaid chart."""
-    topology = load_topology(target)
-    topology.validate()
-    if as_json:
-        _print_json(as_facts(topology))
-    elif mermaid:
-        sys.stdout.write(as_mermaid(topology) + "\n")
-    else:
-        sys.stdout.write(f"{as_text(topology)}\n\n{as_mermaid(topology)}\n")
+    from service.cli import commands  # noqa: PLC0415 - see above
+
+    commands.graph(target, mermaid=mermaid, as_json=as_json)
 
 
 @offsets_app.command("show")
 def offsets_show(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
-    """Show committed, frontier, log end and lag of every partition."""
-    topology = load_topology(target)
-    settings = _configured(config, {})
-    rows = read_offsets(topology, settings)
-    if as_json:
-        _print_json({"partitions": {row.partition: row.as_json() for row in rows}})
-    else:
-        show_offsets(Console(), rows)
+    """Show committed, frontier, log end and lag of every partition.
+
+    The frontier is a running service's own; it is asked for it at the configured [http] port.
+    """
+    from service.cli import commands  # noqa: PLC0415 - see above
+
+    commands.offsets_show(target, config, as_json=as_json)
 
 
 @dev_app.command("up")
 def dev_up(
     *,
     state_dir: StateDir = _STATE,
-    topic: Annotated[list[str] | None, typer.Option(help="Create this topic, too.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Create this topic, too.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start Kafka and ZooKeeper and keep them up until Ctrl-C."""
-    with embedded(state_dir) as servers:
-        servers.ensure_topics(topic or [])
-        if as_json:
-            _print_json({"kafka": servers.kafka.address, "zookeeper": servers.zookeeper.address})
-        else:
-            sys.stdout.write(
-                "Kafka and ZooKeeper are up. For service.toml:\n\n"
-                f'[kafka]\n"bootstrap.servers" = "{servers.kafka.address}"\n\n'
-                f'[zookeeper]\nhosts = "{servers.zookeeper.address}"\n\n'
-                f"Their data is in {state_dir}. Ctrl-C stops them.\n"
-            )
-        sys.stdout.flush()
-        try:
-            while servers.kafka.running and servers.zookeeper.running:
-                time.sleep(0.5)
-        except KeyboardInterrupt:
-            return
-    raise typer.Exit(1)
+    """Start Kafka and ZooKeeper, say how to reach them, and keep them up until Ctrl-C."""
+    from service.cli import commands  # noqa: PLC0415 - see above
 
-
-def _configured(path: Path | None, overrides: dict[str, Any]) -> Config:
-    settings = load(path, overrides)
-    logs.configure(settings.logs.level, settings.logs.format)
-    return settings
-
-
-def _print_json(facts: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(facts) + "\n")
+    commands.dev_up(state_dir, topic or [], as_json=as_json)

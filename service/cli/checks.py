@@ -1,13 +1,20 @@
-"""`headrace check`: one verdict per dependency."""
+"""`headrace check`: one verdict per dependency, all of them tried at once."""
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
+from partition.errors import KafkaUnavailable, PartitionError, TopicMissing
+from service.cli.lines import describe
 from service.config import Config
 from service.parts import Parts, wire
-from topology.topology import SinkStep, Topology
+from topology.topology import Topology
+
+PATIENCE_SECONDS = 20.0  # above what Kafka's and ZooKeeper's clients take themselves
+SPARK_PATIENCE_SECONDS = 60.0  # a JVM starts, and finds its cluster
+_CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +29,55 @@ class Check:
         """The verdict as JSON takes it."""
         return asdict(self)
 
+    def as_line(self) -> str:
+        """The verdict for a person."""
+        return f"{'OK' if self.ok else 'FAIL':<5}{self.name:<13}{self.detail}"
 
-def run_checks(topology: Topology, config: Config) -> list[Check]:
-    """Try every dependency, each for itself. It may create empty tables and topics.
 
-    A sink is opened as a run would open it, so it may create what is missing.
+def run_checks(topology: Topology, config: Config) -> Iterator[Check]:
+    """Try every dependency, each for itself and in bounded time; verdicts in a fixed order.
+
+    Sinks are opened as a run would open them, so they may create what is missing.
     """
     parts = wire(topology, config)
+    checks = _Checks(topology, parts)
     try:
-        return list(_checks(topology, parts))
+        yield Check("config", ok=True, detail="every key and value is allowed")
+        yield from checks.run()
     finally:
+        _Task("close", checks.close).verdicts("close", "", _CLOSE_SECONDS)
+
+
+class _Checks:
+    """The groups of dependencies. Each group has a thread, since each may wait for long."""
+
+    def __init__(self, topology: Topology, parts: Parts) -> None:
+        self._topics = [source.topic for source in topology.sources]
+        self._parts = parts
+
+    def run(self) -> Iterator[Check]:
+        """The verdicts, in a fixed order."""
+        config, letters = self._parts.config, self._parts.dead_letter_sink
+        kafka = _Task("kafka", self._kafka)
+        zookeeper = _Task("zookeeper", self._zookeeper)
+        dead_letters = _Task("dead-letters", self._dead_letters)
+        tables = _Task("sinks", self._sinks)
+        brokers = str(config.kafka["bootstrap.servers"])
+        yield from kafka.verdicts("kafka", brokers, PATIENCE_SECONDS)
+        yield from zookeeper.verdicts("zookeeper", config.zookeeper.hosts, PATIENCE_SECONDS)
+        master = str(config.spark.conf.get("spark.master", "local"))
+        name, place = ("spark", master) if self._parts.spark is not None else ("sink", "")
+        known = tables.verdicts(name, place, SPARK_PATIENCE_SECONDS)
+        yield from known
+        if not any(check.name == "sink" for check in known):
+            for step in self._parts.sinks:
+                detail = f"{step.name}: not known while Spark does not answer"
+                yield Check("sink", ok=False, detail=detail)
+        yield from dead_letters.verdicts("dead letters", letters.name, PATIENCE_SECONDS)
+
+    def close(self) -> list[Check]:
+        """Let go of everything."""
+        parts = self._parts
         parts.fetcher.close()
         parts.store.close()
         parts.dead_letter_sink.close()
@@ -39,36 +85,86 @@ def run_checks(topology: Topology, config: Config) -> list[Check]:
             step.sink.close()
         if parts.spark is not None:
             parts.spark.close()
+        return []
+
+    def _kafka(self) -> list[Check]:
+        fetcher = self._parts.fetcher
+        brokers = str(self._parts.config.kafka["bootstrap.servers"])
+        try:
+            fetcher.open()
+        except PartitionError as error:
+            return [Check("kafka", ok=False, detail=f"{brokers}: {describe(error)}")]
+        topics: list[Check] = []
+        for topic in self._topics:
+            try:
+                count = len(fetcher.partitions(topic))
+            except TopicMissing as error:
+                topics.append(Check("topic", ok=False, detail=describe(error)))
+            except KafkaUnavailable as error:
+                return [
+                    Check("kafka", ok=False, detail=f"{brokers}: no answer: {error.reason}"),
+                    *(
+                        Check("topic", ok=False, detail=f"{name}: not known while Kafka is away")
+                        for name in self._topics
+                    ),
+                ]
+            except PartitionError as error:
+                topics.append(Check("topic", ok=False, detail=f"{topic}: {describe(error)}"))
+            else:
+                topics.append(Check("topic", ok=True, detail=f"{topic}: {count} partitions"))
+        return [Check("kafka", ok=True, detail=brokers), *topics]
+
+    def _zookeeper(self) -> list[Check]:
+        self._parts.store.open()
+        return [Check("zookeeper", ok=True, detail=self._parts.config.zookeeper.hosts)]
+
+    def _sinks(self) -> list[Check]:
+        """Spark first, since tables need it."""
+        parts = self._parts
+        verdicts = []
+        if parts.spark is not None:
+            master = str(parts.config.spark.conf.get("spark.master", "local"))
+            verdicts.append(_try("spark", master, parts.spark.open))
+            if not verdicts[0].ok:
+                return verdicts
+        for step in parts.sinks:
+            context = parts.context(step.name)
+            verdicts.append(_try("sink", step.name, step.sink.open, context))
+        return verdicts
+
+    def _dead_letters(self) -> list[Check]:
+        letters = self._parts.dead_letter_sink
+        context = self._parts.context("dead-letters")
+        return [_try("dead letters", letters.name, letters.open, context)]
 
 
-def _checks(topology: Topology, parts: Parts) -> Iterator[Check]:
-    config = parts.config
-    yield Check("config", ok=True, detail="every key is known and has an allowed value")
-    brokers = str(config.kafka["bootstrap.servers"])
-    kafka = _try("kafka", parts.fetcher.open, brokers)
-    yield kafka
-    for source in topology.sources:
-        yield _try("topic", partial(_partitions, parts, source.topic), source.topic)
-    yield _try("zookeeper", parts.store.open, config.zookeeper.hosts)
-    if parts.spark is not None:
-        yield _try("spark", parts.spark.open, str(config.spark.conf.get("spark.master", "local")))
-    for step in parts.sinks:
-        yield _try("sink", partial(_open_sink, parts, step), step.name)
-    letters = parts.dead_letter_sink
-    yield _try("sink", lambda: letters.open(parts.context("dead-letters")), letters.name)
+class _Task:
+    """Work on a daemon thread: what hangs does not keep the command from ending."""
+
+    def __init__(self, name: str, work: Callable[[], list[Check]]) -> None:
+        self._future: Future[list[Check]] = Future()
+        self._work = work
+        threading.Thread(target=self._run, name=f"check-{name}", daemon=True).start()
+
+    def verdicts(self, name: str, place: str, seconds: float) -> list[Check]:
+        """Wait at most so long for the work's verdicts; if it fails, say so as `name`."""
+        try:
+            return self._future.result(seconds)
+        except TimeoutError:
+            return [Check(name, ok=False, detail=f"{place}: no answer within {seconds:g} s")]
+        except Exception as error:  # noqa: BLE001 - whatever is wrong is the verdict
+            return [Check(name, ok=False, detail=f"{place}: {describe(error)}")]
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._work())
+        except Exception as error:  # noqa: BLE001 - `verdicts` tells of it
+            self._future.set_exception(error)
 
 
-def _partitions(parts: Parts, topic: str) -> str:
-    return f"{len(parts.fetcher.partitions(topic))} partitions"
-
-
-def _open_sink(parts: Parts, step: SinkStep) -> None:
-    step.sink.open(parts.context(step.name))
-
-
-def _try(name: str, attempt: Callable[[], object], place: str) -> Check:
+def _try(name: str, place: str, attempt: Callable[..., object], *arguments: object) -> Check:
     try:
-        found = attempt()
-    except Exception as error:  # noqa: BLE001  # whatever is wrong is the verdict
-        return Check(name, ok=False, detail=f"{place}: {str(error) or type(error).__name__}")
-    return Check(name, ok=True, detail=f"{place}: {found}" if isinstance(found, str) else place)
+        attempt(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong is the verdict
+        return Check(name, ok=False, detail=f"{place}: {describe(error)}")
+    return Check(name, ok=True, detail=place)

@@ -1,9 +1,12 @@
 """Kafka and ZooKeeper of one's own, for a first run and for development."""
 
+import signal
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from service.embedded.kafka import EmbeddedKafka
@@ -30,19 +33,46 @@ class Servers:
 
     def ensure_topics(self, topics: Iterable[str]) -> None:
         """Create the topics that are not there."""
-        for topic in set(topics) - self.kafka.topics():
+        for topic in sorted(set(topics) - self.kafka.topics()):
             self.kafka.create_topic(topic, TOPIC_PARTITIONS)
 
 
 @contextmanager
 def embedded(state_dir: Path, progress: Progress | None = None) -> Iterator[Servers]:
-    """Start both in `state_dir`, where their data stays, and stop them at the end."""
+    """Start both in `state_dir`, where their data stays, and stop them at the end.
+
+    Meanwhile SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does (on the main
+    thread, where signals arrive): their usual effect would leave the servers behind.
+    """
     zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper")
     kafka = EmbeddedKafka(state_dir / "kafka", progress=progress)
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+        try:
+            zookeeper.open()
+            kafka.open()
+            yield Servers(kafka, zookeeper)
+        finally:
+            try:
+                kafka.close()
+            finally:
+                zookeeper.close()
+
+
+@contextmanager
+def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in signals}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup's
+            signal.signal(number, _interrupt)
     try:
-        zookeeper.open()
-        kafka.open()
-        yield Servers(kafka, zookeeper)
+        yield
     finally:
-        kafka.close()
-        zookeeper.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -4,8 +4,12 @@ import os
 import sys
 import traceback
 
+from partition.errors import KafkaMisconfigured
 from service.cli.app import app
-from service.errors import EXIT_FAILED, EXIT_USAGE, ServiceError
+from service.cli.lines import describe
+from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
+from service.redaction import mask
+from service.stderr import stderr
 from topology.errors import InvalidTopology
 
 DEBUG_VARIABLE = "HEADRACE_DEBUG"
@@ -14,21 +18,33 @@ DEBUG_VARIABLE = "HEADRACE_DEBUG"
 def main() -> int:
     """Run the command line; return its exit code. HEADRACE_DEBUG=1 shows tracebacks."""
     try:
-        app(standalone_mode=True)
+        app(prog_name="headrace")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILED
     except ServiceError as error:
         return _tell(error, error.exit_code)
     except InvalidTopology as error:
         return _tell(error, EXIT_USAGE)
-    except Exception as error:  # noqa: BLE001  # whatever it is, a user reads one line
+    except KafkaMisconfigured as error:
+        return _tell(error, EXIT_CONFIG)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a user reads one line
         return _tell(error, EXIT_FAILED)
+    finally:
+        _flush()
     return 0
 
 
 def _tell(error: Exception, code: int) -> int:
     if os.environ.get(DEBUG_VARIABLE):
-        traceback.print_exception(error)
-    line = str(error) or type(error).__name__
-    sys.stderr.write(f"headrace: {line}\n")
+        stderr.write(mask("".join(traceback.format_exception(error))))
+    stderr.write(f"headrace: {describe(error)}\n")
     return code
+
+
+def _flush() -> None:
+    """Let out what is buffered; that nobody reads it is no error of the command."""
+    stderr.drain()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

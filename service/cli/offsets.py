@@ -2,9 +2,11 @@
 
 import http.client
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from partition.chunk import Partition
@@ -66,7 +68,7 @@ def read_offsets(topology: Topology, config: Config) -> list[OffsetRow]:
 
 
 def live_frontiers(http_config: HttpConfig) -> dict[Partition, int]:
-    """The frontiers that a running service shows; empty when none answers."""
+    """The frontiers that a running service shows; empty when none answers in 2 seconds."""
     if not http_config.port:
         return {}
     connection = http.client.HTTPConnection(
@@ -74,9 +76,10 @@ def live_frontiers(http_config: HttpConfig) -> dict[Partition, int]:
     )
     try:
         connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-    except OSError:
-        return {}
+        answer = connection.getresponse()
+        text = answer.read().decode() if answer.status == HTTPStatus.OK else ""
+    except (OSError, http.client.HTTPException, UnicodeDecodeError):
+        return {}  # no service, or another one
     finally:
         connection.close()
     frontiers: dict[Partition, int] = {}
@@ -97,5 +100,7 @@ def show_offsets(console: Console, rows: list[OffsetRow]) -> None:
         table.add_column(name, justify="right")
     for row in rows:
         cells = (row.committed, row.frontier, row.log_end, row.lag)
-        table.add_row(row.partition, *("-" if cell is None else f"{cell:,}" for cell in cells))
+        table.add_row(
+            escape(row.partition), *("-" if cell is None else f"{cell:,}" for cell in cells)
+        )
     console.print(table)

@@ -4,6 +4,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -12,7 +13,10 @@ from service.snapshot import Snapshot
 
 
 class RunProgress:
-    """A live line: records resolved of those known, and what became of them."""
+    """A live line: records resolved of those known, and what became of them.
+
+    It is shown on a terminal only; elsewhere the logs tell what goes on.
+    """
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -24,11 +28,13 @@ class RunProgress:
             console=console,
             transient=True,
         )
+        self._is_shown = console.is_terminal
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         """Show the line."""
-        self._progress.start()
+        if self._is_shown:
+            self._progress.start()
         return self
 
     def __exit__(
@@ -38,7 +44,8 @@ class RunProgress:
         traceback: TracebackType | None,
     ) -> None:
         """Take the line away."""
-        self._progress.stop()
+        if self._is_shown:
+            self._progress.stop()
 
     def jars(self, coordinate: str, done: int, total: int) -> None:
         """Show that jars are being fetched."""
@@ -59,6 +66,8 @@ class RunProgress:
         self._show("records", resolved, snapshot.read + waiting, facts)
 
     def _show(self, text: str, done: int, total: int, facts: str) -> None:
+        if not self._is_shown:
+            return
         if self._task is None:
             self._task = self._progress.add_task(text, total=total, facts=facts)
         self._progress.update(
@@ -88,10 +97,12 @@ def show_account(console: Console, account: Account) -> None:
     for name in ("committed", "log end", "lag"):
         partitions.add_column(name, justify="right")
     for name, part in sorted(account.partitions.items()):
-        partitions.add_row(name, f"{part.committed:,}", f"{part.log_end:,}", f"{part.lag:,}")
+        partitions.add_row(
+            escape(name), f"{part.committed:,}", f"{part.log_end:,}", f"{part.lag:,}"
+        )
     console.print(partitions)
     if account.table is not None:
-        console.print(f"table:        {account.table}", soft_wrap=True)
-    console.print(f"dead letters: {account.dead_letters}", soft_wrap=True)
+        console.print(f"table:        {escape(account.table)}", soft_wrap=True)
+    console.print(f"dead letters: {escape(str(account.dead_letters))}", soft_wrap=True)
     for gap in account.gaps():
-        console.print(f"[bold red]open:[/] {gap}", soft_wrap=True)
+        console.print(f"[bold red]open:[/] {escape(gap)}", soft_wrap=True)

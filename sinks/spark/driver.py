@@ -23,19 +23,20 @@ class SparkDriver:
 
     `run` may be called from several threads. What a job raises is passed on; if Spark died
     under it (JVM gone, context stopped), it is torn down and SparkDied raised, so that
-    trying the same job again starts a new one. `open` and `close` belong to the owner thread.
+    trying the same job again starts a new one. `jars` is asked at every start, because
+    finding them may mean fetching them. `open` and `close` belong to the owner thread.
     """
 
     def __init__(
         self,
         app_name: str,
         conf: Mapping[str, str] | None = None,
-        jars: Sequence[str | Path] = (),
+        jars: Callable[[], Sequence[Path]] = list,
         job_deadline_seconds: float = 300.0,
     ) -> None:
         self._app_name = app_name
         self._conf = dict(conf or {})
-        self._jars = [str(jar) for jar in jars]
+        self._jars = jars
         self._deadline_seconds = job_deadline_seconds
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -102,7 +103,9 @@ class SparkDriver:
             if self._jvm is None:
                 if self._closed:
                     raise RuntimeError("the Spark driver is closed")
-                self._jvm = Jvm.start(self._app_name, self._conf, self._jars)
+                self._jvm = Jvm.start(
+                    self._app_name, self._conf, [str(jar) for jar in self._jars()]
+                )
                 self._starts += 1
                 event = "spark_started" if self._starts == 1 else "spark_restarted"
                 log.info(event, restarts=self.restarts, pid=self._jvm.process.pid)

@@ -17,6 +17,6 @@ def delta_jars() -> list[Path]:
 @pytest.fixture
 def driver(delta_jars: list[Path]) -> Iterator[SparkDriver]:
     """A Spark of the test's own, to be broken."""
-    driver = SparkDriver("test", {}, delta_jars, job_deadline_seconds=60)
+    driver = SparkDriver("test", {}, lambda: delta_jars, job_deadline_seconds=60)
     yield driver
     driver.close()

@@ -93,7 +93,7 @@ def test_a_stopped_context_and_a_frozen_jvm_heal_with_the_next_run(
     delta_jars: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "_GRACE_SECONDS", 0.5)
-    driver = SparkDriver("test", {}, delta_jars, job_deadline_seconds=8)
+    driver = SparkDriver("test", {}, lambda: delta_jars, job_deadline_seconds=8)
     try:
         driver.run(lambda session: session.sparkContext._jsc.stop(), group="stop")
         with pytest.raises(SparkDied, match="stopped SparkContext"):

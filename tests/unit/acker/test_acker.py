@@ -126,6 +126,17 @@ def test_a_tree_expires_after_its_timeout_and_at_most_a_seventh_later():
         assert trees.statistics().ignored == 1
 
 
+def test_an_owner_that_stood_still_expires_nobody_it_resets_before_it_asks():
+    trees = Acker(timeout_seconds=7)
+    trees.expire(0)
+    tree = trees.begin(array(1))
+    trees.init(tree, edges(5))
+    for now in (1000, 1001, 5000):
+        trees.reset_timeout(tree)
+        trees.expire(now)
+    assert len(trees.drain().expired) == 0
+
+
 def test_a_reset_keeps_a_slow_tree_alive():
     trees = Acker(timeout_seconds=7)
     trees.expire(0)

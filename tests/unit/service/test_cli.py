@@ -246,7 +246,7 @@ def test_an_error_is_one_line_and_hides_secrets():
         def str(self) -> str:
             return "Broker transport failure"
 
-    class KafkaException(Exception):  # noqa: N818 - the client's name
+    class KafkaException(Exception):
         pass
 
     assert describe(KafkaException(KafkaError())) == "KafkaException: Broker transport failure"
@@ -295,3 +295,25 @@ def test_the_words_of_every_command_are_sentences():
     for group in groups:
         for command in group.registered_commands:
             assert command.callback.__doc__.rstrip().endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ('"no.such.property" = 1', "no.such.property"),
+        ('"enable.auto.commit" = true', "'enable.auto.commit' is always false here"),
+        ('"fetch.min.bytes" = "many"', "fetch.min.bytes"),
+    ],
+)
+def test_a_wrong_kafka_property_is_bad_configuration_before_anything_starts(
+    headrace, folder, line, named
+):
+    (folder / "service.toml").write_text(
+        f'[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n{line}\n'
+        '[zookeeper]\nhosts = "127.0.0.1:1"\n'
+    )
+    code, _out, err = headrace("run", "flow:topology", "--config", "service.toml")
+    assert code == 78
+    (told,) = [each for each in err.splitlines() if each.startswith("headrace: ")]
+    assert named in told
+    assert "allowed: " in told

@@ -83,7 +83,9 @@ def test_a_variable_gives_a_property_its_text_unchanged(password, write, monkeyp
 
 def test_spark_properties_from_variables_have_dots(write, monkeypatch):
     monkeypatch.setenv("HEADRACE_SPARK__CONF__SPARK_MASTER", "local[3]")
-    path = write(GOOD + '[spark.conf]\nspark.sql.catalog.my_cat = "x"\n"spark.ui.enabled" = false\n')
+    path = write(
+        GOOD + '[spark.conf]\nspark.sql.catalog.my_cat = "x"\n"spark.ui.enabled" = false\n'
+    )
     assert load(path).spark.conf == {
         "spark.sql.catalog.my_cat": "x",
         "spark.ui.enabled": False,
@@ -105,7 +107,12 @@ def test_spark_properties_from_variables_have_dots(write, monkeypatch):
         ("[kafka]\n'x.y' = 1\n[zookeeper]\nhosts='a'\n", "kafka", "keys x.y", "bootstrap.servers"),
         ("[zookeeper]\nhosts='a'\n", "kafka", "nothing", "bootstrap.servers"),
         ("[kafka]\nbootstrap.servers='a'\n", "zookeeper", "nothing", "a table with hosts"),
-        ("[kafka]\nbootstrap.servers='a'\n[zookeeper]\n", "zookeeper.hosts", "nothing", "host:port"),
+        (
+            "[kafka]\nbootstrap.servers='a'\n[zookeeper]\n",
+            "zookeeper.hosts",
+            "nothing",
+            "host:port",
+        ),
         ("[kafka\n", "(file)", "line 1", "TOML"),
     ],
 )

@@ -141,8 +141,7 @@ def test_many_scrapes_at_once_are_all_answered(server):
     statuses: list[int] = []
 
     def scrape() -> None:
-        for _ in range(10):
-            statuses.append(ask(server, "/metrics")[0])
+        statuses.extend(ask(server, "/metrics")[0] for _ in range(10))
 
     threads = [threading.Thread(target=scrape) for _ in range(10)]
     for thread in threads:

@@ -140,9 +140,7 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
     topology = Topology("t")
     topology.source("t").then(parse).into(DiscardSink())
     topology.dead_letters.into(broker)
-    reader = Reader(
-        MemoryFetcher(log), MemoryStore(nodes), ["t"], ReaderPolicy(), random.Random(1)
-    )
+    reader = Reader(MemoryFetcher(log), MemoryStore(nodes), ["t"], ReaderPolicy(), random.Random(1))
     pipeline = Pipeline(
         topology, reader, Letters(broker), PipelinePolicy(), np.random.default_rng(1), lambda: now
     )

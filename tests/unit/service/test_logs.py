@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import pytest
 import structlog
 
-from service import logs
 from service.redaction import HIDDEN, is_secret, mask, redacted
 from service.stderr import PatientStderr
 

@@ -67,7 +67,9 @@ class Bench:
         self.events: list[str] = []
         self.log = MemoryLog({"t": 2})
         self.nodes = MemoryNodes()
-        self.policy = ReaderPolicy(**{"retries": RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0), **policy})
+        self.policy = ReaderPolicy(
+            **{"retries": RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0), **policy}
+        )
         self.reader = self.another()
 
     def another(self) -> Reader:

@@ -1,0 +1,178 @@
+"""What each subcommand does."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from service import logs
+from service.account import Account
+from service.cli.checks import Check, run_checks
+from service.cli.embedded import embedded
+from service.cli.loading import load_topology
+from service.cli.offsets import read_offsets, show_offsets
+from service.cli.render import RunProgress, show_account
+from service.config import Config, load
+from service.errors import AccountOpen, BadConfig, NotStarted, ServerEnded
+from service.running import run_pipeline
+from topology.describe import as_facts, as_mermaid, as_text
+from topology.topology import Topology
+
+_POLL_SECONDS = 0.5
+_SOMEWHERE = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
+
+
+def run(
+    target: str,
+    config: Path | None,
+    *,
+    until_caught_up: bool,
+    state_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a topology and print its account; `state_dir` asks for embedded servers."""
+    topology = load_topology(target)
+    topology.validate()
+    with RunProgress(Console(stderr=True)) as progress:
+        if state_dir is None:
+            settings = _configured(config)
+            account = run_pipeline(
+                topology,
+                settings,
+                until_caught_up=until_caught_up,
+                on_snapshot=progress.snapshot,
+            )
+        else:
+            account = _run_embedded(
+                topology, config, state_dir, progress, until_caught_up=until_caught_up
+            )
+    if as_json:
+        _print_json(account.as_json())
+    else:
+        show_account(Console(), account)
+    gaps = account.gaps() if account.caught_up else account.losses()
+    if gaps:
+        raise AccountOpen(gaps)
+
+
+def _run_embedded(
+    topology: Topology,
+    config: Path | None,
+    state_dir: Path,
+    progress: RunProgress,
+    *,
+    until_caught_up: bool,
+) -> Account:
+    # Read once before the servers start: a wrong key should not cost their start.
+    _configured(config, _SOMEWHERE)
+    progress.step("starting Kafka and ZooKeeper")
+    started = False
+    try:
+        with embedded(state_dir, progress.jars) as servers:
+            servers.ensure_topics(source.topic for source in topology.sources)
+            settings = load(config, servers.overrides)
+            started = True
+            return run_pipeline(
+                topology,
+                settings,
+                until_caught_up=until_caught_up,
+                on_snapshot=progress.snapshot,
+            )
+    except KeyboardInterrupt:
+        if started:
+            raise
+        raise NotStarted("stopped before the run began; nothing was read") from None
+
+
+def check(target: str, config: Path | None, *, as_json: bool) -> None:
+    """Print a verdict per dependency; exit with 1 if one is bad."""
+    topology = load_topology(target)
+    topology.validate()
+    try:
+        settings = _configured(config)
+    except BadConfig as error:
+        if as_json:
+            _print_json(
+                {"ok": False, "checks": [Check("config", ok=False, detail=str(error)).as_json()]}
+            )
+        raise
+    results: list[Check] = []
+    for result in run_checks(topology, settings):
+        results.append(result)
+        if not as_json:
+            sys.stdout.write(f"{result.as_line()}\n")
+            sys.stdout.flush()
+    ok = all(result.ok for result in results)
+    if as_json:
+        _print_json({"ok": ok, "checks": [result.as_json() for result in results]})
+    if not ok:
+        raise typer.Exit(1)
+
+
+def graph(target: str, *, mermaid: bool, as_json: bool) -> None:
+    """Print the topology."""
+    topology = load_topology(target)
+    topology.validate()
+    if as_json:
+        _print_json(as_facts(topology))
+    elif mermaid:
+        sys.stdout.write(as_mermaid(topology) + "\n")
+    else:
+        sys.stdout.write(f"{as_text(topology)}\n\n{as_mermaid(topology)}\n")
+
+
+def offsets_show(target: str, config: Path | None, *, as_json: bool) -> None:
+    """Print where every partition stands."""
+    topology = load_topology(target)
+    topology.validate()
+    rows = read_offsets(topology, _configured(config))
+    if as_json:
+        _print_json({"partitions": {row.partition: row.as_json() for row in rows}})
+    else:
+        show_offsets(Console(), rows)
+
+
+def dev_up(state_dir: Path, topics: Sequence[str], *, as_json: bool) -> None:
+    """Start the servers and wait for Ctrl-C or SIGTERM. Raises ServerEnded."""
+    logs.configure("warning", "console")
+    try:
+        with embedded(state_dir) as servers:
+            servers.ensure_topics(topics)
+            if as_json:
+                addresses = {
+                    "kafka": servers.kafka.address,
+                    "zookeeper": servers.zookeeper.address,
+                    "state_dir": str(state_dir.absolute()),
+                }
+                _print_json(addresses)
+            else:
+                sys.stdout.write(
+                    "Kafka and ZooKeeper are up. For service.toml:\n\n"
+                    f'[kafka]\n"bootstrap.servers" = "{servers.kafka.address}"\n\n'
+                    f'[zookeeper]\nhosts = "{servers.zookeeper.address}"\n\n'
+                    f"Their data is in {state_dir}. Ctrl-C stops them.\n"
+                )
+            sys.stdout.flush()
+            while True:
+                for server in (servers.kafka, servers.zookeeper):
+                    if not server.running:
+                        raise ServerEnded(server.name, server.log_path)
+                time.sleep(_POLL_SECONDS)  # a signal ends it
+    except KeyboardInterrupt:
+        return
+
+
+def _configured(path: Path | None, overrides: dict[str, Any] | None = None) -> Config:
+    settings = load(path, overrides)
+    logs.configure(settings.logs.level, settings.logs.format, settings.secrets())
+    return settings
+
+
+def _print_json(facts: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,18 @@
+"""An error in one line, without secrets."""
+
+from service.redaction import mask
+
+_ROOMS = ("service", "topology", "sinks", "partition", "acker", "transactions", "headrace")
+_LONGEST = 1000
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: our own by their message, others with their class, too."""
+    name = type(error).__name__
+    inner = error.args[0] if error.args else None
+    said = getattr(inner, "str", None)  # a KafkaException's KafkaError
+    text = str(said()) if callable(said) else str(error)
+    line = " | ".join(part for part in map(str.strip, text.splitlines()) if part)
+    is_ours = type(error).__module__.partition(".")[0] in _ROOMS
+    line = line if is_ours and line else f"{name}: {line}" if line else name
+    return mask(line)[:_LONGEST]

@@ -1,0 +1,319 @@
+"""The `headrace` command with real servers, as a user runs it: in a process of its own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+pytestmark = pytest.mark.integration
+
+FLOW = """
+    import json
+    import os
+    from headrace import SKIP, Record, Reject, Skip, Topology, bolt
+    from headrace.sinks import DiscardSink, KafkaSink
+
+    TOPIC = os.environ.get("TOPIC", "numbers")
+
+    @bolt
+    def parse(record: Record) -> int | Skip:
+        if record.value == b"bad":
+            raise Reject("bad")
+        return SKIP if record.value == b"skip" else 1
+
+    topology = Topology("numbers-" + TOPIC)
+    topology.source(TOPIC).then(parse).into(DiscardSink(), batch_rows=10, batch_seconds=0.2)
+    topology.dead_letters.into(KafkaSink(TOPIC + ".dead"))
+"""
+NOBODY = "127.0.0.1:1"  # a port where nothing listens
+_SECONDS = 120
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "flow.py").write_text(textwrap.dedent(FLOW))
+    return tmp_path
+
+
+@pytest.fixture
+def configure(folder, kafka, zookeeper):
+    """Write service.toml; without arguments it leads to the running servers."""
+
+    def configure(brokers: str | None = None, hosts: str | None = None, more: str = "") -> None:
+        (folder / "service.toml").write_text(
+            f'[kafka]\nbootstrap.servers = "{brokers or kafka.address}"\n'
+            f'[zookeeper]\nhosts = "{hosts or zookeeper.address}"\n{more}'
+        )
+
+    return configure
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def headrace(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Run a command to its end; exit code, standard output, standard error."""
+    with start(folder, *arguments, **environment) as process:
+        try:
+            out, err = process.communicate(timeout=_SECONDS)
+        finally:
+            process.kill()
+    return process.returncode, out, err
+
+
+def publish(address: str, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": address})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The events among the lines; librdkafka's producers print some of their own (`%4|…`)."""
+    return (json.loads(line) for line in lines if not line.startswith("%"))
+
+
+def verdicts(out: str) -> dict[str, str]:
+    return {line[5:18].strip(): line[:5].strip() for line in out.splitlines()}
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def servers_of(state_dir: Path) -> list[int]:
+    """The process ids of the embedded servers that were started in a folder."""
+    return [int(path.read_text().split()[0]) for path in sorted(state_dir.glob("*/*.pid"))]
+
+
+def test_check_says_ok_for_every_dependency(folder, configure, topic):
+    configure()
+    name = topic(partitions=3)
+    code, out, err = headrace(
+        folder, "check", "flow:topology", "--config", "service.toml", TOPIC=name
+    )
+    assert code == 0, out + err
+    assert verdicts(out) == dict.fromkeys(
+        ("config", "kafka", "topic", "zookeeper", "sink", "dead letters"), "OK"
+    )
+    assert f"{name}: 3 partitions" in out
+
+
+def test_check_says_which_topic_is_missing(folder, configure):
+    configure()
+    code, out, _ = headrace(
+        folder, "check", "flow:topology", "--config", "service.toml", "--json", TOPIC="not-there"
+    )
+    assert code == 1
+    facts = json.loads(out.splitlines()[-1])
+    assert facts["ok"] is False
+    bad = [check for check in facts["checks"] if not check["ok"]]
+    assert [check["name"] for check in bad] == ["topic"]
+    assert "not-there" in bad[0]["detail"]
+
+
+def test_check_of_servers_that_are_down_ends_soon_and_names_them(folder, configure):
+    configure(brokers=NOBODY, hosts=NOBODY)
+    started = time.monotonic()
+    code, out, err = headrace(folder, "check", "flow:topology", "--config", "service.toml")
+    assert time.monotonic() - started < 40
+    assert code == 1
+    assert "Traceback" not in out + err
+    assert verdicts(out) == {
+        "config": "OK",
+        "kafka": "FAIL",
+        "topic": "FAIL",
+        "zookeeper": "FAIL",
+        "sink": "OK",
+        "dead letters": "FAIL",
+    }
+
+
+def test_offsets_show_tells_committed_log_end_and_lag(folder, configure, topic, kafka):
+    configure()
+    name = topic()
+    common = ("flow:topology", "--config", "service.toml", "--json")
+    publish(kafka.address, name, b"1", b"2", b"skip")
+    _, out, _ = headrace(folder, "offsets", "show", *common, TOPIC=name)
+    place = f"{name}[0]"
+    assert json.loads(out)["partitions"][place] == {
+        "committed": None, "frontier": None, "log_start": 0, "log_end": 3, "lag": 3,
+    }  # fmt: skip
+    code, out, err = headrace(folder, "run", *common, "--until-caught-up", TOPIC=name)
+    assert code == 0, err
+    account = json.loads(out.splitlines()[-1])
+    assert (account["read"], account["rows"], account["filtered"]) == (3, 2, 1)
+    publish(kafka.address, name, b"3")
+    _, out, _ = headrace(folder, "offsets", "show", *common, TOPIC=name)
+    facts = json.loads(out)["partitions"][place]
+    assert (facts["committed"], facts["log_end"], facts["lag"]) == (3, 4, 1)
+    code, out, _ = headrace(folder, "offsets", "show", *common[:-1], TOPIC=name)
+    assert code == 0
+    assert place in out
+
+
+def test_offsets_show_without_kafka_is_one_line_and_1(folder, configure):
+    configure(brokers=NOBODY)
+    code, out, err = headrace(folder, "offsets", "show", "flow:topology", "--config=service.toml")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("headrace: Kafka does not answer")
+
+
+def test_a_running_service_shows_its_frontier_and_sigterm_drains_it(
+    folder, configure, topic, kafka
+):
+    """Promise 16: SIGTERM drains, commits, and exits with 0."""
+    name = topic()
+    configure(more="[http]\nport = 0\n[pipeline]\ncommit_interval_seconds = 600\n")
+    publish(kafka.address, name, b"1", b"2", b"bad")
+    command = ("flow:topology", "--config", "service.toml", "--json")
+    with start(folder, "run", *command, TOPIC=name) as process:
+        try:
+            port = None
+            for event in events(process.stderr):
+                port = event.get("port", port)
+                if event["event"] == "service_started":
+                    break
+            ends = time.monotonic() + 60
+            frontier = None
+            while frontier != 3 and time.monotonic() < ends:
+                _, out, _ = headrace(
+                    folder, "offsets", "show", *command, TOPIC=name, HEADRACE_HTTP__PORT=str(port)
+                )
+                frontier = json.loads(out)["partitions"][f"{name}[0]"]["frontier"]
+            assert frontier == 3
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    account = json.loads(out.splitlines()[-1])
+    assert account["caught_up"] is False
+    assert account["dead_lettered"] == 1
+    assert account["partitions"][f"{name}[0]"]["committed"] == 3
+
+
+def test_a_port_in_use_is_one_line_and_1(folder, configure, topic, kafka):
+    configure(more=f"[http]\nport = {kafka.port}\n")
+    code, _, err = headrace(
+        folder, "run", "flow:topology", "--config", "service.toml", TOPIC=topic()
+    )
+    assert code == 1
+    assert err.splitlines()[-1].startswith(
+        f"headrace: http: cannot listen on 127.0.0.1:{kafka.port}: Address already in use"
+    )
+
+
+def test_the_pipeline_outlives_the_reader_of_its_logs(folder, configure, topic, kafka):
+    """O05: a closed pipe behind the logs costs the logs, not the run."""
+    configure(more="[logs]\nlevel = 'debug'\n")
+    name = topic()
+    publish(kafka.address, name, *[b"1"] * 100)
+    with start(
+        folder, "run", "flow:topology", "--config", "service.toml", "--until-caught-up", "--json",
+        TOPIC=name,
+    ) as process:  # fmt: skip
+        process.stderr.close()
+        try:
+            account = json.loads(process.stdout.read().splitlines()[-1])
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+    assert account["read"] == 100
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_dev_up_prints_addresses_that_work_and_a_signal_stops_both_servers(folder, number):
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    with start(folder, "dev", "up", "--json", "--topic", name) as process:
+        try:
+            facts = json.loads(process.stdout.readline())
+            publish(facts["kafka"], name, b"1")
+            assert re.fullmatch(r"127\.0\.0\.1:\d+", facts["zookeeper"])
+            servers = servers_of(folder / ".headrace")
+            assert len(servers) == 2
+            assert not any(map(is_gone, servers))
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (0, ""), err
+    assert all(map(is_gone, servers))
+
+
+def test_dev_up_ends_with_1_when_a_server_ends(folder):
+    with start(folder, "dev", "up", "--json") as process:
+        try:
+            process.stdout.readline()
+            kafka = int((folder / ".headrace/kafka/kafka.pid").read_text().split()[0])
+            servers = servers_of(folder / ".headrace")
+            os.kill(kafka, signal.SIGKILL)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert err.splitlines()[-1].startswith("headrace: kafka has ended; see ")
+    assert all(map(is_gone, servers))
+
+
+def test_a_run_with_its_own_servers_needs_no_configuration(folder):
+    command = ("run", "flow:topology", "--embedded", "--json")
+    code, out, err = headrace(folder, *command, "--until-caught-up")
+    assert code == 0, err
+    (line,) = out.splitlines()
+    account = json.loads(line)
+    assert (account["read"], account["caught_up"]) == (0, True)
+    assert len(account["partitions"]) == 4
+    assert {"embedded_server_started", "service_stopped"} <= {
+        event["event"] for event in events(err.splitlines())
+    }
+    assert servers_of(folder / ".headrace") == []
+
+    with start(folder, *command) as process:  # again in the same folder, and stopped
+        try:
+            assert any(event["event"] == "service_started" for event in events(process.stderr))
+            servers = servers_of(folder / ".headrace")
+            assert len(servers) == 2
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert all(map(is_gone, servers))
+
+
+def test_a_run_stopped_while_its_servers_start_leaves_none(folder):
+    with start(folder, "run", "flow:topology", "--embedded") as process:
+        try:
+            pid_file = folder / ".headrace/zookeeper/zookeeper.pid"
+            ends = time.monotonic() + 60
+            while not pid_file.exists() and time.monotonic() < ends:
+                time.sleep(0.02)
+            (zookeeper,) = servers_of(folder / ".headrace")
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (1, "")
+    assert err.splitlines()[-1].startswith("headrace: stopped before the run began")
+    assert is_gone(zookeeper)

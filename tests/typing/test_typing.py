@@ -1,0 +1,27 @@
+"""A wrong chain is a mypy error, and a right one is none: what a user's type checker says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+CHAINS = Path(__file__).with_name("chains.py")
+HOME = CHAINS.parents[2]
+
+
+def test_mypy_takes_the_right_chains_and_refuses_every_wrong_one(tmp_path):
+    """One run: an `ignore` in `chains.py` that refuses nothing is itself an error."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores",
+            "--config-file", str(HOME / "pyproject.toml"), "--cache-dir", str(tmp_path),
+            str(CHAINS),
+        ],
+        cwd=HOME, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.stdout.startswith("Success: no issues found"), done.stdout + done.stderr
+
+
+def test_the_wrong_chains_are_marked_with_the_code_of_their_error():
+    wrong = [line for line in CHAINS.read_text().splitlines() if "type: ignore" in line]
+    assert len(wrong) >= 15
+    assert all("type: ignore[" in line for line in wrong)
