@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 SUITE  ?= hot-path
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test check format lint types imports unit integration bench lock clean
+.PHONY: help env run test check format lint types imports unit integration bench docs lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,9 @@ integration: $(READY)  ## The tests on a real Kafka, ZooKeeper and Spark.
 
 bench: $(READY)  ## Measure against the raw consume loop: make bench SUITE=hot-path.
 	@$(BIN)/python -m benchmarks $(SUITE)
+
+docs: $(READY)  ## Write the generated parts of docs/ anew.
+	@$(BIN)/python -m service.reference
 
 lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \

@@ -36,11 +36,17 @@ class PartitionAccount:
     committed: int
     frontier: int
     log_end: int
+    goal: int | None = None  # where the log ended when a finite run began
 
     @property
     def lag(self) -> int:
         """Offsets between what is committed and the log's end."""
         return self.log_end - self.committed
+
+    @property
+    def missing(self) -> int:
+        """Offsets that a finite run should have committed, and did not."""
+        return max(0, (self.log_end if self.goal is None else self.goal) - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +84,9 @@ class Account:
         if self.unresolved:
             gaps.append(f"{self.unresolved} records are unresolved")
         gaps += [
-            f"{name}: committed {part.committed}, but the log ends at {part.log_end}"
+            f"{name}: committed {part.committed}, {part.missing} short of where the log ended"
             for name, part in self.partitions.items()
-            if part.lag
+            if part.missing
         ]
         return gaps
 

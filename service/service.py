@@ -157,17 +157,18 @@ class Service:
             store_available=parts.store.available,
         )
 
-    def _account(self, seconds: float, ends: dict[Partition, int], *, caught_up: bool) -> Account:
-        """The account, against the logs' ends now, or those at the start if Kafka is away."""
+    def _account(self, seconds: float, goals: dict[Partition, int], *, caught_up: bool) -> Account:
+        """The account, with the logs' ends now, or those at the start if Kafka is away."""
         parts = self._parts
         snapshot = self._take(time.monotonic())
         try:
             ends = parts.reader.log_ends()
         except KafkaError as error:
             log.warning("log_ends_unknown", error=str(error))
-        log_ends = {str(partition): end for partition, end in ends.items()}
+            ends = goals
         return snapshot.account(
-            log_ends,
+            {str(partition): end for partition, end in ends.items()},
+            {str(partition): end for partition, end in goals.items()},
             seconds=seconds,
             table=parts.table,
             dead_letters=parts.dead_letters,

@@ -63,13 +63,14 @@ class Snapshot:
     def account(
         self,
         log_ends: dict[str, int],
+        goals: dict[str, int],
         *,
         seconds: float,
         table: str | None,
         dead_letters: str | None,
         caught_up: bool,
     ) -> Account:
-        """The account of a run that took `seconds`."""
+        """The account of a run that took `seconds`; `goals` are where its logs ended at first."""
         return Account(
             read=self.read,
             sunk=self.sunk,
@@ -84,6 +85,7 @@ class Snapshot:
                     committed=part.committed,
                     frontier=part.ledger.frontier,
                     log_end=log_ends.get(str(part.partition), part.ledger.fetched_to),
+                    goal=goals.get(str(part.partition)),
                 )
                 for part in self.partitions
             },

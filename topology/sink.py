@@ -55,7 +55,6 @@ class Sink(ABC, Generic[Row]):
     """
 
     name: str
-    takes_columns: bool = True  # whether a piece may be a pyarrow.RecordBatch
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:

@@ -86,29 +86,23 @@ class DeltaHouse(SparkHouse):
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[SparkDriver]:
-    driver = SparkDriver("contract", {}, resolve("delta"), job_deadline_seconds=60)
+    driver = SparkDriver("contract", {}, lambda: resolve("delta"), job_deadline_seconds=60)
     yield driver
     driver.close()
 
 
-@pytest.fixture(
-    params=[
-        MemoryHouse,
-        pytest.param(ParquetHouse, marks=pytest.mark.integration),
-        pytest.param(DeltaHouse, marks=pytest.mark.integration),
-    ]
-)
+TABLES = [
+    pytest.param(ParquetHouse, marks=pytest.mark.integration),
+    pytest.param(DeltaHouse, marks=pytest.mark.integration),
+]
+of_tables = pytest.mark.parametrize("house", TABLES, indirect=True)  # what only tables promise
+
+
+@pytest.fixture(params=[MemoryHouse, *TABLES])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if issubclass(request.param, SparkHouse):
         return request.param(tmp_path, request.getfixturevalue("driver"))
     house: House = request.param(tmp_path)
-    return house
-
-
-@pytest.fixture
-def spark_house(house: House) -> SparkHouse:
-    if not isinstance(house, SparkHouse):
-        pytest.skip("a promise of tables")
     return house
 
 
@@ -197,57 +191,59 @@ def test_a_sink_opened_again_goes_on(house: House, opened: Opened) -> None:
     assert numbers(house) == [1, 2]
 
 
+@of_tables
 def test_partitions_are_folders_and_nothing_is_left_in_the_spool(
-    spark_house: SparkHouse, opened: Opened
+    house: SparkHouse, opened: Opened
 ) -> None:
     sink = opened(partition_by=["carrier"])
     sink.write(batch([flight(1), flight(2) | {"carrier": "9"}]))
-    warehouse = Path(spark_house.context.warehouse)
+    warehouse = Path(house.context.warehouse)
     assert {path.name for path in (warehouse / "flights").glob("carrier=*")} == {
         "carrier=AA",
         "carrier=9",
     }
-    assert numbers(spark_house) == [1, 2]
+    assert numbers(house) == [1, 2]
     sink.close()
     assert list((warehouse / ".spool").iterdir()) == []
     opened(partition_by=["carrier"])  # its guessed types are no difference
 
 
+@of_tables
 def test_a_table_with_other_columns_is_refused_when_opened(
-    spark_house: SparkHouse, opened: Opened
+    house: SparkHouse, opened: Opened
 ) -> None:
     opened().write(batch([flight(1)]))
     other = pa.schema([("number", pa.string()), *[SCHEMA.field(i) for i in (1, 2, 3)]])
     with pytest.raises(SinkFailed, match=r"'flights'.*column 'number': found string.*bigint"):
-        spark_house.sink(schema=other).open(spark_house.context)
+        house.sink(schema=other).open(house.context)
 
 
-def test_what_spark_refuses_while_writing_ends_the_sink(
-    spark_house: SparkHouse, opened: Opened
-) -> None:
+@of_tables
+def test_what_spark_refuses_while_writing_ends_the_sink(house: SparkHouse, opened: Opened) -> None:
     twice = pa.schema([("a", pa.int64()), ("A", pa.int64())])
     with pytest.raises(SinkFailed, match="'flights': Spark refuses to append"):
         opened(schema=twice).write(batch([{"a": 1, "A": 2}]))
 
 
+@of_tables
 def test_a_type_that_spark_has_not_is_refused_when_opened(
-    spark_house: SparkHouse, opened: Opened
+    house: SparkHouse, opened: Opened
 ) -> None:
     with pytest.raises(SinkFailed, match="column 'u': found uint64"):
         opened(schema=pa.schema([("u", pa.uint64())]))
 
 
+@of_tables
 def test_a_warehouse_that_cannot_be_written_is_refused_when_opened(
-    spark_house: SparkHouse, tmp_path: Path
+    house: SparkHouse, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    context = SinkContext("pipeline", "sink", {}, str(tmp_path / "file"), spark_house.driver)
+    context = SinkContext("pipeline", "sink", {}, str(tmp_path / "file"), house.driver)
     with pytest.raises(SinkFailed, match="a folder that can be written is needed"):
-        spark_house.sink().open(context)
+        house.sink().open(context)
 
 
-def test_a_batch_large_enough_for_two_tasks_is_whole(
-    spark_house: SparkHouse, opened: Opened
-) -> None:
+@of_tables
+def test_a_batch_large_enough_for_two_tasks_is_whole(house: SparkHouse, opened: Opened) -> None:
     opened().write(batch([flight(number) for number in range(100_001)]))
-    assert numbers(spark_house) == list(range(100_001))
+    assert numbers(house) == list(range(100_001))

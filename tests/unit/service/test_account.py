@@ -35,14 +35,19 @@ def test_an_unresolved_record_is_a_gap_but_no_loss():
 
 def test_an_offset_that_is_not_committed_is_a_gap_by_its_partition():
     account = replace(CLOSED, partitions={"t-0": PartitionAccount(5, 7, 7)})
-    assert account.gaps() == ["t-0: committed 5, but the log ends at 7"]
+    assert account.gaps() == ["t-0: committed 5, 2 short of where the log ended"]
     assert account.partitions["t-0"].lag == 2
 
 
 def test_as_json_it_has_what_a_reader_needs():
     facts = json.loads(json.dumps(CLOSED.as_json()))
     assert facts["records_per_second"] == 5.0
-    assert facts["partitions"]["t-0"] == {"committed": 7, "frontier": 7, "log_end": 7}
+    assert facts["partitions"]["t-0"] == {
+        "committed": 7,
+        "frontier": 7,
+        "log_end": 7,
+        "goal": None,
+    }
     assert {"read", "rows", "filtered", "retried", "dead_lettered", "unresolved", "table",
             "dead_letters"} <= facts.keys()  # fmt: skip
 
@@ -58,3 +63,9 @@ def test_a_tally_counts_each_tree_once_by_what_became_of_it():
     assert (tally.filtered, tally.sunk, tally.dead_lettered) == (3, 2, 2)
     tally.acked(flags[:0], SUNK, LETTERED)
     assert tally.filtered + tally.sunk + tally.dead_lettered == len(flags)
+
+
+def test_records_that_came_after_a_finite_runs_goal_keep_nothing_open():
+    account = replace(CLOSED, partitions={"t-0": PartitionAccount(5, 5, 9, goal=5)})
+    assert account.gaps() == []
+    assert account.partitions["t-0"].lag == 4

@@ -1,0 +1,181 @@
+"""The reference pages say what the code says."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import headrace
+import headrace.sinks
+import headrace.testing
+from partition.kafka_properties import DEFAULTS, FORCED
+from service.cli.app import app
+from service.config import OTHER_VARIABLES, Config, Section
+from service.metrics import CATALOGUE
+from service.reference import METRICS, generated
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("headrace", "service", "transactions", "sinks", "topology", "partition", "acker")
+LEVELS = ("debug", "info", "warning", "error", "exception")
+
+
+def read(page: str | Path) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def modules() -> list[Path]:
+    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def test_the_metrics_page_is_the_catalogue():
+    page = read(METRICS)
+    assert page == generated(page), "run `python -m service.reference`"
+    named = set(re.findall(r"^\| `(headrace_\w+)`", page, re.MULTILINE))
+    assert {name.removesuffix("_total") for name in named} == {each.name for each in CATALOGUE}
+
+
+def sections() -> Iterator[tuple[str, str, object]]:
+    for section, field in Config.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            for key, inner in kind.model_fields.items():
+                yield section, key, inner.get_default(call_default_factory=True)
+
+
+def test_the_configuration_page_names_every_key_with_its_default():
+    page = read("docs/reference/configuration.md")
+    for section in Config.model_fields:
+        assert f"\n## `[{section}]`\n" in page
+    parts = re.findall(r"^## `\[(\w+)\]`\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    documented = {
+        (section, key): default.strip("`")
+        for section, text in parts
+        for key, default in re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE)
+    }
+    keys = {(section, key): default for section, key, default in sections()}
+    assert set(documented) == set(keys)
+    for place, default in keys.items():
+        if isinstance(default, bool | int | float | str):
+            shown = f'"{default}"' if isinstance(default, str) else str(default)
+            assert documented[place] == shown, place
+        else:  # absent, required or empty: said in words
+            assert re.fullmatch(r"[a-z' ]+", documented[place]), place
+
+
+def test_the_configuration_page_names_kafkas_defaults_and_what_is_forced():
+    page = read("docs/reference/configuration.md")
+    for name, value in DEFAULTS.items():
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        assert re.search(rf"^\| `{re.escape(name)}` \| `{shown}`", page, re.MULTILINE), name
+    for name in (*FORCED, *OTHER_VARIABLES):
+        assert f"`{name}`" in page
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    waiting = [("headrace", typer.main.get_command(app))]
+    while waiting:
+        name, command = waiting.pop()
+        subcommands = getattr(command, "commands", {})
+        waiting += [(f"{name} {each}", inner) for each, inner in subcommands.items()]
+        if not subcommands:
+            yield name, [opt for each in command.params for opt in each.opts if opt[0] == "-"]
+
+
+def test_the_command_line_page_names_every_command_and_option():
+    page = read("docs/reference/command-line.md")
+    parts = dict(re.findall(r"^## `(headrace[a-z ]+?)(?: MODULE:TOPOLOGY)?`\n(.*?)(?=^## )", page,
+                            re.DOTALL | re.MULTILINE))  # fmt: skip
+    found = {name: set(options) - {"--help"} for name, options in commands()}
+    documented = {
+        name: set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE))
+        for name, text in parts.items()
+    }
+    assert documented == found
+
+
+def test_the_logs_page_names_every_event():
+    page = read("docs/reference/logs.md")
+    listed = {
+        event
+        for line in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+        for event in re.findall(r"`(\w+)`", line)
+    }
+    source = "\n".join(path.read_text(encoding="utf-8") for path in modules())
+    assert {event for event in listed if f'"{event}"' not in source} == set()
+    logged = {
+        call.args[0].value
+        for path in modules()
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in LEVELS
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id in ("log", "_log")
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+    }
+    assert logged - listed == set()
+
+
+@pytest.mark.parametrize("surface", [headrace, headrace.sinks, headrace.testing])
+def test_the_python_page_names_everything_public(surface):
+    page = read("docs/reference/python-api.md")
+    missing = [name for name in surface.__all__ if not re.search(rf"`{name}\b", page)]
+    assert missing == []
+
+
+def test_every_test_named_in_the_promises_exists():
+    named = re.findall(r"^- `([\w/]+\.py)`: `(test_\w+)`$", read("docs/promises.md"), re.MULTILINE)
+    assert named
+    missing = [
+        f"{path}: {name}"
+        for path, name in named
+        if not (ROOT / "tests" / path).is_file() or f"def {name}(" not in read(f"tests/{path}")
+    ]
+    assert missing == [], "run `python -m service.reference`"
+
+
+def test_the_promises_are_numbered_as_in_the_tests():
+    numbers = [int(n) for n in re.findall(r"^## (\d+)\. ", read("docs/promises.md"), re.MULTILINE)]
+    assert numbers == list(range(1, 17))
+
+
+def test_the_architecture_page_names_every_module():
+    page = read("ARCHITECTURE.md")
+    for room in ROOMS[:2] + ROOMS[3:]:  # transactions is empty
+        part = page.split(f"| **{room}/** | |\n")[1].split("| **")[0]
+        files = [path.relative_to(ROOT / room) for path in (ROOT / room).rglob("*.py")]
+        unnamed = [
+            path.as_posix()
+            for path in files
+            if f"`{path.as_posix()}`" not in part
+            and f"`{path.parts[0]}/`" not in part
+            and (path.name != "__init__.py" or room == "headrace")
+        ]
+        assert unnamed == []
+
+
+def pages() -> list[Path]:
+    found = [*ROOT.glob("*.md")]
+    for folder in ("docs", "examples"):
+        found += (ROOT / folder).rglob("*.md")
+    return sorted(found)
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_relative_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        assert place.exists(), f"{page}: {target}"
+        assert not anchor or anchor in anchors(place), f"{page}: {target}"

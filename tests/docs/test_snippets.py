@@ -1,0 +1,122 @@
+"""The snippets of the documentation work: Python runs, commands exist, TOML is a configuration."""
+
+import re
+import shlex
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer.main
+
+from service.cli.app import app
+from service.config import load
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
+# The example's README shows parts of modules that its own tests run.
+RUNNABLE = [page for page in PAGES if not page.is_relative_to(ROOT / "examples")]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def snippets(page: Path, language: str) -> list[tuple[int, str]]:
+    """A page's snippets of a language, each with the line it begins in."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        (text.count("\n", 0, match.start(2)) + 1, match[2])
+        for match in FENCE.finditer(text)
+        if match[1] == language
+    ]
+
+
+def pages_with(language: str, pages: list[Path] = PAGES) -> list[Any]:
+    return [
+        pytest.param(page, id=page.relative_to(ROOT).as_posix())
+        for page in pages
+        if snippets(page, language)
+    ]
+
+
+@pytest.fixture
+def module() -> Iterator[types.ModuleType]:
+    """A module for a page's code: type hints are looked up in the module of their class."""
+    made = types.ModuleType("page_of_the_documentation")
+    sys.modules[made.__name__] = made
+    yield made
+    del sys.modules[made.__name__]
+
+
+@pytest.mark.parametrize("page", pages_with("python", RUNNABLE))
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, module):
+    for line, code in snippets(page, "python"):
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), vars(module))  # noqa: S102
+        for name in [name for name in vars(module) if name.startswith("test_")]:
+            vars(module).pop(name)()
+
+
+@pytest.mark.parametrize("page", pages_with("console"))
+def test_the_commands_of_a_page_exist(page):
+    for line, text in snippets(page, "console"):
+        for command in [each[2:] for each in text.splitlines() if each.startswith("$ ")]:
+            assert fault_of(command) is None, f"{page}:{line}: {command}"
+
+
+@pytest.mark.parametrize("page", pages_with("toml"))
+def test_the_toml_of_a_page_is_a_configuration(page, tmp_path):
+    reachable = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
+    for _line, text in snippets(page, "toml"):
+        path = tmp_path / "service.toml"
+        path.write_text(text, encoding="utf-8")
+        load(path, reachable)
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("make run", None),
+        ("make nothing", "no target 'nothing'"),
+        ("HEADRACE_LOGS__LEVEL=debug headrace run a:b --embedded", None),
+        ("headrace offsets show a:b --config x.toml --json", None),
+        ("headrace offsets set", "no command 'set'"),
+        ("headrace graph a:b --config x.toml", "no option '--config'"),
+        ("curl localhost", "no command 'curl'"),
+    ],
+)
+def test_a_wrong_command_would_be_noticed(command, fault):
+    assert fault_of(command) == fault
+
+
+def fault_of(command: str) -> str | None:
+    """What is wrong with a command line, as far as can be told without running it."""
+    words = shlex.split(command)
+    while "=" in words[0]:
+        words.pop(0)
+    program, *rest = words
+    if program == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+        missing = [word for word in rest if "=" not in word and word not in targets]
+        return f"no target '{missing[0]}'" if missing else None
+    if program == "python" and rest[0] == "-m":
+        path = ROOT / rest[1].replace(".", "/")
+        found = path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+        return None if found else f"no module '{rest[1]}'"
+    if program == "headrace":
+        return _fault_of_headrace(rest)
+    return f"no command '{program}'"
+
+
+def _fault_of_headrace(words: list[str]) -> str | None:
+    command: click.Command = typer.main.get_command(app)
+    while words and hasattr(command, "commands"):
+        name = words.pop(0)
+        if name not in command.commands:
+            return f"no command '{name}'"
+        command = command.commands[name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    wrong = [word for word in words if word.startswith("--") and word not in options]
+    return f"no option '{wrong[0]}'" if wrong else None
