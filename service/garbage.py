@@ -17,7 +17,6 @@ def rare_collections() -> Iterator[None]:
     are still collected, after at most so many containers.
     """
     before = gc.get_threshold()
-    gc.collect()
     gc.freeze()  # modules, classes and look-up tables need no second look
     gc.set_threshold(NET_CONTAINERS, *before[1:])
     try:

@@ -135,9 +135,7 @@ class NameCarrier(Bolt[Flight, NamedFlight]):
     def process(self, flight: Flight, /) -> NamedFlight:
         """Add the carrier's name. A flight of an unknown carrier is rejected."""
         return {
-            "year": flight.year,
-            "month": flight.month,
-            "day": flight.day,
+            "time_hour": flight.time_hour,
             "carrier": flight.carrier,
             "carrier_name": _name_of(flight.carrier, self._airlines),
             "flight": flight.flight,

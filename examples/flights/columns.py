@@ -26,9 +26,7 @@ def _field(name: str, kind: pa.DataType, *, nullable: bool = False) -> "pa.Field
 
 NAMED_FLIGHT = pa.schema(  # the columns of rows.NamedFlight
     [
-        _field("year", pa.int64()),
-        _field("month", pa.int64()),
-        _field("day", pa.int64()),
+        _field("time_hour", pa.string()),
         _field("carrier", pa.string()),
         _field("carrier_name", pa.string()),
         _field("flight", pa.int64()),
@@ -57,9 +55,7 @@ def enrich_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     flown = [flight for flight in flights if flight.dep_time is not None]
     carriers = pa.array([flight.carrier for flight in flown], pa.string())
     columns: list[pa.Array[Any]] = [
-        pa.array([flight.year for flight in flown], pa.int64()),
-        pa.array([flight.month for flight in flown], pa.int64()),
-        pa.array([flight.day for flight in flown], pa.int64()),
+        pa.array([flight.time_hour for flight in flown], pa.string()),
         carriers,
         _names_of(carriers),
         pa.array([flight.flight for flight in flown], pa.int64()),

@@ -78,11 +78,12 @@ class EnrichedFlight(msgspec.Struct, frozen=True, gc=False):
 
 
 class NamedFlight(TypedDict):
-    """A flight with its carrier's name: the light table, one row per flight that departed."""
+    """A flight with its carrier's name: the light table, one row per flight that departed.
 
-    year: int
-    month: int
-    day: int
+    `time_hour` is the scheduled hour in UTC, as the source writes it.
+    """
+
+    time_hour: str
     carrier: str
     carrier_name: str
     flight: int
