@@ -2,9 +2,11 @@
 
 import os
 import random
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -69,19 +71,23 @@ class Parts:
 
         What does not end by the deadline, or a moment after it, is left behind or killed.
         """
-        self.pipeline.close(max(_MOMENT_SECONDS, deadline.left))
-        self.reader.close()
-        self.dead_letter_sink.close()
-        for step in self.sinks:
-            step.sink.close()
-        if self.spark is not None:
-            self.spark.close(min(_SPARK_SECONDS, deadline.left))
+        with ExitStack() as closing:  # last in, first out; one that raises stops no other
+            if self.spark is not None:
+                spark = self.spark
+                closing.callback(lambda: spark.close(min(_SPARK_SECONDS, deadline.left)))
+            for step in self.sinks:
+                closing.callback(step.sink.close)
+            closing.callback(self.dead_letter_sink.close)
+            closing.callback(self.reader.close)
+            closing.callback(lambda: self.pipeline.close(max(_MOMENT_SECONDS, deadline.left)))
 
     @property
     def table(self) -> str | None:
-        """Where the first table lies, or None."""
+        """Where the first table lies: a local path or a URI; None if there is no table."""
         paths = [s.sink.path for s in self.sinks if isinstance(s.sink, SparkTableSink)]
-        return paths[0] if paths else None
+        if not paths or paths[0] is None:
+            return None
+        return unquote(paths[0].removeprefix("file://"))
 
     @property
     def dead_letters(self) -> str:

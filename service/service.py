@@ -1,6 +1,5 @@
 """The service: opens the parts in order, runs the loop, drains, and accounts for the run."""
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -31,7 +30,7 @@ class Service:
     def __init__(self, parts: Parts, *, drain_seconds: float) -> None:
         self._parts = parts
         self._drain_seconds = drain_seconds
-        self._stopping = threading.Event()
+        self._stopping = False  # a plain flag: a signal handler must not wait for a lock
         self._snapshot: Snapshot | None = None
         self._started = time.monotonic()
         self.on_snapshot: Callable[[Snapshot], None] | None = None
@@ -43,7 +42,7 @@ class Service:
 
     def stop(self) -> None:
         """Ask the run to drain and end."""
-        self._stopping.set()
+        self._stopping = True
 
     def run(self, *, until_caught_up: bool = False) -> Account:
         """Run until stopped, or until every record that was there at the start is resolved.
@@ -68,7 +67,7 @@ class Service:
             self._drain(deadline)
             seconds = time.monotonic() - self._started
             self._publish(time.monotonic())
-            return self._account(seconds, ends or {}, caught_up=caught_up)
+            return self._account(seconds, ends or {}, deadline, caught_up=caught_up)
         except KeyboardInterrupt:  # the second Ctrl-C: whoever pressed it will not wait
             deadline = Deadline(0)
             raise
@@ -80,7 +79,7 @@ class Service:
         """Turn until stopped (False), or until all below `ends` is resolved (True)."""
         parts = self._parts
         publish_at = 0.0
-        while not self._stopping.is_set():
+        while not self._stopping:
             flush = False
             if ends is not None:
                 if parts.reader.has_reached(ends):
@@ -157,15 +156,23 @@ class Service:
             store_available=parts.store.available,
         )
 
-    def _account(self, seconds: float, goals: dict[Partition, int], *, caught_up: bool) -> Account:
+    def _account(
+        self,
+        seconds: float,
+        goals: dict[Partition, int],
+        deadline: Deadline,
+        *,
+        caught_up: bool,
+    ) -> Account:
         """The account, with the logs' ends now, or those at the start if Kafka is away."""
         parts = self._parts
         snapshot = self._take(time.monotonic())
-        try:
-            ends = parts.reader.log_ends()
-        except KafkaError as error:
-            log.warning("log_ends_unknown", error=str(error))
-            ends = goals
+        ends = goals
+        if not deadline.is_over:  # a broker that is away would be waited for
+            try:
+                ends = parts.reader.log_ends()
+            except KafkaError as error:
+                log.warning("log_ends_unknown", error=str(error))
         return snapshot.account(
             {str(partition): end for partition, end in ends.items()},
             {str(partition): end for partition, end in goals.items()},

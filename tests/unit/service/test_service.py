@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace import Record, Reject, Retry, SinkFailed, Topology, bolt
+from headrace import Bolt, Record, Reject, Retry, SinkFailed, Topology, bolt
 from headrace.sinks import Batch, MemoryDeadLetters, MemorySink, Sink
 from partition.chunk import Partition
 from partition.errors import Fenced
@@ -71,6 +71,7 @@ class World:
         self.log = MemoryLog({"numbers": partitions})
         self.nodes = MemoryNodes()
         self.letters = MemoryDeadLetters()
+        self.bolts = []
         self.batch_rows = policy.pop("batch_rows", 10)
         self.policy = ReaderPolicy(
             retries=RetryPolicy(limit=1, jitter=0), commit_interval_seconds=0.001, **policy
@@ -86,6 +87,8 @@ class World:
     def service(self) -> Service:
         topology = Topology("numbers")
         stream = topology.source("numbers").then(parse)
+        for each in self.bolts:
+            stream = stream.then(each)
         stream.into(self.sink, batch_rows=self.batch_rows, batch_seconds=0.01)
         topology.dead_letters.into(self.letters)
         fetcher, store = MemoryFetcher(self.log), self.store()
@@ -302,3 +305,23 @@ def test_gaps_in_the_log_leave_no_lag():
     account = world.service().run(until_caught_up=True)
     assert account.gaps() == []
     assert world.committed() == 5
+
+
+def test_a_bolt_that_fails_to_close_keeps_nothing_else_open():
+    world = World()
+
+    class Stubborn(Bolt[dict[str, Any], dict[str, Any]]):
+        def process(self, value: dict[str, Any], /) -> dict[str, Any]:
+            return value
+
+        def close(self) -> None:
+            raise OSError("will not close")
+
+    world.bolts = [Stubborn]
+    closed = []
+    world.sink.close = lambda: closed.append("sink")
+    world.send(1)
+    with pytest.raises(OSError, match="will not close"):
+        world.service().run(until_caught_up=True)
+    assert closed == ["sink"]
+    assert world.committed() == 1

@@ -1,0 +1,135 @@
+"""What is really there: the topic's records, the table's rows, the dead letters.
+
+Nothing of the product reads it, so that nothing of the product vouches for itself.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, Message, TopicPartition
+
+Place: TypeAlias = tuple[int, int]  # a record's partition and offset
+Row: TypeAlias = tuple[str, datetime, str, int]  # kind, scheduled hour, carrier, flight: unique
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Every record of the topic, and what each of them must become."""
+
+    ends: dict[int, int]  # log end by partition
+    rows: dict[Row, Place]  # every row wanted, and the record it comes from
+    malformed: set[Place]
+
+    @property
+    def total(self) -> int:
+        return sum(self.ends.values())
+
+
+def read_topic(bootstrap: str, topic: str) -> Topic:
+    """Read the topic again, from its start to its end."""
+    rows: dict[Row, Place] = {}
+    broken: set[Place] = set()
+    ends: Counter[int] = Counter()
+    for message in _messages(bootstrap, topic):
+        place = (message.partition() or 0, message.offset() or 0)
+        ends[place[0]] = place[1] + 1
+        if _is_malformed(message):
+            broken.add(place)
+            continue
+        flight = json.loads(message.value() or b"")
+        if flight["dep_time"] is None:
+            continue
+        hour = datetime.fromisoformat(flight["time_hour"]).astimezone(UTC)
+        for kind, time in (("departure", "dep_time"), ("arrival", "arr_time")):
+            row = (kind, hour, flight["carrier"], flight["flight"])
+            if flight[time] is not None:
+                assert row not in rows, f"two flights would be taken for one another: {row}"
+                rows[row] = place
+    return Topic(dict(ends), rows, broken)
+
+
+def malformed(bootstrap: str, topic: str) -> set[Place]:
+    """The malformed records of a topic, in which flights may be published more than once."""
+    return {
+        (message.partition() or 0, message.offset() or 0)
+        for message in _messages(bootstrap, topic)
+        if _is_malformed(message)
+    }
+
+
+def read_table(table: Path) -> pa.Table:
+    """A Delta table's rows, from its log and its files alone."""
+    files: dict[str, None] = {}
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        for line in commit.read_text(encoding="utf-8").splitlines():
+            action = json.loads(line)
+            if "add" in action:
+                files[unquote(action["add"]["path"])] = None
+            if "remove" in action:
+                files.pop(unquote(action["remove"]["path"]))
+    return pa.concat_tables([pq.read_table(table / name) for name in files]) if files else _NONE
+
+
+def rows_of(table: pa.Table) -> Counter[Row]:
+    """How often each row is there."""
+    hours = table["hour"].cast(pa.timestamp("us", "UTC"))  # Spark's INT96 has no time zone
+    columns = [table["kind"], hours, table["carrier"], table["flight"]]
+    return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def dead_letters(bootstrap: str, topic: str) -> Counter[Place]:
+    """How often each record is among the dead letters, by the headers it has there."""
+    found: Counter[Place] = Counter()
+    for message in _messages(bootstrap, topic):
+        headers: Any = dict(message.headers() or [])
+        found[int(headers["headrace.partition"]), int(headers["headrace.offset"])] += 1
+    return found
+
+
+def _is_malformed(message: Message) -> bool:
+    return (message.key() or b"").startswith(b"malformed-")
+
+
+def _messages(bootstrap: str, topic: str) -> Iterator[Message]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "evidence",
+            "enable.auto.commit": False,
+            "log_level": 3,
+        }
+    )
+    try:
+        known = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        left = 0
+        for number in known:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)
+            left += high - low
+        consumer.assign([TopicPartition(topic, number, 0) for number in known])
+        while left:
+            messages = consumer.consume(min(left, 10_000), timeout=20)
+            assert messages, f"{topic}: {left} records did not come"
+            for message in messages:
+                assert message.error() is None, message.error()
+                left -= 1
+                yield message
+    finally:
+        consumer.close()
+
+
+_NONE = pa.table(
+    {
+        "kind": pa.array([], pa.string()),
+        "hour": pa.array([], pa.timestamp("us", "UTC")),
+        "carrier": pa.array([], pa.string()),
+        "flight": pa.array([], pa.int64()),
+    }
+)

@@ -1,0 +1,101 @@
+"""What runs on this machine, as /proc tells it; and waiting with a deadline."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+MARK = "ACCEPTANCE_RUN"  # a variable that every process started under a run inherits
+_PROC = Path("/proc")
+_POLL_SECONDS = 0.02
+
+
+def until(what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until something holds; fail when it does not within the deadline."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(_POLL_SECONDS)
+
+
+def marked(mark: str) -> dict[int, str]:
+    """The living processes that carry a mark, with their command lines."""
+    wanted = f"{MARK}={mark}".encode()
+    found = {}
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            carries = wanted in (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # gone meanwhile, or somebody else's
+            continue
+        if carries and not _is_zombie(folder):
+            found[int(folder.name)] = _command_line(folder)[:300]
+    return found
+
+
+def naming(text: str) -> dict[int, str]:
+    """The living processes whose command line has a text in it."""
+    found = {}
+    for folder in _PROC.glob("[0-9]*"):
+        line = _command_line(folder)
+        if text in line and not _is_zombie(folder):
+            found[int(folder.name)] = line[:300]
+    return found
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    folder = _PROC / str(pid)
+    return folder.exists() and not _is_zombie(folder)
+
+
+def java_children(pid: int) -> list[int]:
+    """The JVMs that a process has started."""
+    found = []
+    for folder in _PROC.glob("[0-9]*"):
+        stat = _stat(folder)
+        if stat and int(stat[1]) == pid:
+            name = os.path.basename(_executable(folder))  # noqa: PTH119 - it may not exist
+            if name == "java":
+                found.append(int(folder.name))
+    return found
+
+
+def freeze(pid: int) -> None:
+    """Stop a process's clock."""
+    os.kill(pid, signal.SIGSTOP)
+
+
+def thaw(pid: int) -> None:
+    """Let a frozen process go on, if it is there still."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def _command_line(folder: Path) -> str:
+    try:
+        words = (folder / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace")
+
+
+def _executable(folder: Path) -> str:
+    try:
+        return os.readlink(folder / "exe")  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _is_zombie(folder: Path) -> bool:
+    stat = _stat(folder)
+    return not stat or stat[0] in "ZX"
+
+
+def _stat(folder: Path) -> list[str]:
+    """State, parent, ... of a process; nothing when it is gone."""
+    try:
+        return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []

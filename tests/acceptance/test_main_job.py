@@ -1,0 +1,98 @@
+"""The main job as a newcomer runs it (`make run`), on a part of the flights."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance import evidence, processes
+from tests.acceptance.harness import Run
+from tests.acceptance.processes import until
+from tests.oracles import flights as oracle
+
+pytestmark = pytest.mark.acceptance
+
+FLIGHTS = 10_000
+MANY_FLIGHTS = 120_000  # so many that they take more than one batch
+KEYS = {
+    "read",
+    "rows",
+    "filtered",
+    "retried",
+    "dead_lettered",
+    "unresolved",
+    "records_per_second",
+    "partitions",
+    "table",
+    "dead_letters",
+}
+INTERRUPTED = 130
+
+
+def start(folder: Path, flights: int) -> Run:
+    """Start the job as `make run` does, with a state folder of the test's own."""
+    options = ["--limit", str(flights), "--state-dir", str(folder / "state")]
+    command = [sys.executable, "-m", "examples.flights", *options]
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    return Run(command, folder / "job", {"TMPDIR": str(temporary)})
+
+
+def nothing_is_left_behind(run: Run, folder: Path) -> None:
+    """No process of this run lives, and none works in its folders."""
+    assert run.descendants() == {}
+    assert processes.naming(str(folder)) == {}
+    assert list((folder / "tmp").glob("headrace-*")) == []
+
+
+def test_the_main_job_closes_its_account_and_can_be_run_again(tmp_path: Path) -> None:
+    """Promise 3: each flight is in the table, filtered, or among the dead letters."""
+    answer = oracle.expected(FLIGHTS)
+    for _ in range(2):
+        run = start(tmp_path, FLIGHTS)
+        try:
+            assert run.wait() == 0, run.tail()
+            account = run.account()
+            assert account.keys() >= KEYS
+            assert account["read"] == answer.read
+            assert account["rows"] == answer.rows
+            assert account["filtered"] == answer.filtered
+            assert account["dead_lettered"] == answer.dead_lettered
+            assert account["unresolved"] == 0
+            for part in account["partitions"].values():
+                assert part["committed"] == part["log_end"]
+            assert sum(part["log_end"] for part in account["partitions"].values()) == answer.read
+            table = evidence.read_table(Path(account["table"].removeprefix("file://")))
+            difference = oracle.differences(table, answer.table)
+            assert difference.num_rows == 0, difference.slice(0, 5).to_pylist()
+            nothing_is_left_behind(run, tmp_path)
+        finally:
+            run.end()
+
+
+def test_ctrl_c_in_the_middle_of_the_main_job_drains_and_leaves_no_process_behind(
+    tmp_path: Path,
+) -> None:
+    """Promise 16: what was in flight is finished, and everything that was started ends."""
+    run = start(tmp_path, MANY_FLIGHTS)
+    try:
+        state = tmp_path / "state" / "flights"
+        first_commit = state / "warehouse" / "flight_events" / "_delta_log" / f"{0:020}.json"
+        until("a batch is in the table", lambda: first_commit.exists() or not run.alive)
+        assert run.alive, run.tail()
+        assert len(run.descendants()) >= 4, "the job, Kafka, ZooKeeper and Spark"
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does it
+        assert run.wait(75) == INTERRUPTED, run.tail()
+        nothing_is_left_behind(run, tmp_path)
+        account = run.account()
+        assert 0 < account["read"] < MANY_FLIGHTS
+        assert account["unresolved"] == 0
+        resolved = account["sunk"] + account["filtered"] + account["dead_lettered"]
+        assert account["read"] == resolved
+        assert sum(part["committed"] for part in account["partitions"].values()) == resolved
+        assert evidence.read_table(first_commit.parents[1]).num_rows == account["rows"]
+        assert "Traceback" not in run.errors
+    finally:
+        run.end()
