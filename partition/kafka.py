@@ -76,7 +76,8 @@ class KafkaFetcher:
         self._properties = dict(properties)
         self._complaints = Complaints()
         self._client: Consumer | None = None
-        self._available = False
+        self._heard = False  # from a broker, ever
+        self._outage = False  # told since a broker was last heard
         self._failure: PartitionError | None = None
         self._next: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
@@ -87,7 +88,7 @@ class KafkaFetcher:
     @property
     def available(self) -> bool:
         """Whether a broker answered when one was last heard of."""
-        return self._available
+        return self._heard and not self._outage
 
     @property
     def _consumer(self) -> Consumer:
@@ -115,7 +116,7 @@ class KafkaFetcher:
         client, self._client = self._client, None
         self._next = {}
         self._keys = {}
-        self._available = False
+        self._heard = False
         if client is None:
             return
         closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
@@ -149,7 +150,7 @@ class KafkaFetcher:
             raise self._asked(f"for topic '{topic}'", error.args[0], topic) from error
         if found.error is not None:
             raise self._asked(f"for topic '{topic}'", found.error, topic)
-        self._available = True
+        self._heard, self._outage = True, False
         return [Partition(topic, number) for number in sorted(found.partitions)]
 
     def log_range(self, partition: Partition) -> tuple[int, int]:
@@ -170,7 +171,7 @@ class KafkaFetcher:
                 continue
             if found is None:
                 raise KafkaUnavailable(what, f"no answer in {_ASK_SECONDS:g} seconds")
-            self._available = True
+            self._heard, self._outage = True, False
             return found
 
     def start_offset(self, partition: Partition, start_from: StartFrom) -> int:
@@ -222,12 +223,12 @@ class KafkaFetcher:
         chunks = self._chunks(messages) if messages else []
         ends = {p: end for p, end in ends.items() if end >= self._next[p]}
         self._next.update(ends)
+        if self._outage:
+            self._probe()  # records prove nothing: they may have been fetched before it
         if chunks or ends:
-            self._available = True
+            self._heard = True
             return Fetched(chunks, ends)
         self._raise_failure()
-        if not self._available:
-            self._probe()
         return Fetched()
 
     def _raise_failure(self) -> None:
@@ -302,7 +303,7 @@ class KafkaFetcher:
             self._failure = KafkaFailed(f"Kafka refuses: {error.str()} ({error.name()})")
             return
         if error.code() == _DOWN:
-            self._available = False
+            self._outage = True
         if error.code() == Code.UNKNOWN_TOPIC_OR_PART:
             topic = error.str().partition(" [")[0]  # "topic [partition]: ..."
             if any(topic == partition.topic for partition in self._next):
@@ -317,7 +318,7 @@ class KafkaFetcher:
         if not self._next:
             self._consumer.poll(0)  # hears why, with nothing assigned that it could return
         failure, self._failure = self._failure, None
-        self._available = False
+        self._outage = True
         return failure or KafkaUnavailable(what, f"{error.str()} ({error.name()})")
 
     def _probe(self) -> None:
@@ -333,7 +334,7 @@ class KafkaFetcher:
             )
         except KafkaException:
             return
-        self._available = True
+        self._heard, self._outage = True, False
 
 
 def _text(error: KafkaException) -> str:

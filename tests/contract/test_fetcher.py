@@ -472,6 +472,37 @@ def test_a_broker_that_is_away_gives_nothing_and_raises_nothing(
 
 
 @pytest.mark.integration
+def test_records_prefetched_before_an_outage_do_not_hide_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
+    server.open()
+    try:
+        server.create_topic("t", 1)
+        own = KafkaWorld(server, lambda: "t")
+        a = Partition("t", 0)
+        own.append(a, values(2000))
+        fetcher = own.fetcher(**{"reconnect.backoff.max.ms": 500})
+        fetcher.assign({a: 0})
+        reading = Reading(fetcher)
+        reading.until(lambda: len(reading.offsets(a)) >= 10, max_records=10)
+        server.close()
+        seen = []
+
+        def has_all() -> bool:
+            time.sleep(0.02)  # slowly, so that the outage is noticed amid the records
+            seen.append(fetcher.available)
+            return len(reading.offsets(a)) == 2000 and not fetcher.available
+
+        reading.until(has_all, max_records=10)
+        first = seen.index(False)
+        assert not any(seen[first:]), "no record of before the outage says that a broker answers"
+        own.close()
+    finally:
+        server.close()
+
+
+@pytest.mark.integration
 def test_a_topic_deleted_while_it_is_read_is_named(real: KafkaWorld) -> None:
     a = Partition(real.topic(), 0)
     real.append(a, values(3))

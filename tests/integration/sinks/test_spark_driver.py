@@ -114,7 +114,7 @@ def test_the_deadline_cancels_a_job_that_hangs_and_spark_lives_on() -> None:
     def hang(session: Any) -> None:
         session.sparkContext.parallelize([600.0], 1).foreach(time.sleep)
 
-    driver = SparkDriver("test", {}, [], job_deadline_seconds=8)
+    driver = SparkDriver("test", {}, job_deadline_seconds=8)
     try:
         driver.open()
         pid = jvm_process(driver).pid
@@ -129,7 +129,7 @@ def test_the_deadline_cancels_a_job_that_hangs_and_spark_lives_on() -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # PySpark leaves a dead child's pipe
 def test_a_spark_that_cannot_start_says_why() -> None:
-    driver = SparkDriver("test", {"spark.master": "nonsense"}, [])
+    driver = SparkDriver("test", {"spark.master": "nonsense"})
     with pytest.raises(SparkStartFailed, match=r"did not start:.* Master must") as caught:
         driver.open()
     assert "\n" not in str(caught.value)
@@ -143,7 +143,7 @@ import os, signal, sys, threading
 from sinks.spark.driver import SparkDriver
 interrupted = threading.Event()
 signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-driver = SparkDriver("test", {"spark.driver.memory": "512m"}, [])
+driver = SparkDriver("test", {"spark.driver.memory": "512m"})
 driver.open()
 os.killpg(0, signal.SIGINT)  # what Ctrl-C in a terminal does
 assert interrupted.wait(10), "our own handler was replaced"
