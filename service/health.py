@@ -27,7 +27,6 @@ class HealthCheck:
     ) -> None:
         self._snapshot = snapshot
         self._clock = clock
-        self._created = clock()
 
     def live(self) -> Health:
         """Not live: the loop has not turned for a minute, so only a restart can help."""

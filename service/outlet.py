@@ -70,11 +70,6 @@ class Outlet:
         self.write_seconds += result.seconds
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no row is on its way."""
-        return self._writing is None and not self._batcher.num_rows
-
-    @property
     def rows_pending(self) -> int:
         """Rows that fill a batch or are being written."""
         writing = self._writing.num_rows if self._writing is not None else 0

@@ -16,7 +16,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import structlog
@@ -29,9 +29,9 @@ from service.outlet import Outlet, Written, good_rows
 from service.reader import Owners, Reader
 from topology.bolt import Kind
 from topology.concurrent import Answer, Answers, AsyncRunner
-from topology.errors import BoltError
+from topology.errors import BoltError, NothingReturned
 from topology.executor import Executor, Failure, Outcome
-from topology.record import Record
+from topology.record import Message, Record
 from topology.signals import SKIP, Reject, Retry
 from topology.sink import DeadLetter, Sink
 from topology.topology import BoltStep, SinkStep, Source, Topology
@@ -195,11 +195,11 @@ class Pipeline:
                 continue
             error = answer.error
             if error is None and answer.value is None:
-                error = BoltError(f"bolt '{answers.step.name}' returned None; SKIP drops a record")
+                error = NothingReturned(answers.step.name)
             if error is None:
                 good.append(answer)
             else:
-                self._fail_tree(answer.tree, answer.edge, owner, Failure(answers.step.name, error))
+                self._fail_tree(answer.tree, answer.edge, Failure(answers.step.name, error))
         if good:
             self._take_good_answers(answers.step, good, now)
 
@@ -210,10 +210,9 @@ class Pipeline:
         outcome = self._executor.run_after(step, [a.value for a in answers if a.value is not SKIP])
         places = np.flatnonzero(kept)
         for place, failure in outcome.failures.items():
-            tree, edge = int(trees[places[place]]), int(edges[places[place]])
-            owner = int(self._acker.owners(trees[places[place] : places[place] + 1])[0])
-            self._fail_tree(tree, edge, owner, failure)
-            edges[places[place]] = 0  # the letter keeps the edge, or the tree has failed
+            at = places[place]
+            self._fail_tree(int(trees[at]), int(edges[at]), failure)
+            edges[at] = 0  # the letter keeps the edge, or the tree has failed
         emitted = np.zeros(len(places), np.uint64)
         handed = [self._emitter.edges_of(delivery, emitted) for delivery in outcome.deliveries]
         for delivery, new_edges in zip(outcome.deliveries, handed, strict=True):
@@ -275,13 +274,16 @@ class Pipeline:
         self._acker.init(trees, edges)
         self._bury(int(trees[0]), int(edges[0]), failure)
 
-    def _fail_tree(self, tree: int, edge: int, owner: int, failure: Failure) -> None:
+    def _fail_tree(self, tree: int, edge: int, failure: Failure) -> None:
         """Fail one tuple of a tree that travels: bury it, or fail the tree for a retry."""
         if _is_final(failure.error):
             self._bury(tree, edge, failure)
-        else:
+            return
+        one = np.array([tree], np.int64)
+        owner = int(self._acker.owners(one)[0])
+        if owner >= 0:  # else a sibling has failed the tree already
             self._failures[owner] = failure
-            self._acker.fail(np.array([tree], np.int64))
+            self._acker.fail(one)
 
     # Step 5: one chunk
 
@@ -298,7 +300,9 @@ class Pipeline:
                 return True
         chunk, owners = emission
         source = self._sources[chunk.partition.topic]
-        self._emit(self._executor.run_source(source, chunk.messages), owners, now)  # type: ignore[arg-type]
+        # To the partition room a message is only something with a length.
+        outcome = self._executor.run_source(source, cast("list[Message]", chunk.messages))
+        self._emit(outcome, owners, now)
         return True
 
     def _emit(self, outcome: Outcome, owners: Owners, now: float) -> None:

@@ -440,66 +440,62 @@ def test_an_unknown_property_is_named() -> None:
         KafkaFetcher({"bootstrap.servers": "127.0.0.1:1", "no.such.property": 1}).open()
 
 
+@pytest.fixture
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A broker of the test's own, to be stopped; its topic is `t`."""
+    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
+    server.open()
+    try:
+        server.create_topic("t", 1)
+        yield server
+    finally:
+        server.close()
+
+
 @pytest.mark.integration
-def test_a_broker_that_is_away_gives_nothing_and_raises_nothing(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_a_broker_that_is_away_gives_nothing_and_raises_nothing(own_broker: EmbeddedKafka) -> None:
     """Promise 15: with Kafka away the service waits, and goes on where it was."""
-    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
-    server.open()
-    try:
-        server.create_topic("t", 1)
-        own = KafkaWorld(server, lambda: "t")
-        a = Partition("t", 0)
-        own.append(a, values(3))
-        fetcher = own.fetcher(**{"reconnect.backoff.max.ms": 500})
-        fetcher.assign({a: 0})
-        reading = Reading(fetcher)
-        reading.until(lambda: a in reading.ends)
-        assert fetcher.available
-        server.close()
-        reading.until(lambda: not fetcher.available)
-        with pytest.raises(KafkaUnavailable):
-            fetcher.log_range(a)
-        server.open()
-        reading.until(lambda: fetcher.available)
-        own.append(a, values(3))
-        reading.until(lambda: reading.ends[a] == 6)
-        assert reading.offsets(a) == list(range(6))
-        own.close()
-    finally:
-        server.close()
+    own = KafkaWorld(own_broker, lambda: "t")
+    a = Partition("t", 0)
+    own.append(a, values(3))
+    fetcher = own.fetcher(**{"reconnect.backoff.max.ms": 500})
+    fetcher.assign({a: 0})
+    reading = Reading(fetcher)
+    reading.until(lambda: a in reading.ends)
+    assert fetcher.available
+    own_broker.close()
+    reading.until(lambda: not fetcher.available)
+    with pytest.raises(KafkaUnavailable):
+        fetcher.log_range(a)
+    own_broker.open()
+    reading.until(lambda: fetcher.available)
+    own.append(a, values(3))
+    reading.until(lambda: reading.ends[a] == 6)
+    assert reading.offsets(a) == list(range(6))
+    own.close()
 
 
 @pytest.mark.integration
-def test_records_prefetched_before_an_outage_do_not_hide_it(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
-    server.open()
-    try:
-        server.create_topic("t", 1)
-        own = KafkaWorld(server, lambda: "t")
-        a = Partition("t", 0)
-        own.append(a, values(2000))
-        fetcher = own.fetcher(**{"reconnect.backoff.max.ms": 500})
-        fetcher.assign({a: 0})
-        reading = Reading(fetcher)
-        reading.until(lambda: len(reading.offsets(a)) >= 10, max_records=10)
-        server.close()
-        seen = []
+def test_records_prefetched_before_an_outage_do_not_hide_it(own_broker: EmbeddedKafka) -> None:
+    own = KafkaWorld(own_broker, lambda: "t")
+    a = Partition("t", 0)
+    own.append(a, values(2000))
+    fetcher = own.fetcher(**{"reconnect.backoff.max.ms": 500})
+    fetcher.assign({a: 0})
+    reading = Reading(fetcher)
+    reading.until(lambda: len(reading.offsets(a)) >= 10, max_records=10)
+    own_broker.close()
+    seen = []
 
-        def has_all() -> bool:
-            time.sleep(0.02)  # slowly, so that the outage is noticed amid the records
-            seen.append(fetcher.available)
-            return len(reading.offsets(a)) == 2000 and not fetcher.available
+    def has_all() -> bool:
+        time.sleep(0.02)  # slowly, so that the outage is noticed amid the records
+        seen.append(fetcher.available)
+        return len(reading.offsets(a)) == 2000 and not fetcher.available
 
-        reading.until(has_all, max_records=10)
-        first = seen.index(False)
-        assert not any(seen[first:]), "no record of before the outage says that a broker answers"
-        own.close()
-    finally:
-        server.close()
+    reading.until(has_all, max_records=10)
+    first = seen.index(False)
+    assert not any(seen[first:]), "no record of before the outage says that a broker answers"
+    own.close()
 
 
 @pytest.mark.integration

@@ -275,3 +275,22 @@ def test_any_number_of_records_closes_the_account(count):
         kit.send(*[payload(n % 3) for n in range(count)])
         assert len(kit.acked) == count
         assert len(kit.rows) == sum(n % 3 > 0 for n in range(count))
+
+
+def test_siblings_that_all_fail_fail_their_record_once():
+    """Promise 5: a tree resolves exactly once, however many of its tuples fail."""
+
+    @bolt
+    async def refuse(number: Number) -> Number:
+        raise ValueError(number["n"])
+
+    made = Topology("numbers")
+    made.source("numbers").then(parse).then(count_down).then(refuse, workers=4).into(MemorySink())
+    made.dead_letters.into(KafkaSink("numbers.dead"))
+    with topology_test(made, retries=RetryPolicy(limit=1, jitter=0)) as kit:
+        kit.send(payload(5))
+        assert (kit.retrying, kit.rejected) == (1, [])
+        kit.advance(1)
+        (letter,) = kit.rejected
+        assert (letter.step, letter.error_class, letter.attempts) == ("refuse", "ValueError", 2)
+        assert kit.retrying == 0
