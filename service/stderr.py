@@ -24,7 +24,7 @@ class PatientStderr:
     def __init__(self, capacity: int = _CAPACITY) -> None:
         self._lines: queue.Queue[bytes] = queue.Queue(capacity)
         self._writer: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._lock = threading.Lock()
         self._dropped = 0
 
     def write(self, text: str) -> int:
@@ -38,7 +38,8 @@ class PatientStderr:
         try:
             self._lines.put_nowait(text.encode(errors="backslashreplace"))
         except queue.Full:
-            self._dropped += 1
+            with self._lock:
+                self._dropped += 1
         return len(text)
 
     def flush(self) -> None:
@@ -53,7 +54,7 @@ class PatientStderr:
     def _start(self) -> None:
         if self._writer is not None:
             return
-        with self._starting:
+        with self._lock:
             if self._writer is None:
                 self._writer = threading.Thread(
                     target=self._write_lines, name="headrace-stderr", daemon=True
@@ -67,8 +68,9 @@ class PatientStderr:
             # Not through sys.stderr: its lock, held by a blocked write, would abort the exit.
             with contextlib.suppress(OSError):
                 _write_all(line)
-                if self._dropped:
+                with self._lock:
                     dropped, self._dropped = self._dropped, 0
+                if dropped:
                     told = f'{{"event": "log_lines_dropped", "count": {dropped}}}\n'
                     _write_all(told.encode())
             self._lines.task_done()
