@@ -31,7 +31,7 @@ AGAINST = {"noop": "raw", "functions": "raw_json", "vectorised": "raw_json"}
 Figures = dict[str, float]
 
 
-def main(*, records: int, rounds: int) -> int:
+def main(*, records: int = 2_000_000, rounds: int = 3) -> int:
     """Measure, print tables, and the JSON object as the last line."""
     console = Console(stderr=True)
     logs.configure("warning", "console")

@@ -20,7 +20,7 @@ from examples.flights.bolts import NameCarrier, keep_flown, parse
 from examples.flights.columns import enrich_columns
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
-from partition.kafka_properties import DEFAULTS
+from partition.kafka.properties import DEFAULTS
 from service import logs
 from service.config import load
 from service.parts import wire

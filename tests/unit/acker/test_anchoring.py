@@ -1,0 +1,104 @@
+"""Multi-anchoring: one tuple under several trees."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from acker.acker import Acker
+
+A, B, JOINED_IN_A, JOINED_IN_B = 1, 2, 4, 8
+
+
+def array(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def edges(*numbers):
+    return np.array(numbers, np.uint64)
+
+
+def message(trees, handles, name):
+    """One message of a bolt that joins the tuples of two records into one."""
+    first, second = handles[:1], handles[1:]
+    if name == "init a":
+        trees.init(first, edges(A))
+    elif name == "init b":
+        trees.init(second, edges(B))
+    elif name == "anchor":
+        trees.anchor(handles, edges(JOINED_IN_A, JOINED_IN_B))
+    elif name == "ack a":
+        trees.ack(first, edges(A))
+    elif name == "ack b":
+        trees.ack(second, edges(B))
+    elif name == "ack joined":
+        trees.ack(handles, edges(JOINED_IN_A, JOINED_IN_B))
+    elif name == "fail joined":
+        trees.fail(handles)
+
+
+def orders(*names):
+    """Every order in which the join is anchored before its inputs are acked."""
+    for order in permutations(names):
+        anchored = order.index("anchor")
+        if all(order.index(name) > anchored for name in ("ack a", "ack b") if name in order):
+            yield order
+
+
+def begun(single):
+    trees = Acker(timeout_seconds=30)
+    if single:
+        return trees, array(trees.begin_one(10), trees.begin_one(20))
+    return trees, trees.begin(array(10, 20))
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_two_records_complete_only_when_what_was_joined_from_them_is_acked(single):
+    """Promise 6: in every order of the messages."""
+    for order in orders("init a", "init b", "anchor", "ack a", "ack b", "ack joined"):
+        trees, handles = begun(single)
+        acked = []
+        for place, name in enumerate(order):
+            message(trees, handles, name)
+            acked += trees.drain().acked.tolist()
+            if "ack joined" not in order[: place + 1]:
+                assert acked == [], order
+        assert sorted(acked) == [10, 20], order
+        assert trees.statistics().ignored == 0, order
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_what_was_joined_fails_both_records(single):
+    """Promise 4: in every order, and whatever else of them is acked."""
+    for order in orders("init a", "init b", "anchor", "ack a", "ack b", "fail joined"):
+        trees, handles = begun(single)
+        for name in order:
+            message(trees, handles, name)
+        resolved = trees.drain()
+        assert sorted(resolved.failed.tolist()) == [10, 20], order
+        assert resolved.acked.tolist() == [], order
+
+
+def test_a_tuple_may_be_anchored_to_one_tree_more_than_once():
+    trees = Acker(timeout_seconds=30)
+    tree = trees.begin(array(10))
+    trees.init(tree, edges(1))
+    twice = array(tree[0], tree[0])
+    trees.anchor(twice, edges(2, 4))
+    trees.ack(tree, edges(1))
+    trees.ack(tree, edges(2))
+    assert trees.drain().acked.tolist() == []
+    trees.ack(tree, edges(4))
+    assert trees.drain().acked.tolist() == [10]
+
+
+def test_an_ack_may_bring_the_edges_of_what_was_emitted():
+    """As Storm's bolts do: the input's edge XOR those of its children is one message."""
+    trees = Acker(timeout_seconds=30)
+    tree = trees.begin(array(10))
+    trees.init(tree, edges(1))
+    trees.ack(tree, edges(1 ^ 2 ^ 4))
+    trees.ack(tree, edges(4))
+    assert trees.drain().acked.tolist() == []
+    trees.ack(tree, edges(2))
+    assert trees.drain().acked.tolist() == [10]

@@ -1,0 +1,157 @@
+"""Slots: what a tree costs, and that no handle outlives its tree."""
+
+import numpy as np
+import pytest
+
+from acker.acker import Acker
+from acker.singles import MOST
+from benchmarks.acker import bytes_per_tree
+
+PLACE = 3 << 48
+
+
+def array(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def edges(*numbers):
+    return np.array(numbers, np.uint64)
+
+
+@pytest.mark.parametrize("in_flight", [200_000, 1_000_000])
+def test_a_tree_in_flight_takes_at_most_twenty_bytes(in_flight):
+    assert bytes_per_tree(in_flight) <= 20
+
+
+def test_trees_begun_one_by_one_take_at_most_twenty_bytes():
+    trees = Acker(timeout_seconds=30)
+    for owner in range(1_000):
+        trees.init_one(trees.begin_one(PLACE + owner), 5)
+    half = np.arange(999_000 - MOST, dtype=np.int64)
+    trees.begin(PLACE + half)
+    for owner in range(MOST):
+        trees.init_one(trees.begin_one(PLACE + owner), 5)
+    statistics = trees.statistics()
+    assert statistics.in_flight == 1_000_000
+    assert statistics.bytes_held <= 20 * 1_000_000
+
+
+def test_growth_keeps_every_tree_and_its_flags():
+    trees = Acker(timeout_seconds=30, capacity=1)
+    handles = [trees.begin(np.arange(size * 1000, size * 1000 + size)) for size in range(60)]
+    for batch in handles:
+        trees.init(batch, np.full(len(batch), 5, np.uint64), flags=3)
+    assert trees.in_flight == sum(range(60))
+    for batch in handles:
+        trees.ack(batch, np.full(len(batch), 5, np.uint64))
+    resolved = trees.drain()
+    assert sorted(resolved.acked.tolist()) == [
+        owner for size in range(60) for owner in range(size * 1000, size * 1000 + size)
+    ]
+    assert set(resolved.acked_flags.tolist()) == {3}
+
+
+def test_the_stack_of_free_slots_is_small_while_they_are_used_and_grows_when_they_are_not():
+    trees = Acker(timeout_seconds=30)
+    for _turn in range(3):
+        handles = trees.begin(np.arange(100_000))
+        assert trees.statistics().bytes_held < 20 * trees.statistics().capacity
+        trees.init(handles, np.zeros(100_000, np.uint64))
+        assert trees.statistics().bytes_held <= 23 * trees.statistics().capacity
+        assert sorted(trees.drain().acked.tolist()) == list(range(100_000))
+
+
+@pytest.mark.parametrize("owner", [0, 1, 2**23, 2**48 - 1, PLACE + 77, 2**62, 2**63 - 1])
+def test_an_owner_of_63_bits_comes_back_as_it_was(owner):
+    trees = Acker(timeout_seconds=30)
+    tree = trees.begin(array(owner))
+    single = trees.begin_one(owner)
+    assert tree[0] >= 0
+    assert trees.owners(array(tree[0], single)).tolist() == [owner, owner]
+    trees.init(tree, edges(0))
+    trees.init_one(single, 0)
+    assert trees.drain().acked.tolist() == [owner, owner]
+
+
+@pytest.mark.parametrize("reuses", [*range(1, 256), 256, 512])
+def test_a_stale_handle_never_touches_the_slots_next_tree(reuses):
+    """The generation tells 1 to 255 reuses from each other, the owner's bits the 256th."""
+    trees = Acker(timeout_seconds=30, capacity=1)
+    old = trees.begin(array(PLACE))
+    trees.init(old, edges(0))
+    for offset in range(1, reuses):
+        trees.init(trees.begin(array(PLACE + offset)), edges(0))
+    new = trees.begin(array(PLACE + reuses))
+    trees.init(new, edges(5))
+    assert old[0] & 0xFFFFFFFF == new[0] & 0xFFFFFFFF
+    trees.drain()
+    trees.ack(old, edges(5))
+    trees.fail(old)
+    trees.mark(old, 1)
+    trees.ack_one(int(old[0]), 5)
+    trees.fail_one(int(old[0]))
+    assert trees.owners(old).tolist() == [-1]
+    assert trees.owners(new).tolist() == [PLACE + reuses]
+    assert trees.statistics().ignored == 5
+    trees.ack(new, edges(5))
+    resolved = trees.drain()
+    assert (resolved.acked.tolist(), resolved.acked_flags.tolist()) == ([PLACE + reuses], [0])
+
+
+@pytest.mark.parametrize("reuses", [0, 255, 256])
+def test_a_stale_handle_of_a_free_slot_is_ignored_whoever_it_belonged_to(reuses):
+    """Also after 256 reuses by the same record: a slot that is free has no live handle."""
+    trees = Acker(timeout_seconds=30, capacity=1)
+    old = trees.begin(array(PLACE))
+    trees.init(old, edges(0))
+    for _reuse in range(reuses):
+        trees.init(trees.begin(array(PLACE)), edges(0))
+    trees.drain()
+    trees.ack(old, edges(0))
+    trees.ack_one(int(old[0]), 0)
+    assert len(trees.drain().acked) == 0
+    assert trees.statistics().ignored == 2
+
+
+def test_a_stale_handle_is_mistaken_only_after_256_reuses_by_the_same_23_bits_of_owner():
+    """The stated bound: the slot, the generation and 23 bits of the owner are all the same."""
+    trees = Acker(timeout_seconds=30, capacity=1)
+    old = trees.begin(array(PLACE))
+    trees.init(old, edges(0))
+    for _reuse in range(255):
+        trees.init(trees.begin(array(PLACE)), edges(0))
+    assert trees.begin(array((5 << 48) + 2**23)).tolist() == old.tolist()
+    assert trees.begin(array(PLACE)).tolist() != old.tolist()
+
+
+def test_handles_of_single_trees_are_never_given_again():
+    trees = Acker(timeout_seconds=30)
+    seen = set()
+    for owner in range(3 * MOST):
+        tree = trees.begin_one(owner)
+        seen.add(tree)
+        trees.init_one(tree, 0)
+        if owner % 100 == 0:
+            trees.expire(owner)
+    assert len(seen) == 3 * MOST
+
+
+def test_single_calls_go_on_beyond_what_the_dictionary_takes():
+    trees = Acker(timeout_seconds=30)
+    count = 2 * MOST
+    handles = [trees.begin_one(owner) for owner in range(count)]
+    for tree in handles:
+        trees.init_one(tree, 7, 1)
+    batch = np.array(handles, np.int64)
+    assert trees.owners(batch).tolist() == list(range(count))
+    trees.mark(batch[::2], 2)
+    trees.reset_timeout(batch)
+    for tree in handles[: count // 4]:
+        trees.fail_one(tree)
+    trees.ack(batch[count // 4 :], np.full(count - count // 4, 7, np.uint64))
+    resolved = trees.drain()
+    assert sorted(resolved.failed.tolist()) == list(range(count // 4))
+    assert sorted(resolved.acked.tolist()) == list(range(count // 4, count))
+    marks = dict(zip(resolved.acked.tolist(), resolved.acked_flags.tolist(), strict=True))
+    assert all(flags == (3 if owner % 2 == 0 else 1) for owner, flags in marks.items())
+    assert trees.in_flight == 0
