@@ -5,9 +5,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SUITE  ?= hot-path
+STEPS  ?= 1000000000
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test check format lint types imports unit integration bench docs lock clean
+.PHONY: help env run test check format lint types imports unit integration simulate soak bench \
+        docs lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +53,12 @@ unit: $(READY)
 
 integration: $(READY)  ## The tests on a real Kafka, ZooKeeper and Spark.
 	$(BIN)/pytest -m "integration or acceptance"
+
+simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.
+	@$(BIN)/python -m tests.simulation
+
+soak: $(READY)  ## Simulate a thousand times as many: make soak STEPS=1000000000.
+	@$(BIN)/python -m tests.simulation --no-mutants --steps $(STEPS)
 
 bench: $(READY)  ## Measure against the raw consume loop: make bench SUITE=hot-path.
 	@$(BIN)/python -m benchmarks $(SUITE)

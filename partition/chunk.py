@@ -26,12 +26,16 @@ class Chunk:
 
     `offsets` ascend strictly and may have gaps (compaction, transaction markers).
     `messages[i]` belongs to `offsets[i]`; this room asks a message only for its
-    length, the payload's bytes.
+    length, the payload's bytes. `leader_epochs` holds (first offset, leader epoch) of each
+    run of records that one leader wrote, in order; empty where it is not known. `unusual`
+    says that one of the messages may be empty or too large, so that they are looked at.
     """
 
     partition: Partition
     offsets: Offsets
     messages: list[Sized]
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    unusual: bool = False
 
     def __len__(self) -> int:
         return len(self.messages)

@@ -7,13 +7,18 @@ PartitionError
 │   ├── KafkaFailed        trying again cannot help: credentials, rights
 │   │   └── KafkaMisconfigured   a property is wrong
 │   ├── OffsetOutOfRange   the log does not hold the offset to read next
+│   ├── SourceLost         records were lost before they were read, and policy says halt
 │   └── CorruptRecord      a record's checksum is wrong
 └── StoreError             storing offsets; as itself: refused for good (rights, size)
     ├── StoreUnavailable   no answer now; trying again can help
     ├── StoreCorrupt       what is stored is no offset
+    ├── StoreMissing       an offset was stored once and is gone
+    ├── StoreForeign       another topology's offset is stored there
     ├── StoreConflict      there is something already where a first offset was to be stored
-    ├── Fenced             someone else stored an offset for a partition that was ours
-    └── OffsetWouldMoveBack
+    ├── Fenced             someone else took over a partition that was ours
+    ├── OwnershipLost      the session that held the partition has ended
+    ├── OffsetWouldMoveBack
+    └── StormUnreadable    Storm's nodes do not say where it stopped
 """
 
 
@@ -57,7 +62,9 @@ class KafkaMisconfigured(KafkaFailed):
 class OffsetOutOfRange(KafkaError):
     """The log does not hold the offset that is to be read next (deleted, or cut off)."""
 
-    def __init__(self, partition: object, offset: int, reason: str = "") -> None:
+    def __init__(
+        self, partition: object, offset: int, reason: str = "", diverged_at: int | None = None
+    ) -> None:
         super().__init__(
             f"{partition} does not hold offset {offset}, the next to read"
             + (f": {reason}" if reason else "")
@@ -65,6 +72,21 @@ class OffsetOutOfRange(KafkaError):
         self.partition = partition
         self.offset = offset
         self.reason = reason
+        self.diverged_at = diverged_at  # the log was cut off here and written anew
+
+
+class SourceLost(KafkaError):
+    """Records are gone that were never read, or the log is another one than it was."""
+
+    def __init__(self, partition: object, reason: str, offset: int, found: str) -> None:
+        super().__init__(
+            f"{partition} lost records ({reason}): offset {offset} was to be read next, {found}; "
+            'look into it, then set on_data_loss = "skip" to go on, or move the offset'
+        )
+        self.partition = partition
+        self.reason = reason
+        self.offset = offset
+        self.found = found
 
 
 class CorruptRecord(KafkaError):
@@ -96,13 +118,44 @@ class StoreUnavailable(StoreError):
 class StoreCorrupt(StoreError):
     """What is stored is no offset."""
 
-    def __init__(self, path: str, found: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        found: str,
+        needed: str = 'a JSON object with a string "topology"."id" and an integer "offset" from 0',
+    ) -> None:
+        super().__init__(f"{path} cannot be read: {found}; {needed} is needed")
+        self.path = path
+        self.found = found
+
+
+class StoreMissing(StoreError):
+    """An offset was stored once, and its node is gone."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is missing, but an offset was stored there; restore or move it")
+        self.path = path
+
+
+class StoreForeign(StoreError):
+    """Another topology stored the offset."""
+
+    def __init__(self, path: str, found: str, ours: str) -> None:
         super().__init__(
-            f"{path} holds no offset: {found}; "
-            'a JSON object with a string "topology"."id" and an integer "offset" from 0 is needed'
+            f"{path} holds an offset of topology '{found}', not of '{ours}'; "
+            "use another pipeline name or root, or ignore_stored_offsets"
         )
         self.path = path
         self.found = found
+        self.ours = ours
+
+
+class OwnershipLost(StoreError):
+    """The session in which a partition was claimed has ended; it must be claimed again."""
+
+    def __init__(self, partition: object) -> None:
+        super().__init__(f"the session that held {partition} has ended; claim it again")
+        self.partition = partition
 
 
 class StoreConflict(StoreError):
@@ -134,3 +187,13 @@ class OffsetWouldMoveBack(StoreError):
         self.partition = partition
         self.stored = stored
         self.offset = offset
+
+
+class StormUnreadable(StoreError):
+    """A node of Storm's does not say where it stopped reading."""
+
+    def __init__(self, path: str, found: str, needed: str) -> None:
+        super().__init__(f"{path}: found {found}; needed: {needed}")
+        self.path = path
+        self.found = found
+        self.needed = needed

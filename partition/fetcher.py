@@ -1,12 +1,12 @@
 """What a PartitionManager's records come from, whatever the source is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 from partition.chunk import Chunk, Partition
-
-StartFrom: TypeAlias = Literal["earliest", "latest"]
+from partition.errors import KafkaError
+from partition.position import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,14 @@ class Fetched:
     There is at most one chunk per partition. `ends` holds the partitions whose log end
     was reached, with the next offset to read: it lies past compacted records and
     transaction markers (promise 11), and past the partition's chunk in `chunks`.
+    `failures` says what stopped a partition: OffsetOutOfRange, CorruptRecord, TopicMissing.
+    It is told once, after all its good records, and nothing of the partition is delivered
+    until it is removed and added again; all other partitions go on.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     ends: dict[Partition, int] = field(default_factory=dict)
+    failures: dict[Partition, KafkaError] = field(default_factory=dict)
 
 
 class Fetcher(Protocol):
@@ -30,29 +34,26 @@ class Fetcher(Protocol):
         """Whether the source answered when it was last heard of."""
 
     def open(self) -> None:
-        """Make the client; does not wait for a broker."""
+        """Make the client; does not wait for a broker. Raises KafkaMisconfigured."""
 
-    def partitions(self, topic: str) -> list[Partition]:
-        """List a topic's partitions in order. Raises TopicMissing, KafkaUnavailable."""
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """Read these partitions too, each from its position on; none of them is paused.
 
-    def log_range(self, partition: Partition) -> tuple[int, int]:
-        """Return the log's first offset and the next to be written. Raises KafkaUnavailable."""
+        A position's leader epoch is checked: a log that was cut off and written anew before
+        the offset is OffsetOutOfRange, with `diverged_at` where the broker tells it.
+        """
 
-    def start_offset(self, partition: Partition, start_from: StartFrom) -> int:
-        """Return where a partition without a stored offset starts. Raises as `log_range`."""
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions no more; nothing fetched before of them is delivered.
 
-    def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read exactly these partitions from now on, each from its offset on.
-
-        Nothing fetched before is delivered afterwards; no partition stays paused.
+        Those that are not read are ignored. All others keep what was prefetched.
         """
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
         """Return records as soon as there are some, at most `max_records`, or none in time.
 
-        A source that is away gives nothing and raises nothing. Raises OffsetOutOfRange,
-        CorruptRecord, TopicMissing and KafkaFailed; what the call had received of other
-        partitions is delivered by the next call.
+        A source that is away gives nothing and raises nothing. Raises KafkaFailed when
+        nothing can be read any more (credentials, rights).
         """
 
     def pause(self, partition: Partition) -> None:
@@ -60,6 +61,18 @@ class Fetcher(Protocol):
 
     def resume(self, partition: Partition) -> None:
         """Deliver a paused partition's records again."""
+
+    def log_range(self, partition: Partition) -> tuple[int, int] | None:
+        """The log's first offset and its end as the client last heard of them; asks nobody.
+
+        None when nothing was heard yet, or the partition is not read.
+        """
+
+    def mirror(self, positions: Mapping[Partition, Position]) -> None:
+        """Commit positions to the consumer group too, for lag tools; without waiting.
+
+        A failure is logged and counted, never raised: the offset store is what holds.
+        """
 
     def close(self) -> None:
         """Let go of everything, in bounded time. Idempotent."""

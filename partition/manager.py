@@ -8,13 +8,14 @@ record; nothing is ever skipped because it is far behind.
 
 import random
 from collections import deque
-from collections.abc import Sized
-from dataclasses import dataclass
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from partition.chunk import Chunk, Offsets, Partition
 from partition.ledger import Ledger, LedgerStatistics
+from partition.position import Position
 from partition.retries import RetryPolicy, RetryQueue
 
 MAX_PENDING = 200_000
@@ -27,6 +28,7 @@ class Window:
 
     max_pending: int = MAX_PENDING  # records
     max_pending_bytes: int = MAX_PENDING_BYTES  # of payload
+    max_record_bytes: int | None = None  # of payload; a larger record is no usual one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,17 @@ class PartitionStatistics:
     read: int  # records emitted for the first time
     retried: int  # emissions after the first
     pending_bytes: int
+    oldest_pending_seconds: float  # since the oldest unresolved record was fetched; else 0
+    log_start: int | None = None  # None: not heard yet
+    log_end: int | None = None
+    fetch_latency_seconds: float | None = None  # from the newest record's time stamp to us
+    lost: Mapping[str, int] = field(default_factory=dict)  # records the source lost, by reason
+    halted: str | None = None  # why nothing more of it is read
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what is committed and the log's end, as far as it is known."""
+        return max(0, (self.log_end or self.ledger.fetched_to) - self.committed)
 
 
 @dataclass(slots=True)
@@ -47,6 +60,7 @@ class _Held:
 
     chunk: Chunk
     num_bytes: int
+    fetched_at: float
 
 
 class PartitionManager:
@@ -60,7 +74,7 @@ class PartitionManager:
     def __init__(
         self,
         partition: Partition,
-        position: int,
+        position: Position,
         *,
         window: Window,
         retry_policy: RetryPolicy,
@@ -68,15 +82,28 @@ class PartitionManager:
     ) -> None:
         self.partition = partition
         self._window = window
-        self._ledger = Ledger(position)
-        self._retries = RetryQueue(retry_policy, rng)
+        self._retry_policy = retry_policy
+        self._rng = rng
+        self._read = 0
+        self._retried = 0
+        self._committed = position.offset
+        self.restart(position)
+
+    def restart(self, position: Position, *, stored: bool = True) -> None:
+        """Forget what is in flight, and go on from `position`. The counts stay.
+
+        `stored` says that the position is what the store holds now.
+        """
+        self._ledger = Ledger(position.offset)
+        self._retries = RetryQueue(self._retry_policy, self._rng)
         self._held: deque[_Held] = deque()
         self._held_bytes = 0
         self._taken = 0  # records of the first waiting chunk that are already emitted
         self._waiting: deque[Chunk] = deque()
-        self._committed = position
-        self._read = 0
-        self._retried = 0
+        if stored:
+            self._committed = position.offset
+        self._start = position
+        self._leader_epochs: deque[tuple[int, int]] = deque()  # from which offset on, which
 
     @property
     def frontier(self) -> int:
@@ -84,9 +111,25 @@ class PartitionManager:
         return self._ledger.frontier
 
     @property
+    def position(self) -> Position:
+        """The frontier with its resume key: the leader epoch of the record before it."""
+        frontier = self._ledger.frontier
+        epochs = self._leader_epochs
+        while len(epochs) > 1 and epochs[1][0] < frontier:
+            epochs.popleft()
+        known = bool(epochs) and epochs[0][0] < frontier
+        epoch = epochs[0][1] if known else self._start.leader_epoch
+        return Position(frontier, epoch, self._start.topic_id)
+
+    @property
     def emitted_to(self) -> int:
         """The next offset to emit."""
         return self._ledger.emitted_to
+
+    @property
+    def fetched_to(self) -> int:
+        """The next offset to fetch."""
+        return self._ledger.fetched_to
 
     @property
     def committed(self) -> int:
@@ -118,13 +161,29 @@ class PartitionManager:
         """When the next retry is due, or None."""
         return self._retries.next_due()
 
-    def offer(self, chunk: Chunk) -> None:
-        """Take fetched records; they wait until `next` hands them out."""
+    def offer(self, chunk: Chunk, now: float) -> None:
+        """Take fetched records; they wait until `next` hands them out.
+
+        Those that were fetched before are dropped: a client may deliver records again.
+        """
+        known = int(np.searchsorted(chunk.offsets, self._ledger.fetched_to))
+        if known == len(chunk):
+            return
+        if known:
+            offsets, messages = chunk.offsets[known:], chunk.messages[known:]
+            chunk = replace(chunk, offsets=offsets, messages=messages)
         self._ledger.fetched(chunk.offsets)
-        num_bytes = sum(map(len, chunk.messages))
-        self._held.append(_Held(chunk, num_bytes))
+        lengths = np.fromiter(map(len, chunk.messages), np.int64, len(chunk))
+        limit = self._window.max_record_bytes
+        if not lengths.all() or (limit is not None and lengths.max() > limit):
+            chunk = replace(chunk, unusual=True)
+        num_bytes = int(lengths.sum())
+        self._held.append(_Held(chunk, num_bytes, now))
         self._held_bytes += num_bytes
         self._waiting.append(chunk)
+        for first, epoch in chunk.leader_epochs:
+            if not self._leader_epochs or self._leader_epochs[-1][1] != epoch:
+                self._leader_epochs.append((first, epoch))
 
     def reached(self, end: int) -> None:
         """Learn that the log ends at `end`: gaps before it hold nothing back."""
@@ -136,7 +195,8 @@ class PartitionManager:
         if due:
             offsets = np.sort(np.array([o for o in due if self._ledger.retry(o)], np.int64))
             self._retried += len(offsets)
-            return Chunk(self.partition, offsets, [self.message(int(o)) for o in offsets])
+            messages = [self.message(int(o)) for o in offsets]
+            return Chunk(self.partition, offsets, messages, unusual=True)
         if not self._waiting or self.is_full:
             return None
         chunk = self._waiting[0]
@@ -151,7 +211,7 @@ class PartitionManager:
             self._waiting.popleft()
             self._taken = 0
         self._read += len(offsets)
-        return Chunk(self.partition, offsets, messages)
+        return Chunk(self.partition, offsets, messages, unusual=chunk.unusual)
 
     def ack(self, offsets: Offsets) -> int:
         """Resolve records; return how many were in flight."""
@@ -196,8 +256,9 @@ class PartitionManager:
         """Learn that `offset` is stored."""
         self._committed = max(self._committed, offset)
 
-    def statistics(self) -> PartitionStatistics:
-        """What a user may see of this partition."""
+    def statistics(self, now: float) -> PartitionStatistics:
+        """What a user may see of this partition; the log's side is the reader's to add."""
+        oldest = self._held[0].fetched_at if self._held and not self.is_idle else now
         return PartitionStatistics(
             partition=self.partition,
             ledger=self._ledger.statistics(),
@@ -205,4 +266,5 @@ class PartitionManager:
             read=self._read,
             retried=self._retried,
             pending_bytes=self._held_bytes,
+            oldest_pending_seconds=max(0.0, now - oldest),
         )

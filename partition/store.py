@@ -6,51 +6,101 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from partition.chunk import Partition
+from partition.errors import StoreError
+from partition.position import Position
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """A partition's stored offset (the next to read) and the topology that stored it."""
+    """A partition's stored position, the topology that stored it, and the ownership's epoch."""
 
-    offset: int
+    position: Position
     topology_id: str
     topology_name: str = ""
+    epoch: int = 0  # grows each time the partition changes hands; 0: storm-kafka wrote it
+
+    @property
+    def offset(self) -> int:
+        """The next offset to read."""
+        return self.position.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A partition that is ours now, under a new epoch, and what was stored of it."""
+
+    stored: StoredOffset | None  # None: it was never begun, so there is no epoch either
+    topic_begun: bool = False  # partitions of its topic were begun before
+    was_there: bool = False  # it was among the topic's partitions when the first was begun
+    foreign: bool = False  # another topology stored the offset
+    uninterrupted: bool = False  # nobody else wrote since this store held it last
 
 
 class OffsetStore(Protocol):
-    """Keeps one offset per partition, and lets only one writer at a time move it.
+    """Keeps one position per partition, and lets only one writer at a time move it.
 
-    Every write is a compare-and-set on what this store read or wrote last (promise 9);
-    offsets never move back (promise 2); no answer never looks like no offset (promise 8).
+    Every write is a compare-and-set on what this store read or wrote last, under an epoch
+    that only grows (promise 9); offsets never move back, but by `move` (promise 2); no
+    answer never looks like no offset (promise 8). Futures may be asked of any thread and
+    end by themselves; while the store is away they wait and try again, until `close`,
+    which fails them with StoreUnavailable. A session that ends takes every ownership with
+    it: a write then is refused with OwnershipLost until the partition is claimed again.
     """
 
     @property
     def available(self) -> bool:
         """Whether the store answered when it was last heard of."""
 
+    @property
+    def session(self) -> int:
+        """Another number after a session has ended: what was claimed before is lost."""
+
     def open(self) -> None:
-        """Connect. Raises StoreUnavailable; may then be called again."""
+        """Connect. Raises StoreUnavailable in bounded time; may then be called again."""
 
     def load(self, partition: Partition) -> StoredOffset | None:
-        """Return the stored offset; None only when there certainly is none.
+        """Return the stored offset; None only when there certainly is none. For operators.
 
         Raises StoreUnavailable within a bounded time, and StoreCorrupt.
         """
 
-    def create(self, partition: Partition, offset: int) -> None:
-        """Store a partition's first offset (promise 7).
+    def claim(
+        self, partition: Partition, *, adopt: bool = False, again: bool = False
+    ) -> Future[Claim]:
+        """Take a partition over: raise its epoch, so that whoever held it can write no more.
 
-        Raises StoreConflict when there is one already, and StoreUnavailable.
+        Nothing but epoch and writer changes. An offset that another topology stored is
+        refused, unless `adopt`. Raises StoreForeign, StoreMissing (an offset was stored once
+        and is gone), StoreCorrupt, Fenced (someone else took it at the same moment; with
+        `again`: somebody wrote since this store held it last, and nothing is changed).
         """
 
-    def commit(self, offsets: Mapping[Partition, int]) -> Future[None]:
-        """Store the partitions' offsets, all of them or none (up to 500 partitions).
+    def begin(
+        self, partition: Partition, position: Position, partitions: int | None = None
+    ) -> Future[None]:
+        """Store the first position of a partition, under epoch 1 (promise 7).
 
-        Partitions whose offset is stored already are skipped. While the store is away the
-        commit waits and tries again, until `close`. The caller keeps one future
-        outstanding. It raises Fenced, OffsetWouldMoveBack, StoreCorrupt, StoreUnavailable
-        (after `close`), or StoreError when the store refuses for another reason.
+        `partitions` is how many its topic has; it is kept with the first that is begun, so
+        that those added later can be told. Raises StoreConflict when there is one already.
+        """
+
+    def move(self, partition: Partition, position: Position, reason: str) -> Future[None]:
+        """Store a position wherever it lies, also before the stored one: by policy or operator.
+
+        It becomes this topology's own. Logs `offset_moved` with both offsets and the reason.
+        Raises as `commit` refuses.
+        """
+
+    def commit(
+        self, positions: Mapping[Partition, Position]
+    ) -> Future[Mapping[Partition, StoreError]]:
+        """Store positions; ends with the partitions that were refused, and why.
+
+        All others are stored then; those stored already are skipped. Refused is with Fenced,
+        OwnershipLost, OffsetWouldMoveBack, StoreMissing, StoreCorrupt. The caller keeps one
+        commit outstanding. Raises StoreUnavailable (after `close`), or StoreError when the
+        store refuses all for another reason (rights, size).
         """
 
     def close(self) -> None:
-        """Disconnect in bounded time; unfinished commits fail. Idempotent."""
+        """Disconnect in bounded time; what is unfinished fails. Idempotent."""

@@ -60,8 +60,10 @@ class Account:
     retried: int
     dead_lettered: int
     unresolved: int
+    lost: int  # offsets the source has lost, or that were skipped by policy
     seconds: float
     partitions: dict[str, PartitionAccount]
+    halted: dict[str, str]  # partitions of which nothing more is read, and why
     table: str | None
     dead_letters: str | None
     caught_up: bool  # False: the run was stopped, or had no end
@@ -88,7 +90,7 @@ class Account:
             for name, part in self.partitions.items()
             if part.missing
         ]
-        return gaps
+        return gaps + [f"{name} is halted: {why}" for name, why in self.halted.items()]
 
     def as_json(self) -> dict[str, Any]:
         """The account as JSON takes it."""

@@ -5,19 +5,20 @@
 variables a property's dots are underscores (`HEADRACE_KAFKA__BOOTSTRAP_SERVERS`).
 """
 
+import json
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeInt,
+    PlainValidator,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -31,11 +32,17 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from partition.assignment import AssignmentPolicy
+from partition.catalogue import AtOffset, AtTimestamp, StartFrom
 from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
+from partition.opening import OnTrouble, StartPolicy
 from partition.retries import RetryPolicy
 from service.config_errors import as_bad_config
 from service.errors import BadConfig
 from service.redaction import secrets_in
+from service.screen import NullValues, ScreenPolicy
+from service.section import Section
+from service.zookeeper_config import ZooKeeperConfig
 
 PREFIX = "HEADRACE_"
 OTHER_VARIABLES = frozenset(
@@ -68,10 +75,24 @@ KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(_flat), AfterVali
 SparkProperties = Annotated[dict[str, Scalar], BeforeValidator(_flat)]
 
 
-class Section(BaseModel):
-    """One table of the file. Unknown keys are errors, values never change."""
+def _start_from(value: Any) -> StartFrom:
+    """A word, or a table with one whole number; a variable gives that as JSON or as text."""
+    if value in ("earliest", "latest"):
+        word: Literal["earliest", "latest"] = value
+        return word
+    table = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
+    if isinstance(table, Mapping) and len(table) == 1:
+        kind, number = next(iter(table.items()))
+        if kind in _STARTS and re.fullmatch(r"\d{1,18}", str(number)):
+            return _STARTS[kind](int(number))
+    message = "'earliest', 'latest', { timestamp_ms = N } or { offset = N }"
+    raise ValueError(message)
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+_STARTS: Mapping[str, Callable[[int], StartFrom]] = {
+    "timestamp_ms": AtTimestamp,
+    "offset": AtOffset,
+}
 
 
 class PipelineConfig(Section):
@@ -80,7 +101,15 @@ class PipelineConfig(Section):
     name: str | None = Field(
         default=None, description="names the offsets; the topology's name if absent"
     )
-    start_from: Literal["earliest", "latest"] = "earliest"
+    start_from: Annotated[StartFrom, PlainValidator(_start_from)] = "earliest"
+    ignore_stored_offsets: bool = False
+    max_offset_behind: PositiveInt | None = None
+    on_data_loss: OnTrouble = "halt"
+    on_corrupt_record: OnTrouble = "halt"
+    null_values: NullValues = "deliver"
+    max_record_bytes: PositiveInt | None = None
+    discover_interval_seconds: PositiveFloat = 30.0
+    mirror_to_group: bool = False
     message_timeout_seconds: PositiveFloat = 30.0
     commit_interval_seconds: PositiveFloat = 1.0
     drain_seconds: PositiveFloat = 25.0
@@ -102,14 +131,6 @@ class RetriesConfig(Section):
     def policy(self) -> RetryPolicy:
         """The partition room's own object."""
         return RetryPolicy(**self.model_dump())
-
-
-class ZooKeeperConfig(Section):
-    """`[zookeeper]`: where the offsets are stored."""
-
-    hosts: str = Field(min_length=1, description="host:port,host:port")
-    root: Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")] = "/headrace"
-    session_timeout_seconds: PositiveFloat = 10.0
 
 
 class SparkConfig(Section):
@@ -154,11 +175,33 @@ class Config(BaseSettings):
 
     def secrets(self) -> list[str]:
         """Values that must not be shown anywhere."""
-        return [*secrets_in(self.kafka), *secrets_in(self.spark.conf)]
+        return [
+            *secrets_in(self.kafka),
+            *self.zookeeper.secrets(),
+            *secrets_in(self.spark.conf),
+        ]
 
-    def window(self) -> Window:
+    def assignment(self) -> AssignmentPolicy:
         """The partition room's own object."""
-        return Window(self.pipeline.max_pending, self.pipeline.max_pending_bytes)
+        pipeline = self.pipeline
+        return AssignmentPolicy(
+            start=StartPolicy(
+                pipeline.start_from,
+                ignore_stored_offsets=pipeline.ignore_stored_offsets,
+                max_offset_behind=pipeline.max_offset_behind,
+                on_data_loss=pipeline.on_data_loss,
+                on_corrupt_record=pipeline.on_corrupt_record,
+            ),
+            window=Window(
+                pipeline.max_pending, pipeline.max_pending_bytes, pipeline.max_record_bytes
+            ),
+            retries=self.retries.policy(),
+            discover_interval_seconds=pipeline.discover_interval_seconds,
+        )
+
+    def screen(self) -> ScreenPolicy:
+        """Which records no bolt sees."""
+        return ScreenPolicy(self.pipeline.null_values, self.pipeline.max_record_bytes)
 
 
 class _Variables(EnvSettingsSource):

@@ -1,5 +1,6 @@
 """Says in one line what is wrong with a configuration."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from service.errors import BadConfig
 from service.redaction import is_secret
 
 _LONGEST_FOUND = 80
+_CREDENTIALS = re.compile(r"[^/'\"]*@")  # user:password@host, where only hosts belong
 _SCALARS = ("str", "int", "float", "bool")  # the arms of a property's type, in pydantic's words
 
 
@@ -49,6 +51,8 @@ def as_bad_config(
 
 def _found(key: str, value: Any) -> str:
     """What was found, unless it is, or may hold, a secret."""
+    if value is None:  # only a key that is absent is None: TOML has no such value
+        return "nothing"
     if is_secret(key):
         return "a hidden value"
     if isinstance(value, Mapping):
@@ -56,7 +60,7 @@ def _found(key: str, value: Any) -> str:
         return f"a table with the keys {names}"[:_LONGEST_FOUND]
     if isinstance(value, list):
         return "a list"
-    return repr(value)[:_LONGEST_FOUND]
+    return _CREDENTIALS.sub("***@", repr(value))[:_LONGEST_FOUND]
 
 
 def _keys_at(model: type[BaseModel], parts: list[str]) -> str:

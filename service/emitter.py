@@ -8,7 +8,9 @@ from acker.acker import Acker, Edges, Trees
 from service.outlet import Outlet
 from topology.concurrent import AsyncRunner
 from topology.executor import Delivery
-from topology.topology import SinkStep
+from topology.topology import BoltStep, SinkStep
+
+_ANSWER_SECONDS = 1.0
 
 SUNK, LETTERED = 1, 2  # flags of a tree: a row of it went to a sink, a dead letter was sent
 
@@ -55,4 +57,15 @@ class Emitter:
         else:
             piece = delivery.piece
             values = piece if isinstance(piece, list) else piece.to_pylist()
+            seconds = tree_seconds(step)
+            if seconds is not None:
+                self._acker.reset_timeout(trees, seconds)
             self._runner.submit(step, values, trees, edges)
+
+
+def tree_seconds(step: BoltStep) -> float | None:
+    """How long a tree may take whose tuple is at a bolt with a time-out of its own.
+
+    A moment longer than the call itself, whose own error says more.
+    """
+    return None if step.timeout_seconds is None else step.timeout_seconds + _ANSWER_SECONDS

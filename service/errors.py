@@ -6,6 +6,8 @@ ServiceError             1
 ├── AddressTaken         1   the HTTP server cannot have its address
 ├── ServerEnded          1   an embedded server ended by itself
 ├── NotStarted           1   stopped before the run began
+├── StormStillRuns       1   Storm's offsets move while they are taken over
+├── NotImported          1   some of Storm's offsets were refused
 └── AccountOpen          1   the run ended and records are unaccounted for or unresolved
 """
 
@@ -63,6 +65,35 @@ class ServerEnded(ServiceError):
 
 class NotStarted(ServiceError):
     """The process was stopped before the run began; nothing was read."""
+
+
+class StormStillRuns(ServiceError):
+    """Storm's nodes changed while they were watched; nothing was written."""
+
+    def __init__(self, partitions: Sequence[object]) -> None:
+        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+        super().__init__(
+            f"Storm still runs: its nodes of {partitions[0]}{more} changed while they were "
+            "watched; nothing was written; deactivate the topology, wait until its tuples have "
+            "timed out, import again"
+        )
+        self.partitions = list(partitions)
+
+
+class NotImported(ServiceError):
+    """Some of Storm's offsets were refused, or could not be stored."""
+
+    def __init__(self, refused: int, partitions: int, written: int) -> None:
+        done = "nothing was written"
+        if written:
+            done = (
+                f"{written} offsets were written; import the others before the pipeline runs, "
+                "since it would begin them at the log's start"
+            )
+        super().__init__(f"{refused} of {partitions} partitions refused or failed; {done}")
+        self.refused = refused
+        self.partitions = partitions
+        self.written = written
 
 
 class AccountOpen(ServiceError):

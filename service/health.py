@@ -45,6 +45,9 @@ class HealthCheck:
         if snapshot is None:
             return Health(ok=False, problems=("starting",))
         problems = list(self.live().problems)
+        if not snapshot.settled:
+            problems.append("partitions are still to be opened")
+        problems += [f"{name} is halted: {why}" for name, why in snapshot.halted.items()]
         if not snapshot.kafka_available:
             problems.append("Kafka is away")
         if not snapshot.store_available:

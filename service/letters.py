@@ -1,23 +1,45 @@
 """Dead letters on their way: a record's tree is acked when its letter is durable."""
 
+import time
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import structlog
 
 from acker.acker import Edges, Trees
-from topology.sink import DeadLetter, DeadLetterSink
+from partition.loss import Loss
+from service.screen import Oversized
+from topology.executor import Failure
+from topology.record import Record
+from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
 
 log = structlog.get_logger()
 
 RESEND_SECONDS = 1.0
 
+_Place: TypeAlias = tuple[int, int]  # tree and edge
+
+
+def dead_letter(record: Record, failure: Failure, attempts: int) -> DeadLetter:
+    """The letter of a record that could not be processed, failed just now."""
+    error = failure.error
+    return DeadLetter(
+        record=record,
+        reason=str(error) or type(error).__name__,
+        attempts=attempts,
+        error_class=type(error).__name__,
+        step=failure.step,
+        failed_at_ms=time.time_ns() // 1_000_000,
+        by_reference=isinstance(error, Oversized),
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    letter: DeadLetter
-    tree: int
-    edge: int
+    letter: DeadLetter | RangeNotice
+    answer: "_Place | Future[None]"  # what waits for it
 
 
 class Letters:
@@ -37,16 +59,39 @@ class Letters:
 
     def send(self, letter: DeadLetter, tree: int, edge: int) -> None:
         """Send a letter; `poll` gives the tree and edge back when it is durable."""
+        self._send(_Sent(letter, (tree, edge)))
+
+    def notify(self, loss: Loss) -> "Future[None]":
+        """Tell that a range is skipped; the future ends when that is durable."""
+        notice = RangeNotice(
+            topic=loss.partition.topic,
+            partition=loss.partition.number,
+            first_offset=loss.position.offset,
+            resume_offset=loss.resume.offset,
+            lost=loss.lost,
+            reason=loss.reason,
+            found=loss.found,
+            noticed_at_ms=time.time_ns() // 1_000_000,
+        )
+        future: Future[None] = Future()
+        self._send(_Sent(notice, future))
+        return future
+
+    def _send(self, sent: _Sent) -> None:
         self._token += 1
-        self._sent[self._token] = _Sent(letter, tree, edge)
-        self._sink.send(letter, self._token)
+        self._sent[self._token] = sent
+        self._sink.send(sent.letter, self._token)
 
     def poll(self, now: float) -> tuple[Trees, Edges]:
         """The trees and edges whose letters have become durable since the last call."""
-        durable: list[_Sent] = []
+        durable: list[_Place] = []
         for delivered in self._sink.poll():
             if delivered.error is None:
-                durable.append(self._sent.pop(delivered.token))
+                answer = self._sent.pop(delivered.token).answer
+                if isinstance(answer, Future):
+                    answer.set_result(None)
+                else:
+                    durable.append(answer)
                 continue
             self._refused += 1
             log.warning("dead_letter_refused", sink=self._sink.name, error=delivered.error)
@@ -55,8 +100,8 @@ class Letters:
             token = self._again.pop(0)[1]
             self._sink.send(self._sent[token].letter, token)
         self._written += len(durable)
-        trees = np.fromiter((sent.tree for sent in durable), np.int64, len(durable))
-        edges = np.fromiter((sent.edge for sent in durable), np.uint64, len(durable))
+        trees = np.fromiter((tree for tree, _edge in durable), np.int64, len(durable))
+        edges = np.fromiter((edge for _tree, edge in durable), np.uint64, len(durable))
         return trees, edges
 
     @property
@@ -76,4 +121,5 @@ class Letters:
 
     def trees(self) -> list[int]:
         """The trees that wait for a letter."""
-        return [sent.tree for sent in self._sent.values()]
+        answers = [sent.answer for sent in self._sent.values()]
+        return [answer[0] for answer in answers if not isinstance(answer, Future)]

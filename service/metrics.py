@@ -42,6 +42,23 @@ def _per_partition(read: Callable[[PartitionStatistics], float]) -> Callable[[Sn
     ]
 
 
+def _known(read: Callable[[PartitionStatistics], float | None]) -> Callable[[Snapshot], Samples]:
+    """One sample for each partition of which the figure is known."""
+    return lambda snapshot: [
+        ((part.partition.topic, str(part.partition.number)), float(figure))
+        for part in snapshot.partitions
+        if (figure := read(part)) is not None
+    ]
+
+
+def _lost(snapshot: Snapshot) -> Samples:
+    return [
+        ((part.partition.topic, str(part.partition.number), reason), float(count))
+        for part in snapshot.partitions
+        for reason, count in sorted(part.lost.items())
+    ]
+
+
 def _per_sink(read: Callable[[SinkStatistics], float]) -> Callable[[Snapshot], Samples]:
     return lambda snapshot: [((sink.sink,), float(read(sink))) for sink in snapshot.sinks]
 
@@ -82,6 +99,27 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_partition_pending_bytes", "gauge",
            "Payload held for records between the frontier and the last fetched.", _PARTITION,
            _per_partition(lambda p: p.pending_bytes)),
+    Metric("headrace_partition_lag_records", "gauge",
+           "Offsets between what is committed and the log's end.", _PARTITION,
+           _per_partition(lambda p: p.lag)),
+    Metric("headrace_partition_log_start_offset", "gauge",
+           "The log's first offset, as the client last heard of it.", _PARTITION,
+           _known(lambda p: p.log_start)),
+    Metric("headrace_partition_log_end_offset", "gauge",
+           "The next offset to be written, as the client last heard of it.", _PARTITION,
+           _known(lambda p: p.log_end)),
+    Metric("headrace_partition_oldest_pending_seconds", "gauge",
+           "How long ago the oldest unresolved record was fetched; 0 if none is unresolved.",
+           _PARTITION, _per_partition(lambda p: p.oldest_pending_seconds)),
+    Metric("headrace_partition_fetch_latency_seconds", "gauge",
+           "From the time stamp of the newest record fetched to its arrival here.", _PARTITION,
+           _known(lambda p: p.fetch_latency_seconds)),
+    Metric("headrace_partition_source_lost_records", "counter",
+           "Records the source lost, or that policy skipped, by reason.",
+           (*_PARTITION, "reason"), _lost),
+    Metric("headrace_partition_halted_state", "gauge",
+           "1 while nothing more of the partition is read, because it cannot go on.", _PARTITION,
+           _per_partition(lambda p: p.halted is not None)),
     Metric("headrace_topology_failed_tuples", "counter",
            "Failures, by the step they happened in; each is retried or dead-lettered.",
            ("step",), _per_step),
@@ -96,6 +134,9 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_acker_ignored_messages", "counter",
            "Late, repeated or unknown messages to the acker.", (),
            _total(lambda s: s.acker.ignored)),
+    Metric("headrace_acker_unanchored_tuples", "counter",
+           "Tuples emitted without a tree: nobody waits for them.", (),
+           _total(lambda s: s.acker.unanchored)),
     Metric("headrace_sinks_written_rows", "counter", "Rows durable in the sink.", _SINK,
            _per_sink(lambda s: s.rows_written)),
     Metric("headrace_sinks_rejected_rows", "counter",

@@ -10,10 +10,12 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from partition.catalogue import Catalogue
 from partition.fetcher import Fetcher
-from partition.kafka import KafkaFetcher
+from partition.kafka.catalogue import KafkaCatalogue
+from partition.kafka.fetcher import KafkaFetcher
 from partition.store import OffsetStore
-from partition.zookeeper import ZooKeeperStore
+from partition.zookeeper.store import ZooKeeperStore
 from service.config import Config
 from service.deadline import Deadline
 from service.jars.resolver import resolve
@@ -40,6 +42,7 @@ class Parts:
     spark: SparkDriver | None
     fetcher: Fetcher
     store: OffsetStore
+    catalogue: Catalogue
     reader: Reader
     letters: Letters
     pipeline: Pipeline
@@ -103,7 +106,11 @@ def wire(topology: Topology, config: Config) -> Parts:
         raise AssertionError
     name = config.pipeline.name or topology.name
     sinks = [step for step in topology.steps() if isinstance(step, SinkStep)]
-    fetcher = KafkaFetcher(config.kafka)
+    kafka = dict(config.kafka)
+    if config.pipeline.mirror_to_group:
+        kafka.setdefault("group.id", f"headrace-{name}")
+    fetcher = KafkaFetcher(kafka)
+    catalogue = KafkaCatalogue(kafka)
     store = ZooKeeperStore(
         config.zookeeper.hosts,
         root=config.zookeeper.root,
@@ -111,28 +118,42 @@ def wire(topology: Topology, config: Config) -> Parts:
         topology_id=name,
         topology_name=topology.name,
         session_timeout_seconds=config.zookeeper.session_timeout_seconds,
+        kazoo_options=config.zookeeper.security().kazoo_options(),
+        storm_mirror=config.zookeeper.storm_mirror,
+        storm_mirror_by_topic=mirrors_by_topic(topology),
     )
     policy = ReaderPolicy(
-        start_from=config.pipeline.start_from,
-        window=config.window(),
-        retries=config.retries.policy(),
+        assignment=config.assignment(),
         commit_interval_seconds=config.pipeline.commit_interval_seconds,
         fetch_records=config.pipeline.fetch_records,
         chunk_records=config.pipeline.chunk_records,
+        mirror=config.pipeline.mirror_to_group,
     )
     topics = [source.topic for source in topology.sources]
-    reader = Reader(fetcher, store, topics, policy, random.SystemRandom())
     letters = Letters(dead_letter_sink)
+    reader = Reader(
+        fetcher, store, catalogue, letters.notify, topics, policy, random.SystemRandom()
+    )
     pipeline = Pipeline(
         topology,
         reader,
         letters,
-        PipelinePolicy(config.pipeline.message_timeout_seconds),
+        PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen()),
         np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
     )
     spark = spark_for([step.sink for step in sinks], name, config)
     return Parts(
-        name, config, sinks, dead_letter_sink, spark, fetcher, store, reader, letters, pipeline
+        name=name,
+        config=config,
+        sinks=sinks,
+        dead_letter_sink=dead_letter_sink,
+        spark=spark,
+        fetcher=fetcher,
+        store=store,
+        catalogue=catalogue,
+        reader=reader,
+        letters=letters,
+        pipeline=pipeline,
     )
 
 
@@ -153,3 +174,8 @@ def warehouse_of(config: Config) -> str:
     """The warehouse; a local path is made absolute."""
     place = config.spark.warehouse
     return place if "://" in place else str(Path(place).resolve())
+
+
+def mirrors_by_topic(topology: Topology) -> bool:
+    """Whether storm-kafka's layout needs the topic's name: there is, or may be, more than one."""
+    return len(topology.sources) > 1 or not isinstance(topology.sources[0].topic, str)

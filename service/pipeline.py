@@ -2,6 +2,7 @@
 
 One turn of the owner thread's loop:
 
+0. partitions that are opened, mended or halted;
 1. results that other threads handed over: answers of async bolts, ends of batches;
 2. dead letters that have become durable;
 3. trees that resolved: acked ones move the frontier, failed ones wait for their retry;
@@ -15,26 +16,28 @@ No step blocks, but the fetch, for some milliseconds, when there is nothing else
 import queue
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import structlog
 
 from acker.acker import Acker, Resolved
+from partition.chunk import Chunk
 from service.account import Tally
-from service.emitter import LETTERED, SUNK, Emitter
-from service.letters import Letters
+from service.emitter import LETTERED, SUNK, Emitter, tree_seconds
+from service.letters import Letters, dead_letter
 from service.outlet import Outlet, Written, good_rows
 from service.reader import Owners, Reader
+from service.screen import ScreenPolicy, only, screen
 from topology.bolt import Kind
 from topology.concurrent import Answer, Answers, AsyncRunner
 from topology.errors import BoltError, NothingReturned
 from topology.executor import Executor, Failure, Outcome
 from topology.record import Message, Record
 from topology.signals import SKIP, Reject, Retry
-from topology.sink import DeadLetter, Sink
-from topology.topology import BoltStep, SinkStep, Source, Topology
+from topology.sink import Sink
+from topology.topology import BoltStep, SinkStep, Topology
 
 log = structlog.get_logger()
 
@@ -49,6 +52,7 @@ class PipelinePolicy:
     """How records are tracked."""
 
     message_timeout_seconds: float = 30.0
+    screen: ScreenPolicy = field(default_factory=ScreenPolicy)
 
 
 class Pipeline:
@@ -73,13 +77,18 @@ class Pipeline:
         self._letters = letters
         self._policy = policy
         self._clock = clock
+        self._topology = topology
         self._executor = Executor(topology)
-        self._acker = Acker(timeout_seconds=policy.message_timeout_seconds)
-        self._sources: dict[str, Source] = {source.topic: source for source in topology.sources}
         self._results: queue.SimpleQueue[Answers | Written] = queue.SimpleQueue()
         steps = list(topology.steps())
         self._async_steps = [s for s in steps if isinstance(s, BoltStep) and s.kind is Kind.ASYNC]
-        self._runner = AsyncRunner(self._async_steps, self._results.put)
+        self._acker = Acker(
+            timeout_seconds=policy.message_timeout_seconds,
+            longest_seconds=max((tree_seconds(s) or 0 for s in self._async_steps), default=None),
+        )
+        self._runner = AsyncRunner(
+            self._async_steps, self._results.put, policy.message_timeout_seconds
+        )
         self._outlets = {
             step.name: Outlet(step, (sinks or {}).get(step.name, step.sink), self._results.put)
             for step in steps
@@ -105,6 +114,7 @@ class Pipeline:
         whatever else cannot heal.
         """
         now = self._clock()
+        self._reader.poll(now, opens=read)
         moved = self._take_results(now)
         moved |= self._take_letters(now)
         moved |= self._resolve(self._acker.drain(), now)
@@ -224,10 +234,15 @@ class Pipeline:
 
     def _take_letters(self, now: float) -> bool:
         trees, edges = self._letters.poll(now)
-        if not len(trees):
-            return False
         self._acker.ack(trees, edges)
-        return True
+        return len(trees) > 0
+
+    def _bury_owner(self, owner: int, failure: Failure) -> None:
+        """Send the dead letter of a record that has no tree."""
+        owners, edges = np.array([owner], np.int64), self._emitter.new_edges(1)
+        trees = self._acker.begin(owners)
+        self._acker.init(trees, edges)
+        self._bury(int(trees[0]), int(edges[0]), failure)
 
     def _bury(self, tree: int, edge: int, failure: Failure) -> None:
         """Send a record's dead letter; its edge is acked when the letter is durable."""
@@ -237,15 +252,8 @@ class Pipeline:
             return
         self._acker.mark(one, LETTERED)
         message = self._reader.message(owner)
-        error = failure.error
-        letter = DeadLetter(
-            record=Record(message.value(), message),
-            reason=str(error) or type(error).__name__,
-            attempts=self._reader.attempts(owner),
-            error_class=type(error).__name__,
-            step=failure.step,
-            failed_at_ms=time.time_ns() // 1_000_000,
-        )
+        record = Record(message.value(), message)
+        letter = dead_letter(record, failure, self._reader.attempts(owner))
         self._letters.send(letter, tree, edge)
 
     # Step 3: trees that resolved
@@ -269,10 +277,7 @@ class Pipeline:
         if self._reader.fail(owner, now, after):
             log.debug("record_failed", step=failure.step, error=str(failure.error))
             return
-        owners, edges = np.array([owner], np.int64), self._emitter.new_edges(1)
-        trees = self._acker.begin(owners)
-        self._acker.init(trees, edges)
-        self._bury(int(trees[0]), int(edges[0]), failure)
+        self._bury_owner(owner, failure)
 
     def _fail_tree(self, tree: int, edge: int, failure: Failure) -> None:
         """Fail one tuple of a tree that travels: bury it, or fail the tree for a retry."""
@@ -293,17 +298,28 @@ class Pipeline:
             waits = wait and self._results.empty()
             busy = self._acker.in_flight > 0 or self._letters.pending > 0
             seconds = (_IDLE_SECONDS / 4 if busy else _IDLE_SECONDS) if waits else 0.0
-            if not self._reader.fetch(seconds):
+            if not self._reader.fetch(now, seconds):
                 return False
             emission = self._reader.next(now)
             if emission is None:
                 return True
-        chunk, owners = emission
-        source = self._sources[chunk.partition.topic]
-        # To the partition room a message is only something with a length.
-        outcome = self._executor.run_source(source, cast("list[Message]", chunk.messages))
-        self._emit(outcome, owners, now)
+        chunk, owners = self._screen(*emission) if emission[0].unusual else emission
+        if len(chunk):
+            source = self._topology.source_of(chunk.partition.topic)
+            # To the partition room a message is only something with a length.
+            outcome = self._executor.run_source(source, cast("list[Message]", chunk.messages))
+            self._emit(outcome, owners, now)
         return True
+
+    def _screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
+        """Set apart what policy keeps from the bolts: it is filtered, or buried."""
+        screened = screen(chunk, self._policy.screen)
+        for place, error in screened.refused.items():
+            self._bury_owner(int(owners[place]), Failure("screen", error))
+        if screened.skipped:
+            self.tally.filtered += len(screened.skipped)
+            self._reader.ack(owners[screened.skipped])
+        return only(chunk, screened.kept), owners[screened.kept]
 
     def _emit(self, outcome: Outcome, owners: Owners, now: float) -> None:
         """Begin the trees of a chunk and deliver what came out of it."""
@@ -335,12 +351,13 @@ class Pipeline:
     def _expire(self, now: float) -> None:
         if now < self._expire_due:
             return
-        self._expire_due = now + _EXPIRE_EVERY_SECONDS
+        self._expire_due = now + min(_EXPIRE_EVERY_SECONDS, self._acker.tick_seconds / 4)
         for outlet in self._outlets.values():
             for trees in outlet.trees():
                 self._acker.reset_timeout(trees)
-        waiting = self._runner.waiting_trees() + self._letters.trees()
-        self._acker.reset_timeout(np.array(waiting, np.int64))
+        for step, trees_of_step in self._runner.waiting():
+            self._acker.reset_timeout(np.array(trees_of_step, np.int64), tree_seconds(step))
+        self._acker.reset_timeout(np.array(self._letters.trees(), np.int64))
         self._acker.expire(now)
 
 

@@ -1,24 +1,31 @@
-"""The Kafka side of a pipeline: partitions, their managers, and the committed offsets."""
+"""The Kafka side of a pipeline: what is emitted of its partitions, and what is committed."""
 
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
+from partition.assignment import Assignment, AssignmentPolicy, Held
+from partition.catalogue import Catalogue
 from partition.chunk import Chunk, Partition
-from partition.fetcher import Fetcher, StartFrom
-from partition.manager import PartitionManager, PartitionStatistics, Window
-from partition.retries import RetryPolicy
+from partition.discovery import TopicName
+from partition.errors import StoreError
+from partition.fetcher import Fetcher
+from partition.loss import Loss
+from partition.manager import PartitionManager, PartitionStatistics
+from partition.opening import Ways
+from partition.position import Position
 from partition.store import OffsetStore
 
 log = structlog.get_logger()
 
-# An owner names a record to the acker: the manager's place in the high bits, the offset below.
+# An owner names a record to the acker: the partition's place in the high bits, the offset below.
 Owners: TypeAlias = npt.NDArray[np.int64]
 _OFFSET_BITS = 48
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
@@ -28,109 +35,110 @@ _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 class ReaderPolicy:
     """How topics are read. Seconds are of the owner's monotonic clock."""
 
-    start_from: StartFrom = "earliest"
-    window: Window = field(default_factory=Window)
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    assignment: AssignmentPolicy = field(default_factory=AssignmentPolicy)
     commit_interval_seconds: float = 1.0
     fetch_records: int = 10_000
     chunk_records: int = 4_000
+    mirror: bool = False  # commit to the consumer group too
 
 
 class Reader:
     """Reads topics through one PartitionManager per partition and stores their frontiers.
 
-    The owner thread calls everything. Offsets are stored on the store's own thread: with
-    ZooKeeper away the reader works on inside its windows (promise 15).
+    The owner thread calls everything, and nothing waits. With ZooKeeper away the reader
+    works on inside its windows (promise 15).
     """
 
     def __init__(
         self,
         fetcher: Fetcher,
         store: OffsetStore,
-        topics: Sequence[str],
+        catalogue: Catalogue,
+        notify: Callable[[Loss], Future[None]],
+        sources: Sequence[TopicName],
         policy: ReaderPolicy,
         rng: random.Random,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        """`notify` makes a range that is skipped known; its future ends when that is durable."""
         self._fetcher = fetcher
         self._store = store
-        self._topics = topics
+        self._catalogue = catalogue
         self._policy = policy
-        self._rng = rng
-        self._managers: list[PartitionManager] = []
-        self._places: dict[Partition, int] = {}
-        self._paused: set[Partition] = set()
+        self._wall_clock = wall_clock
+        ways = Ways(store, catalogue, notify)
+        self._assignment = Assignment(fetcher, ways, sources, policy.assignment, rng)
+        self._latency: dict[Partition, float] = {}
         self._turn = 0
-        self._commit: Future[None] | None = None
-        self._committing: dict[Partition, int] = {}
+        self._commit: Future[Mapping[Partition, StoreError]] | None = None
+        self._committing: dict[Partition, Position] = {}
         self._commit_due = 0.0
 
     def open(self) -> None:
-        """Find the partitions and their positions, store first ones, start fetching.
+        """Open the store, the fetcher and the catalogue. Raises what they raise.
 
-        Promise 7: the first position of a partition is stored before its first record
-        is emitted. What partition's fetcher and store raise is passed on.
+        `poll` then finds the partitions and opens each; nothing is read before.
         """
         self._store.open()
         self._fetcher.open()
-        positions: dict[Partition, int] = {}
-        for topic in self._topics:
-            for partition in self._fetcher.partitions(topic):
-                positions[partition] = self._position(partition)
-        for partition, position in positions.items():
-            self._places[partition] = len(self._managers)
-            self._managers.append(
-                PartitionManager(
-                    partition,
-                    position,
-                    window=self._policy.window,
-                    retry_policy=self._policy.retries,
-                    rng=self._rng,
-                )
-            )
-        self._fetcher.assign(positions)
+        self._catalogue.open()
 
-    def _position(self, partition: Partition) -> int:
-        stored = self._store.load(partition)
-        if stored is not None:
-            log.info("partition_resumed", partition=str(partition), offset=stored.offset)
-            return stored.offset
-        offset = self._fetcher.start_offset(partition, self._policy.start_from)
-        self._store.create(partition, offset)
-        log.info(
-            "partition_started",
-            partition=str(partition),
-            offset=offset,
-            start_from=self._policy.start_from,
-        )
-        return offset
+    def poll(self, now: float, *, opens: bool = True) -> None:
+        """Find, open, mend and halt partitions; see `Assignment.poll`."""
+        self._assignment.poll(now, opens=opens)
 
-    def log_ends(self) -> dict[Partition, int]:
-        """Where each partition's log ends now."""
-        return {m.partition: self._fetcher.log_range(m.partition)[1] for m in self._managers}
+    @property
+    def is_settled(self) -> bool:
+        """Whether every partition that is known is open or halted."""
+        return self._assignment.is_settled
 
-    def fetch(self, timeout_seconds: float) -> bool:
+    def goals(self) -> dict[Partition, int]:
+        """Where each partition's log ended when it was opened."""
+        return {held.partition: held.goal for held in self._assignment}
+
+    # Records
+
+    def fetch(self, now: float, timeout_seconds: float) -> bool:
         """Take what the fetcher has; True if there was anything."""
         fetched = self._fetcher.fetch(self._policy.fetch_records, timeout_seconds)
         for chunk in fetched.chunks:
-            self._manager(chunk.partition).offer(chunk)
+            self._offer(chunk, now)
         for partition, end in fetched.ends.items():
-            self._manager(partition).reached(end)
+            manager = self._assignment[partition].manager
+            if manager is not None:
+                manager.reached(end)
         for chunk in fetched.chunks:
-            self._pause_if_full(chunk.partition)
+            self._pause_if_full(self._assignment[chunk.partition])
+        for partition, trouble in fetched.failures.items():
+            self._assignment.fail(partition, trouble)
         return bool(fetched.chunks)
+
+    def _offer(self, chunk: Chunk, now: float) -> None:
+        manager = self._assignment[chunk.partition].manager
+        if manager is None:
+            return
+        manager.offer(chunk, now)
+        newest: Any = chunk.messages[-1]
+        written_ms = newest.timestamp()[1]
+        if written_ms > 0:
+            latency = self._wall_clock() - written_ms / 1000
+            self._latency[chunk.partition] = max(0.0, latency)
 
     def next(self, now: float) -> tuple[Chunk, Owners] | None:
         """The next records to emit, with their owners; partitions take turns."""
-        count = len(self._managers)
+        count = len(self._assignment)
         for turn in range(self._turn, self._turn + count):
-            manager = self._managers[turn % count]
+            held = self._assignment.at(turn % count)
+            manager = held.manager
+            if manager is None or not held.is_owned:
+                continue
             due = manager.next_due()
             if (due is None or due > now) and not manager.has_waiting:
                 continue
             chunk = manager.next(now, self._policy.chunk_records)
             if chunk is not None and len(chunk):
                 self._turn = turn + 1
-                return chunk, chunk.offsets | (turn % count) << _OFFSET_BITS
+                return chunk, chunk.offsets | held.place << _OFFSET_BITS
         return None
 
     def ack(self, owners: Owners) -> None:
@@ -140,39 +148,56 @@ class Reader:
         if not len(owners):
             return
         if places[0] == places[-1] and (places == places[0]).all():
-            self._managers[int(places[0])].ack(_ascending(offsets))
+            self._manager(int(places[0])).ack(_ascending(offsets))
         else:
             for place in np.flatnonzero(np.bincount(places)).tolist():
-                self._managers[place].ack(_ascending(offsets[places == place]))
+                self._manager(place).ack(_ascending(offsets[places == place]))
         self._resume()
 
     def fail(self, owner: int, now: float, after_seconds: float | None = None) -> bool:
         """Schedule a retry; False when the record's retries are used up."""
-        manager = self._managers[owner >> _OFFSET_BITS]
+        manager = self._manager(owner >> _OFFSET_BITS)
         return manager.fail(owner & _OFFSET_MASK, now, after_seconds)
 
     def attempts(self, owner: int) -> int:
         """How often the record has been tried."""
-        return self._managers[owner >> _OFFSET_BITS].attempts(owner & _OFFSET_MASK)
+        return self._manager(owner >> _OFFSET_BITS).attempts(owner & _OFFSET_MASK)
 
     def message(self, owner: int) -> Any:
         """The message of a record in flight."""
-        return self._managers[owner >> _OFFSET_BITS].message(owner & _OFFSET_MASK)
+        return self._manager(owner >> _OFFSET_BITS).message(owner & _OFFSET_MASK)
+
+    def _manager(self, place: int) -> PartitionManager:
+        manager = self._assignment.at(place).manager
+        if manager is None:
+            raise KeyError(place)
+        return manager
+
+    # Offsets
 
     def commit(self, now: float, *, force: bool = False) -> None:
         """Store the frontiers that moved, at most once per interval and one write at a time.
 
-        Raises what the last write raised: Fenced when another process owns the offsets.
+        A partition that the store refuses is halted, or claimed again if only the session
+        has ended. Raises StoreError when the store refuses everything.
         """
         if not self._commit_ended():
             return
         if not force and now < self._commit_due:
             return
         self._commit_due = now + self._policy.commit_interval_seconds
-        moved = {m.partition: m.frontier for m in self._managers if m.frontier > m.committed}
+        moved = {held.partition: manager.position for held, manager in self._moved()}
         if moved:
             self._committing = moved
             self._commit = self._store.commit(moved)
+
+    def _moved(self) -> Iterator[tuple[Held, PartitionManager]]:
+        for held in self._assignment:
+            manager = held.manager
+            if manager is None or not held.is_owned or held.is_moving:
+                continue
+            if manager.frontier > manager.committed:
+                yield held, manager
 
     def _commit_ended(self) -> bool:
         if self._commit is None:
@@ -180,54 +205,93 @@ class Reader:
         if not self._commit.done():
             return False
         ended, self._commit = self._commit, None
-        ended.result()
-        for partition, offset in self._committing.items():
-            self._manager(partition).mark_committed(offset)
+        refused = ended.result()
+        stored = {p: at for p, at in self._committing.items() if p not in refused}
+        for partition, position in stored.items():
+            manager = self._assignment[partition].manager
+            # One that has started anew since then stands where its offset was moved to.
+            if manager is not None and position.offset <= manager.frontier:
+                manager.mark_committed(position.offset)
+        if self._policy.mirror and stored:
+            self._fetcher.mirror(stored)
+        for partition, error in refused.items():
+            self._assignment.refuse(partition, error)
         return True
 
     @property
     def is_committed(self) -> bool:
-        """Whether every frontier is stored."""
-        return self._commit_ended() and all(m.frontier == m.committed for m in self._managers)
+        """Whether every frontier that may be stored is stored."""
+        return self._commit_ended() and not any(True for _ in self._moved())
 
-    def has_reached(self, ends: dict[Partition, int]) -> bool:
-        """Whether every record below these offsets is resolved."""
-        return all(self._manager(p).frontier >= end for p, end in ends.items())
+    @property
+    def has_reached_goals(self) -> bool:
+        """Whether every record below the goals is resolved, halted partitions aside."""
+        return self.is_settled and all(
+            held.halted is not None or (held.steps is None and _frontier(held) >= held.goal)
+            for held in self._assignment
+        )
 
-    def has_emitted(self, ends: dict[Partition, int]) -> bool:
-        """Whether every record below these offsets is emitted, retries aside."""
-        return all(self._manager(p).emitted_to >= end for p, end in ends.items())
+    @property
+    def has_emitted_goals(self) -> bool:
+        """Whether every record below the goals is emitted, halted partitions aside."""
+        return self.is_settled and all(
+            held.halted is not None
+            or (held.manager is not None and held.manager.emitted_to >= held.goal)
+            for held in self._assignment
+        )
 
     @property
     def is_stuck(self) -> bool:
         """Whether every partition that has records waiting has used up its window."""
-        waiting = [m for m in self._managers if m.has_waiting]
-        return bool(waiting) and all(m.is_full for m in waiting)
+        managers = [held.manager for held in self._assignment]
+        waiting = [manager for manager in managers if manager is not None and manager.has_waiting]
+        return bool(waiting) and all(manager.is_full for manager in waiting)
 
-    def statistics(self) -> Iterator[PartitionStatistics]:
-        """Where each partition stands."""
-        return (manager.statistics() for manager in self._managers)
+    def statistics(self, now: float) -> Iterator[PartitionStatistics]:
+        """Where each partition stands that was opened."""
+        for held in self._assignment:
+            if held.manager is None:
+                continue
+            start, end = self._fetcher.log_range(held.partition) or (None, None)
+            yield replace(
+                held.manager.statistics(now),
+                log_start=start,
+                log_end=end,
+                fetch_latency_seconds=self._latency.get(held.partition),
+                lost=dict(held.lost),
+                halted=None if held.halted is None else str(held.halted),
+            )
+
+    def halted(self) -> dict[Partition, str]:
+        """The partitions of which nothing more is read, and why."""
+        halted = [held for held in self._assignment if held.halted is not None]
+        return {held.partition: str(held.halted) for held in halted}
 
     def close(self) -> None:
         """Stop fetching and let go of ZooKeeper; what is not committed stays so."""
         self._fetcher.close()
+        self._catalogue.close()
         self._store.close()
 
-    def _manager(self, partition: Partition) -> PartitionManager:
-        return self._managers[self._places[partition]]
-
-    def _pause_if_full(self, partition: Partition) -> None:
-        manager = self._manager(partition)
-        if manager.has_waiting and manager.is_full and partition not in self._paused:
-            self._fetcher.pause(partition)
-            self._paused.add(partition)
-            log.info("partition_paused", partition=str(partition), frontier=manager.frontier)
+    def _pause_if_full(self, held: Held) -> None:
+        manager = held.manager
+        if manager is None or not held.is_read or held.is_paused:
+            return
+        if manager.has_waiting and manager.is_full:
+            self._fetcher.pause(held.partition)
+            held.is_paused = True
+            log.info("partition_paused", partition=str(held.partition), frontier=manager.frontier)
 
     def _resume(self) -> None:
-        for partition in [p for p in self._paused if not self._manager(p).is_full]:
-            self._fetcher.resume(partition)
-            self._paused.discard(partition)
-            log.info("partition_unpaused", partition=str(partition))
+        for held in self._assignment:
+            if held.is_paused and held.manager is not None and not held.manager.is_full:
+                self._fetcher.resume(held.partition)
+                held.is_paused = False
+                log.info("partition_unpaused", partition=str(held.partition))
+
+
+def _frontier(held: Held) -> int:
+    return -1 if held.manager is None else held.manager.frontier
 
 
 def _ascending(offsets: Owners) -> Owners:

@@ -1,7 +1,9 @@
 """Writes what is generated in `docs/`: `python -m service.reference`, in a checkout.
 
 The text between `<!-- metrics -->` and `<!-- end -->` comes from the catalogue, that after
-`<!-- tests: N -->` from the tests whose docstrings say that they hold promise N.
+`<!-- tests: N -->` from the tests whose docstrings say that they hold promise N, and that
+after `<!-- storm: N -->` from those that say so of entry N of Storm's faults, or from the
+decision that says why the entry has none.
 """
 
 import ast
@@ -15,9 +17,13 @@ from service.metrics import CATALOGUE
 ROOT = Path(__file__).resolve().parent.parent
 METRICS = Path("docs/reference/metrics.md")
 PROMISES = Path("docs/promises.md")
+STORM = Path("docs/storm.md")
+WITHOUT_TESTS = Path("docs/decisions/0016-storms-fifty-five.md")
 
 _BLOCK = re.compile(r"(<!-- ([a-z]+)(?:: (\d+))? -->\n).*?(<!-- end -->)", re.DOTALL)
-_NAMED = re.compile(r"[Pp]romises? ((?:\d+(?:, | and )?)+)")
+_NUMBERS = r"((?:\d+(?:, | and )?)+)(?!\.?\d)"
+_PROMISE = re.compile(rf"[Pp]romises? {_NUMBERS}")
+_FAULT = re.compile(rf"Storm {_NUMBERS}")  # not the version of Storm, as in 1.2.3
 
 
 def metrics_table() -> str:
@@ -32,12 +38,27 @@ def metrics_table() -> str:
 
 def promise_tests(root: Path = ROOT) -> dict[int, list[str]]:
     """For each promise the tests that hold it, as Markdown list items in order."""
+    return _tests_that_say(_PROMISE, root)
+
+
+def storm_tests(root: Path = ROOT) -> dict[int, list[str]]:
+    """For each entry of Storm's faults the tests that hold it, as Markdown list items."""
+    return _tests_that_say(_FAULT, root)
+
+
+def storm_without_tests(root: Path = ROOT) -> set[int]:
+    """The entries of Storm's faults of which a decision says why they have no test."""
+    page = (root / WITHOUT_TESTS).read_text(encoding="utf-8")
+    return {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+
+
+def _tests_that_say(what: re.Pattern[str], root: Path) -> dict[int, list[str]]:
     found: dict[int, list[str]] = defaultdict(list)
     for path in sorted((root / "tests").rglob("test_*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
                 continue
-            numbers = " ".join(_NAMED.findall(ast.get_docstring(node) or ""))
+            numbers = " ".join(what.findall(ast.get_docstring(node) or ""))
             for number in sorted({int(each) for each in re.findall(r"\d+", numbers)}):
                 place = path.relative_to(root / "tests").as_posix()
                 found[number].append(f"- `{place}`: `{node.name}`")
@@ -46,11 +67,17 @@ def promise_tests(root: Path = ROOT) -> dict[int, list[str]]:
 
 def generated(text: str, root: Path = ROOT) -> str:
     """A page with its generated parts written anew."""
-    tests = promise_tests(root)
+    promises, faults = promise_tests(root), storm_tests(root)
+    link = f"- none: [0016]({WITHOUT_TESTS.relative_to('docs').as_posix()}) says why"
+    for number in storm_without_tests(root):
+        faults[number].append(link)
 
     def block(match: re.Match[str]) -> str:
         start, kind, number, end = match.groups()
-        body = metrics_table() if kind == "metrics" else "\n".join(tests[int(number)])
+        if kind == "metrics":
+            body = metrics_table()
+        else:
+            body = "\n".join((faults if kind == "storm" else promises)[int(number)])
         return f"{start}\n{body or '- none'}\n\n{end}"
 
     return _BLOCK.sub(block, text)
@@ -58,7 +85,7 @@ def generated(text: str, root: Path = ROOT) -> str:
 
 def main() -> int:
     """Write the pages."""
-    for page in (METRICS, PROMISES):
+    for page in (METRICS, PROMISES, STORM):
         path = ROOT / page
         path.write_text(generated(path.read_text(encoding="utf-8")), encoding="utf-8")
         sys.stdout.write(f"{page}\n")

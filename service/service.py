@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from partition.chunk import Partition
-from partition.errors import KafkaError, PartitionError
+from partition.errors import PartitionError
 from service.account import Account
 from service.deadline import Deadline
 from service.garbage import rare_collections
@@ -55,11 +54,10 @@ class Service:
         try:
             parts.open()
             self._started = time.monotonic()
-            ends = parts.reader.log_ends() if until_caught_up else None
             log.info("service_started", pipeline=parts.name, until_caught_up=until_caught_up)
             try:
                 with rare_collections():
-                    caught_up = self._loop(ends)
+                    caught_up = self._loop(until_caught_up=until_caught_up)
             except Exception:
                 self._commit_resolved()
                 raise
@@ -67,7 +65,7 @@ class Service:
             self._drain(deadline)
             seconds = time.monotonic() - self._started
             self._publish(time.monotonic())
-            return self._account(seconds, ends or {}, deadline, caught_up=caught_up)
+            return self._account(seconds, caught_up=caught_up)
         except KeyboardInterrupt:  # the second Ctrl-C: whoever pressed it will not wait
             deadline = Deadline(0)
             raise
@@ -75,16 +73,16 @@ class Service:
             parts.close(deadline or Deadline(self._drain_seconds))
             log.info("service_stopped", pipeline=parts.name)
 
-    def _loop(self, ends: dict[Partition, int] | None) -> bool:
-        """Turn until stopped (False), or until all below `ends` is resolved (True)."""
+    def _loop(self, *, until_caught_up: bool) -> bool:
+        """Turn until stopped (False), or until all below the goals is resolved (True)."""
         parts = self._parts
         publish_at = 0.0
         while not self._stopping:
             flush = False
-            if ends is not None:
-                if parts.reader.has_reached(ends):
+            if until_caught_up:
+                if parts.reader.has_reached_goals:
                     return True
-                flush = parts.reader.has_emitted(ends)
+                flush = parts.reader.has_emitted_goals
             parts.pipeline.step(flush=flush)
             now = time.monotonic()
             if now >= publish_at:
@@ -129,7 +127,9 @@ class Service:
         tally = parts.pipeline.tally
         return Snapshot(
             taken_at=now,
-            partitions=tuple(parts.reader.statistics()),
+            partitions=tuple(parts.reader.statistics(now)),
+            halted={str(p): why for p, why in parts.reader.halted().items()},
+            settled=parts.reader.is_settled,
             sinks=tuple(
                 SinkStatistics(
                     sink=outlet.step.name,
@@ -156,26 +156,11 @@ class Service:
             store_available=parts.store.available,
         )
 
-    def _account(
-        self,
-        seconds: float,
-        goals: dict[Partition, int],
-        deadline: Deadline,
-        *,
-        caught_up: bool,
-    ) -> Account:
-        """The account, with the logs' ends now, or those at the start if Kafka is away."""
+    def _account(self, seconds: float, *, caught_up: bool) -> Account:
+        """The account; the logs' ends are those that the client heard of last."""
         parts = self._parts
-        snapshot = self._take(time.monotonic())
-        ends = goals
-        if not deadline.is_over:  # a broker that is away would be waited for
-            try:
-                ends = parts.reader.log_ends()
-            except KafkaError as error:
-                log.warning("log_ends_unknown", error=str(error))
-        return snapshot.account(
-            {str(partition): end for partition, end in ends.items()},
-            {str(partition): end for partition, end in goals.items()},
+        return self._take(time.monotonic()).account(
+            {str(partition): end for partition, end in parts.reader.goals().items()},
             seconds=seconds,
             table=parts.table,
             dead_letters=parts.dead_letters,

@@ -39,6 +39,8 @@ class Snapshot:
     held_back: bool = False
     kafka_available: bool = True
     store_available: bool = True
+    halted: dict[str, str] = field(default_factory=dict)  # partitions not read, and why
+    settled: bool = True  # whether every partition is open or halted
 
     @property
     def read(self) -> int:
@@ -62,7 +64,6 @@ class Snapshot:
 
     def account(
         self,
-        log_ends: dict[str, int],
         goals: dict[str, int],
         *,
         seconds: float,
@@ -84,12 +85,14 @@ class Snapshot:
                 str(part.partition): PartitionAccount(
                     committed=part.committed,
                     frontier=part.ledger.frontier,
-                    log_end=log_ends.get(str(part.partition), part.ledger.fetched_to),
+                    log_end=max(part.log_end or 0, part.ledger.fetched_to),
                     goal=goals.get(str(part.partition)),
                 )
                 for part in self.partitions
             },
             table=table,
             dead_letters=dead_letters,
+            lost=sum(sum(part.lost.values()) for part in self.partitions),
+            halted=self.halted,
             caught_up=caught_up,
         )

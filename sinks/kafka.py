@@ -5,13 +5,21 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from topology.errors import SinkFailed
-from topology.sink import DeadLetter, DeadLetterSink, Delivered, Scalar, SinkContext
+from topology.sink import (
+    DeadLetter,
+    DeadLetterSink,
+    Delivered,
+    RangeNotice,
+    Scalar,
+    SinkContext,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -43,7 +51,10 @@ class KafkaSink(DeadLetterSink):
     bytes), `.step`, `.attempts`, `.error_class` and `.failed_at_ms`. Where the original had
     such a header already (a letter that failed again), the last one is the newest. A letter
     larger than the topic allows is sent without its value and headers, with
-    `headrace.value_size` and `headrace.value_sha256` instead.
+    `headrace.value_size` and `headrace.value_sha256` instead; so is one that asks for it. A
+    notice has neither key nor value, and the headers `headrace.notice` ("range"), `.topic`,
+    `.partition`, `.first_offset`, `.resume_offset`, `.lost`, `.reason`, `.found` and
+    `.noticed_at_ms`.
 
     `properties` are librdkafka's, laid over those of the service's `[kafka]`.
     """
@@ -54,7 +65,9 @@ class KafkaSink(DeadLetterSink):
         self._properties = dict(properties or {})
         self._conf: dict[str, Scalar] = {}
         self._producer: Producer | None = None
-        self._waiting: deque[tuple[DeadLetter, int, bool]] = deque()  # (…, by reference)
+        self._waiting: deque[tuple[DeadLetter | RangeNotice, int, bool]] = (
+            deque()
+        )  # (…, by reference)
         self._untold: list[Delivered] = []
         self._pending = 0
         self._broken: str | None = None
@@ -78,11 +91,12 @@ class KafkaSink(DeadLetterSink):
                 "a broker that answers, and the topic or the right to create it, are needed"
             ) from error
 
-    def send(self, letter: DeadLetter, token: int) -> None:
+    def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
         """Take a letter. Never blocks; a letter the client has no room for waits for `poll`."""
         self._pending += 1
-        if self._waiting or not self._produce(letter, token, by_reference=False):
-            self._waiting.append((letter, token, False))
+        by_reference = isinstance(letter, DeadLetter) and letter.by_reference
+        if self._waiting or not self._produce(letter, token, by_reference=by_reference):
+            self._waiting.append((letter, token, by_reference))
 
     def poll(self) -> list[Delivered]:
         """Let the client call back, send what waited, and tell what became of letters."""
@@ -142,26 +156,16 @@ class KafkaSink(DeadLetterSink):
                 return
             self._waiting.popleft()
 
-    def _produce(self, letter: DeadLetter, token: int, *, by_reference: bool) -> bool:
+    def _produce(self, letter: DeadLetter | RangeNotice, token: int, *, by_reference: bool) -> bool:
         """Hand a letter to the client; False when it has no room for it now."""
         from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
 
         if self._producer is None or self._broken is not None:
             return False
-        record = letter.record
-        headers = _facts(letter)
-        value = record.value
-        if by_reference:
-            payload = value or b""
-            headers["headrace.value_size"] = str(len(payload)).encode()
-            headers["headrace.value_sha256"] = hashlib.sha256(payload).hexdigest().encode()
-            value = None
         try:
             self._producer.produce(
                 self.topic,
-                value=value,
-                key=record.key,
-                headers=[*(() if by_reference else record.headers), *headers.items()],
+                **_content(letter, by_reference=by_reference),
                 on_delivery=partial(self._on_delivery, letter, token, by_reference),
             )
         except BufferError:
@@ -178,7 +182,7 @@ class KafkaSink(DeadLetterSink):
 
     def _on_delivery(
         self,
-        letter: DeadLetter,
+        letter: DeadLetter | RangeNotice,
         token: int,
         by_reference: bool,
         error: "KafkaError | None",
@@ -216,6 +220,23 @@ class KafkaSink(DeadLetterSink):
         log.warning("dead_letter_broker_error", topic=self.topic, error=error.str())
 
 
+def _content(letter: DeadLetter | RangeNotice, *, by_reference: bool) -> dict[str, Any]:
+    """Value, key and headers of the message that a letter or notice becomes."""
+    if isinstance(letter, RangeNotice):
+        facts = {"notice": "range"} | asdict(letter)
+        return {"value": None, "key": None, "headers": list(_headers(facts).items())}
+    record = letter.record
+    headers = _facts(letter)
+    value = record.value
+    if by_reference:
+        payload = value or b""
+        headers["headrace.value_size"] = str(len(payload)).encode()
+        headers["headrace.value_sha256"] = hashlib.sha256(payload).hexdigest().encode()
+        value = None
+    own = () if by_reference else record.headers
+    return {"value": value, "key": record.key, "headers": [*own, *headers.items()]}
+
+
 def _facts(letter: DeadLetter) -> dict[str, bytes]:
     record = letter.record
     facts: dict[str, Any] = {
@@ -229,6 +250,10 @@ def _facts(letter: DeadLetter) -> dict[str, bytes]:
         "error_class": letter.error_class,
         "failed_at_ms": letter.failed_at_ms,
     }
+    return _headers(facts)
+
+
+def _headers(facts: Mapping[str, Any]) -> dict[str, bytes]:
     return {f"headrace.{name}": _bounded(str(fact)) for name, fact in facts.items()}
 
 

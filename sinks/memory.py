@@ -14,6 +14,7 @@ from topology.sink import (
     DeadLetterSink,
     Delivered,
     Piece,
+    RangeNotice,
     Row,
     Sink,
     SinkContext,
@@ -77,19 +78,23 @@ class DiscardSink(Sink[object]):
 
 
 class MemoryDeadLetters(DeadLetterSink):
-    """Keeps the dead letters in `letters`; each counts as durable at once."""
+    """Keeps the dead letters in `letters`, notices in `notices`; each is durable at once."""
 
     def __init__(self, name: str = "dead letters in memory") -> None:
         self.name = name
         self.letters: list[DeadLetter] = []
+        self.notices: list[RangeNotice] = []
         self._untold: list[Delivered] = []
 
     def open(self, context: SinkContext) -> None:
         """Do nothing: memory is always there."""
 
-    def send(self, letter: DeadLetter, token: int) -> None:
-        """Keep the letter."""
-        self.letters.append(letter)
+    def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
+        """Keep the letter or notice."""
+        if isinstance(letter, RangeNotice):
+            self.notices.append(letter)
+        else:
+            self.letters.append(letter)
         self._untold.append(Delivered(token, None))
 
     def poll(self) -> list[Delivered]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,12 +51,19 @@ class AsyncRunner:
 
     `submit` is called by the owner thread and returns at once; `on_answers` is called
     on the event loop's thread and must only hand over (a queue's put). A call that
-    outlives its step's `timeout_seconds` is cancelled and fails with TimeoutError.
+    outlives its step's `timeout_seconds`, or without one the runner's own, is cancelled
+    and fails with TimeoutError. Without either, a call that never ends keeps its worker.
     """
 
-    def __init__(self, steps: list[BoltStep], on_answers: Callable[[Answers], None]) -> None:
+    def __init__(
+        self,
+        steps: list[BoltStep],
+        on_answers: Callable[[Answers], None],
+        timeout_seconds: float | None = None,
+    ) -> None:
         self._steps = steps
         self._on_answers = on_answers
+        self._timeout_seconds = timeout_seconds
         self._lanes: dict[str, _Lane] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -83,9 +90,10 @@ class AsyncRunner:
         """Values that wait for a free worker of the step."""
         return len(self._lanes[step.name].waiting)
 
-    def waiting_trees(self) -> list[int]:
-        """The trees of the values that wait: slow, but not lost."""
-        return [tree for lane in self._lanes.values() for _value, tree, _edge in list(lane.waiting)]
+    def waiting(self) -> Iterator[tuple[BoltStep, list[int]]]:
+        """The trees of the values that wait for each step: slow, but not lost."""
+        for lane in self._lanes.values():
+            yield lane.step, [tree for _value, tree, _edge in list(lane.waiting)]
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Cancel what still runs and end the thread."""
@@ -121,6 +129,8 @@ class AsyncRunner:
     async def _work(self, lane: _Lane) -> None:
         process = target_of(lane.step.bolt)
         timeout = lane.step.timeout_seconds
+        if timeout is None:
+            timeout = self._timeout_seconds
         while True:
             while not lane.waiting:
                 lane.wake.clear()

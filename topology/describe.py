@@ -9,7 +9,7 @@ def as_text(topology: Topology) -> str:
     """The topology as an indented tree."""
     lines = [f"topology {topology.name}"]
     for source in topology.sources:
-        lines.append(f"  source {source.topic}")
+        lines.append(f"  source {source.label}")
         for child in source.children:
             _indent(child, 2, lines)
     letters = topology.dead_letters.sink
@@ -23,7 +23,7 @@ def as_mermaid(topology: Topology) -> str:
     lines = ["flowchart LR"]
     for number, source in enumerate(topology.sources):
         node = f"s{number}"
-        lines.append(f'  {node}[("{_quoted(source.topic)}")]')
+        lines.append(f'  {node}[("{_quoted(source.label)}")]')
         ids[id(source)] = node
     for number, step in enumerate(topology.steps()):
         node = ids[id(step)] = f"n{number}"
@@ -50,7 +50,7 @@ def as_facts(topology: Topology) -> dict[str, Any]:
     return {
         "name": topology.name,
         "sources": [
-            {"topic": source.topic, "to": [child.name for child in source.children]}
+            {"topic": source.label, "to": [child.name for child in source.children]}
             for source in topology.sources
         ],
         "steps": [_facts(step) for step in topology.steps()],

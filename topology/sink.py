@@ -85,11 +85,26 @@ class DeadLetter:
     error_class: str
     step: str
     failed_at_ms: int
+    by_reference: bool = False  # without its payload: that was too large to be wanted
+
+
+@dataclass(frozen=True, slots=True)
+class RangeNotice:
+    """Offsets of a partition that were skipped, and why: told where the dead letters go."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    resume_offset: int  # where reading went on
+    lost: int  # records, as far as it is known
+    reason: str
+    found: str
+    noticed_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The broker's word on one dead letter: durable, or not (`error`)."""
+    """The broker's word on one dead letter or notice: durable, or not (`error`)."""
 
     token: int
     error: str | None
@@ -105,8 +120,8 @@ class DeadLetterSink(ABC):
         """Touch the world. Raises SinkFailed when the place cannot be used."""
 
     @abstractmethod
-    def send(self, letter: DeadLetter, token: int) -> None:
-        """Take a letter; `poll` later says under `token` whether it is durable."""
+    def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
+        """Take a letter or notice; `poll` later says under `token` whether it is durable."""
 
     @abstractmethod
     def poll(self) -> list[Delivered]:

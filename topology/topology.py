@@ -1,5 +1,6 @@
 """A topology: what is read, which bolts it passes, where the rows go. A value, not a registry."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
@@ -52,10 +53,15 @@ class SinkStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A topic to read."""
+    """A topic to read, or every topic whose whole name matches a pattern."""
 
-    topic: str
+    topic: str | re.Pattern[str]
     children: list[BoltStep | SinkStep] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """The topic's name, or the pattern between slashes."""
+        return self.topic if isinstance(self.topic, str) else f"/{self.topic.pattern}/"
 
 
 class DeadLetters:
@@ -160,14 +166,28 @@ class Topology:
         self.dead_letters = DeadLetters()
         self._names: set[str] = set()
 
-    def source(self, topic: str) -> Stream[Record]:
-        """Read a topic."""
-        if any(source.topic == topic for source in self.sources):
-            message = f"topic '{topic}' is read twice; use its stream twice instead"
-            raise InvalidTopology(message)
+    def source(self, topic: str | re.Pattern[str]) -> Stream[Record]:
+        """Read a topic, or, given a compiled pattern, every topic whose whole name matches it.
+
+        Topics that come later are read too, from their beginning. A topic that is named by
+        itself does not belong to a pattern as well. Raises InvalidTopology.
+        """
         source = Source(topic)
+        if any(other.label == source.label for other in self.sources):
+            message = f"topic '{source.label}' is read twice; use its stream twice instead"
+            raise InvalidTopology(message)
         self.sources.append(source)
         return Stream(self, source.children)
+
+    def source_of(self, topic: str) -> Source:
+        """The source a topic belongs to. Raises KeyError."""
+        for source in self.sources:
+            if source.topic == topic:
+                return source
+        for source in self.sources:
+            if isinstance(source.topic, re.Pattern) and source.topic.fullmatch(topic):
+                return source
+        raise KeyError(topic)
 
     def claim(self, name: str) -> str:
         """Reserve a step's name; the second and later of one name get a number."""
@@ -193,7 +213,7 @@ class Topology:
             raise InvalidTopology(f"topology '{self.name}' reads nothing; call source(topic)")
         for source in self.sources:
             if not source.children:
-                raise InvalidTopology(f"topic '{source.topic}' leads nowhere; add a bolt or a sink")
+                raise InvalidTopology(f"topic '{source.label}' leads nowhere; add a bolt or a sink")
         if self.dead_letters.sink is None:
             message = f"topology '{self.name}' has no dead letters; call dead_letters.into(sink)"
             raise InvalidTopology(message)

@@ -5,7 +5,7 @@ The imports inside the functions keep `headrace --help` quick.
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -57,6 +57,14 @@ def _show_version(wanted: bool) -> None:
 
         sys.stdout.write(f"headrace {version('headrace')}\n")
         raise typer.Exit
+
+
+def _checked_path(path: str) -> str:
+    names = path.rstrip("/").split("/")
+    if len(names) == 1 or names[0] or any(each in ("", ".", "..") for each in names[1:]):
+        message = f"'{path}': a ZooKeeper path such as /kafka-spouts/word-count is needed"
+        raise typer.BadParameter(message)
+    return path.rstrip("/")
 
 
 @app.callback()
@@ -138,6 +146,74 @@ def offsets_show(target: Target, config: ConfigPath = None, *, as_json: Json = F
     from service.cli import commands  # noqa: PLC0415 - see above
 
     commands.offsets_show(target, config, as_json=as_json)
+
+
+@offsets_app.command("import-storm")
+def offsets_import_storm(
+    target: Target,
+    layout: Annotated[
+        Literal["core", "trident", "trident-client"],
+        typer.Option(
+            "--from",
+            help="Who wrote the offsets: core and trident of storm-kafka, "
+            "trident-client of storm-kafka-client.",
+        ),
+    ],
+    path: Annotated[
+        str,
+        typer.Option(
+            "--path",
+            metavar="PATH",
+            help="<zkRoot>/<id> of a core spout; "
+            "<transactional.zookeeper.root>/<the stream's txid> of Trident.",
+            callback=_checked_path,
+        ),
+    ],
+    config: ConfigPath = None,
+    *,
+    topic: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this topic of the topology.")
+    ] = None,
+    storm_zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOSTS",
+            help="Storm's ZooKeeper, if it is another one than the configuration's.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and show everything; write nothing.")
+    ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Import the others when partitions are refused.")
+    ] = False,
+    allow_loss: Annotated[
+        bool,
+        typer.Option("--allow-loss", help="Import offsets below the log's start as they stand."),
+    ] = False,
+    watch_seconds: Annotated[
+        float,
+        typer.Option(min=0, metavar="N", help="How long to watch whether Storm still commits."),
+    ] = 3.0,
+    as_json: Json = False,
+) -> None:
+    """Take over the offsets of a Storm topology that is deactivated.
+
+    Storm's nodes stay as they are. If one partition is refused nothing is written.
+    """
+    from service.cli import import_storm  # noqa: PLC0415 - see above
+
+    order = import_storm.Order(
+        layout=layout,
+        path=path,
+        storm_hosts=storm_zookeeper,
+        topic=topic,
+        dry_run=dry_run,
+        partial=partial,
+        allow_loss=allow_loss,
+        watch_seconds=watch_seconds,
+    )
+    import_storm.import_storm(target, config, order, as_json=as_json)
 
 
 @dev_app.command("up")

@@ -8,6 +8,7 @@ from typing import Any
 
 from partition.errors import KafkaUnavailable, PartitionError, TopicMissing
 from service.cli.lines import describe
+from service.cli.topics import topics_of
 from service.config import Config
 from service.parts import Parts, wire
 from topology.topology import Topology
@@ -52,7 +53,7 @@ class _Checks:
     """The groups of dependencies. Each group has a thread, since each may wait for long."""
 
     def __init__(self, topology: Topology, parts: Parts) -> None:
-        self._topics = [source.topic for source in topology.sources]
+        self._sources = topology.sources
         self._parts = parts
 
     def run(self) -> Iterator[Check]:
@@ -78,7 +79,7 @@ class _Checks:
     def close(self) -> list[Check]:
         """Let go of everything."""
         parts = self._parts
-        parts.fetcher.close()
+        parts.catalogue.close()
         parts.store.close()
         parts.dead_letter_sink.close()
         for step in parts.sinks:
@@ -88,30 +89,39 @@ class _Checks:
         return []
 
     def _kafka(self) -> list[Check]:
-        fetcher = self._parts.fetcher
+        catalogue = self._parts.catalogue
         brokers = str(self._parts.config.kafka["bootstrap.servers"])
         try:
-            fetcher.open()
+            catalogue.open()
         except PartitionError as error:
             return [Check("kafka", ok=False, detail=f"{brokers}: {describe(error)}")]
         topics: list[Check] = []
-        for topic in self._topics:
+        for source in self._sources:
             try:
-                count = len(fetcher.partitions(topic))
+                found = topics_of(source, catalogue)
             except TopicMissing as error:
                 topics.append(Check("topic", ok=False, detail=describe(error)))
             except KafkaUnavailable as error:
                 return [
                     Check("kafka", ok=False, detail=f"{brokers}: no answer: {error.reason}"),
                     *(
-                        Check("topic", ok=False, detail=f"{name}: not known while Kafka is away")
-                        for name in self._topics
+                        Check(
+                            "topic", ok=False, detail=f"{each.label}: not known while Kafka is away"
+                        )
+                        for each in self._sources
                     ),
                 ]
             except PartitionError as error:
-                topics.append(Check("topic", ok=False, detail=f"{topic}: {describe(error)}"))
+                detail = f"{source.label}: {describe(error)}"
+                topics.append(Check("topic", ok=False, detail=detail))
             else:
-                topics.append(Check("topic", ok=True, detail=f"{topic}: {count} partitions"))
+                topics += [
+                    Check("topic", ok=True, detail=f"{t.name}: {len(t.partitions)} partitions")
+                    for t in found
+                ]
+                if not found:
+                    detail = f"{source.label}: no topic matches it yet"
+                    topics.append(Check("topic", ok=True, detail=detail))
         return [Check("kafka", ok=True, detail=brokers), *topics]
 
     def _zookeeper(self) -> list[Check]:

@@ -74,7 +74,8 @@ def _run_embedded(
     started = False
     try:
         with embedded(state_dir, progress.jars) as servers:
-            servers.ensure_topics(source.topic for source in topology.sources)
+            names = [source.topic for source in topology.sources]
+            servers.ensure_topics(name for name in names if isinstance(name, str))
             settings = load(config, servers.overrides)
             started = True
             return run_pipeline(

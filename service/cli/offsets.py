@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from partition.chunk import Partition
+from service.cli.topics import ASK_SECONDS, partitions_of
 from service.config import Config, HttpConfig
 from service.parts import wire
 from topology.topology import Topology
@@ -24,6 +25,7 @@ class OffsetRow:
 
     partition: str
     committed: int | None  # None: nothing is stored
+    epoch: int | None  # how often the partition changed hands
     frontier: int | None  # None: no running service answered
     log_start: int
     log_end: int
@@ -46,23 +48,23 @@ def read_offsets(topology: Topology, config: Config) -> list[OffsetRow]:
     frontiers = live_frontiers(config.http)
     rows: list[OffsetRow] = []
     try:
-        parts.fetcher.open()
+        parts.catalogue.open()
         parts.store.open()
-        for source in topology.sources:
-            for partition in parts.fetcher.partitions(source.topic):
-                stored = parts.store.load(partition)
-                start, end = parts.fetcher.log_range(partition)
-                rows.append(
-                    OffsetRow(
-                        partition=str(partition),
-                        committed=stored.offset if stored is not None else None,
-                        frontier=frontiers.get(partition),
-                        log_start=start,
-                        log_end=end,
-                    )
+        for partition in partitions_of(topology, parts.catalogue):
+            stored = parts.store.load(partition)
+            found = parts.catalogue.log(partition).result(ASK_SECONDS)
+            rows.append(
+                OffsetRow(
+                    partition=str(partition),
+                    committed=stored.offset if stored is not None else None,
+                    epoch=stored.epoch if stored is not None else None,
+                    frontier=frontiers.get(partition),
+                    log_start=found.start,
+                    log_end=found.end,
                 )
+            )
     finally:
-        parts.fetcher.close()
+        parts.catalogue.close()
         parts.store.close()
     return rows
 
@@ -96,10 +98,12 @@ def show_offsets(console: Console, rows: list[OffsetRow]) -> None:
     """Print the rows as a table."""
     table = Table()
     table.add_column("partition")
-    for name in ("committed", "frontier", "log end", "lag"):
+    for name in ("committed", "frontier", "log start", "log end", "lag", "epoch"):
         table.add_column(name, justify="right")
     for row in rows:
-        cells = (row.committed, row.frontier, row.log_end, row.lag)
+        cells = (
+            row.committed, row.frontier, row.log_start, row.log_end, row.lag, row.epoch,
+        )  # fmt: skip
         table.add_row(
             escape(row.partition), *("-" if cell is None else f"{cell:,}" for cell in cells)
         )

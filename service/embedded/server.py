@@ -151,8 +151,11 @@ class EmbeddedServer(ABC):
         process.wait()
 
     def freeze(self) -> None:
-        """Stop the server's clock (SIGSTOP): connections stay, nothing answers."""
-        self._running().send_signal(signal.SIGSTOP)
+        """Stop the server's clock (SIGSTOP): connections stay, nothing answers from now on."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        # Not reaped: if it has ended instead, `close` is to find that.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """Let a frozen server go on (SIGCONT)."""

@@ -1,7 +1,7 @@
 """ZooKeeper's server, which PySpark's own jars contain, as a child process."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,8 +16,12 @@ _JARS = (
     "zookeeper-jute",
     "netty-common",
     "netty-buffer",
+    "netty-codec-base",
     "netty-handler",
+    "netty-resolver",
     "netty-transport",
+    "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common",
     "slf4j-api",
     "log4j-api",
     "log4j-core",
@@ -31,8 +35,9 @@ _JARS = (
 class EmbeddedZooKeeper(EmbeddedServer):
     """A standalone ZooKeeper in `state_dir`; heap in MiB.
 
-    `properties` go into its configuration file, over the values below. A session may ask
-    for a time-out from 1 to 60 seconds. Writes are forced to disk, as in production.
+    `properties` go into its configuration file, over the values below; `flags` to its JVM
+    (a JAAS file, say). A session may ask for a time-out from 1 to 60 seconds. Writes are
+    forced to disk, as in production.
     """
 
     name = "zookeeper"
@@ -43,10 +48,12 @@ class EmbeddedZooKeeper(EmbeddedServer):
         port: int | None = None,
         *,
         properties: Mapping[str, str] = _NOTHING,
+        flags: Sequence[str] = (),
         heap_mb: int = 128,
     ) -> None:
         super().__init__(state_dir, port)
         self._properties = dict(properties)
+        self._flags = tuple(flags)
         self._heap_mb = heap_mb
 
     @property
@@ -86,6 +93,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
                 *self.jvm_flags(),
                 "-XX:TieredStopAtLevel=1",  # up sooner; one server's traffic is small
                 "-Dzookeeper.preAllocSize=1024",  # KiB per log file, not the usual 64 MiB
+                *self._flags,
             ),
             arguments=[str(self._config_path)],
         )

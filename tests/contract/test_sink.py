@@ -136,7 +136,7 @@ Opened = Callable[..., Sink[Any]]
 
 
 def test_rows_are_durable_when_write_returns(house: House, opened: Opened) -> None:
-    """Promise 3: a record is complete only when each of its rows is durable in the sink."""
+    """Promise 3, Storm 17: a record is complete only when its rows are durable in the sink."""
     sink = opened()
     sink.write(batch([flight(1), flight(2)], [flight(3)]))
     assert sorted(house.rows(), key=lambda row: row["number"]) == [flight(1), flight(2), flight(3)]

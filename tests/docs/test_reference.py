@@ -11,11 +11,18 @@ import typer.main
 import headrace
 import headrace.sinks
 import headrace.testing
-from partition.kafka_properties import DEFAULTS, FORCED
+from partition.kafka.properties import DEFAULTS, FORCED
 from service.cli.app import app
 from service.config import OTHER_VARIABLES, Config, Section
 from service.metrics import CATALOGUE
-from service.reference import METRICS, generated
+from service.reference import (
+    METRICS,
+    PROMISES,
+    STORM,
+    generated,
+    storm_tests,
+    storm_without_tests,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("headrace", "service", "transactions", "sinks", "topology", "partition", "acker")
@@ -60,6 +67,7 @@ def test_the_configuration_page_names_every_key_with_its_default():
     for place, default in keys.items():
         if isinstance(default, bool | int | float | str):
             shown = f'"{default}"' if isinstance(default, str) else str(default)
+            shown = shown.lower() if isinstance(default, bool) else shown
             assert documented[place] == shown, place
         else:  # absent, required or empty: said in words
             assert re.fullmatch(r"[a-z' ]+", documented[place]), place
@@ -86,7 +94,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 def test_the_command_line_page_names_every_command_and_option():
     page = read("docs/reference/command-line.md")
-    parts = dict(re.findall(r"^## `(headrace[a-z ]+?)(?: MODULE:TOPOLOGY)?`\n(.*?)(?=^## )", page,
+    parts = dict(re.findall(r"^## `(headrace[a-z -]+?)(?: MODULE:TOPOLOGY)?`\n(.*?)(?=^## )", page,
                             re.DOTALL | re.MULTILINE))  # fmt: skip
     found = {name: set(options) - {"--help"} for name, options in commands()}
     documented = {
@@ -127,8 +135,9 @@ def test_the_python_page_names_everything_public(surface):
     assert missing == []
 
 
-def test_every_test_named_in_the_promises_exists():
-    named = re.findall(r"^- `([\w/]+\.py)`: `(test_\w+)`$", read("docs/promises.md"), re.MULTILINE)
+@pytest.mark.parametrize("page", [PROMISES, STORM], ids=lambda page: page.stem)
+def test_every_test_named_on_a_page_exists(page):
+    named = re.findall(r"^- `([\w/]+\.py)`: `(test_\w+)`$", read(page), re.MULTILINE)
     assert named
     missing = [
         f"{path}: {name}"
@@ -141,6 +150,38 @@ def test_every_test_named_in_the_promises_exists():
 def test_the_promises_are_numbered_as_in_the_tests():
     numbers = [int(n) for n in re.findall(r"^## (\d+)\. ", read("docs/promises.md"), re.MULTILINE)]
     assert numbers == list(range(1, 17))
+
+
+def test_each_of_storms_faults_has_a_test_or_a_decision_says_why_not():
+    tests, decided = set(storm_tests()), storm_without_tests()
+    assert tests | decided == set(range(1, 56))
+    assert tests & decided == set(), "an entry with a test needs no row in decision 0016"
+
+
+def test_storms_faults_are_all_on_their_page():
+    page = read(STORM)
+    numbers = [int(n) for n in re.findall(r"^### (\d+)\. ", page, re.MULTILINE)]
+    assert numbers == list(range(1, 56))
+    assert [int(n) for n in re.findall(r"<!-- storm: (\d+) -->", page)] == numbers
+    assert "- none\n" not in page, "run `python -m service.reference`"
+
+
+@pytest.mark.parametrize(
+    ("docstring", "numbers"),
+    [
+        ("Storm 8 and 13: no default.", {8, 13}),
+        ("Promise 5, Storm 46: no ghost.", {46}),
+        ("Storm 1, Storm 2.", {1, 2}),
+        ("Storm's delay; Storm 1.2.3 did so, and Storm 0.9 too.", set()),
+    ],
+)
+def test_a_fault_is_named_by_its_number_and_a_version_of_storm_names_none(
+    docstring, numbers, tmp_path
+):
+    (tmp_path / "tests").mkdir()
+    text = f'def test_it():\n    """{docstring}"""\n'
+    (tmp_path / "tests" / "test_it.py").write_text(text, encoding="utf-8")
+    assert set(storm_tests(tmp_path)) == numbers
 
 
 def test_the_architecture_page_names_every_module():

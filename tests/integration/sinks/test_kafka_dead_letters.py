@@ -3,6 +3,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from service.embedded.kafka import EmbeddedKafka
 from sinks import KafkaSink
 from topology.errors import SinkFailed
 from topology.record import Record
-from topology.sink import DeadLetter, SinkContext
+from topology.sink import DeadLetter, RangeNotice, SinkContext
 
 pytestmark = pytest.mark.integration
 
@@ -105,7 +106,7 @@ Opened = Callable[..., KafkaSink]
 def test_a_letter_has_the_original_bytes_and_says_what_happened(
     kafka: EmbeddedKafka, opened: Opened, name: str
 ) -> None:
-    """Promise 3: a dead letter counts once the broker has acknowledged it."""
+    """Promise 3, Storm 16: a dead letter counts once the broker has acknowledged it."""
     sink = opened(name)
     sink.send(letter(), 7)
     sink.send(letter(None, reason="é\ud800" + "x" * 5000), 8)
@@ -207,3 +208,41 @@ def test_opening_twice_at_once_creates_the_topic_once(
     sink = opened(name)
     sink.send(letter(), 1)
     assert told(sink, 1) == {1: None}
+
+
+def test_a_notice_says_which_range_was_skipped(
+    kafka: EmbeddedKafka, opened: Opened, name: str
+) -> None:
+    """Promise 12: what the source lost is told where the dead letters go."""
+    sink = opened(name)
+    notice = RangeNotice("flights", 3, 40, 90, 50, "expired", "and the log holds 90 to 120", 7)
+    sink.send(notice, 5)
+    assert told(sink, 1) == {5: None}
+    (message,) = read(kafka.address, name, 1)
+    assert (message.key(), message.value()) == (None, None)
+    headers = {key: (value or b"").decode() for key, value in message.headers() or []}
+    assert headers == {
+        "headrace.notice": "range",
+        "headrace.topic": "flights",
+        "headrace.partition": "3",
+        "headrace.first_offset": "40",
+        "headrace.resume_offset": "90",
+        "headrace.lost": "50",
+        "headrace.reason": "expired",
+        "headrace.found": "and the log holds 90 to 120",
+        "headrace.noticed_at_ms": "7",
+    }
+
+
+def test_a_letter_that_asks_for_it_goes_without_its_payload(
+    kafka: EmbeddedKafka, opened: Opened, name: str
+) -> None:
+    sink = opened(name)
+    sink.send(replace(letter(b"x" * 1000), by_reference=True), 5)
+    assert told(sink, 1) == {5: None}
+    (message,) = read(kafka.address, name, 1)
+    headers = dict(message.headers() or [])
+    assert message.value() is None
+    assert message.key() == b"AA"
+    assert headers["headrace.value_size"] == b"1000"
+    assert headers["headrace.offset"] == b"42"

@@ -48,7 +48,7 @@ def test_acks_out_of_order_move_the_frontier_only_past_the_lowest_pending():
 
 
 def test_gaps_between_offsets_never_block_the_frontier():
-    """Promise 11: compaction and transaction markers leave gaps of any size."""
+    """Promise 11, Storm 20: compaction and transaction markers leave gaps of any size."""
     ledger = emitted_ledger(10, 1_000_000, 1_000_007)
     ledger.resolve(offsets(10))
     assert ledger.frontier == 1_000_000
@@ -103,13 +103,14 @@ def test_an_ack_of_a_record_that_was_not_emitted_is_ignored():
 
 
 def test_offsets_fetched_twice_are_refused():
+    """Storm 32: what was passed cannot come in again from a fetch."""
     ledger = emitted_ledger(0, 1)
     with pytest.raises(ValueError, match="fetched again"):
         ledger.fetched(offsets(1, 2))
 
 
 def test_the_window_counts_resolved_records_behind_a_stuck_one():
-    """Promise 10: a stuck record stops its partition at the window's end."""
+    """Promise 10, Storm 47: a stuck record stops its partition at the window's end."""
     ledger = emitted_ledger(*range(100))
     ledger.resolve(offsets(*range(1, 100)))
     assert ledger.window == 100

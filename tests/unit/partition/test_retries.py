@@ -73,7 +73,7 @@ def test_counts_below_the_frontier_are_forgotten():
     st.floats(0, 1),
 )
 def test_a_delay_never_overflows_nor_passes_the_longest(failures, first, factor, longest, jitter):
-    """Storm's delay wrapped to 0 after 58 failures; ours saturates (promise 13)."""
+    """Promise 13; Storm 49: its delay wrapped to 0 after 58 failures, ours saturates."""
     policy = RetryPolicy(10, first, factor, longest, jitter)
     delay = policy.delay_seconds(failures, random.Random(failures))
     assert 0 <= delay <= longest

@@ -10,7 +10,8 @@ from service.account import Account, PartitionAccount, Tally
 SUNK, LETTERED = 1, 2
 
 CLOSED = Account(
-    read=10, sunk=6, rows=12, filtered=3, retried=2, dead_lettered=1, unresolved=0, seconds=2.0,
+    read=10, sunk=6, rows=12, filtered=3, retried=2, dead_lettered=1, unresolved=0, lost=0,
+    seconds=2.0, halted={},
     partitions={"t-0": PartitionAccount(7, 7, 7), "t-1": PartitionAccount(5, 5, 5)},
     table="/warehouse/t", dead_letters="t.dead", caught_up=True,
 )  # fmt: skip
@@ -69,3 +70,9 @@ def test_records_that_came_after_a_finite_runs_goal_keep_nothing_open():
     account = replace(CLOSED, partitions={"t-0": PartitionAccount(5, 5, 9, goal=5)})
     assert account.gaps() == []
     assert account.partitions["t-0"].lag == 4
+
+
+def test_a_halted_partition_keeps_the_account_open_and_says_why():
+    account = replace(CLOSED, halted={"t[1]": "it has a corrupt record"})
+    assert account.losses() == []
+    assert account.gaps() == ["t[1] is halted: it has a corrupt record"]

@@ -85,7 +85,15 @@ def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
 
 
 @pytest.mark.parametrize(
-    "command", [["run"], ["check"], ["graph"], ["offsets", "show"], ["dev", "up"]]
+    "command",
+    [
+        ["run"],
+        ["check"],
+        ["graph"],
+        ["offsets", "show"],
+        ["offsets", "import-storm"],
+        ["dev", "up"],
+    ],
 )
 def test_every_command_that_prints_facts_has_json_and_help(command, headrace):
     code, out, _ = headrace(*command, "--help")
@@ -119,6 +127,14 @@ def test_the_version_is_the_package_s(headrace):
         ["check", "flow:empty"],
         ["graph", "flow:empty"],
         ["offsets", "show", "flow:empty"],
+        ["offsets", "import-storm", "flow:topology", "--from", "core"],
+        ["offsets", "import-storm", "flow:topology", "--path", "/s"],
+        ["offsets", "import-storm", "flow:topology", "--from", "kafka", "--path", "/s"],
+        ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "s"],
+        ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "/"],
+        ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "/s//t"],
+        ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "/s", "--topic=x"],
+        ["offsets", "import-storm", "flow:empty", "--from", "core", "--path", "/s"],
         ["run", "unfit:topology"],
     ],
 )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from partition.catalogue import AtOffset, AtTimestamp
 from service.config import Config, load
 from service.errors import EXIT_CONFIG, BadConfig
 
@@ -40,7 +41,7 @@ def test_a_file_with_the_two_addresses_is_enough(write):
     assert config.zookeeper.hosts == "one:2181"
     assert config.http.port is None
     assert config.retries.policy().limit == 5
-    assert config.window().max_pending == config.pipeline.max_pending
+    assert config.assignment().window.max_pending == config.pipeline.max_pending
 
 
 def test_dotted_and_quoted_property_names_are_the_same(write):
@@ -68,6 +69,26 @@ def test_variables_stand_above_the_file_and_overrides_above_both(write, monkeypa
     assert config.zookeeper.hosts == "3"
     assert config.zookeeper.root == "/mine"
     assert config.retries.limit == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "start_from"),
+    [
+        ("'latest'", "latest"),
+        ("{ timestamp_ms = 1700000000000 }", AtTimestamp(1_700_000_000_000)),
+        ("{ offset = 0 }", AtOffset(0)),
+    ],
+)
+def test_where_to_start_from_is_a_word_a_time_stamp_or_an_offset(write, text, start_from):
+    config = load(write(f"[pipeline]\nstart_from = {text}\n{GOOD}"))
+    assert config.assignment().start.start_from == start_from
+
+
+@pytest.mark.parametrize("text", ["'middle'", "{ offset = -1 }", "{ ofset = 1 }", "7"])
+def test_a_wrong_place_to_start_from_is_told_with_what_is_allowed(write, text):
+    told = str(fault(write(f"[pipeline]\nstart_from = {text}\n{GOOD}")))
+    assert "pipeline.start_from" in told
+    assert "earliest" in told or "offset" in told
 
 
 def test_overrides_alone_are_enough():
@@ -180,6 +201,86 @@ def test_the_secrets_are_known_by_the_names_of_their_keys(write):
         )
     )
     assert config.secrets() == [CANARY, "hush-hush"]
+
+
+@pytest.mark.parametrize("hosts", ["one", "a-b.c_d:1,[::1]:2181", "10.0.0.1:2181,b/x/y.z"])
+def test_zookeepers_hosts_may_end_in_a_path_to_live_under(hosts, write):
+    assert load(write(GOOD.replace("one:2181", hosts))).zookeeper.hosts == hosts
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        *("", ",", "a:", "a:0", "a:65536", "a:b", "a,", "a, b", "zk://a:1"),
+        *("a/", "a//b", "a/../b", "a:1/x,b:1/x", "::1", "/x"),
+    ],
+)
+def test_other_forms_of_zookeepers_hosts_are_faults(hosts, write):
+    error = fault(write(GOOD.replace("one:2181", hosts)))
+    assert error.key == "zookeeper.hosts"
+    assert "host:port,host:port, and once, at the end" in error.allowed
+
+
+def test_credentials_in_zookeepers_hosts_are_refused_and_hidden(write):
+    error = fault(write(GOOD.replace("one:2181", f"orders:{CANARY}@one:2181")))
+    assert error.found == "'***@one:2181'"
+
+
+SIGNED_IN = GOOD + "username = 'orders'\n" + f"password = '{CANARY}'\n"
+
+
+@pytest.mark.parametrize("auth", ["digest", "sasl"])
+def test_who_signs_in_to_zookeeper_keeps_the_nodes_to_himself(auth, write):
+    config = load(write(SIGNED_IN + f"auth = '{auth}'\n"))
+    security = config.zookeeper.security()
+    assert (security.auth, security.username, security.password) == (auth, "orders", CANARY)
+    assert security.acl == "creator"
+    assert load(write(SIGNED_IN + f"auth='{auth}'\nacl='open'")).zookeeper.security().acl == "open"
+    assert load(write(GOOD)).zookeeper.security().acl == "open"
+
+
+def test_zookeepers_password_is_known_as_a_secret_and_shown_nowhere(write, monkeypatch):
+    monkeypatch.setenv("HEADRACE_ZOOKEEPER__PASSWORD", CANARY)
+    config = load(write(GOOD + "auth = 'digest'\nusername = 'orders'\n"))
+    assert config.secrets() == [CANARY]
+    assert config.zookeeper.security().password == CANARY
+    for text in (repr(config), str(config.zookeeper), config.model_dump_json(), repr(vars(config))):
+        assert CANARY not in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "found", "allowed"),
+    [
+        ("auth = 'kerberos'", "auth", "'kerberos'", "'none', 'digest' or 'sasl'"),
+        ("auth = 'digest'", "username", "nothing", "not empty"),
+        ("auth = 'sasl'\nusername = ''", "username", "''", "not empty"),
+        ("auth = 'digest'\nusername = 'a:b'", "username", "'a:b'", "without ':'"),
+        ("auth = 'digest'\nusername = 'a'", "password", "nothing", "not empty"),
+        ("auth = 'sasl'\nusername = 'a'\npassword = ''", "password", "a hidden", "not empty"),
+        (f"auth = 'sasl'\nusername = 'a'\npassword = ['{CANARY}']", "password", "a hid", "string"),
+        ("username = 'orders'", "username", "'orders'", 'nothing while auth = "none"'),
+        (f"password = '{CANARY}'", "password", "a hidden", 'nothing while auth = "none"'),
+        ("acl = 'creator'", "acl", "'creator'", 'only with auth = "digest" or "sasl"'),
+        ("acl = 'all'", "acl", "'all'", "'open' or 'creator'"),
+        ("tls_ca = 'ca.pem'", "tls_ca", "ca.pem", "nothing while tls = false"),
+        ("tls_cert = 'c.pem'", "tls_cert", "c.pem", "nothing while tls = false"),
+        ("tls_key = 'k.pem'", "tls_key", "k.pem", "nothing while tls = false"),
+        ("tls = true\ntls_ca = 'none.pem'", "tls_ca", "none.pem", "PEM file with the certificates"),
+        ("tls = true\ntls_ca = '.'", "tls_ca", "'.'", "PEM file with the certificates"),
+        ("tls = true\ntls_cert = 'none.pem'", "tls_cert", "none.pem", "no such file"),
+        ("tls = true\ntls_key = 'none.pem'", "tls_key", "none.pem", "while tls_cert is absent"),
+        (f"tls = true\ntls_cert = '{__file__}'", "tls_key", "nothing", "private key of tls_cert"),
+        (f"tls = true\ntls_ca = '{__file__}'", "tls_ca", "test_config.py", "no certificate"),
+        ("keytab = 'x'", "keytab", "an unknown key", "auth, username, password"),
+    ],
+)
+def test_a_fault_of_zookeepers_credentials_stands_at_its_key(keys, key, found, allowed, write):
+    error = fault(write(GOOD + keys + "\n"))
+    assert error.key == f"zookeeper.{key}"
+    assert found in error.found
+    assert allowed in error.allowed
+    assert CANARY not in str(error)
+    assert CANARY not in repr(error.__cause__)
 
 
 def test_the_configuration_is_frozen(write):

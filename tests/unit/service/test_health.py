@@ -25,7 +25,7 @@ def snapshot() -> Snapshot:
         test.send(b"1")
         return Snapshot(
             taken_at=100.0,
-            partitions=tuple(test._reader.statistics()),
+            partitions=tuple(test._reader.statistics(0.0)),
             sinks=(SinkStatistics("discard", 1, 0, 0, 1, 0.0, 0, None, None),),
             acker=test._pipeline.acker.statistics(),
             sunk=1,

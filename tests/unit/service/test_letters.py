@@ -8,7 +8,16 @@ import pytest
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink
 from partition.chunk import Partition
-from partition.memory import MemoryFetcher, MemoryLog, MemoryMessage, MemoryNodes, MemoryStore
+from partition.loss import Loss
+from partition.memory import (
+    MemoryCatalogue,
+    MemoryFetcher,
+    MemoryLog,
+    MemoryMessage,
+    MemoryNodes,
+    MemoryStore,
+)
+from partition.position import Position
 from service.letters import RESEND_SECONDS, Letters
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
@@ -85,6 +94,24 @@ def test_a_letter_is_pending_until_the_broker_has_it(letters, broker):
     assert (letters.pending, letters.written, letters.refused) == (0, 1, 0)
 
 
+def test_a_range_that_is_skipped_is_told_and_durable_before_its_future_ends(letters, broker):
+    """Promise 3; Storm 1: no silent jump."""
+    loss = Loss(PLACE, "expired", Position(4), Position(10), 6, "and the log holds 10 to 20")
+    future = letters.notify(loss)
+    (token,) = broker.tokens
+    notice = broker.sent[0][1]
+    assert (notice.first_offset, notice.resume_offset, notice.lost) == (4, 10, 6)
+    assert (notice.topic, notice.partition, notice.reason) == (*PLACE, "expired")
+    assert letters.trees() == []
+    broker.answer(token, "refused")
+    assert durable(letters, 0.0) == []
+    assert not future.done()
+    assert durable(letters, RESEND_SECONDS) == []
+    broker.answer(token)
+    assert durable(letters, 9.0) == []
+    assert future.done()
+
+
 def test_answers_may_come_in_any_order(letters, broker):
     for tree in (1, 2, 3):
         letters.send(letter(tree), tree, tree * 10)
@@ -140,9 +167,18 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
     topology = Topology("t")
     topology.source("t").then(parse).into(DiscardSink())
     topology.dead_letters.into(broker)
-    reader = Reader(MemoryFetcher(log), MemoryStore(nodes), ["t"], ReaderPolicy(), random.Random(1))
+    letters = Letters(broker)
+    reader = Reader(
+        MemoryFetcher(log),
+        MemoryStore(nodes),
+        MemoryCatalogue(log),
+        letters.notify,
+        ["t"],
+        ReaderPolicy(),
+        random.Random(1),
+    )
     pipeline = Pipeline(
-        topology, reader, Letters(broker), PipelinePolicy(), np.random.default_rng(1), lambda: now
+        topology, reader, letters, PipelinePolicy(), np.random.default_rng(1), lambda: now
     )
     reader.open()
     pipeline.open()

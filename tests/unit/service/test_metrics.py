@@ -1,6 +1,7 @@
 """The catalogue of metrics, and what Prometheus gets to read of it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -34,9 +35,10 @@ def snapshot() -> Snapshot:
     topology.dead_letters.into(MemoryDeadLetters())
     with topology_test(topology) as test:
         test.send(b"1", b"2", b"bad", b"worse")
+        known = {"fetch_latency_seconds": 0.5, "lost": {"expired": 7}}
         return Snapshot(
             taken_at=1.0,
-            partitions=tuple(test._reader.statistics()),
+            partitions=tuple(replace(each, **known) for each in test._reader.statistics(0.0)),
             sinks=tuple(
                 SinkStatistics(
                     outlet.step.name, outlet.rows_written, outlet.rows_rejected,
@@ -100,6 +102,15 @@ def test_the_figures_are_the_pipeline_s_own(exposition):
     assert found["headrace_partition_read_records_total", place] == 4
     assert found["headrace_partition_failed_records", place] == 1
     assert found["headrace_partition_frontier_offset", place] == 3
+    assert found["headrace_partition_log_end_offset", place] == 4
+    assert found["headrace_partition_lag_records", place] == 4
+    assert (
+        found[
+            "headrace_partition_source_lost_records_total",
+            'partition="0",reason="expired",topic="metrics"',
+        ]
+        == 7
+    )
     assert found["headrace_service_sunk_records_total", ""] == 2
     assert found["headrace_service_dead_lettered_records_total", ""] == 1
     assert found["headrace_topology_failed_tuples_total", 'step="parse"'] == 1
@@ -108,7 +119,7 @@ def test_the_figures_are_the_pipeline_s_own(exposition):
 
 def test_a_state_is_0_or_1(exposition):
     states = {n: v for (n, _), v in samples(exposition).items() if n.endswith("_state")}
-    assert len(states) == 3
+    assert len(states) == 4
     assert set(states.values()) <= {0.0, 1.0}
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from headrace import Bolt, Record, Reject, Retry, SinkFailed, Topology, bolt
 from headrace.sinks import Batch, MemoryDeadLetters, MemorySink, Sink
+from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
 from partition.errors import Fenced
 from partition.manager import Window
-from partition.memory import MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.position import Position
 from partition.retries import RetryPolicy
 from service.config import load
 from service.letters import Letters
@@ -74,7 +76,11 @@ class World:
         self.bolts = []
         self.batch_rows = policy.pop("batch_rows", 10)
         self.policy = ReaderPolicy(
-            retries=RetryPolicy(limit=1, jitter=0), commit_interval_seconds=0.001, **policy
+            AssignmentPolicy(
+                retries=RetryPolicy(limit=1, jitter=0), window=policy.pop("window", Window())
+            ),
+            commit_interval_seconds=0.001,
+            **policy,
         )
 
     def send(self, *numbers: int, partition: int = 0) -> None:
@@ -92,8 +98,11 @@ class World:
         stream.into(self.sink, batch_rows=self.batch_rows, batch_seconds=0.01)
         topology.dead_letters.into(self.letters)
         fetcher, store = MemoryFetcher(self.log), self.store()
-        reader = Reader(fetcher, store, ["numbers"], self.policy, random.Random(1))
+        catalogue = MemoryCatalogue(self.log)
         letters = Letters(self.letters)
+        reader = Reader(
+            fetcher, store, catalogue, letters.notify, ["numbers"], self.policy, random.Random(1)
+        )
         pipeline = Pipeline(topology, reader, letters, PipelinePolicy(), np.random.default_rng(1))
         parts = Parts(
             name="numbers",
@@ -103,6 +112,7 @@ class World:
             spark=None,
             fetcher=fetcher,
             store=store,
+            catalogue=catalogue,
             reader=reader,
             letters=letters,
             pipeline=pipeline,
@@ -277,8 +287,8 @@ def test_a_second_owner_of_the_offsets_ends_the_first_ones_run():
     running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 1)
     second = world.store()
     second.open()
-    second.load(Partition("numbers", 0))
-    second.commit({Partition("numbers", 0): 2}).result(10)
+    second.claim(Partition("numbers", 0)).result(10)
+    second.commit({Partition("numbers", 0): Position(2)}).result(10)
     world.send(2, 3)
     running.thread.join(20)
     assert isinstance(running.error, Fenced)

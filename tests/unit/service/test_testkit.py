@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from typing import TypedDict
 
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace import SKIP, Bolt, Record, Reject, Retry, Skip, Topology, bolt
-from headrace.sinks import KafkaSink, MemorySink, ParquetSink
+from headrace.sinks import KafkaSink, MemoryDeadLetters, MemorySink, ParquetSink
 from headrace.testing import RetryPolicy, topology_test
 
 
@@ -124,7 +125,7 @@ def test_a_failing_record_holds_nobody_else_up():
 
 
 def test_fan_out_writes_all_children_or_none():
-    """Promise 4: one failed child fails the record."""
+    """Promise 4, Storm 3: one failed child fails the record, whatever its siblings do."""
     with topology_test(topology(parse, count_down), retries=RetryPolicy(limit=0)) as kit:
         kit.send(payload(3), payload(9), payload(2))
         assert [row["n"] for row in kit.rows] == [0, 1, 2, 0, 1]
@@ -294,3 +295,23 @@ def test_siblings_that_all_fail_fail_their_record_once():
         (letter,) = kit.rejected
         assert (letter.step, letter.error_class, letter.attempts) == ("refuse", "ValueError", 2)
         assert kit.retrying == 0
+
+
+def test_a_topic_that_matches_a_pattern_is_made_when_it_is_sent_to():
+    topology = Topology("any")
+    topology.source(re.compile("orders-.*")).then(topic_of).into(MemorySink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    with topology_test(topology) as kit:
+        kit.send(b"1", topic="orders-eu").send(b"2", topic="orders-us").send(
+            b"3", topic="orders-eu"
+        )
+        assert [row["topic"] for row in kit.rows] == ["orders-eu", "orders-us", "orders-eu"]
+        with pytest.raises(KeyError):
+            kit.send(b"1", topic="flights")
+        with pytest.raises(ValueError, match="pattern"):
+            kit.send(b"1")
+
+
+@bolt
+def topic_of(record):
+    return {"topic": record.topic}

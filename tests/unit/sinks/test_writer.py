@@ -80,7 +80,10 @@ def test_a_batch_written_is_reported_once_and_the_next_may_come(desk: Desk) -> N
 
 
 def test_the_same_batch_is_tried_until_it_is_durable(desk: Desk) -> None:
-    """Promise 15: with Spark away the micro-batch is retried, and the process goes on."""
+    """Promise 15: with Spark away the micro-batch is retried, and the process goes on.
+
+    Storm 17: and it is not done before.
+    """
     sink = Script(ConnectionRefusedError("gone"), OSError("still gone"), None)
     writer = desk.writer(sink)
     with capture_logs() as logs:

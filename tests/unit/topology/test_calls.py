@@ -67,7 +67,7 @@ def test_a_generator_fans_out_and_each_child_knows_its_parent():
 
 
 def test_children_leave_together_or_not_at_all():
-    """Promise 4: a generator that raises half-way emits nothing."""
+    """Promise 4, Storm 3: a generator that raises half-way emits nothing."""
 
     def half(value):
         yield value

@@ -1,5 +1,6 @@
 """Building a topology: what is allowed, and that errors name the step."""
 
+import re
 from collections.abc import AsyncIterator, Iterator
 
 import pyarrow as pa
@@ -133,3 +134,17 @@ def test_a_topology_can_be_read_as_text_as_a_chart_and_as_facts():
     ]
     assert "n0 --> n1" in as_mermaid(topology)
     assert as_facts(topology)["sources"] == [{"topic": "numbers", "to": ["parse"]}]
+
+
+def test_a_pattern_reads_every_topic_whose_whole_name_matches_it():
+    topology = Topology("orders")
+    topology.source("orders-eu").then(parse).into(MemorySink("eu"))
+    topology.source(re.compile("orders-.*")).then(parse).into(MemorySink("all"))
+    named, matching = topology.sources
+    assert topology.source_of("orders-eu") is named
+    assert topology.source_of("orders-us") is matching
+    with pytest.raises(KeyError):
+        topology.source_of("all-orders-us")
+    assert "/orders-.*/" in as_text(topology)
+    with pytest.raises(InvalidTopology, match="read twice"):
+        topology.source(re.compile("orders-.*"))

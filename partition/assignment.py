@@ -1,0 +1,259 @@
+"""Which partitions are ours, and what state each is in: opening, read, recovering, halted."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from partition.catalogue import Topic
+from partition.chunk import Partition
+from partition.discovery import Discovery, TopicName
+from partition.errors import (
+    Fenced,
+    KafkaError,
+    KafkaUnavailable,
+    OwnershipLost,
+    PartitionError,
+    StoreError,
+    TopicMissing,
+)
+from partition.fetcher import Fetcher
+from partition.manager import PartitionManager, Window
+from partition.opening import Opened, StartPolicy, Ways, opening, reclaiming, recovering
+from partition.retries import RetryPolicy
+from partition.steps import Steps
+
+log = structlog.get_logger()
+
+_AGAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentPolicy:
+    """How partitions are found and opened. Seconds are of the owner's monotonic clock."""
+
+    start: StartPolicy = field(default_factory=StartPolicy)
+    window: Window = field(default_factory=Window)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    discover_interval_seconds: float = 30.0
+
+
+class Held:
+    """A partition of ours, from its discovery on. `place` is its index among all of them."""
+
+    def __init__(self, partition: Partition, place: int, topic: Topic) -> None:
+        self.partition = partition
+        self.topic = topic  # as it was when the partition was found
+        self.place = place
+        self.manager: PartitionManager | None = None  # None: not opened yet
+        self.steps: Steps[Any] | None = None  # opening, recovering or reclaiming
+        self.again_at: float | None = None  # when to begin `steps` once more
+        self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
+        self.in_vain: tuple[int, int] = (-1, 0)  # an offset, and recoveries that found nothing
+        self.is_owned = False  # whether its records may be emitted and its frontier stored
+        self.is_read = False  # whether the fetcher delivers it
+        self.is_paused = False
+        self.halted: PartitionError | None = None
+        self.goal = 0  # where its log ended when it was opened
+        self.lost: Counter[str] = Counter()
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether its stored offset may be about to jump, so that no frontier may be stored."""
+        return self.steps is not None and (self.manager is None or self.manager.is_idle)
+
+
+class Assignment:
+    """Finds the partitions, opens them, and mends or halts those that cannot go on.
+
+    The owner thread calls everything, and nothing waits: the store and the catalogue answer
+    by futures, which `poll` looks at. A partition that cannot go on is halted with its
+    error, and the others go on; when none is left, `poll` raises the error.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        ways: Ways,
+        sources: Sequence[TopicName],
+        policy: AssignmentPolicy,
+        rng: random.Random,
+    ) -> None:
+        self._fetcher = fetcher
+        self._ways = ways
+        self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
+        self._policy = policy
+        self._rng = rng
+        self._held: list[Held] = []
+        self._by_name: dict[Partition, Held] = {}
+        self._session = 0
+
+    def __getitem__(self, partition: Partition) -> Held:
+        """The state of a partition."""
+        return self._by_name[partition]
+
+    def __len__(self) -> int:
+        """How many partitions are known."""
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        """Every partition, by place."""
+        return iter(self._held)
+
+    def at(self, place: int) -> Held:
+        """The partition at a place."""
+        return self._held[place]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the topics were told, and every partition is open or halted."""
+        return self._discovery.is_settled and all(
+            held.manager is not None or held.halted is not None for held in self._held
+        )
+
+    def poll(self, now: float, *, opens: bool = True) -> None:
+        """Look at what was asked of the store and the cluster; open, mend, halt partitions.
+
+        Without `opens` no partition is opened that is not open yet: the run ends. Before the
+        topics are known for the first time it raises what the catalogue raises.
+        """
+        for topic in self._discovery.poll(now) if opens else ():
+            self._learn(topic)
+        if self._ways.store.session != self._session:
+            self._session = self._ways.store.session
+            for held in self._held:
+                self.refuse(held.partition, OwnershipLost(held.partition))
+        for held in self._held:
+            if held.halted is not None or (held.manager is None and not opens):
+                continue
+            if held.steps is None and (held.trouble is not None or held.again_at is not None):
+                self._begin(held, now)
+            if held.steps is not None:
+                self._step(held, held.steps, now)
+        halted = [held.halted for held in self._held if held.halted is not None]
+        if halted and len(halted) == len(self._held):
+            # That another process took a partition says least about what is wrong.
+            raise min(halted, key=lambda error: isinstance(error, Fenced))
+
+    def fail(self, partition: Partition, trouble: KafkaError) -> None:
+        """Learn why the fetcher delivers nothing more of a partition."""
+        held = self._by_name[partition]
+        log.warning("partition_failed", partition=str(partition), error=str(trouble))
+        if isinstance(trouble, TopicMissing):
+            self._halt(held, trouble)
+            self._discovery.ask_soon()
+        else:
+            held.trouble = trouble
+            self._stop_reading(held)
+
+    def refuse(self, partition: Partition, error: StoreError) -> None:
+        """Learn that the store did not take a partition's frontier."""
+        held = self._by_name[partition]
+        if not isinstance(error, OwnershipLost):
+            self._halt(held, error)
+        elif held.halted is None and held.is_owned:
+            held.is_owned = False
+            if held.steps is None:
+                held.steps = Steps(reclaiming(partition, self._ways))
+
+    def _learn(self, topic: Topic) -> None:
+        """Open what is new; notice a topic that was deleted and created again (KIP-516)."""
+        for number in topic.partitions:
+            partition = Partition(topic.name, number)
+            held = self._by_name.get(partition)
+            if held is None:
+                held = Held(partition, len(self._held), topic)
+                held.again_at = 0.0
+                self._held.append(held)
+                self._by_name[partition] = held
+            elif isinstance(held.halted, TopicMissing):
+                held.halted = None
+                held.again_at = 0.0
+            elif held.manager is not None and held.steps is None and held.halted is None:
+                was = held.manager.position.topic_id
+                if was and topic.topic_id and was != topic.topic_id:
+                    held.again_at = 0.0
+
+    def _begin(self, held: Held, now: float) -> None:
+        """Open a partition, or find out what its log is now."""
+        if held.again_at is not None and now < held.again_at:
+            return
+        held.again_at = None
+        if held.manager is None:
+            count = len(held.topic.partitions)
+            held.steps = Steps(opening(held.partition, count, self._ways, self._policy.start))
+            return
+        known = self._fetcher.log_range(held.partition)
+        self._stop_reading(held)
+        held.steps = Steps(
+            recovering(
+                held.manager,
+                held.trouble,
+                held.in_vain,
+                known and known[1],
+                self._ways,
+                self._policy.start,
+            )
+        )
+
+    def _step(self, held: Held, steps: Steps[Any], now: float) -> None:
+        try:
+            ended = steps.poll()
+        except KafkaUnavailable as error:
+            log.warning("partition_waits", partition=str(held.partition), error=str(error))
+            held.steps = None
+            held.again_at = now + _AGAIN_SECONDS
+        except OwnershipLost:
+            held.is_owned = False
+            held.again_at = now
+            claims = held.manager is None  # by opening it
+            held.steps = None if claims else Steps(reclaiming(held.partition, self._ways))
+        except PartitionError as error:
+            self._halt(held, error)
+        else:
+            if ended is not None:
+                held.steps = None
+                self._run(held, ended.value)
+
+    def _run(self, held: Held, opened: Opened | None) -> None:
+        """Let a partition's records flow: it is ours, and its position is stored."""
+        held.is_owned = True
+        if opened is None:  # claimed again: it never stopped being read
+            return
+        trouble, held.trouble = held.trouble, None
+        held.goal = opened.end
+        if held.manager is None:
+            held.manager = PartitionManager(
+                held.partition,
+                opened.position,
+                window=self._policy.window,
+                retry_policy=self._policy.retries,
+                rng=self._rng,
+            )
+        else:
+            if trouble is not None and not opened.losses:
+                offset, count = held.in_vain
+                same = offset == opened.position.offset
+                held.in_vain = (opened.position.offset, count + 1 if same else 1)
+            held.manager.restart(opened.position, stored=bool(opened.losses))
+        for loss in opened.losses:
+            held.lost[loss.reason] += loss.lost
+        self._fetcher.add({held.partition: opened.position})
+        held.is_read = True
+
+    def _halt(self, held: Held, error: PartitionError) -> None:
+        """Read nothing more of a partition. Where the store refuses, emit nothing more either."""
+        self._stop_reading(held)
+        held.steps = held.trouble = held.again_at = None
+        held.halted = error
+        if isinstance(error, StoreError):
+            held.is_owned = False
+        log.error("partition_halted", partition=str(held.partition), error=str(error))
+
+    def _stop_reading(self, held: Held) -> None:
+        if held.is_read:
+            self._fetcher.remove([held.partition])
+            held.is_read = held.is_paused = False

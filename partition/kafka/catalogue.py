@@ -1,0 +1,293 @@
+"""Questions about a Kafka cluster, answered on a thread of their own.
+
+Questions that come together are asked together: a start with hundreds of partitions costs
+a few requests per broker.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import KafkaError as Code
+from confluent_kafka.admin import AdminClient
+
+from partition.catalogue import Log, Topic
+from partition.chunk import Partition
+from partition.errors import (
+    KafkaFailed,
+    KafkaMisconfigured,
+    KafkaUnavailable,
+    PartitionError,
+    TopicMissing,
+)
+from partition.kafka.complaints import Complaints
+from partition.kafka.errors import MISSING, asked, code_of, is_refused
+from partition.kafka.properties import Scalar, admin_properties
+from partition.kafka.questions import EARLIEST, LATEST, Cluster, Offset, at_timestamp
+
+ASK_SECONDS = 10.0
+_NEW_SECONDS = 3.0  # brokers hear of a new topic one after the other
+_RETRY_SECONDS = 0.1
+_LEAST_SECONDS = 0.5  # a request is given this long, also when its question has less
+_IDLE_SECONDS = 1.0
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    what: str  # "for ..."
+    asked_at: float
+    topic: str = ""  # "": all of them
+    partition: Partition | None = None
+    timestamp_ms: int | None = None
+    answer: Future[Any] = field(default_factory=Future)
+
+
+class KafkaCatalogue:
+    """A `Catalogue` of Kafka. `properties` are the fetcher's.
+
+    Any thread asks; one thread of its own does the asking. A question is tried again while
+    trying again can help, `ask_seconds` long; a topic that is missing, for 3 seconds.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, Scalar], *, ask_seconds: float = ASK_SECONDS
+    ) -> None:
+        self._properties = dict(properties)
+        self._ask_seconds = ask_seconds
+        self._complaints = Complaints()
+        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # of `_thread` and of putting a question
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._refusal: Code | None = None  # told since something was answered
+        self._refused_now = False  # told since the round began
+
+    def open(self) -> None:
+        """Make the client; brokers are contacted in the background. Raises KafkaMisconfigured."""
+        with self._lock:
+            if self._thread is not None:
+                return
+            properties: dict[str, Any] = {
+                **admin_properties(self._properties),
+                "error_cb": self._on_error,
+                "logger": self._complaints,
+            }
+            try:
+                client = AdminClient(properties)
+            except KafkaException as error:
+                raise KafkaMisconfigured(code_of(error).str()) from error
+            uncommitted = self._properties.get("isolation.level") == "read_uncommitted"
+            isolation = (
+                IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
+            )
+            self._ended = ended = threading.Event()
+            self._questions = queue.SimpleQueue()
+            cluster = Cluster(client, isolation, lambda: ended.is_set() or self._refused_now)
+            self._thread = threading.Thread(
+                target=self._run,
+                args=(cluster, self._questions, ended),
+                name="kafka-catalogue",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; questions without an answer fail with KafkaUnavailable. Idempotent."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._ended.set()
+        self._questions.put(None)
+        thread.join(_CLOSE_SECONDS)  # a listing may hold it for a second
+
+    def topics(self) -> Future[Mapping[str, Topic]]:
+        """Every topic that the client may see, by name; Kafka's own ones left out."""
+        return self._ask(_Question("for the topics", time.monotonic()))
+
+    def topic(self, name: str) -> Future[Topic]:
+        """One topic. Raises TopicMissing."""
+        return self._ask(_Question(f"for topic '{name}'", time.monotonic(), name))
+
+    def log(self, partition: Partition, timestamp_ms: int | None = None) -> Future[Log]:
+        """A partition's log now, and where records of a time stamp begin in it.
+
+        Its end is the first offset of a transaction that is still open, as readers see it,
+        unless the property `isolation.level` says otherwise.
+        """
+        what = f"for the offsets of {partition}"
+        question = _Question(what, time.monotonic(), partition.topic, partition, timestamp_ms)
+        return self._ask(question)
+
+    def _ask(self, question: _Question) -> Future[Any]:
+        question.answer.set_running_or_notify_cancel()  # nobody can cancel it
+        with self._lock:
+            if self._thread is None:
+                question.answer.set_exception(KafkaFailed("the catalogue is not open"))
+            else:
+                self._questions.put(question)
+        return question.answer
+
+    def _on_error(self, error: Code) -> None:
+        if is_refused(error):
+            self._refusal, self._refused_now = error, True
+        self._complaints.warn("kafka_trouble", error.name(), error.str())
+
+    def _run(
+        self,
+        cluster: Cluster,
+        questions: "queue.SimpleQueue[_Question | None]",
+        ended: threading.Event,
+    ) -> None:
+        """Live on the catalogue's thread."""
+        open_questions: list[_Question] = []
+        while not ended.is_set():
+            wait_seconds = _RETRY_SECONDS if open_questions else _IDLE_SECONDS
+            open_questions += _taken(questions, wait_seconds)
+            cluster.poll()
+            if open_questions and not ended.is_set():
+                open_questions = self._round(cluster, open_questions)
+        for question in [*open_questions, *_taken(questions, 0)]:
+            closed = KafkaUnavailable(question.what, "the catalogue was closed")
+            question.answer.set_exception(closed)
+
+    def _round(self, cluster: Cluster, questions: list[_Question]) -> list[_Question]:
+        """Ask everything once; return what is to be asked again."""
+        left = min(each.asked_at for each in questions) + self._ask_seconds - time.monotonic()
+        # librdkafka tells a refusal again only half a minute later.
+        seconds = max(_LEAST_SECONDS, left) if self._refusal is None else _LEAST_SECONDS
+        self._refused_now = False
+        try:
+            outcomes = self._outcomes(cluster, questions, seconds)
+        except Exception as error:  # noqa: BLE001 - a thread that died would leave all waiting
+            outcomes = [KafkaFailed(f"the catalogue failed: {error!r}")] * len(questions)
+        again = []
+        for question, outcome in zip(questions, outcomes, strict=True):
+            if not isinstance(outcome, PartitionError):
+                question.answer.set_result(outcome)
+            elif self._may_change(question, outcome):
+                again.append(question)
+            else:
+                question.answer.set_exception(outcome)
+        return again
+
+    def _may_change(self, question: _Question, outcome: PartitionError) -> bool:
+        waited = time.monotonic() - question.asked_at
+        if isinstance(outcome, TopicMissing):
+            return waited < min(_NEW_SECONDS, self._ask_seconds)
+        return isinstance(outcome, KafkaUnavailable) and waited < self._ask_seconds
+
+    def _outcomes(
+        self, cluster: Cluster, questions: Sequence[_Question], seconds: float
+    ) -> list[Any]:
+        end = time.monotonic() + seconds
+        named = {each.topic for each in questions if each.topic}
+        topics = cluster.topics(named, seconds, internal=True)
+        listing: Mapping[str, Topic] | Code = {}
+        if not all(each.topic for each in questions) and not self._refused_now:
+            listing = _listing(cluster, _left(end))
+        logs = [each for each in questions if _has_partition(each, topics)]
+        places = {each.partition for each in logs if each.partition is not None}
+        starts = cluster.offsets(places, EARLIEST, _left(end))
+        ends = cluster.offsets(places, LATEST, _left(end))
+        stamps = self._stamps(cluster, logs, end)
+        outcomes: list[Any] = []
+        for question in questions:
+            topic = topics.get(question.topic) if question.topic else listing
+            if not isinstance(topic, Code | None):
+                self._refusal = None
+            elif self._refusal is not None:
+                topic = self._refusal
+            if topic is None or isinstance(topic, Code):
+                outcomes.append(_failure(question, topic))
+            elif question.partition is None or not isinstance(topic, Topic):
+                outcomes.append(topic)
+            elif question.partition not in starts:
+                found = f"the topic has partitions {list(topic.partitions)}"
+                outcomes.append(KafkaUnavailable(question.what, found))
+            else:
+                place = question.partition
+                stamp = stamps.get((place, question.timestamp_ms), (-1, None))
+                outcomes.append(_log(question, topic, (starts[place], ends[place], stamp)))
+        return outcomes
+
+    def _stamps(
+        self, cluster: Cluster, logs: Iterable[_Question], end: float
+    ) -> dict[tuple[Partition, int | None], Offset]:
+        """Return the offsets at which time stamps begin."""
+        wanted: dict[int, set[Partition]] = {}
+        for each in logs:
+            if each.timestamp_ms is not None and each.partition is not None:
+                wanted.setdefault(each.timestamp_ms, set()).add(each.partition)
+        return {
+            (place, timestamp_ms): offset
+            for timestamp_ms, places in wanted.items()
+            for place, offset in cluster.offsets(
+                places, at_timestamp(timestamp_ms), _left(end)
+            ).items()
+        }
+
+
+def _taken(
+    questions: "queue.SimpleQueue[_Question | None]", wait_seconds: float
+) -> list[_Question]:
+    """Take what was asked; wait for a first question."""
+    taken = []
+    try:
+        question = questions.get(timeout=wait_seconds) if wait_seconds else questions.get_nowait()
+        while True:
+            if question is not None:
+                taken.append(question)
+            question = questions.get_nowait()
+    except queue.Empty:
+        return taken
+
+
+def _left(end: float) -> float:
+    return max(_LEAST_SECONDS, end - time.monotonic())
+
+
+def _listing(cluster: Cluster, seconds: float) -> Mapping[str, Topic] | Code:
+    names = cluster.names(seconds)
+    if isinstance(names, Code):
+        return names
+    found = cluster.topics(names, seconds, internal=False)
+    errors = [each for each in found.values() if isinstance(each, Code)]
+    troubles = [each for each in errors if each.code() not in MISSING and not is_refused(each)]
+    if troubles:
+        return troubles[0]  # a topic that is left out would look deleted
+    return {name: topic for name, topic in found.items() if isinstance(topic, Topic)}
+
+
+def _has_partition(question: _Question, topics: Mapping[str, Topic | Code]) -> bool:
+    topic = topics.get(question.topic)
+    return (
+        question.partition is not None
+        and isinstance(topic, Topic)
+        and question.partition.number in topic.partitions
+    )
+
+
+def _failure(question: _Question, error: Code | None) -> PartitionError:
+    if error is None:
+        return KafkaUnavailable(question.what, "no answer")
+    return asked(question.what, error, question.topic)
+
+
+def _log(question: _Question, topic: Topic, offsets: tuple[Offset, Offset, Offset]) -> Any:
+    for offset in offsets:
+        if isinstance(offset, Code):
+            # The topic was there a moment ago; its leader has not heard of it yet.
+            return asked(question.what, offset)
+    (start, _), (end, epoch), (stamp, _) = (each for each in offsets if not isinstance(each, Code))
+    end = max(start, end)
+    at = None
+    if question.timestamp_ms is not None:
+        at = end if stamp < 0 else min(max(start, stamp), end)
+    return Log(start, end, topic.topic_id, at, epoch)

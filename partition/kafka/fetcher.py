@@ -1,0 +1,359 @@
+"""Fetching from Kafka: librdkafka's consumer with a manual assignment and no membership.
+
+The hot path touches a record only through C-level loops (`map` over the message's own
+methods into numpy arrays), because one Python-level step per record would cost as much
+as reading it.
+"""
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError as Code
+
+from partition.chunk import Partition
+from partition.errors import (
+    KafkaError,
+    KafkaFailed,
+    KafkaMisconfigured,
+    PartitionError,
+    TopicMissing,
+)
+from partition.fetcher import Fetched
+from partition.kafka.availability import Availability
+from partition.kafka.complaints import Complaints
+from partition.kafka.errors import (
+    ALL_DOWN,
+    EOF,
+    MISSING,
+    OUT_OF_RANGE,
+    UNREADABLE,
+    before_stops,
+    code_of,
+    failure_of,
+    is_refused,
+    truncation,
+)
+from partition.kafka.mirror import GroupMirror, place
+from partition.kafka.places import Places
+from partition.kafka.properties import Scalar, consumer_properties
+from partition.position import Position
+
+log = structlog.get_logger()
+
+_STATISTICS_MS = 2000
+_CLOSE_SECONDS = 10.0
+_HEAR_SECONDS = 1.0  # the catalogue has just had an answer, so this is the rare case
+_SEATS = 4  # how often a partition is sought out anew before its error is believed
+
+_error = Message.error
+
+
+class KafkaFetcher:
+    """A `Fetcher` on Kafka. `properties` are librdkafka's, see `partition.kafka.properties`.
+
+    The owner thread calls everything; librdkafka prefetches on threads of its own, at
+    most `queued.max.messages.kbytes`. `mirror` commits to the group `group.id`.
+    """
+
+    def __init__(self, properties: Mapping[str, Scalar]) -> None:
+        self._properties = dict(properties)
+        self._complaints = Complaints()
+        self._mirror = GroupMirror(self._complaints)
+        self._client: Consumer | None = None
+        self._availability = Availability()
+        self._failure: PartitionError | None = None
+        self._missing: set[str] = set()  # topics, told during the current call
+        self._places = Places()
+        self._next = self._places.next
+        self._seats: dict[Partition, int] = {}
+        self._unchecked: set[Partition] = set()  # whose leader epoch is to be checked
+        self._ranges: dict[Partition, tuple[int, int]] = {}
+        self._failed: set[Partition] = set()  # told, and not removed since
+        self._paused: set[Partition] = set()
+        self._heard_of: set[str] = set()  # topics, by this client
+
+    @property
+    def available(self) -> bool:
+        """Whether a broker answered when one was last heard of.
+
+        A broker that holds its connections and answers nothing is noticed after some
+        seconds.
+        """
+        return bool(self._availability)
+
+    @property
+    def mirror_failures(self) -> int:
+        """Partitions whose commit to the consumer group failed, since the fetcher was made."""
+        return self._mirror.failures
+
+    @property
+    def _consumer(self) -> Consumer:
+        if self._client is None:
+            raise KafkaFailed("the fetcher is not open")
+        return self._client
+
+    def open(self) -> None:
+        """Make the client; brokers are contacted in the background.
+
+        Raises KafkaMisconfigured for a property that is forced, unknown or of a wrong value.
+        """
+        if self._client is not None:
+            return
+        properties = consumer_properties(self._properties)
+        if not properties.get("statistics.interval.ms"):
+            properties["statistics.interval.ms"] = _STATISTICS_MS  # `available` lives on them
+        try:
+            self._client = Consumer(
+                {
+                    **properties,
+                    "error_cb": self._on_error,
+                    "stats_cb": self._on_statistics,
+                    "on_commit": self._mirror.answered,
+                    "logger": self._complaints,
+                }
+            )
+        except KafkaException as error:
+            raise KafkaMisconfigured(code_of(error).str()) from error
+        self._availability.begin(float(properties.get("fetch.wait.max.ms", 500)) / 1000)
+
+    def close(self) -> None:
+        """Close the client. librdkafka can hang in it, so a helper thread does it."""
+        client, self._client = self._client, None
+        available = self.available
+        self._places.clear()
+        self._ranges.clear()
+        self._unchecked.clear()
+        self._seats.clear()
+        self._paused.clear()
+        self._failed.clear()
+        self._heard_of.clear()
+        if client is None:
+            return
+        if available:  # without a broker, closing would wait for its answer
+            self._mirror.send(client)
+        closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
+        if closing.is_alive():
+            log.warning("kafka_close_timed_out", seconds=_CLOSE_SECONDS)
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """Read these partitions too, each from its position on; see `Fetcher.add`."""
+        self.remove(positions)
+        for topic in {partition.topic for partition in positions} - self._heard_of:
+            self._hear_of(topic)
+        self._places.add(positions)
+        self._seats.update(dict.fromkeys(positions, 1))
+        self._assign(positions)
+
+    def _hear_of(self, topic: str) -> None:
+        """Have the client ask where a topic's leaders are, before it is to read from them.
+
+        Assigned a topic that it has not heard of, it would look for them a second later.
+        """
+        self._heard_of.add(topic)
+        with contextlib.suppress(KafkaException):  # then it asks by itself
+            self._consumer.list_topics(topic, timeout=_HEAR_SECONDS)
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions no more; all others keep what was prefetched."""
+        partitions = list(partitions)
+        self._let_go([partition for partition in partitions if partition in self._next])
+        self._failed.difference_update(partitions)
+        for partition in partitions:
+            self._ranges.pop(partition, None)
+
+    def _assign(self, partitions: Collection[Partition]) -> None:
+        """Seat the client at the places known here."""
+        places = [place(partition, self._places.position(partition)) for partition in partitions]
+        if not places:
+            return
+        try:
+            self._consumer.incremental_assign(places)
+        except KafkaException as error:
+            raise KafkaFailed(f"Kafka's client cannot read {places}: {error}") from error
+        self._unchecked.update(
+            p for p in partitions if self._places.position(p).leader_epoch is not None
+        )
+        self._check_epochs()
+
+    def _check_epochs(self) -> None:
+        """Have leader epochs checked by a seek.
+
+        An assignment has its epoch checked only when the client first hears of the
+        partition's leader, not when it reads the partition again; a seek always has. It
+        is refused while the assignment is under way, and tried again with the next fetch.
+        """
+        for partition in list(self._unchecked):
+            try:
+                self._consumer.seek(place(partition, self._places.position(partition)))
+            except KafkaException:
+                continue
+            self._unchecked.discard(partition)
+
+    def _unassign(self, partitions: Iterable[Partition]) -> None:
+        places = [TopicPartition(each.topic, each.number) for each in partitions]
+        if places:
+            self._consumer.incremental_unassign(places)
+
+    def _let_go(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            if partition in self._paused:
+                self.resume(partition)  # the client would keep it paused when it is added again
+            del self._seats[partition]
+        self._places.drop(partitions)
+        self._unchecked.difference_update(partitions)
+        self._unassign(partitions)
+
+    def pause(self, partition: Partition) -> None:
+        """Stop delivering a partition's records; its prefetched ones are fetched again."""
+        if partition in self._next:
+            self._consumer.pause([TopicPartition(partition.topic, partition.number)])
+            self._paused.add(partition)
+
+    def resume(self, partition: Partition) -> None:
+        """Deliver a paused partition's records again."""
+        if partition in self._paused:
+            self._consumer.resume([TopicPartition(partition.topic, partition.number)])
+            self._paused.discard(partition)
+
+    def log_range(self, partition: Partition) -> tuple[int, int] | None:
+        """Return the log's first offset and its end as of the last fetch that was answered.
+
+        The end counts open transactions' records too, which no reader gets yet.
+        """
+        if partition not in self._next and partition not in self._failed:
+            return None
+        asked_for = TopicPartition(partition.topic, partition.number)
+        try:
+            found = self._consumer.get_watermark_offsets(asked_for, cached=True)
+        except KafkaException:
+            found = None
+        if found is not None and min(found) >= 0:  # the client forgets them in an outage
+            self._ranges[partition] = found
+        return self._ranges.get(partition)
+
+    def mirror(self, positions: Mapping[Partition, Position]) -> None:
+        """Commit positions to the consumer group too, for lag tools; without waiting."""
+        self._mirror.put(self._consumer, positions)
+
+    def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
+        """Return records as soon as there are some; see `Fetcher.fetch`."""
+        self._raise_failure()
+        received = self._receive(max_records, timeout_seconds)
+        messages = received
+        ends: dict[Partition, int] = {}
+        stops: dict[Partition, Message] = {}
+        if any(map(_error, received)):
+            messages = [message for message in received if message.error() is None]
+            for message in received:
+                if message.error() is not None:
+                    self._on_event(message, ends, stops)
+            if stops:
+                messages = before_stops(received, stops)
+        if self._unchecked:  # these come again after the seek
+            unchecked: set[Any] = self._unchecked
+            messages = [m for m in messages if (m.topic(), m.partition()) not in unchecked]
+        chunks = self._places.chunks(messages) if messages else []
+        ends = self._places.pass_ends(ends) if ends else ends
+        failures = self._failures(stops) if stops or self._missing else {}
+        if chunks or ends or failures:
+            self._availability.hear()
+            return Fetched(chunks, ends, failures)
+        self._raise_failure()
+        return Fetched()
+
+    def _receive(self, max_records: int, timeout_seconds: float) -> list[Message]:
+        consumer = self._consumer
+        if self._unchecked:
+            self._check_epochs()
+        if self._mirror.due:
+            self._mirror.send(consumer)
+        # `consume` waits for the full number or the whole time, so it is given no time to
+        # take what is there, and all the time only for a first record.
+        messages = consumer.consume(max_records, 0)
+        if not messages and timeout_seconds > 0:
+            messages = consumer.consume(1, timeout_seconds)
+            if messages and max_records > 1:
+                messages += consumer.consume(max_records - 1, 0)
+        return messages
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _on_event(
+        self, event: Message, ends: dict[Partition, int], stops: dict[Partition, Message]
+    ) -> None:
+        """Sort an event among records: a log's end, what stops a partition, or a complaint."""
+        error = event.error()
+        topic, number = event.topic(), event.partition()
+        if error is None:
+            return
+        if topic is None or number is None:
+            self._on_error(error)
+            return
+        partition = Partition(topic, number)
+        if partition not in self._next or partition in stops:
+            return
+        code = error.code()
+        if code == EOF:
+            if partition not in self._unchecked:
+                ends[partition] = event.offset() or 0
+        elif code in OUT_OF_RANGE or code in UNREADABLE or code in MISSING:
+            stops[partition] = event
+        else:
+            self._on_error(error)
+
+    def _failures(self, stops: Mapping[Partition, Message]) -> dict[Partition, KafkaError]:
+        """Say what stopped the partitions, and let go of them, for the client reads on."""
+        failures: dict[Partition, KafkaError] = {}
+        for partition, event in stops.items():
+            error = event.error()
+            if error is not None and not self._seat_anew(partition, event, error):
+                failures[partition] = failure_of(partition, self._next[partition], error)
+        missing, self._missing = self._missing, set()
+        for partition in self._next:
+            if partition.topic in missing:
+                failures[partition] = TopicMissing(partition.topic)
+        self._failed.update(failures)
+        self._let_go(list(failures))
+        return failures
+
+    def _seat_anew(self, partition: Partition, event: Message, error: Code) -> bool:
+        """Read on from our own place when an error is about another one.
+
+        It may be left over from before the partition was added again (these errors carry no
+        version in librdkafka), or lie past a gap at the log's former end.
+        """
+        if error.code() not in OUT_OF_RANGE:
+            return False
+        cut = truncation(error.str())
+        offset = event.offset() if cut is None else cut.offset
+        if offset in (None, self._next[partition]) or self._seats[partition] >= _SEATS:
+            return False
+        self._seats[partition] += 1
+        self._unassign([partition])
+        self._assign([partition])
+        return True
+
+    def _on_error(self, error: Code) -> None:
+        """Take librdkafka's general errors: during `fetch`, on the owner thread."""
+        if is_refused(error):
+            self._failure = KafkaFailed(f"Kafka refuses: {error.str()} ({error.name()})")
+            return
+        if error.code() == ALL_DOWN:
+            self._availability.lose()
+        if error.code() == Code.UNKNOWN_TOPIC_OR_PART:
+            topic = error.str().partition(" [")[0]  # "topic [partition]: ..."
+            if any(topic == partition.topic for partition in self._next):
+                self._missing.add(topic)
+        self._complaints.warn("kafka_trouble", error.name(), error.str())
+
+    def _on_statistics(self, statistics: str) -> None:
+        self._availability.take(statistics)

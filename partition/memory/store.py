@@ -1,0 +1,255 @@
+"""An offset store in memory, for the test kit and for tests.
+
+Its nodes stand in for ZooKeeper's; what is written to them and when is `partition.offsets.nodes`,
+as with the real one. One contract suite runs against both (`tests/contract`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from partition.chunk import Partition
+from partition.errors import StoreError, StoreUnavailable
+from partition.offsets.nodes import NodeNames, OffsetNodes
+from partition.offsets.requests import (
+    CreateNode,
+    NodeChanged,
+    NodeExists,
+    Operation,
+    OutcomeUnknown,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    SessionEnded,
+    SetNode,
+    Steps,
+    missing_parents,
+)
+from partition.position import Position
+from partition.store import Claim, StoredOffset
+
+T = TypeVar("T")
+
+
+class MemoryNodes:
+    """Nodes in memory, shared by the stores that are opened on it: a ZooKeeper's part.
+
+    `away` makes every request unanswered; `lose_replies` carries out that many of the
+    next writes and loses their replies.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, tuple[bytes, int]] = {}
+        self.writes = 0  # requests that changed something
+        self.lose_replies = 0
+        self._away = False
+        self.stores: list[MemoryStore] = []
+
+    @property
+    def away(self) -> bool:
+        """Whether nothing is answered. Setting it to False carries out what waits."""
+        return self._away
+
+    @away.setter
+    def away(self, away: bool) -> None:
+        self._away = away
+        if not away:
+            for store in list(self.stores):
+                store.wake()
+
+    def end_session(self) -> None:
+        """End the session of every store that is open."""
+        for store in list(self.stores):
+            store.end_session()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a node as someone else would."""
+        self.nodes[path] = (data, self.nodes[path][1] + 1 if path in self.nodes else 0)
+
+    def delete(self, path: str) -> None:
+        """Delete a node and all below it, as an operator would."""
+        for each in [each for each in self.nodes if f"{each}/".startswith(f"{path}/")]:
+            del self.nodes[each]
+
+    def answer(self, request: Request) -> Reply:
+        """Carry out a request. Raises NodeExists, NodeChanged, OutcomeUnknown."""
+        if isinstance(request, Read):
+            return self.nodes.get(request.path)
+        if isinstance(request, Pause):
+            return None  # nothing here becomes better with time
+        return self._write(request.operations)
+
+    def _write(self, operations: Sequence[Operation]) -> list[int]:
+        changes: dict[str, tuple[bytes, int]] = {}
+        for parent in missing_parents(operations):
+            names = parent.split("/")
+            paths = ["/".join(names[:count]) for count in range(2, len(names) + 1)]
+            changes.update((path, (b"", 0)) for path in paths if path not in self.nodes)
+        for operation in operations:
+            found = changes.get(operation.path) or self.nodes.get(operation.path)
+            if isinstance(operation, CreateNode):
+                if found is not None:
+                    raise NodeExists
+                parent = operation.path.rpartition("/")[0]
+                if parent not in changes and parent not in self.nodes:
+                    raise NodeChanged
+                changes[operation.path] = (operation.data, 0)
+            elif found is None:
+                raise NodeChanged
+            elif isinstance(operation, SetNode):
+                if found[1] != operation.version:
+                    raise NodeChanged
+                changes[operation.path] = (operation.data, found[1] + 1)
+        self.nodes.update(changes)
+        self.writes += 1
+        if self.lose_replies:
+            self.lose_replies -= 1
+            raise OutcomeUnknown
+        return [self.nodes[operation.path][1] for operation in operations]
+
+
+class _Job(Generic[T]):
+    """A generator under way, and the future that it completes."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self.steps = steps
+        self.future: Future[T] = Future()
+        self.request: Request | None = None  # what it waits for an answer to
+        self.session_ended = False
+
+    def run(self, nodes: MemoryNodes) -> bool:
+        """Go on as far as the nodes answer; return whether it is done."""
+        if self.future.done():  # failed by `close`
+            return True
+        try:
+            if self.request is None:
+                self.request = next(self.steps)
+            elif self.session_ended:
+                self.session_ended = False
+                self.request = self.steps.throw(SessionEnded())
+            while not nodes.away:
+                try:
+                    reply = nodes.answer(self.request)
+                except (NodeExists, NodeChanged, OutcomeUnknown) as error:
+                    self.request = self.steps.throw(error)
+                else:
+                    self.request = self.steps.send(reply)
+        except StopIteration as stop:
+            self.future.set_result(stop.value)
+        except Exception as error:  # noqa: BLE001 - the future's owner hears of it
+            self.future.set_exception(error)
+        return self.future.done()
+
+    def fail(self, error: StoreError) -> None:
+        """End it."""
+        if not self.future.done():
+            self.steps.close()
+            self.future.set_exception(error)
+
+
+class MemoryStore:
+    """An `OffsetStore` on MemoryNodes. Everything is done at once, unless they are away."""
+
+    def __init__(
+        self,
+        nodes: MemoryNodes | None = None,
+        *,
+        pipeline: str = "memory",
+        topology_id: str = "memory",
+        root: str = "/headrace",
+    ) -> None:
+        self._server = nodes or MemoryNodes()
+        self._names = NodeNames(root, pipeline, topology_id)
+        self._nodes: OffsetNodes | None = None
+        self._jobs: deque[_Job[Any]] = deque()
+        self._running = False
+        self.session = 0
+
+    @property
+    def available(self) -> bool:
+        """Whether the nodes are there."""
+        return not self._server.away
+
+    def open(self) -> None:
+        """Start as a new writer. Raises StoreUnavailable."""
+        if self._server.away:
+            raise StoreUnavailable("in memory", "it is away")
+        if self._nodes is None:
+            self._nodes = OffsetNodes(self._names)
+            self._server.stores.append(self)
+
+    def close(self) -> None:
+        """Fail what waits."""
+        if self._nodes is not None:
+            self._server.stores.remove(self)
+        self._nodes = None
+        for job in self._jobs:
+            job.fail(StoreUnavailable("a request", "the store is closed"))
+
+    def end_session(self) -> None:
+        """Drop every ownership, as when a session expires."""
+        self.session += 1
+        if self._nodes is not None:
+            self._nodes.session_ended()
+        for job in self._jobs:
+            job.session_ended = job.request is not None
+        self.wake()
+
+    def load(self, partition: Partition) -> StoredOffset | None:
+        """Return the stored offset; None only when there is none."""
+        what = f"for {self._names.path(partition)}"
+        if self._server.away:
+            raise StoreUnavailable(what, "it is away")
+        if self._nodes is None:
+            raise StoreUnavailable(what, "the store is not open")
+        job: _Job[StoredOffset | None] = _Job(self._nodes.load(partition))
+        job.run(self._server)
+        return job.future.result(0)
+
+    def claim(
+        self, partition: Partition, *, adopt: bool = False, again: bool = False
+    ) -> Future[Claim]:
+        """Take a partition over; see `OffsetStore.claim`."""
+        return self._run("a claim", lambda nodes: nodes.claim(partition, adopt=adopt, again=again))
+
+    def begin(
+        self, partition: Partition, position: Position, partitions: int | None = None
+    ) -> Future[None]:
+        """Store a first position; see `OffsetStore.begin`."""
+        return self._run(
+            "a first offset", lambda nodes: nodes.begin(partition, position, partitions)
+        )
+
+    def move(self, partition: Partition, position: Position, reason: str) -> Future[None]:
+        """Store a position wherever it lies; see `OffsetStore.move`."""
+        return self._run("a move", lambda nodes: nodes.move(partition, position, reason))
+
+    def commit(
+        self, positions: Mapping[Partition, Position]
+    ) -> Future[Mapping[Partition, StoreError]]:
+        """Store positions; see `OffsetStore.commit`."""
+        asked = dict(positions)
+        return self._run("a commit", lambda nodes: nodes.commit(asked))
+
+    def wake(self) -> None:
+        """Carry out what waits, one after the other."""
+        if self._running:  # a future's callback asked for more
+            return
+        self._running = True
+        try:
+            while self._jobs and self._jobs[0].run(self._server):
+                self._jobs.popleft()
+        finally:
+            self._running = False
+
+    def _run(self, what: str, work: Callable[[OffsetNodes], Steps[T]]) -> Future[T]:
+        if self._nodes is None:
+            future: Future[T] = Future()
+            future.set_exception(StoreUnavailable(what, "the store is not open"))
+            return future
+        job = _Job(work(self._nodes))
+        self._jobs.append(job)
+        self.wake()
+        return job.future

@@ -1,0 +1,133 @@
+"""Where the nodes lie, and how a generator reads and writes them within one session."""
+
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from partition.chunk import Partition
+from partition.offsets.holdings import Holdings, Known
+from partition.offsets.requests import (
+    CreateNode,
+    Operation,
+    OutcomeUnknown,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    SessionEnded,
+    SetNode,
+    Steps,
+    Write,
+)
+from partition.offsets.topic_node import TopicNode, decode_topic, encode_topic, topic_path
+from partition.offsets.znode import Broker, OffsetNode, decode, node_path
+from partition.position import Position
+from partition.store import StoredOffset
+
+_RETRY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNames:
+    """Where the nodes lie and what is written in each."""
+
+    root: str
+    pipeline: str
+    topology_id: str
+    topology_name: str = ""
+    broker: Broker = field(default_factory=Broker)
+
+    def path(self, partition: Partition) -> str:
+        """Return a partition's path."""
+        return node_path(self.root, self.pipeline, partition)
+
+    def topic_path(self, topic: str) -> str:
+        """Return the path of a topic's node."""
+        return topic_path(self.root, self.pipeline, topic)
+
+    def stored(self, position: Position, epoch: int = 0) -> StoredOffset:
+        """Return a position as this topology's own."""
+        return StoredOffset(
+            position, self.topology_id, self.topology_name or self.topology_id, epoch
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The nodes, for one piece of work: it sends nothing in a later session than its own.
+
+    Everything raises SessionEnded once that session has ended. `begun` is what was seen in
+    the topics' nodes; it only saves readings.
+    """
+
+    names: NodeNames
+    held: Holdings
+    begun: dict[str, frozenset[int]]
+    session: int
+
+    def ask(self, request: Request) -> Steps[Reply]:
+        """Send one request."""
+        if self.session != self.held.session:
+            raise SessionEnded
+        reply = yield request
+        if self.session != self.held.session:
+            raise SessionEnded
+        return reply
+
+    def pause(self) -> Steps[None]:
+        """Wait a little before another try."""
+        yield from self.ask(Pause(_RETRY_SECONDS))
+
+    def read(self, path: str) -> Steps[tuple[bytes, int] | None]:
+        """Return a node's data and version, or None; tries until there is an answer."""
+        while True:
+            try:
+                return cast("tuple[bytes, int] | None", (yield from self.ask(Read(path))))
+            except OutcomeUnknown:
+                yield from self.pause()
+
+    def write(self, operations: list[Operation]) -> Steps[dict[str, int]]:
+        """Return the new version of each node by its path.
+
+        Raises NodeChanged, NodeExists and OutcomeUnknown.
+        """
+        reply = yield from self.ask(Write(tuple(operations)))
+        paths = [operation.path for operation in operations]
+        return dict(zip(paths, cast("list[int]", reply), strict=True))
+
+    def node(self, partition: Partition) -> Steps[Known | None]:
+        """Return a partition's node. Raises StoreCorrupt."""
+        path = self.names.path(partition)
+        raw = yield from self.read(path)
+        return None if raw is None else Known(raw[1], decode(path, raw[0]))
+
+    def topic(self, topic: str) -> Steps[tuple[TopicNode, int | None]]:
+        """Return a topic's node and its version; None if there is no node. Raises StoreCorrupt."""
+        path = self.names.topic_path(topic)
+        raw = yield from self.read(path)
+        node = TopicNode() if raw is None else decode_topic(path, raw[0])
+        self.begun[topic] = node.begun
+        return node, None if raw is None else raw[1]
+
+    def note_begun(
+        self, partition: Partition, partitions: int | None = None
+    ) -> Steps[list[Operation]]:
+        """Return what notes in the topic's node that a partition was begun, if it is not noted.
+
+        `partitions` is how many the topic has; it is noted with the first.
+        """
+        if partition.number in self.begun.get(partition.topic, ()):
+            return []
+        node, version = yield from self.topic(partition.topic)
+        if partition.number in node.begun:
+            return []
+        first = node.first if node.begun else partitions
+        data = encode_topic(replace(node, begun=node.begun | {partition.number}, first=first))
+        path = self.names.topic_path(partition.topic)
+        return [CreateNode(path, data) if version is None else SetNode(path, data, version)]
+
+
+def whose(node: OffsetNode) -> str:
+    """Say who wrote a node, for an error message."""
+    by = f", process {node.writer.process}" if node.writer else ""
+    stored = node.stored
+    return f"topology '{stored.topology_id}'{by}, epoch {stored.epoch}, offset {stored.offset}"

@@ -1,0 +1,145 @@
+"""Offsets as versioned nodes: who may write them, and what a lost reply means. No I/O.
+
+Everything here is a generator of requests (`partition.offsets.requests`); a shell carries one out
+after the other. What is guaranteed, whatever the shell's network does:
+
+- A claim raises the epoch in the offset's own node by compare-and-set on its version, so
+  whoever read the node before can write it no more. A session is not needed for that: an
+  ephemeral owner node made anew has version 0 again, which a zombie takes for its own.
+- The offset node itself could be deleted and made anew by an operator, too, and reach the
+  version that a zombie knows. So a node below it bears a name that is drawn once
+  (`incarnation`), and every write checks that it is there: it dies with the node.
+- A write whose reply did not come is neither done nor failed: its node is read back and the
+  writer named in it compared with ourselves. If it is done late, it is done for a version
+  that we write or have written with the very same content, or not at all.
+- Nothing is deleted, and only `move` lowers an offset.
+"""
+
+import uuid
+from collections.abc import Mapping
+
+import structlog
+
+from partition.chunk import Partition
+from partition.errors import OffsetWouldMoveBack, OwnershipLost, StoreError
+from partition.offsets.access import Access, NodeNames
+from partition.offsets.changes import batches, change_to, set_all
+from partition.offsets.claims import claim, make
+from partition.offsets.holdings import Holdings
+from partition.offsets.requests import SessionEnded, Steps
+from partition.position import Position
+from partition.store import Claim, StoredOffset
+
+__all__ = ["NodeNames", "OffsetNodes"]
+
+log = structlog.get_logger()
+
+
+class OffsetNodes:
+    """One process's offsets. Not thread-safe; one generator is run to its end after the other.
+
+    The generators raise what `OffsetStore`'s methods of the same name raise. StoreUnavailable
+    and StoreError come from the shell and pass through. `process` tells this process's
+    writes from everyone else's: letters, digits and hyphens, never used before.
+    """
+
+    def __init__(self, names: NodeNames, process: str | None = None) -> None:
+        self._names = names
+        self._held = Holdings(process or str(uuid.uuid4()))
+        self._begun: dict[str, frozenset[int]] = {}  # what was seen in the topics' nodes
+
+    @property
+    def process(self) -> str:
+        """The name by which this process's writes are known."""
+        return self._held.process
+
+    def session_ended(self) -> None:
+        """Drop every ownership. A generator under way must get SessionEnded next."""
+        self._held.end_session()
+        self._begun.clear()
+
+    def load(self, partition: Partition) -> Steps[StoredOffset | None]:
+        """Read a partition's offset; None if there certainly is no node."""
+        while True:
+            try:
+                known = yield from self._access().node(partition)
+            except SessionEnded:
+                continue
+            return None if known is None else known.node.stored
+
+    def claim(
+        self, partition: Partition, *, adopt: bool = False, again: bool = False
+    ) -> Steps[Claim]:
+        """Raise the epoch of a partition; begins anew in the next session if one ends."""
+        while True:
+            try:
+                return (yield from claim(self._access(), partition, adopt=adopt, again=again))
+            except SessionEnded:
+                continue
+
+    def begin(
+        self, partition: Partition, position: Position, partitions: int | None = None
+    ) -> Steps[None]:
+        """Create a partition's node, and note in its topic's node that it was begun."""
+        yield from self._first(partition, position, partitions, restore=False)
+
+    def move(self, partition: Partition, position: Position, reason: str) -> Steps[None]:
+        """Set a partition that is ours, back too; or, after a claim that found none, make it."""
+        known = self._held.owned(partition)
+        if known is None and partition not in self._held.damaged:
+            raise self._held.refusal(partition)
+        if known is None:
+            yield from self._first(partition, position, None, restore=True)
+        else:
+            refused: dict[Partition, StoreError] = {}
+            at = self._access()
+            yield from set_all(at, [change_to(at, partition, known, position)], refused)
+            if partition in refused:
+                raise refused[partition]
+        log.info(
+            "offset_moved",
+            partition=str(partition),
+            before=known.node.stored.offset if known else None,
+            offset=position.offset,
+            reason=reason,
+        )
+
+    def commit(self, positions: Mapping[Partition, Position]) -> Steps[dict[Partition, StoreError]]:
+        """Store positions of our partitions, in as few writes as the server's limits allow."""
+        refused: dict[Partition, StoreError] = {}
+        changes = []
+        at = self._access()
+        for partition, asked in positions.items():
+            known = self._held.owned(partition)
+            if known is None:
+                refused[partition] = self._held.refusal(partition)
+                continue
+            stored = known.node.stored
+            if asked.offset < stored.offset:
+                refused[partition] = OffsetWouldMoveBack(partition, stored.offset, asked.offset)
+                continue
+            position = _merged(stored.position, asked)
+            if position != stored.position:
+                changes.append(change_to(at, partition, known, position))
+        for batch in batches(changes):
+            yield from set_all(at, batch, refused)
+        return refused
+
+    def _access(self) -> Access:
+        return Access(self._names, self._held, self._begun, self._held.session)
+
+    def _first(
+        self, partition: Partition, position: Position, partitions: int | None, *, restore: bool
+    ) -> Steps[None]:
+        try:
+            yield from make(self._access(), partition, position, partitions, restore=restore)
+        except SessionEnded:  # it may have been done
+            raise self._held.drop(partition, OwnershipLost(partition)) from None
+
+
+def _merged(stored: Position, asked: Position) -> Position:
+    """At the same offset, what is not known now was not unlearnt."""
+    if asked.offset != stored.offset:
+        return asked
+    leader_epoch = stored.leader_epoch if asked.leader_epoch is None else asked.leader_epoch
+    return Position(asked.offset, leader_epoch, asked.topic_id or stored.topic_id)

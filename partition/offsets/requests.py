@@ -1,0 +1,95 @@
+"""What the offset store asks of nodes, and what may come back: data, and no I/O.
+
+A generator (`partition.offsets.nodes`) yields requests; a shell sends them and answers with the
+reply, or throws what went wrong into the generator. So one and the same text runs against
+ZooKeeper, against memory, and in a simulator whose network loses and delays.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import NamedTuple, TypeAlias, TypeVar
+
+
+class SetNode(NamedTuple):
+    """One operation of a write: set a node if it still has this version."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+class CreateNode(NamedTuple):
+    """One operation of a write: make a node that must not exist yet; its version is 0."""
+
+    path: str
+    data: bytes
+
+
+class CheckNode(NamedTuple):
+    """One operation of a write: the node must exist. Its "version" in the reply is 0."""
+
+    path: str
+
+
+Operation: TypeAlias = SetNode | CreateNode | CheckNode
+
+
+class Read(NamedTuple):
+    """Reply: a node's data and version as the leader knows them, or None if there is none."""
+
+    path: str
+
+
+class Write(NamedTuple):
+    """All operations or none, in this order. Reply: the nodes' new versions.
+
+    The shell makes the missing parents of created nodes first (`missing_parents`).
+    """
+
+    operations: tuple[Operation, ...]
+
+
+class Pause(NamedTuple):
+    """Wait before another try, but not past the end of the store. Reply: None."""
+
+    seconds: float
+
+
+Request: TypeAlias = Read | Write | Pause
+Reply: TypeAlias = tuple[bytes, int] | list[int] | None
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Request, Reply, T]
+
+
+class NodeExists(Exception):
+    """A node to be created is there; nothing was written."""
+
+
+class NodeChanged(Exception):
+    """A node of a write is gone or has another version; nothing was written."""
+
+
+class OutcomeUnknown(Exception):
+    """A request was sent and no reply came: it may have been done, or be done yet."""
+
+
+class SessionEnded(Exception):
+    """The session is over.
+
+    What was sent in it is not carried out any more once the next session is established.
+    """
+
+
+def missing_parents(operations: Iterable[Operation]) -> list[str]:
+    """Return the parents that a shell must make before a write, each with its own parents.
+
+    A parent that the write itself names is the write's business: created earlier in it, or
+    expected to be there.
+    """
+    operations = tuple(operations)
+    named = {operation.path for operation in operations}
+    parents = [
+        operation.path.rpartition("/")[0]
+        for operation in operations
+        if isinstance(operation, CreateNode)
+    ]
+    return [parent for parent in dict.fromkeys(parents) if parent and parent not in named]

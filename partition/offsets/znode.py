@@ -1,0 +1,153 @@
+"""The form in which an offset is stored in a ZooKeeper node: storm-kafka's, plus our writer.
+
+storm-kafka 1.x wrote {"topology": {"id", "name"}, "offset", "partition",
+"broker": {"host", "port"}, "topic"} and its tools need `topology.id` and `offset`. We
+add "headrace": by `writer` and `sequence` a process knows a write as its own when the
+server's reply was lost, `epoch` counts the owners, `leader_epoch` and `topic_id` say which
+log the offset is of, and `incarnation` names the node below that tells this node from
+another of the same path and version. Everything here is a pure function.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from partition.chunk import Partition
+from partition.errors import StoreCorrupt
+from partition.position import Position
+from partition.store import StoredOffset
+
+MAX_BYTES = 1024 * 1024  # ZooKeeper's own limit (jute.maxbuffer)
+MAX_OFFSET = 2**63 - 1
+_SHOWN_BYTES = 60
+
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
+# It becomes part of a path, so nothing else may stand there.
+_Incarnation = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z-]{1,64}\Z")]
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """The broker named in a node, for storm-kafka's tools; nothing here reads it."""
+
+    host: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who wrote a node: a process (random, new at each start) and its count of writes."""
+
+    process: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetNode:
+    """What a node holds; `writer` and `incarnation` are None where storm-kafka wrote it."""
+
+    stored: StoredOffset
+    writer: Writer | None = None
+    incarnation: str | None = None
+
+
+class _Topology(msgspec.Struct):
+    id: str
+    name: str | None = None
+
+
+class _Broker(msgspec.Struct):
+    host: str
+    port: int
+
+
+class _Headrace(msgspec.Struct):
+    writer: str
+    sequence: _Natural
+    epoch: _Natural = 0  # absent where an earlier version of this package wrote
+    leader_epoch: _Natural | None = None
+    topic_id: str | None = None
+    incarnation: _Incarnation | None = None
+
+
+class _Read(msgspec.Struct):
+    """What storm-kafka's own reader needs; everything else may be there or not."""
+
+    topology: _Topology
+    offset: _Natural
+    headrace: _Headrace | None = None
+
+
+class _Written(msgspec.Struct):
+    topology: _Topology
+    offset: _Natural
+    partition: int
+    broker: _Broker
+    topic: str
+    headrace: _Headrace | msgspec.UnsetType = msgspec.UNSET
+
+
+_decoder = msgspec.json.Decoder(_Read)
+
+
+def node_path(root: str, pipeline: str, partition: Partition) -> str:
+    """Return a partition's path: `<root>/<pipeline>/<topic>/partition_<N>`."""
+    return f"{root.rstrip('/')}/{pipeline}/{partition.topic}/partition_{partition.number}"
+
+
+def incarnation_path(path: str, incarnation: str) -> str:
+    """Return the path of the node that lives and dies with the offset node at `path`."""
+    return f"{path}/incarnation-{incarnation}"
+
+
+def encode(partition: Partition, node: OffsetNode, broker: Broker) -> bytes:
+    """Return the node's bytes; without a writer, exactly what storm-kafka writes."""
+    stored, writer = node.stored, node.writer
+    ours: _Headrace | msgspec.UnsetType = msgspec.UNSET
+    if writer is not None:
+        ours = _Headrace(
+            writer.process,
+            writer.sequence,
+            stored.epoch,
+            stored.position.leader_epoch,
+            stored.position.topic_id,
+            node.incarnation,
+        )
+    return msgspec.json.encode(
+        _Written(
+            topology=_Topology(stored.topology_id, stored.topology_name),
+            offset=stored.offset,
+            partition=partition.number,
+            broker=_Broker(broker.host, broker.port),
+            topic=partition.topic,
+            headrace=ours,
+        )
+    )
+
+
+def decode(path: str, data: bytes) -> OffsetNode:
+    """Read a node's bytes. Raises StoreCorrupt, which names the path and what was found."""
+    if len(data) > MAX_BYTES:
+        raise StoreCorrupt(path, f"{len(data)} bytes, more than {MAX_BYTES}")
+    try:
+        data.decode("utf-8")
+        node = _decoder.decode(data)
+    except UnicodeDecodeError as error:
+        raise StoreCorrupt(path, f"{error} in {shown(data)}") from error
+    except RecursionError as error:
+        raise StoreCorrupt(path, f"nesting too deep in {shown(data)}") from error
+    except msgspec.DecodeError as error:
+        raise StoreCorrupt(path, f"{error} in {shown(data)}") from error
+    ours, name = node.headrace, node.topology.name or ""
+    if ours is None:
+        return OffsetNode(StoredOffset(Position(node.offset), node.topology.id, name))
+    position = Position(node.offset, ours.leader_epoch, ours.topic_id)
+    stored = StoredOffset(position, node.topology.id, name, ours.epoch)
+    return OffsetNode(stored, Writer(ours.writer, ours.sequence), ours.incarnation)
+
+
+def shown(data: bytes) -> str:
+    """Return the beginning of bytes for an error message."""
+    start = data[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return f"{start!r}" + ("..." if len(data) > _SHOWN_BYTES else "")

@@ -1,0 +1,1 @@
+"""What Storm's Kafka spouts left in ZooKeeper."""

@@ -1,0 +1,214 @@
+"""Finds where a Storm topology stopped reading, in the nodes its Kafka spouts left. Pure.
+
+core            <path>/partition_<N>, or with a topic wildcard <path>/<topic>/partition_<N>;
+                <path> is `<zkRoot>/<id>` of storm-kafka's SpoutConfig (PartitionManager, ZkState)
+trident         <path>/user/partition_<N>/<txid>, or <path>/user/<topic>/partition_<N>/<txid>;
+                <path> is `<transactional.zookeeper.root>/<the stream's txid>`
+trident-client  <path>/user/<topic>@<N>/<txid>, of storm-kafka-client
+
+The Trident layouts keep one node per transaction; those below `<path>/coordinator/currtx`
+are committed (MasterBatchCoordinator, RotatingTransactionalState). Its other nodes are not
+read, nor is `coordinator/meta`, which need not be JSON.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, get_args
+
+from partition.chunk import Partition
+from partition.errors import StormUnreadable
+from partition.storm.nodes import StormNode, client_batch, core, kafka_batch, transaction
+
+Layout: TypeAlias = Literal["core", "trident", "trident-client"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+_PREFIX = "partition_"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_SHOWN_NAMES = 5
+
+
+class Tree(Protocol):
+    """Nodes to read. Both raise StoreUnavailable, in bounded time: no answer is not absence."""
+
+    def children(self, path: str) -> Sequence[str] | None:
+        """The names below a node, in any order; None if the node certainly does not exist."""
+
+    def get(self, path: str) -> tuple[bytes, int] | None:
+        """A node's data and version (`stat.version`); None if it certainly does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class StormOffset:
+    """Where Storm would read on in a partition, and the node that says so."""
+
+    offset: int  # the next to read
+    path: str
+    version: int  # the node's stat.version
+    note: str
+
+
+Found: TypeAlias = Mapping[Partition, StormOffset | StormUnreadable]
+
+
+def read_offsets(tree: Tree, layout: Layout, path: str, topics: Sequence[str]) -> Found:
+    """Read what Storm holds for these topics; a partition that it holds nothing for is left out.
+
+    A partition whose node cannot be read gets that as its error: there is no default offset.
+    Raises StormUnreadable when the tree does not lead to these topics' partitions, or not to
+    one place for each; and as `tree` does.
+    """
+    path = path.rstrip("/")
+    if layout == "core":
+        folders = _kafka_folders(tree, path, topics)
+
+        def read(partition: Partition, folder: str) -> StormOffset | None:
+            return _committed(tree, partition, folder)
+
+    else:
+        current = _current_transaction(tree, f"{path}/coordinator/currtx")
+        find = _kafka_folders if layout == "trident" else _client_folders
+        decode = kafka_batch if layout == "trident" else client_batch
+        folders = find(tree, f"{path}/user", topics)
+
+        def read(partition: Partition, folder: str) -> StormOffset | None:
+            return _resumed(tree, partition, folder, current, decode)
+
+    found: dict[Partition, StormOffset | StormUnreadable] = {}
+    for partition, folder in sorted(folders.items()):
+        try:
+            offset = read(partition, folder)
+        except StormUnreadable as error:
+            found[partition] = error
+        else:
+            if offset is not None:
+                found[partition] = offset
+    return found
+
+
+def _committed(tree: Tree, partition: Partition, path: str) -> StormOffset:
+    """What core's node says."""
+    node, version = _node(tree, partition, path, core)
+    return StormOffset(node.following, path, version, f"stored by topology {node.topology}")
+
+
+def _resumed(
+    tree: Tree,
+    partition: Partition,
+    folder: str,
+    current: int,
+    decode: Callable[[str, bytes], StormNode],
+) -> StormOffset | None:
+    """Trident's rule: go on after the highest committed transaction, else begin at the lowest."""
+    transactions = sorted(
+        _number(f"{folder}/{name}", name, "the number of a transaction")
+        for name in _children(tree, folder)
+    )
+    if not transactions:  # made before the first batch, which was never stored
+        return None
+    committed = [each for each in transactions if each < current]
+    chosen = committed[-1] if committed else transactions[0]
+    path = f"{folder}/{chosen}"
+    node, version = _node(tree, partition, path, decode)
+    if committed:
+        note = f"after transaction {chosen}; to be committed next: {current}"
+        return StormOffset(node.following, path, version, note)
+    note = f"at the begin of transaction {chosen}; none is committed"
+    return StormOffset(node.first, path, version, note)
+
+
+def _node(
+    tree: Tree, partition: Partition, path: str, decode: Callable[[str, bytes], StormNode]
+) -> tuple[StormNode, int]:
+    found = tree.get(path)
+    if found is None:
+        raise StormUnreadable(path, "that it has just gone", "a topology that is deactivated")
+    data, version = found
+    node = decode(path, data)
+    topic = partition.topic if node.topic is None else node.topic
+    number = partition.number if node.number is None else node.number
+    if (topic, number) != partition:
+        raise StormUnreadable(path, f"the offset of {Partition(topic, number)}", f"{partition}'s")
+    return node, version
+
+
+def _current_transaction(tree: Tree, path: str) -> int:
+    found = tree.get(path)
+    if found is None:
+        raise StormUnreadable(
+            path,
+            "no such node",
+            "the transaction to be committed next; without it nothing tells which batches are",
+        )
+    return transaction(path, found[0])
+
+
+def _kafka_folders(tree: Tree, path: str, topics: Sequence[str]) -> dict[Partition, str]:
+    """storm-kafka's nodes: without a topic in their path, or under one each (its wildcard)."""
+    names = _children(tree, path)
+    plain = [name for name in names if name.startswith(_PREFIX)]
+    by_topic = [topic for topic in topics if topic in names and topic not in plain]
+    if plain and by_topic:
+        raise StormUnreadable(
+            path,
+            f"both '{min(plain)}' and '{by_topic[0]}'",
+            f"one of them; {path}/{by_topic[0]} leads to the second",
+        )
+    if plain:
+        if len(topics) != 1:
+            raise StormUnreadable(
+                path, f"'{min(plain)}', of one topic", f"one topic of {', '.join(topics)}"
+            )
+        return _numbered(path, topics[0], plain)
+    if not by_topic:
+        raise _leads_nowhere(path, names, f"{_PREFIX}<N>, or a topic: {', '.join(topics)}")
+    folders: dict[Partition, str] = {}
+    for topic in by_topic:
+        folder = f"{path}/{topic}"
+        folders |= _numbered(
+            folder, topic, [name for name in _children(tree, folder) if name.startswith(_PREFIX)]
+        )
+    return folders
+
+
+def _client_folders(tree: Tree, path: str, topics: Sequence[str]) -> dict[Partition, str]:
+    """storm-kafka-client's nodes: `<topic>@<N>`; a topic's name has no @."""
+    names = _children(tree, path)
+    folders: dict[Partition, str] = {}
+    for name in names:
+        topic, at, number = name.partition("@")
+        if at and topic in topics:
+            place = f"{path}/{name}"
+            folders[Partition(topic, _number(place, number, "the number of a partition"))] = place
+    if not folders:
+        raise _leads_nowhere(path, names, f"<topic>@<N> with a topic of {', '.join(topics)}")
+    return folders
+
+
+def _numbered(path: str, topic: str, names: Sequence[str]) -> dict[Partition, str]:
+    return {
+        Partition(
+            topic,
+            _number(f"{path}/{name}", name.removeprefix(_PREFIX), "the number of a partition"),
+        ): f"{path}/{name}"
+        for name in names
+    }
+
+
+def _number(path: str, text: str, needed: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise StormUnreadable(path, f"'{text}'", needed)
+    return int(text)
+
+
+def _children(tree: Tree, path: str) -> Sequence[str]:
+    names = tree.children(path)
+    if names is None:
+        raise StormUnreadable(path, "no such node", "the place where Storm keeps its offsets")
+    return names
+
+
+def _leads_nowhere(path: str, names: Sequence[str], needed: str) -> StormUnreadable:
+    shown = ", ".join(f"'{name}'" for name in sorted(names)[:_SHOWN_NAMES])
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return StormUnreadable(path, f"{shown}{more}" if names else "nothing below it", needed)

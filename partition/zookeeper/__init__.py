@@ -1,0 +1,1 @@
+"""Offsets in ZooKeeper, with kazoo."""

@@ -1,0 +1,308 @@
+"""One connection to ZooKeeper by kazoo: it answers requests, and tells when a session ended.
+
+kazoo's own retries are not used for requests: they would repeat a fenced write in a new
+session. Some of kazoo's habits matter here. A transaction's commit raises nothing: what went
+wrong stands among its results. And the state LOST is told before kazoo fails what waits in
+its queue, so a request that was put there under our lock is never sent in a later session.
+
+kazoo says that it is connected before it has signed in, and never tries again once that is
+refused. So `open` asks a question, and a refusal fails whatever waits or comes later.
+"""
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
+from typing import Any
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotReadOnlyCallError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState, KeeperState
+
+from partition.errors import StoreError, StoreUnavailable
+from partition.offsets.requests import (
+    CreateNode,
+    NodeChanged,
+    NodeExists,
+    Operation,
+    OutcomeUnknown,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    SessionEnded,
+    SetNode,
+    missing_parents,
+)
+from partition.zookeeper.log import KazooLog
+
+log = structlog.get_logger()
+
+NEVER = float("inf")
+_RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+# The outcome of a request that ended so is unknown.
+_LOST = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+    NotReadOnlyCallError,
+    KazooTimeoutError,
+)
+# What the other operations of a failed multi answer.
+_NOT_THE_REASON = (RolledBackError, RuntimeInconsistency)
+
+
+class ZooKeeperConnection:
+    """Requests come from one thread, states from kazoo's.
+
+    `timeout_seconds` bounds the wait for one reply. Once a session has ended, everything
+    raises SessionEnded until `acknowledge` is called: what it held must be dropped first.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        options: Mapping[str, Any],
+        *,
+        session_timeout_seconds: float,
+        timeout_seconds: float,
+    ) -> None:
+        self._hosts = hosts
+        self._timeout_seconds = timeout_seconds
+        self._changed = threading.Condition()
+        self._ended = False
+        self.sessions_ended = 0
+        self._refused = False
+        self.connected = False
+        self.closed = False
+        checked = {"check_hostname": True} if options.get("use_ssl") else {}
+        self._log = KazooLog()
+        self.client = KazooClient(
+            hosts=hosts,
+            timeout=session_timeout_seconds,
+            connection_retry=dict(_RECONNECT),
+            logger=self._log,
+            **{**copy.deepcopy(dict(options)), **checked},  # kazoo writes into them
+        )
+
+    def open(self) -> None:
+        """Connect and sign in.
+
+        Raises StoreError when the credentials are refused, and StoreUnavailable after
+        `timeout_seconds`.
+        """
+        self.client.add_listener(self._on_state)
+        self.client.start_async()
+        end = time.monotonic() + self._timeout_seconds
+        what = f"at {self._hosts}"
+        while True:
+            try:
+                self._request(what, methodcaller("exists_async", "/"), end)
+            except SessionEnded:
+                self.acknowledge()
+            except OutcomeUnknown as error:
+                if time.monotonic() >= end:
+                    raise StoreUnavailable(what, str(error)) from error
+            else:
+                return
+
+    def close(self) -> None:
+        """Let nobody wait any longer, and no request begin."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def disconnect(self, seconds: float) -> bool:
+        """Stop kazoo; requests that wait for a reply fail then. Whether it ended in time."""
+        # kazoo's stop() can hang, so a helper does it.
+        stopping = threading.Thread(target=self._stop, name="kazoo-stop", daemon=True)
+        stopping.start()
+        stopping.join(seconds)
+        return not stopping.is_alive()
+
+    @property
+    def session_ended(self) -> bool:
+        """Whether a session has ended that was not acknowledged."""
+        return self._ended
+
+    def acknowledge(self) -> None:
+        """What the ended session held is dropped."""
+        with self._changed:
+            self._ended = False
+
+    def answer(self, request: Request, end: float = NEVER) -> Reply:
+        """Carry out a request; `end` is when to give up, on the monotonic clock.
+
+        Raises what `partition.offsets.requests` names, StoreError when it is refused for good, and
+        StoreUnavailable when closed, or at `end`.
+        """
+        if isinstance(request, Pause):
+            with self._changed:
+                self._changed.wait_for(lambda: self.closed or self._ended, request.seconds)
+            return None
+        try:
+            if isinstance(request, Read):
+                return self._read(request.path, end)
+            return self._write(request.operations, end)
+        except OutcomeUnknown as error:
+            if time.monotonic() >= end:
+                raise StoreUnavailable("in time", str(error)) from error
+            raise
+
+    def put(self, nodes: Mapping[str, bytes], end: float) -> None:
+        """Set nodes whatever they hold, or make them. Raises as `answer`."""
+        results = self._transaction(
+            f"{len(nodes)} nodes",
+            lambda transaction: [transaction.set_data(*node) for node in nodes.items()],
+            end,
+        )
+        if not _reasons(results):
+            return
+        for path, data in nodes.items():
+            self._make(path, end)
+            self._request(f"for {path}", methodcaller("set_async", path, data), end)
+
+    def _make(self, path: str, end: float) -> None:
+        """Make a node and its parents where they are missing, the chroot included."""
+        try:
+            self._request(f"for {path}", methodcaller("ensure_path_async", path), end)
+        except NoNodeError as error:
+            chroot = self._hosts.partition("/")[2]
+            raise StoreError(
+                f"{path} cannot be made: the chroot /{chroot} of {self._hosts} lies below a node "
+                "that does not exist; make that one first"
+            ) from error
+
+    def _read(self, path: str, end: float) -> tuple[bytes, int] | None:
+        def send(client: KazooClient) -> Any:
+            # Without sync, a follower could answer with what was there before. Requests of
+            # one session are carried out in order, so there is no need to wait in between.
+            client.sync_async(path)
+            return client.get_async(path)
+
+        try:
+            data, stat = self._request(f"for {path}", send, end)
+        except NoNodeError:
+            return None
+        return data, stat.version
+
+    def _write(self, operations: Sequence[Operation], end: float) -> list[int]:
+        for parent in missing_parents(operations):
+            self._make(parent, end)
+
+        def add(transaction: Any) -> None:
+            for operation in operations:
+                if isinstance(operation, CreateNode):
+                    transaction.create(operation.path, operation.data)
+                elif isinstance(operation, SetNode):
+                    transaction.set_data(operation.path, operation.data, operation.version)
+                else:
+                    transaction.check(operation.path, -1)
+
+        path = operations[0].path
+        what = path if len(operations) == 1 else f"{path} and {len(operations) - 1} more"
+        results = self._transaction(what, add, end)
+        reasons = _reasons(results)
+        if not reasons:
+            return [
+                result.version if isinstance(operation, SetNode) else 0
+                for operation, result in zip(operations, results, strict=True)
+            ]
+        if isinstance(reasons[0], (BadVersionError, NoNodeError)):
+            raise NodeChanged
+        if isinstance(reasons[0], NodeExistsError):
+            raise NodeExists
+        if isinstance(reasons[0], _LOST):
+            raise OutcomeUnknown(_name(reasons[0]))
+        raise StoreError(f"ZooKeeper refuses to write {what}: {_name(reasons[0])}")
+
+    def _transaction(self, what: str, add: Callable[[Any], object], end: float) -> list[Any]:
+        def send(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            add(transaction)
+            return transaction.commit_async()
+
+        results: list[Any] = self._request(what, send, end)
+        return results
+
+    def _request(self, what: str, send: Callable[[KazooClient], Any], end: float) -> Any:
+        """Wait for the connection till `end`, send one request, wait for its answer."""
+        with self._changed:
+            self._wait(what, end)
+            asked = send(self.client)
+        seconds = min(self._timeout_seconds, end - time.monotonic())
+        try:
+            return asked.get(timeout=max(0.01, seconds))
+        except (NoNodeError, NodeExistsError):
+            raise
+        except _LOST as error:
+            raise OutcomeUnknown(_name(error)) from error
+        except AuthFailedError as error:
+            raise self._refusal() from error
+        except KazooException as error:
+            raise StoreError(f"ZooKeeper refuses a request {what}: {_name(error)}") from error
+
+    def _wait(self, what: str, end: float) -> None:
+        """Return when there is a connection, with the lock held."""
+        seconds = None if end == NEVER else max(0.0, end - time.monotonic())
+        self._changed.wait_for(
+            lambda: self.connected or self.closed or self._ended or self._refused, seconds
+        )
+        if self.closed:
+            raise StoreUnavailable(what, "the store is closed")
+        if self._refused:
+            raise self._refusal()
+        if self._ended:
+            raise SessionEnded
+        if not self.connected:
+            said = f" ({self._log.last})" if self._log.last else ""
+            raise StoreUnavailable(what, f"there is no connection{said}")
+
+    def _refusal(self) -> StoreError:
+        return StoreError(f"ZooKeeper at {self._hosts} refuses the credentials of [zookeeper]")
+
+    def _on_state(self, state: str) -> None:
+        # It runs on kazoo's thread and must not call ZooKeeper.
+        with self._changed:
+            self.connected = state == KazooState.CONNECTED
+            # kazoo ends then, and for good.
+            self._refused = self.client.client_state == KeeperState.AUTH_FAILED
+            lost = state == KazooState.LOST and not self.closed
+            self._ended = self._ended or lost
+            self.sessions_ended += lost
+            self._changed.notify_all()
+        if lost:
+            log.warning("zookeeper_session_ended", hosts=self._hosts)
+
+    def _stop(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+
+def _reasons(results: Sequence[Any]) -> list[Exception]:
+    """Return what went wrong in a transaction, the reason first."""
+    errors = [result for result in results if isinstance(result, Exception)]
+    return [error for error in errors if not isinstance(error, _NOT_THE_REASON)] or errors
+
+
+def _name(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,253 @@
+"""Offsets in ZooKeeper, one node per partition, in storm-kafka's form (`partition.offsets.znode`).
+
+What is written when, and what a lost reply means, is `partition.offsets.nodes`; the connection is
+`partition.zookeeper.connection`. Here is the one thread that brings them together.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import structlog
+
+from partition.chunk import Partition
+from partition.errors import StoreError, StoreUnavailable
+from partition.offsets.nodes import NodeNames, OffsetNodes
+from partition.offsets.requests import NodeChanged, NodeExists, OutcomeUnknown, SessionEnded, Steps
+from partition.offsets.storm_mirror import StormMirror
+from partition.offsets.znode import Broker
+from partition.position import Position
+from partition.store import Claim, StoredOffset
+from partition.zookeeper.connection import NEVER, ZooKeeperConnection
+from partition.zookeeper.log import quiet_logger
+
+__all__ = ["ZooKeeperStore", "quiet_logger"]
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+_MIRRORED_AT_ONCE = 500
+
+
+class ZooKeeperStore:
+    """An `OffsetStore` in ZooKeeper. `hosts` is "host:port,host:port", perhaps with "/chroot".
+
+    One thread of its own makes every request; `open` and `load` wait for it at most
+    `timeout_seconds`, everything else is a future. `kazoo_options` (TLS, `auth_data`,
+    `default_acl`, ...) go to KazooClient; with TLS the server's name is always checked.
+
+    With `storm_mirror`, a path below the chroot, what is stored is then written there too, as
+    storm-kafka would, whoever wrote there last (`StormMirror`). If that fails it is logged,
+    and the next commit of the partition tries again; no commit waits for it or fails by it.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        pipeline: str,
+        topology_id: str,
+        topology_name: str = "",
+        root: str = "/headrace",
+        broker: Broker | None = None,
+        session_timeout_seconds: float = 10.0,
+        timeout_seconds: float = 15.0,
+        kazoo_options: Mapping[str, Any] | None = None,
+        storm_mirror: str | None = None,
+        storm_mirror_by_topic: bool = False,
+    ) -> None:
+        self._hosts = hosts
+        self._names = NodeNames(root, pipeline, topology_id, topology_name, broker or Broker())
+        self._session_timeout_seconds = session_timeout_seconds
+        self._timeout_seconds = timeout_seconds
+        self._kazoo_options = dict(kazoo_options or {})
+        self._mirror: StormMirror | None = None
+        if storm_mirror is not None:
+            self._mirror = StormMirror(storm_mirror, self._names, by_topic=storm_mirror_by_topic)
+        self._mirror_failing = False
+        self._connection: ZooKeeperConnection | None = None
+        self._nodes: OffsetNodes | None = None
+        self._worker: ThreadPoolExecutor | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a connection now, as far as kazoo knows."""
+        return self._connection is not None and self._connection.connected
+
+    @property
+    def session(self) -> int:
+        """How many sessions have ended since `open`."""
+        return 0 if self._connection is None else self._connection.sessions_ended
+
+    def open(self) -> None:
+        """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
+        if self._connection is not None:
+            return
+        self._connection = ZooKeeperConnection(
+            self._hosts,
+            self._kazoo_options,
+            session_timeout_seconds=self._session_timeout_seconds,
+            timeout_seconds=self._timeout_seconds,
+        )
+        self._nodes = OffsetNodes(self._names)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
+        try:
+            self._connection.open()
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, partition: Partition) -> StoredOffset | None:
+        """Return the stored offset; None only when the node does not exist."""
+        what = f"for {self._names.path(partition)}"
+        end = time.monotonic() + self._timeout_seconds
+        future = self._submit(what, lambda nodes: nodes.load(partition), end)
+        try:
+            return future.result(self._timeout_seconds + 1.0)
+        except TimeoutError:
+            future.cancel()
+            raise StoreUnavailable(
+                what, f"no answer in {self._timeout_seconds:g} seconds"
+            ) from None
+
+    def claim(
+        self, partition: Partition, *, adopt: bool = False, again: bool = False
+    ) -> Future[Claim]:
+        """Take a partition over; see `OffsetStore.claim`."""
+        return self._submit(
+            "a claim", lambda nodes: nodes.claim(partition, adopt=adopt, again=again)
+        )
+
+    def begin(
+        self, partition: Partition, position: Position, partitions: int | None = None
+    ) -> Future[None]:
+        """Store a first position; see `OffsetStore.begin`."""
+        return self._submit(
+            "a first offset",
+            lambda nodes: nodes.begin(partition, position, partitions),
+            stored=lambda _: {partition: position},
+        )
+
+    def move(self, partition: Partition, position: Position, reason: str) -> Future[None]:
+        """Store a position wherever it lies; see `OffsetStore.move`."""
+        return self._submit(
+            "a move",
+            lambda nodes: nodes.move(partition, position, reason),
+            stored=lambda _: {partition: position},
+        )
+
+    def commit(
+        self, positions: Mapping[Partition, Position]
+    ) -> Future[Mapping[Partition, StoreError]]:
+        """Store positions; see `OffsetStore.commit`."""
+        asked = dict(positions)
+
+        def commit(nodes: OffsetNodes) -> Steps[Mapping[Partition, StoreError]]:
+            return (yield from nodes.commit(asked))
+
+        return self._submit(
+            "a commit",
+            commit,
+            stored=lambda refused: {each: at for each, at in asked.items() if each not in refused},
+        )
+
+    def close(self) -> None:
+        """Disconnect, in about `timeout_seconds` at most; what waits fails."""
+        connection, self._connection = self._connection, None
+        worker, self._worker = self._worker, None
+        self._nodes = None
+        if connection is None or worker is None:
+            return
+        end = time.monotonic() + self._timeout_seconds
+        if self._mirror is not None and connection.connected:
+            _done(worker.submit(_nothing), self._timeout_seconds / 4)
+        connection.close()
+        # While connected a request in flight gets its time; without, none can succeed.
+        idle = worker.submit(_nothing)
+        if connection.connected and not _done(idle, self._timeout_seconds / 2):
+            log.warning("zookeeper_closed_without_reply", hosts=self._hosts)
+        stopped = connection.disconnect(max(0.1, end - time.monotonic()))
+        worker.shutdown(wait=stopped)
+
+    def _submit(
+        self,
+        what: str,
+        work: Callable[[OffsetNodes], Steps[T]],
+        end: float = NEVER,
+        stored: Callable[[T], Mapping[Partition, Position]] | None = None,
+    ) -> Future[T]:
+        """Do `work` on the worker; then mirror what it `stored`."""
+        connection, nodes, worker = self._connection, self._nodes, self._worker
+        if connection is None or nodes is None or worker is None:
+            future: Future[T] = Future()
+            future.set_exception(StoreUnavailable(what, "the store is not open"))
+            return future
+
+        def run() -> T:
+            result = _run(connection, nodes, work, end)
+            if self._mirror is not None and stored is not None and self._worker is worker:
+                worker.submit(self._copy, connection, self._mirror.nodes(stored(result)))
+            return result
+
+        return worker.submit(run)
+
+    def _copy(self, connection: ZooKeeperConnection, nodes: Mapping[str, bytes]) -> None:
+        """Write storm-kafka's copy; one series of failures is logged once."""
+        end = time.monotonic() + self._timeout_seconds
+        left = iter(nodes.items())
+        try:
+            while batch := dict(itertools.islice(left, _MIRRORED_AT_ONCE)):
+                connection.put(batch, end)
+        except (StoreError, OutcomeUnknown, SessionEnded) as error:
+            if not self._mirror_failing and not connection.closed:
+                log.warning("storm_mirror_failed", partitions=len(nodes), error=_text(error))
+            self._mirror_failing = True
+        else:
+            self._mirror_failing = False
+
+
+def _run(
+    connection: ZooKeeperConnection,
+    nodes: OffsetNodes,
+    work: Callable[[OffsetNodes], Steps[T]],
+    end: float,
+) -> T:
+    """Carry out one generator's requests, one after the other."""
+    if connection.session_ended:
+        connection.acknowledge()
+        nodes.session_ended()
+    steps = work(nodes)
+    try:
+        request = next(steps)
+        while True:
+            try:
+                reply = connection.answer(request, end)
+            except SessionEnded as error:
+                connection.acknowledge()
+                nodes.session_ended()
+                request = steps.throw(error)
+            except (NodeExists, NodeChanged, OutcomeUnknown, StoreError) as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(reply)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _nothing() -> None:
+    """What an idle worker does."""
+
+
+def _done(future: Future[None], seconds: float) -> bool:
+    try:
+        future.result(seconds)
+    except TimeoutError:
+        return False
+    return True

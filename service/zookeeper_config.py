@@ -1,0 +1,170 @@
+"""`[zookeeper]`: where the offsets are stored, and who may see them.
+
+A key is checked against those above it, so a fault is told at the key that has it.
+"""
+
+import re
+import ssl
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, SecretStr, ValidationInfo, field_validator
+
+from partition.zookeeper.security import ZooKeeperSecurity
+from service.section import Section
+
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")
+_FORM = "host:port,host:port, and once, at the end, a /path to live under if you like"
+_HIGHEST_PORT = 65535
+
+_NodePath = Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")]
+
+
+class ZooKeeperConfig(Section):
+    """`[zookeeper]`: where the offsets are stored, and who may see them."""
+
+    hosts: str = Field(description="host:port,host:port")
+    root: _NodePath = "/headrace"
+    session_timeout_seconds: PositiveFloat = 10.0
+    auth: Literal["none", "digest", "sasl"] = "none"
+    username: Annotated[str | None, Field(validate_default=True)] = None
+    password: Annotated[SecretStr | None, Field(validate_default=True)] = None
+    tls: bool = False
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Annotated[Path | None, Field(validate_default=True)] = None
+    acl: Literal["open", "creator"] | None = None
+    storm_mirror: _NodePath | None = None
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts_have_their_form(cls, hosts: str) -> str:
+        servers, slash, chroot = hosts.partition("/")
+        if not all(map(_is_server, servers.split(","))):
+            raise ValueError(_FORM)
+        if slash and ("," in chroot or not all(map(_is_name, chroot.split("/")))):
+            raise ValueError(_FORM)
+        return hosts
+
+    @field_validator("username")
+    @classmethod
+    def _username_goes_with_auth(cls, username: str | None, info: ValidationInfo) -> str | None:
+        _check_goes_with_auth(username, info)
+        if username is not None and ":" in username:
+            message = "a name without ':', which separates it from the password"
+            raise ValueError(message)
+        return username
+
+    @field_validator("password")
+    @classmethod
+    def _password_goes_with_auth(
+        cls, password: SecretStr | None, info: ValidationInfo
+    ) -> SecretStr | None:
+        text = None if password is None else password.get_secret_value()
+        _check_goes_with_auth(text, info)
+        return password
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _authority_is_readable(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        _check_goes_with_tls(path, info)
+        allowed = "a readable PEM file with the certificates of authorities to trust"
+        if path is not None:
+            try:
+                _context().load_verify_locations(path)
+            except OSError as error:  # ssl.SSLError is one too
+                raise ValueError(f"{allowed} ({_reason(error)})") from None
+        return path
+
+    @field_validator("tls_cert")
+    @classmethod
+    def _certificate_goes_with_tls(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        _check_goes_with_tls(path, info)
+        if path is not None and not path.is_file():
+            message = "a readable PEM file with this client's certificate (no such file)"
+            raise ValueError(message)
+        return path
+
+    @field_validator("tls_key")
+    @classmethod
+    def _key_is_the_certificates(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        _check_goes_with_tls(path, info)
+        if "tls_cert" not in info.data:
+            return path  # its own fault is told
+        certificate: Path | None = info.data["tls_cert"]
+        if path is None and certificate is None:
+            return path
+        allowed = "the PEM file, without passphrase, of the private key of tls_cert"
+        if path is None:
+            raise ValueError(allowed)
+        if certificate is None:
+            message = "nothing while tls_cert is absent"
+            raise ValueError(message)
+        try:
+            _context().load_cert_chain(certificate, path, password="")
+        except OSError as error:
+            raise ValueError(f"{allowed} ({_reason(error)})") from None
+        return path
+
+    @field_validator("acl")
+    @classmethod
+    def _creator_is_somebody(cls, acl: str | None, info: ValidationInfo) -> str | None:
+        known = info.data.get("auth") != "none" or info.data.get("tls_cert") is not None
+        if acl == "creator" and not known:
+            message = "'creator' only with auth = \"digest\" or \"sasl\", or a tls_cert; 'open'"
+            raise ValueError(message)
+        return acl
+
+    def security(self) -> ZooKeeperSecurity:
+        """The partition room's own object."""
+        return ZooKeeperSecurity(
+            auth=self.auth,
+            username=self.username or "",
+            password=self.password.get_secret_value() if self.password else "",
+            acl=self.acl or ("open" if self.auth == "none" else "creator"),
+            tls=self.tls,
+            ca=self.tls_ca,
+            certificate=self.tls_cert,
+            key=self.tls_key,
+        )
+
+    def secrets(self) -> list[str]:
+        """Values that must not be shown anywhere."""
+        return [self.password.get_secret_value()] if self.password else []
+
+
+def _is_server(text: str) -> bool:
+    match = _HOST.fullmatch(text)
+    return match is not None and (match[2] is None or 0 < int(match[2]) <= _HIGHEST_PORT)
+
+
+def _is_name(text: str) -> bool:
+    return text not in ("", ".", "..") and text.isprintable()
+
+
+def _check_goes_with_auth(value: str | None, info: ValidationInfo) -> None:
+    auth = info.data.get("auth")
+    if auth == "none" and value is not None:
+        message = 'nothing while auth = "none"; with it, auth = "digest" or "sasl"'
+        raise ValueError(message)
+    if auth in ("digest", "sasl") and not value:
+        raise ValueError(f'a string that is not empty, as auth = "{auth}" needs it')
+
+
+def _check_goes_with_tls(path: Path | None, info: ValidationInfo) -> None:
+    if path is not None and info.data.get("tls") is False:
+        message = "nothing while tls = false"
+        raise ValueError(message)
+
+
+def _context() -> ssl.SSLContext:
+    """What kazoo makes for a connection."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _reason(error: OSError) -> Any:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return error.strerror or str(error)

@@ -1,0 +1,66 @@
+"""The worlds in which fetchers and catalogues are tested."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from service.embedded.kafka import EmbeddedKafka
+from tests.worlds.fetching import KafkaWorld, MemoryWorld
+
+BOTH = ["memory", pytest.param("kafka", marks=pytest.mark.integration)]
+
+
+@pytest.fixture(params=BOTH)
+def world(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Kafka in memory, and the broker that all tests share."""
+    if request.param == "memory":
+        made: Any = MemoryWorld()
+    else:
+        made = KafkaWorld(request.getfixturevalue("kafka"), request.getfixturevalue("topic"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def real(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
+    """The broker that all tests share."""
+    made = KafkaWorld(kafka, topic)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A broker of the module's own, which its tests may stop."""
+    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
+    """A broker that the test may stop, running."""
+    own_broker.open()
+
+    def topic(partitions: int = 1) -> str:
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        own_broker.create_topic(name, partitions)
+        return name
+
+    made = KafkaWorld(own_broker, topic)
+    made.properties["reconnect.backoff.max.ms"] = 500
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=BOTH)
+def fragile(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Kafka in memory, and a broker that the test may stop."""
+    if request.param == "memory":
+        yield MemoryWorld()
+    else:
+        yield request.getfixturevalue("own")

@@ -1,0 +1,224 @@
+"""One suite for every Catalogue: the one in memory and the one of Kafka."""
+
+import socket
+import time
+from concurrent.futures import wait
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from partition.catalogue import Log, Topic
+from partition.chunk import Partition
+from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
+from partition.kafka.catalogue import KafkaCatalogue
+from partition.kafka.properties import FORCED
+from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
+
+
+def test_a_topic_is_described_with_its_partitions_in_order(world: Any) -> None:
+    """Storm 11: a partition is known by its number, whatever leader it has or lacks."""
+    topic = world.topic(12)
+    found = world.catalogue().topic(topic).result(SECONDS)
+    assert (found.name, found.partitions) == (topic, tuple(range(12)))
+    assert found.topic_id
+
+
+def test_all_topics_are_listed_without_kafkas_own(world: Any) -> None:
+    one, two = world.topic(1), world.topic(3)
+    if isinstance(world, KafkaWorld):
+        world.transaction(Partition(one, 0), numbers(1), commit=True)  # makes Kafka's own topic
+    catalogue = world.catalogue()
+    topics = catalogue.topics().result(SECONDS)
+    assert topics[one] == catalogue.topic(one).result(SECONDS)
+    assert topics[two].partitions == (0, 1, 2)
+    assert not [name for name in topics if name.startswith("__")]
+
+
+def test_a_topic_that_does_not_exist_is_named(world: Any) -> None:
+    catalogue = world.catalogue()
+    started = time.monotonic()
+    answers = [catalogue.topic("no-such-topic"), catalogue.log(Partition("no-such-topic", 0))]
+    for answer in answers:
+        with pytest.raises(TopicMissing, match="no-such-topic"):
+            answer.result(SECONDS)
+    assert time.monotonic() - started < 8, "waited for, in case it was just created"
+
+
+def test_other_questions_do_not_wait_for_a_topic_that_is_missing(world: Any) -> None:
+    topic = world.topic()
+    catalogue = world.catalogue()
+    missing = catalogue.topic("no-such-topic")
+    assert catalogue.topic(topic).result(SECONDS).name == topic
+    assert catalogue.log(Partition(topic, 0)).result(SECONDS).end == 0
+    if isinstance(world, KafkaWorld):
+        assert not missing.done()
+
+
+def test_the_logs_range_gives_the_offsets_to_start_from(world: Any) -> None:
+    """Storm 54: an empty log begins and ends at 0, which is an answer."""
+    a = Partition(world.topic(), 0)
+    catalogue = world.catalogue()
+    topic_id = catalogue.topic(a.topic).result(SECONDS).topic_id
+    assert catalogue.log(a).result(SECONDS) == Log(0, 0, topic_id, leader_epoch=0)
+    world.append(a, numbers(5))
+    world.delete_before(a, 2)
+    assert catalogue.log(a).result(SECONDS) == Log(2, 5, topic_id, leader_epoch=0)
+
+
+def test_a_time_stamp_gives_the_first_offset_that_is_as_young(world: Any) -> None:
+    a = Partition(world.topic(), 0)
+    for ms in (1000, 2000, 3000):
+        world.append_one(a, b"v", None, [], 1_700_000_000_000 + ms)
+    catalogue = world.catalogue()
+    asked = {ms: catalogue.log(a, 1_700_000_000_000 + ms) for ms in (0, 1000, 1500, 3000, 3001)}
+    found = {ms: answer.result(SECONDS).at_timestamp for ms, answer in asked.items()}
+    assert found == {0: 0, 1000: 0, 1500: 1, 3000: 2, 3001: 3}
+    assert catalogue.log(a).result(SECONDS).at_timestamp is None
+    empty = Partition(world.topic(), 0)
+    assert catalogue.log(empty, 1).result(SECONDS).at_timestamp == 0
+
+
+def test_many_questions_at_once_are_all_answered(world: Any) -> None:
+    topic = world.topic(20)
+    for number in range(20):
+        world.append(Partition(topic, number), numbers(number % 3))
+    catalogue = world.catalogue()
+    logs = [catalogue.log(Partition(topic, number), number) for number in range(20)]
+    found = catalogue.topic(topic)
+    _, waiting = wait([*logs, found], SECONDS)
+    assert not waiting
+    assert [each.result().end for each in logs] == [number % 3 for number in range(20)]
+
+
+def test_partitions_added_to_a_topic_are_seen(world: Any) -> None:
+    """Faults K07: new partitions show at the next look, under the same topic id."""
+    topic = world.topic(1)
+    catalogue = world.catalogue()
+    before = catalogue.topic(topic).result(SECONDS)
+    world.add_partitions(topic, 2)
+    end = time.monotonic() + SECONDS
+    found = before
+    while len(found.partitions) < 3 and time.monotonic() < end:
+        found = catalogue.topic(topic).result(SECONDS)
+    assert found == Topic(topic, before.topic_id, (0, 1, 2))
+    assert catalogue.log(Partition(topic, 2)).result(SECONDS).start == 0
+
+
+def test_a_topic_created_anew_has_another_id(world: Any) -> None:
+    """Faults K06: the id is what tells a larger log from the one that was there before."""
+    a = Partition(world.topic(), 0)
+    catalogue = world.catalogue()
+    before = catalogue.log(a).result(SECONDS)
+    world.recreate_topic(a.topic)
+    after = catalogue.log(a).result(SECONDS)
+    assert (after.start, after.end) == (before.start, before.end)
+    assert after.topic_id not in (None, before.topic_id)
+
+
+def test_a_deleted_topic_is_missing(world: Any) -> None:
+    """Faults K05: told as missing, not as an outage."""
+    topic = world.topic()
+    world.delete_topic(topic)
+    with pytest.raises(TopicMissing):
+        world.catalogue().topic(topic).result(SECONDS)
+
+
+def test_a_closed_catalogue_answers_nothing_more(world: Any) -> None:
+    catalogue = world.catalogue()
+    catalogue.close()
+    catalogue.close()
+    with pytest.raises(KafkaFailed):
+        catalogue.topics().result(SECONDS)
+    catalogue.open()
+    assert world.topic() in catalogue.topics().result(SECONDS)
+
+
+def test_a_catalogue_that_is_away_says_what_was_asked(world: Any) -> None:
+    if isinstance(world, KafkaWorld):
+        world.properties["bootstrap.servers"] = "127.0.0.1:1"
+        catalogue: Any = world.catalogue(ask_seconds=1)
+    else:
+        catalogue = world.catalogue()
+        world.memory.away = True
+    started = time.monotonic()
+    asked = {
+        "for topic 't'": catalogue.topic("t"),
+        "for the topics": catalogue.topics(),
+        "for the offsets of t[3]": catalogue.log(Partition("t", 3)),
+    }
+    for what, answer in asked.items():
+        with pytest.raises(KafkaUnavailable, match="Kafka does not answer") as caught:
+            answer.result(SECONDS)
+        assert caught.value.what == what
+    assert time.monotonic() - started < 8
+
+
+@pytest.mark.integration
+def test_a_broker_that_comes_back_in_time_answers(own: KafkaWorld) -> None:
+    topic = own.topic(2)
+    catalogue = own.catalogue(ask_seconds=SECONDS)
+    own.kafka.close()
+    answer = catalogue.topic(topic)
+    own.kafka.open()
+    assert answer.result(SECONDS).partitions == (0, 1)
+
+
+@pytest.mark.integration
+def test_a_frozen_broker_is_given_up_in_time(own: KafkaWorld) -> None:
+    """Faults K02: an answer in bounded time, also from a broker that only holds on."""
+    topic = own.topic()
+    catalogue = own.catalogue(ask_seconds=1.5)
+    assert catalogue.topic(topic).result(SECONDS).name == topic
+    own.kafka.freeze()
+    try:
+        started = time.monotonic()
+        answers = [catalogue.topic(topic), catalogue.log(Partition(topic, 0)), catalogue.topics()]
+        for answer in answers:
+            with pytest.raises(KafkaUnavailable):
+                answer.result(SECONDS)
+        assert time.monotonic() - started < 10
+    finally:
+        own.kafka.thaw()
+    assert catalogue.topic(topic).result(SECONDS).name == topic
+
+
+def test_closing_ends_open_questions_in_time() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        catalogue = KafkaCatalogue({"bootstrap.servers": address})
+        catalogue.open()
+        answers = [catalogue.topics(), catalogue.topic("t"), catalogue.log(Partition("t", 0))]
+        started = time.monotonic()
+        catalogue.close()
+        assert time.monotonic() - started < 5
+        for answer in answers:
+            with pytest.raises(KafkaUnavailable, match="closed"):
+                answer.result(SECONDS)
+
+
+@pytest.mark.parametrize("asked_before", [True, False])
+def test_refused_credentials_are_told_at_once(asked_before: bool) -> None:
+    """Faults K15: no waiting for what cannot change; librdkafka tells it once in a while."""
+    catalogue = KafkaCatalogue({"bootstrap.servers": "127.0.0.1:1"})
+    catalogue.open()
+    refusal = KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error")
+    if asked_before:
+        answer = catalogue.topic("t")
+        catalogue._on_error(refusal)
+    else:
+        catalogue._on_error(refusal)
+        answer = catalogue.topic("t")
+    started = time.monotonic()
+    with pytest.raises(KafkaFailed, match=r"refuses for topic 't'.*_AUTHENTICATION"):
+        answer.result(SECONDS)
+    assert time.monotonic() - started < 3
+    catalogue.close()
+
+
+@pytest.mark.parametrize("wrong", [{"no.such.property": 1}, dict.fromkeys(FORCED, "true")])
+def test_a_wrong_property_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(KafkaFailed, match=next(iter(wrong))):
+        KafkaCatalogue({"bootstrap.servers": "127.0.0.1:1", **wrong}).open()

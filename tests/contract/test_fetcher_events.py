@@ -1,0 +1,213 @@
+"""What librdkafka may hand over, in which order: its events, told by hand."""
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from partition.chunk import Chunk, Partition
+from partition.errors import CorruptRecord, KafkaFailed, OffsetOutOfRange, TopicMissing
+from partition.fetcher import Fetched
+from partition.kafka.fetcher import KafkaFetcher
+from partition.position import Position
+
+A, B, GONE = Partition("t", 0), Partition("t", 1), Partition("t", 2)
+CUT = (
+    "Partition log truncation detected at offset {} (leader epoch 0): broker end offset is 60 "
+    "(offset leader epoch 0). Reset to INVALID.: Local: Partition log truncation detected"
+)
+
+
+class Scripted(Consumer):
+    """Gives the messages it was handed, and notes where it was seated."""
+
+    def hand(self, *messages: Message) -> None:
+        self.messages = list(messages)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        taken, self.messages = self.messages[:num_messages], self.messages[num_messages:]
+        return taken
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        super().incremental_assign(partitions)
+        self.seats = {**getattr(self, "seats", {})}
+        self.seats.update({(p.topic, p.partition): p.offset for p in partitions})
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        super().incremental_unassign(partitions)
+        for each in partitions:
+            del self.seats[each.topic, each.partition]
+
+
+@pytest.fixture
+def client() -> Any:
+    made = Scripted({"group.id": "x", "bootstrap.servers": "127.0.0.1:1"})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fetcher(client: Scripted) -> KafkaFetcher:
+    made = KafkaFetcher({"bootstrap.servers": "127.0.0.1:1"})
+    made._client = client
+    return made
+
+
+def message(
+    place: Partition, offset: int, error: int | None = None, text: str | None = None
+) -> Message:
+    return Message(
+        topic=place.topic,
+        partition=place.number,
+        offset=offset,
+        value=b"v",
+        error=None if error is None else KafkaError(error, text),
+    )
+
+
+def add(fetcher: KafkaFetcher, positions: dict[Partition, int]) -> None:
+    fetcher.add({partition: Position(offset) for partition, offset in positions.items()})
+
+
+def chunks(found: list[Chunk]) -> dict[Partition, list[int]]:
+    return {chunk.partition: chunk.offsets.tolist() for chunk in found}
+
+
+def test_runs_of_one_partition_become_one_chunk_and_stale_records_are_dropped(
+    fetcher: KafkaFetcher, client: Scripted
+) -> None:
+    """Storm 32: what was delivered, or lies before the place to read on, is dropped."""
+    add(fetcher, {A: 5, B: 0})
+    order = [(A, 3), (A, 5), (B, 0), (GONE, 9), (B, 4), (A, 6), (A, 6), (A, 5), (A, 9), (B, 5)]
+    client.hand(*(message(place, offset) for place, offset in order))
+    assert chunks(fetcher.fetch(100, 0).chunks) == {A: [5, 6, 9], B: [0, 4, 5]}
+    client.hand(message(A, 9), message(A, 10))
+    assert chunks(fetcher.fetch(100, 0).chunks) == {A: [10]}
+
+
+def test_what_stops_a_partition_is_told_behind_its_good_records(
+    fetcher: KafkaFetcher, client: Scripted
+) -> None:
+    """Faults K10: librdkafka reads on behind a corrupt batch, so it is taken off at once."""
+    add(fetcher, {A: 0, B: 7})
+    client.hand(
+        message(B, 7),
+        message(A, 0),
+        message(B, 8, KafkaError._BAD_MSG, "failed CRC32C check"),
+        message(B, 900),
+        message(B, 901, KafkaError._PARTITION_EOF),
+        message(B, 10**18, KafkaError._AUTO_OFFSET_RESET),
+        message(A, 1),
+        message(A, 2, KafkaError._PARTITION_EOF),
+    )
+    fetched = fetcher.fetch(100, 0)
+    assert chunks(fetched.chunks) == {B: [7], A: [0, 1]}
+    assert fetched.ends == {A: 2}
+    told = fetched.failures[B]
+    assert isinstance(told, CorruptRecord)
+    assert str(told).startswith("t[1] has a corrupt record at or after offset 8: failed CRC32C")
+    assert client.seats.keys() == {A}
+    client.hand(message(B, 902), message(B, 902, KafkaError._BAD_MSG))
+    assert fetcher.fetch(100, 0) == Fetched()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError._BAD_MSG,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._UNDERFLOW,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+    ],
+)
+def test_whatever_librdkafka_would_skip_stops_the_partition(
+    fetcher: KafkaFetcher, client: Scripted, code: int
+) -> None:
+    """Storm 24: a record that cannot be read, for its size or its form, is never passed over."""
+    add(fetcher, {A: 3})
+    client.hand(message(A, 3, code))
+    assert isinstance(fetcher.fetch(100, 0).failures[A], CorruptRecord)
+
+
+def test_an_error_of_another_place_is_not_believed(fetcher: KafkaFetcher, client: Scripted) -> None:
+    """Faults K14: out of range comes without a version, so it may be of a former assignment."""
+    add(fetcher, {A: 50})
+    fetcher.remove([A])
+    add(fetcher, {A: 10})
+    client.hand(message(A, 50, KafkaError._AUTO_OFFSET_RESET), message(A, 10))
+    fetched = fetcher.fetch(100, 0)
+    assert fetched.failures == {}
+    assert client.seats == {A: 10}, "seated anew, to hear of its own place"
+    client.hand(message(A, 10), message(A, 11, KafkaError._AUTO_OFFSET_RESET))
+    fetched = fetcher.fetch(100, 0)
+    assert chunks(fetched.chunks) == {A: [10]}
+    told = fetched.failures[A]
+    assert isinstance(told, OffsetOutOfRange)
+    assert (told.offset, told.diverged_at) == (11, None)
+
+
+def test_a_truncation_is_read_from_its_text(fetcher: KafkaFetcher, client: Scripted) -> None:
+    """Faults K04: the event has no offset; the text has ours and the one where logs differ."""
+    add(fetcher, {A: 100, B: 100})
+    client.hand(
+        message(A, -1001, KafkaError._AUTO_OFFSET_RESET, CUT.format(100)),
+        message(B, -1001, KafkaError._AUTO_OFFSET_RESET, CUT.format(90)),
+    )
+    failures = fetcher.fetch(100, 0).failures
+    assert failures.keys() == {A}
+    told = failures[A]
+    assert isinstance(told, OffsetOutOfRange)
+    assert (told.offset, told.diverged_at) == (100, 60)
+
+
+def test_an_error_that_keeps_coming_is_believed_in_the_end(
+    fetcher: KafkaFetcher, client: Scripted
+) -> None:
+    """Storm 18: no endless loop of one request after the other."""
+    add(fetcher, {A: 100})
+    for _ in range(10):
+        client.hand(message(A, 7, KafkaError._AUTO_OFFSET_RESET))
+        failures = fetcher.fetch(100, 0).failures
+        if failures:
+            break
+    assert failures.keys() == {A}
+
+
+def test_a_topic_told_to_be_missing_stops_all_its_partitions(
+    fetcher: KafkaFetcher, client: Scripted
+) -> None:
+    other = Partition("u", 0)
+    add(fetcher, {A: 0, B: 0, other: 0})
+    fetcher._on_error(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "t [1]: unknown"))
+    client.hand(message(A, 0), message(other, 0))
+    fetched = fetcher.fetch(100, 0)
+    assert chunks(fetched.chunks) == {A: [0], other: [0]}
+    assert fetched.failures.keys() == {A, B}
+    assert {type(each) for each in fetched.failures.values()} == {TopicMissing}
+
+
+def test_a_refusal_is_raised_after_what_was_received(
+    fetcher: KafkaFetcher, client: Scripted
+) -> None:
+    add(fetcher, {A: 0, B: 0})
+    client.hand(message(A, 0), message(B, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert chunks(fetcher.fetch(100, 0).chunks) == {A: [0]}
+    with pytest.raises(KafkaFailed, match="AUTHORIZATION"):
+        fetcher.fetch(100, 0)
+
+
+def test_records_are_dropped_until_their_epoch_is_checked(
+    fetcher: KafkaFetcher, client: Scripted
+) -> None:
+    """Faults K04: the client reads a partition that it knows without checking its epoch."""
+    fetcher.add({A: Position(5, 0), B: Position(0)})
+    fetcher._unchecked.add(A)  # as if the seek had been refused
+    fetcher._check_epochs = lambda: None  # type: ignore[method-assign]
+    client.hand(message(A, 5), message(B, 0), message(A, 6, KafkaError._PARTITION_EOF))
+    fetched = fetcher.fetch(100, 0)
+    assert (chunks(fetched.chunks), fetched.ends) == ({B: [0]}, {})
+    fetcher._unchecked.clear()
+    client.hand(message(A, 5), message(A, 6, KafkaError._PARTITION_EOF))
+    fetched = fetcher.fetch(100, 0)
+    assert (chunks(fetched.chunks), fetched.ends) == ({A: [5]}, {A: 6})

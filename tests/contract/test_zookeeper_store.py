@@ -1,0 +1,275 @@
+"""The offset store on a real ZooKeeper: lost replies, ended sessions, chroots, Storm's copy."""
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.security import make_acl
+from structlog.testing import capture_logs
+
+from partition.errors import OwnershipLost, StoreError, StoreUnavailable
+from partition.position import Position
+from partition.store import Claim, StoredOffset
+from partition.zookeeper.store import ZooKeeperStore
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.worlds.storing import (
+    SECONDS,
+    A,
+    B,
+    Proxy,
+    ZooKeeperWorld,
+    begin,
+    claim,
+    commit,
+    expire,
+    kazoo_of,
+    node,
+    session_is_new,
+    within,
+)
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def world(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperWorld]:
+    made = ZooKeeperWorld(zookeeper)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
+    made = Proxy(zookeeper.port)
+    yield made
+    made.close()
+
+
+def test_a_reply_lost_on_the_way_counts_as_done(world: ZooKeeperWorld, proxy: Proxy) -> None:
+    """Promise 9: ConnectionLoss after the server has written is neither failure nor fence.
+
+    Faults F5: the reply is lost. Faults Z12: reading back finds our own write.
+    """
+    store = world.store(hosts=proxy.address)
+    proxy.lose_replies = True
+    begin(store, A, 5)
+    for offset in (8, 9, 10):
+        proxy.lost.clear()
+        proxy.lose_replies = True
+        assert commit(store, {A: offset}) == {}
+        assert proxy.lost.is_set()
+    proxy.lose_replies = True
+    assert claim(store, A).stored == StoredOffset(Position(10), "shop-1", "shop-1", 2)
+    proxy.lose_replies = True
+    store.move(A, Position(3), "a test").result(SECONDS)
+    assert world.store().load(A) == StoredOffset(Position(3), "shop-1", "shop-1", 2)
+
+
+def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: Proxy) -> None:
+    """Promise 9: a commit under way when the session ends is refused.
+
+    Faults F4: no retry of kazoo's repeats it. Faults Z05: and no ownership outlives it.
+    """
+    store = world.store(hosts=proxy.address)
+    begin(store, A, 5)
+    before = world.raw(A)
+    proxy.hears.clear()
+    under_way, queued = store.commit({A: Position(9)}), store.commit({A: Position(10)})
+    client = kazoo_of(store)
+    ended = client.client_id[0]
+    with capture_logs() as logs:
+        expire(client, world.server)
+        proxy.hears.set()
+        for future in (under_way, queued):
+            assert isinstance(future.result(SECONDS)[A], OwnershipLost)
+        assert within(SECONDS, lambda: store.available)
+    assert client.client_id[0] != ended
+    assert world.raw(A) == before
+    assert [log["event"] for log in logs].count("zookeeper_session_ended") == 1
+    assert claim(store, A) == Claim(
+        StoredOffset(Position(5), "shop-1", "shop-1", 2), topic_begun=True, uninterrupted=True
+    )
+    assert commit(store, {A: 9}) == {}
+
+
+def test_a_claim_under_way_begins_anew_in_the_next_session(
+    world: ZooKeeperWorld, proxy: Proxy
+) -> None:
+    store = world.store(hosts=proxy.address)
+    begin(store, A, 5)
+    proxy.hears.clear()
+    future = store.claim(A)
+    expire(kazoo_of(store), world.server)
+    proxy.hears.set()
+    claimed = future.result(SECONDS)
+    assert claimed.uninterrupted
+    assert commit(store, {A: 6}) == {}
+    assert node(world, A)["headrace"]["epoch"] == claimed.stored.epoch
+
+
+def test_a_session_that_ends_while_nothing_is_asked_is_noticed(world: ZooKeeperWorld) -> None:
+    """Faults Z05: every ownership is dropped, also when no request was under way."""
+    store = world.store()
+    begin(store, A, 5)
+    expire(kazoo_of(store), world.server)
+    assert within(SECONDS, lambda: session_is_new(store))
+    assert isinstance(commit(store, {A: 6})[A], OwnershipLost)
+    assert node(world, A)["offset"] == 5
+
+
+def test_a_frozen_server_delays_a_commit_and_fences_nobody(tmp_path: Path) -> None:
+    """Promise 15: a write of unknown outcome is read back before it is repeated."""
+    server = EmbeddedZooKeeper(tmp_path)
+    server.open()
+    world = ZooKeeperWorld(server)
+    try:
+        store = world.store(session_timeout_seconds=2.0)
+        begin(store, A, 5)
+        server.freeze()
+        future = store.commit({A: Position(9)})
+        assert within(SECONDS, lambda: not store.available)
+        server.thaw()
+        refused = future.result(SECONDS)  # whether the session outlives it is the server's choice
+        assert all(isinstance(error, OwnershipLost) for error in refused.values())
+        assert claim(store, A).uninterrupted
+        assert commit(store, {A: 10}) == {}
+        assert node(world, A)["offset"] == 10
+    finally:
+        world.close()
+        server.close()
+
+
+def test_a_store_opens_again_after_it_could_not(tmp_path: Path) -> None:
+    """Faults Z01: a server that is down at the start is waited for, in bounded time."""
+    server = EmbeddedZooKeeper(tmp_path)
+    server.open()
+    server.kill()
+    store = ZooKeeperStore(
+        server.address, pipeline="shop", topology_id="shop-1", timeout_seconds=1.0
+    )
+    try:
+        with pytest.raises(StoreUnavailable):
+            store.open()
+        server.open()
+        assert within(SECONDS, lambda: opens(store))
+        assert store.load(A) is None
+        store.close()
+        store.open()
+        assert store.load(A) is None
+    finally:
+        store.close()
+        server.close()
+
+
+def opens(store: ZooKeeperStore) -> bool:
+    try:
+        store.open()
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def test_a_server_that_is_not_there_is_named_within_the_deadline() -> None:
+    store = ZooKeeperStore(
+        "127.0.0.1:1", pipeline="shop", topology_id="shop-1", timeout_seconds=0.5
+    )
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
+        store.open()
+    assert time.monotonic() - started < 5.0
+
+
+def test_a_chroot_is_made_if_it_is_missing(world: ZooKeeperWorld) -> None:
+    chroot = f"/tenant-{uuid.uuid4().hex[:12]}"
+    hosts = f"{world.server.address},{world.server.address}{chroot}"
+    store = world.store(hosts=hosts)
+    assert store.load(A) is None
+    begin(store, A, 5)
+    assert commit(store, {A: 6}) == {}
+    assert json.loads(world.client.get(chroot + world.path(A))[0])["offset"] == 6
+    assert world.client.exists(world.root) is None
+    assert claim(world.store(hosts=hosts), A).stored.offset == 6
+
+
+def test_a_chroot_whose_parent_is_missing_is_a_clear_error(world: ZooKeeperWorld) -> None:
+    store = world.store(hosts=f"{world.server.address}/missing-{uuid.uuid4().hex}/below")
+    with pytest.raises(StoreError, match="chroot"):
+        begin(store, A, 5)
+
+
+@pytest.mark.parametrize("by_topic", [False, True])
+def test_storm_finds_its_own_json_where_it_would_look(
+    world: ZooKeeperWorld, by_topic: bool
+) -> None:
+    mirror = f"{world.root}-storm/wc"
+    store = world.store(storm_mirror=mirror, storm_mirror_by_topic=by_topic)
+    folder = f"{mirror}/orders" if by_topic else mirror
+
+    def mirrored() -> dict[str, Any]:
+        return {
+            name: json.loads(world.client.get(f"{folder}/{name}")[0])
+            for name in (world.client.get_children(folder) if world.client.exists(folder) else ())
+        }
+
+    begin(store, A, 5)
+    begin(store, B, 1)
+    claim(world.store(), B)
+    assert list(commit(store, {A: 7, B: 2})) == [B]  # what is refused is not shown
+    expected = {
+        f"partition_{partition.number}": {
+            "topology": {"id": "shop-1", "name": "shop-1"},
+            "offset": offset,
+            "partition": partition.number,
+            "broker": {"host": "", "port": 0},
+            "topic": "orders",
+        }
+        for partition, offset in ((A, 7), (B, 1))
+    }
+    assert within(SECONDS, lambda: mirrored() == expected)
+    store.move(A, Position(3), "a test").result(SECONDS)
+    store.close()  # it ends with the copy written
+    assert mirrored()["partition_0"]["offset"] == 3
+
+
+def test_a_copy_for_storm_that_fails_holds_nothing_up(world: ZooKeeperWorld) -> None:
+    mirror = f"{world.root}-storm"
+    world.client.create(mirror, acl=[make_acl("world", "anyone", read=True)])
+    store = world.store(storm_mirror=mirror)
+    with capture_logs() as logs:
+        begin(store, A, 5)
+        for offset in (6, 7, 8):
+            assert commit(store, {A: offset}) == {}
+        store.close()
+    failures = [log for log in logs if log["event"] == "storm_mirror_failed"]
+    assert len(failures) == 1
+    assert "NoAuth" in failures[0]["error"]
+    assert node(world, A)["offset"] == 8
+
+
+def test_credentials_never_reach_the_log(
+    zookeeper: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ZooKeeperStore(
+        zookeeper.address,
+        root=f"/t-{uuid.uuid4().hex[:12]}",
+        pipeline="shop",
+        topology_id="shop-1",
+        kazoo_options={"auth_data": [("digest", "svc:S3cretPw")]},
+    )
+    caplog.set_level(1)
+    for name in ("kazoo", "kazoo.client", "kazoo.protocol.connection"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    store.open()
+    logging.getLogger("kazoo.headrace").setLevel(1)
+    try:
+        begin(store, A, 5)
+        assert commit(store, {A: 6}) == {}
+    finally:
+        store.close()
+    assert "S3cretPw" not in caplog.text
+    assert not [r for r in caplog.records if r.name.startswith("kazoo") and r.levelno < 30]

@@ -1,0 +1,104 @@
+"""TLS: which server a store talks to, and as whom."""
+
+import gc
+import time
+import uuid
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+
+from partition.chunk import Partition
+from partition.errors import StoreUnavailable
+from partition.position import Position
+from partition.zookeeper.store import ZooKeeperStore
+from service.zookeeper_config import ZooKeeperConfig
+
+# kazoo does not close the socket of a handshake that failed; the collector does.
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+A = Partition("orders", 0)
+SECONDS = 20.0
+PATIENCE_SECONDS = 1.5
+
+
+@pytest.fixture
+def connect():
+    """`connect(address, **keys)` opens a store by the keys of `[zookeeper]`."""
+    stores = []
+
+    def connect(address, *, seconds=SECONDS, **keys):
+        config = ZooKeeperConfig(hosts=address, root=f"/t-{uuid.uuid4().hex[:12]}", **keys)
+        store = ZooKeeperStore(
+            config.hosts,
+            root=config.root,
+            pipeline="shop",
+            topology_id="shop-1",
+            session_timeout_seconds=4.0,
+            timeout_seconds=seconds,
+            kazoo_options=config.security().kazoo_options(),
+        )
+        stores.append(store)
+        store.open()
+        return store
+
+    yield connect
+    for store in stores:
+        store.close()
+    gc.collect()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_of_our_authority_under_its_own_name_is_trusted(host, secured, authority, connect):
+    signed_in = {"auth": "sasl", "username": secured.username, "password": secured.password}
+    store = connect(
+        f"{host}:{secured.tls_port}", tls=True, tls_ca=authority.certificate, **signed_in
+    )
+    store.begin(A, Position(5)).result(SECONDS)
+    assert store.load(A).offset == 5
+
+
+def refused(connect, address, reason, **keys):
+    """The store says in bounded time why there is no connection."""
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=reason) as caught:
+        connect(address, seconds=PATIENCE_SECONDS, **keys)
+    assert time.monotonic() - started < 10.0
+    assert address in str(caught.value)
+
+
+def test_a_certificate_for_another_host_is_refused(impostor, authority, connect):
+    refused(
+        connect, impostor.tls_address, "IP address mismatch", tls=True, tls_ca=authority.certificate
+    )
+
+
+def test_a_certificate_of_another_authority_is_refused(secured, authority, another, connect):
+    refused(connect, secured.tls_address, "certificate", tls=True, tls_ca=another.certificate)
+    refused(connect, secured.tls_address, "certificate", tls=True)  # the system's own
+
+
+def test_the_port_for_tls_takes_no_plain_connection(secured, connect):
+    refused(connect, secured.tls_address, "connection broken")
+    client = KazooClient(secured.tls_address, timeout=PATIENCE_SECONDS)
+    with pytest.raises(KazooTimeoutError):
+        client.start(timeout=PATIENCE_SECONDS)
+    client.close()
+
+
+def test_a_client_that_wants_tls_takes_no_plain_port(secured, authority, connect):
+    refused(connect, secured.server.address, "(?i)ssl", tls=True, tls_ca=authority.certificate)
+
+
+def test_a_clients_own_certificate_makes_the_nodes_its_own(secured, authority, connect):
+    certificate, key = authority.pem("client")
+    keys = {"tls": True, "tls_ca": authority.certificate, "acl": "creator"}
+    store = connect(secured.tls_address, tls_cert=certificate, tls_key=key, **keys)
+    store.begin(A, Position(5)).result(SECONDS)
+    path = f"{store._names.root}/shop/orders/partition_0"
+    ((entry,), _) = store._connection.client.get_acls(path)
+    assert (entry.id.scheme, entry.id.id) == ("x509", "CN=client")

@@ -1,0 +1,233 @@
+"""`headrace offsets import-storm` with real servers: all layouts, then the pipeline goes on."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import uuid
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from kazoo.client import KazooClient
+
+pytestmark = pytest.mark.integration
+
+FLOW = """
+    import os
+    from headrace import Record, Topology, bolt
+    from headrace.sinks import DiscardSink, KafkaSink
+
+    @bolt
+    def parse(record: Record) -> int:
+        return 1
+
+    topology = Topology(os.environ["TOPIC"])
+    topology.source(os.environ["TOPIC"]).then(parse).into(
+        DiscardSink(), batch_rows=10, batch_seconds=0.2
+    )
+    topology.dead_letters.into(KafkaSink(os.environ["TOPIC"] + ".dead"))
+"""
+RECORDS = 10  # in each of three partitions
+LAYOUTS = ["core", "core with a wildcard", "trident", "trident-client"]
+
+
+class Done(NamedTuple):
+    code: int
+    facts: dict[str, Any]
+    out: str
+    err: str
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [row["outcome"] for _, row in sorted(self.facts["partitions"].items())]
+
+
+class Place:
+    """A topic with records, a folder with a configuration, and Storm's nodes."""
+
+    def __init__(self, folder, name, client, zookeeper, kafka):
+        self.folder, self.name, self.client = folder, name, client
+        self.path = f"/größe of storm-{uuid.uuid4().hex[:8]}/orders:1"
+        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
+        (folder / "service.toml").write_text(
+            f'[kafka]\nbootstrap.servers = "{kafka.address}"\n'
+            f'[zookeeper]\nhosts = "{zookeeper.address}"\n'
+        )
+
+    def command(self, *arguments: str) -> Done:
+        ran = subprocess.run(
+            [sys.executable, "-m", "headrace", *arguments, "--config", "service.toml"],
+            cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, "TOPIC": self.name},
+        )  # fmt: skip
+        last = ran.stdout.splitlines()[-1] if ran.stdout else ""
+        facts = json.loads(last) if last.startswith("{") else {}
+        return Done(ran.returncode, facts, ran.stdout, ran.stderr)
+
+    def take_over(self, layout: str, *arguments: str) -> Done:
+        return self.command(
+            "offsets", "import-storm", "flow:topology", "--json", "--watch-seconds", "0",
+            "--from", layout.split(maxsplit=1)[0], "--path", self.path, *arguments,
+        )  # fmt: skip
+
+    def run(self) -> dict[str, Any]:
+        done = self.command("run", "flow:topology", "--json", "--until-caught-up")
+        assert done.code == 0, done.err
+        return done.facts
+
+    def store(self, layout: str, *offsets: int | None) -> None:
+        """Storm's nodes that say where to read on, partition by partition; None: no node."""
+        for number, offset in enumerate(offsets):
+            if offset is None:
+                continue
+            core = {"topology": {"id": "wc-1", "name": "wc"}, "offset": offset,
+                    "partition": number, "broker": {"host": "k", "port": 9092},
+                    "topic": self.name}  # fmt: skip
+            if layout == "core":
+                self.put(f"partition_{number}", core)
+            elif layout == "core with a wildcard":
+                self.put(f"{self.name}/partition_{number}", core)
+            elif layout == "trident":
+                batches = {7: (0, 0), 8: (0, offset), 9: (offset, offset + 5)}
+                for transaction, (first, following) in batches.items():
+                    batch = core | {"offset": first, "nextOffset": following, "instanceId": "i"}
+                    self.put(f"user/partition_{number}/{transaction}", batch)
+            else:
+                batches = {8: (0, offset - 1), 9: (offset, offset + 5)}
+                if offset == 0:
+                    batches = {8: (-1, -1)}
+                for transaction, (first, last) in batches.items():
+                    batch = {"firstOffset": first, "lastOffset": last, "topologyId": "wc-1"}
+                    self.put(f"user/{self.name}@{number}/{transaction}", batch)
+        if layout.startswith("trident"):
+            self.put("coordinator/currtx", 9)
+            self.put("coordinator/currattempts", {"9": 1})
+            self.put("coordinator/meta/9", b"[GlobalPartitionInformation{}]")
+
+    def put(self, path: str, data: Any) -> None:
+        data = data if isinstance(data, bytes) else json.dumps(data).encode()
+        place = f"{self.path}/{path}"
+        if self.client.exists(place):
+            self.client.set(place, data)
+        else:
+            self.client.create(place, data, makepath=True)
+
+    def nodes(self, path: str) -> dict[str, tuple[bytes, int]]:
+        """Every node below a path, with its version."""
+        if not self.client.exists(path):
+            return {}
+        data, stat = self.client.get(path)
+        found = {path: (data, stat.version)}
+        for name in self.client.get_children(path):
+            found |= self.nodes(f"{path}/{name}")
+        return found
+
+    @property
+    def stored(self) -> dict[str, tuple[bytes, int]]:
+        return self.nodes(f"/headrace/{self.name}")
+
+
+@pytest.fixture
+def place(tmp_path, topic, kafka, zookeeper):
+    name = topic(partitions=3)
+    producer = Producer({"bootstrap.servers": kafka.address})
+    for number in range(3):
+        for _ in range(RECORDS):
+            producer.produce(name, b"1", partition=number)
+    assert producer.flush(30) == 0
+    client = KazooClient(zookeeper.address)
+    client.start(timeout=30)
+    yield Place(tmp_path, name, client, zookeeper, kafka)
+    client.stop()
+    client.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_pipeline_goes_on_where_storm_stopped(place, layout):
+    """Storm 5, Storm 10: 0 is an offset, and the next one is neither skipped nor read twice."""
+    place.store(layout, 0, 4, RECORDS)
+    storms = place.nodes(place.path)
+
+    done = place.take_over(layout, "--dry-run")
+    assert (done.code, done.outcomes) == (0, ["to_import"] * 3), done.err
+    assert place.stored == {}
+
+    done = place.take_over(layout)
+    assert (done.code, done.outcomes) == (0, ["imported"] * 3), done.err
+    rows = done.facts["partitions"]
+    assert [row["storm_offset"] for _, row in sorted(rows.items())] == [0, 4, RECORDS]
+    assert [row["lag"] for _, row in sorted(rows.items())] == [RECORDS, RECORDS - 4, 0]
+    stored = place.stored
+
+    done = place.take_over(layout)  # again
+    assert (done.code, done.outcomes) == (0, ["stored_already"] * 3), done.err
+    assert place.stored == stored
+
+    account = place.run()
+    assert (account["read"], account["rows"]) == (RECORDS + RECORDS - 4, RECORDS + RECORDS - 4)
+    assert place.nodes(place.path) == storms
+
+    done = place.take_over(layout)  # the pipeline has run since
+    assert (done.code, done.outcomes) == (1, ["refused", "refused", "stored_already"])
+
+
+def test_what_is_refused_keeps_everything_from_being_written(place):
+    """Storm 6, Storm 8: out of range, or not to be read: told, and nothing is guessed."""
+    place.store("core", 4, RECORDS + 1, None)
+    done = place.take_over("core")
+    assert (done.code, done.outcomes) == (1, ["to_import", "refused", "no_storm_node"])
+    assert done.err.splitlines()[-1] == (
+        "headrace: 1 of 3 partitions refused or failed; nothing was written"
+    )
+    assert place.stored == {}
+    table = place.command(
+        "offsets",
+        "import-storm",
+        "flow:topology",
+        "--from=core",
+        "--watch-seconds=0",
+        "--path",
+        place.path,
+    )
+    assert table.code == 1
+    assert f"{place.name}[1]: offset 11 of {place.path}/partition_1 is 1 above" in table.out
+
+    place.put("partition_1", b"{offset=3}")
+    done = place.take_over("core", "--partial")
+    assert (done.code, done.outcomes) == (1, ["imported", "refused", "no_storm_node"])
+    assert (
+        f"{place.path}/partition_1: found " in done.facts["partitions"][f"{place.name}[1]"]["note"]
+    )
+    names = [path.rpartition("/")[2] for path in place.stored]
+    assert [name for name in names if name.startswith("partition_")] == ["partition_0"]
+
+
+def test_deleted_records_are_refused_or_left_to_the_run_s_policy(place, kafka):
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    admin.delete_records([TopicPartition(place.name, 0, 6)])[
+        TopicPartition(place.name, 0)
+    ].result(30)  # fmt: skip
+    place.store("core", 4, 4, 4)
+    done = place.take_over("core")
+    assert (done.code, done.outcomes) == (1, ["refused", "to_import", "to_import"])
+    assert "2 offsets are deleted" in done.facts["partitions"][f"{place.name}[0]"]["note"]
+    done = place.take_over("core", "--allow-loss")
+    assert (done.code, done.outcomes) == (0, ["imported"] * 3)
+    assert done.facts["partitions"][f"{place.name}[0]"]["storm_offset"] == 4
+
+
+def test_a_path_or_a_server_that_is_wrong_is_one_line_and_1(place):
+    """Storm 9: a wrong ZooKeeper or path is told before anything is written."""
+    done = place.take_over("core")
+    assert (done.code, done.out) == (1, "")
+    assert "found no such node" in done.err.splitlines()[-1]
+    place.store("core", 1, 2, 3)
+    done = place.take_over("trident")
+    assert "coordinator/currtx" in done.err.splitlines()[-1]
+    done = place.take_over("core", "--storm-zookeeper", "127.0.0.1:1")
+    assert (done.code, done.out) == (1, "")
+    assert "127.0.0.1:1" in done.err.splitlines()[-1]
+    assert place.stored == {}

@@ -1,0 +1,148 @@
+"""A service whose records are lost before it reads them: on a real broker and ZooKeeper."""
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from headrace import Topology, bolt
+from headrace.sinks import DiscardSink, KafkaSink
+from partition.errors import SourceLost
+from service.account import Account
+from service.config import load
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.parts import wire
+from service.service import Service
+
+pytestmark = pytest.mark.integration
+SECONDS = 30.0
+
+
+@bolt
+def pass_on(record: object) -> object:
+    return record
+
+
+class Place:
+    """A topic, and runs of one pipeline over it."""
+
+    def __init__(self, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: str) -> None:
+        self.topic = topic
+        self.dead = f"{topic}.dead"
+        self._kafka = kafka
+        self._zookeeper = zookeeper
+        self._root = f"/{uuid.uuid4().hex[:8]}"
+        self.admin = AdminClient({"bootstrap.servers": kafka.address})
+
+    def run(self, **pipeline: Any) -> Account:
+        """Read to the end."""
+        topology = Topology("losses")
+        topology.source(self.topic).then(pass_on).into(DiscardSink(), batch_seconds=0.05)
+        topology.dead_letters.into(KafkaSink(self.dead))
+        config = load(
+            None,
+            {
+                "kafka": {"bootstrap.servers": self._kafka.address},
+                "zookeeper": {"hosts": self._zookeeper.address, "root": self._root},
+                "pipeline": pipeline,
+            },
+        )
+        return Service(wire(topology, config), drain_seconds=10).run(until_caught_up=True)
+
+    def publish(self, partition: int, count: int) -> None:
+        """Write records."""
+        producer = Producer({"bootstrap.servers": self._kafka.address})
+        for _ in range(count):
+            producer.produce(self.topic, b"x", partition=partition)
+        assert producer.flush(SECONDS) == 0
+
+    def expire(self, partition: int, before: int) -> None:
+        """Delete what lies before an offset, as retention does."""
+        place = TopicPartition(self.topic, partition, before)
+        self.admin.delete_records([place])[place].result(SECONDS)
+
+    def make_again(self, partitions: int) -> None:
+        """Delete the topic and create another of its name."""
+        self.admin.delete_topics([self.topic])[self.topic].result(SECONDS)
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                self._kafka.create_topic(self.topic, partitions)
+            except Exception:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)  # the deletion is carried out in the background
+            else:
+                return
+
+    def notices(self) -> list[dict[str, str]]:
+        """The headers of what is in the dead-letter topic."""
+        end = TopicPartition(self.dead, 0)
+        offsets = self.admin.list_offsets({end: OffsetSpec.latest()})
+        count = next(iter(offsets.values())).result(SECONDS).offset
+        consumer = Consumer({"bootstrap.servers": self._kafka.address, "group.id": "r"})
+        try:
+            consumer.assign([TopicPartition(self.dead, 0, 0)])
+            found = consumer.consume(count, SECONDS) if count else []
+        finally:
+            consumer.close()
+        headers = [dict(message.headers() or []) for message in found]
+        return [{key: value.decode() for key, value in each.items()} for each in headers]
+
+
+@pytest.fixture
+def place(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: Callable[..., str]) -> Place:
+    return Place(kafka, zookeeper, topic(2))
+
+
+def test_expired_records_halt_their_partition_and_are_skipped_only_by_policy(place: Place) -> None:
+    """Promise 12; Faults K09: nothing is skipped in silence, and the others go on."""
+    place.publish(0, 10)
+    place.publish(1, 10)
+    assert place.run().gaps() == []
+    place.publish(0, 10)
+    place.publish(1, 5)
+    place.expire(0, 16)
+    halted = place.run()
+    assert list(halted.halted) == [f"{place.topic}[0]"]
+    assert "expired" in halted.halted[f"{place.topic}[0]"]
+    assert halted.read == 5
+    assert halted.gaps()
+    assert place.notices() == []
+    skipped = place.run(on_data_loss="skip")
+    assert (skipped.lost, skipped.read, skipped.gaps()) == (6, 4, [])
+    (notice,) = place.notices()
+    assert notice["headrace.notice"] == "range"
+    assert notice["headrace.reason"] == "expired"
+    assert notice["headrace.first_offset"] == "10"
+    assert notice["headrace.resume_offset"] == "16"
+
+
+def test_a_topic_created_again_is_another_one_however_many_records_it_holds(place: Place) -> None:
+    """Promise 12; Faults K06: its records below the old offset are read, not skipped."""
+    place.publish(0, 10)
+    place.publish(1, 10)
+    assert place.run().read == 20
+    place.make_again(2)
+    place.publish(0, 30)
+    place.publish(1, 5)
+    with pytest.raises(SourceLost, match="recreated"):
+        place.run()
+    account = place.run(on_data_loss="skip")
+    assert account.gaps() == []
+    assert account.read == 35
+    assert [notice["headrace.reason"] for notice in place.notices()] == ["recreated"] * 2
+
+
+def test_no_more_than_asked_for_is_left_behind_and_that_is_told(place: Place) -> None:
+    """Storm 1."""
+    assert place.run().read == 0
+    place.publish(0, 50)
+    account = place.run(max_offset_behind=20)
+    assert (account.read, account.lost, account.gaps()) == (20, 30, [])
+    assert [notice["headrace.reason"] for notice in place.notices()] == ["behind"]

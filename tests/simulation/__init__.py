@@ -1,0 +1,1 @@
+"""The simulator: the real hearts in a seeded world. See docs/how-to/simulate.md."""

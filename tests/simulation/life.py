@@ -1,0 +1,241 @@
+"""One life of a replica: the real Reader and Acker, between a simulated world's two ends.
+
+It stands in for `service.pipeline`, whose threads have no place here: same order of calls,
+one small event each.
+"""
+
+import random
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partition.chunk import Partition
+from partition.errors import (
+    CorruptRecord,
+    OffsetOutOfRange,
+    PartitionError,
+    SourceLost,
+    StoreCorrupt,
+    StoreMissing,
+)
+from partition.loss import Loss
+from partition.offsets.nodes import NodeNames, OffsetNodes
+from service.reader import Reader
+from tests.simulation.bolts import Bolts
+from tests.simulation.fetching import SimCatalogue, SimFetcher
+from tests.simulation.settings import TIMEOUT_SECONDS, TOPICS
+from tests.simulation.sink import Letter
+from tests.simulation.store import SimStore
+from tests.simulation.tuples import Attempt, Tuple
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+FOR_OPERATORS = (SourceLost, OffsetOutOfRange, CorruptRecord, StoreMissing, StoreCorrupt)
+
+_MAX_TUPLES = 24
+
+
+class Life(Bolts):
+    """A process from its start to its end. The world's scheduler calls everything."""
+
+    def __init__(self, world: "World", name: str, *, heal: bool = False) -> None:
+        rng = random.Random(f"{world.settings.seed} {name}")
+        super().__init__(world, rng, TIMEOUT_SECONDS)
+        self.name = name
+        self.fetcher = SimFetcher(world.cluster, world.seen)
+        nodes = OffsetNodes(NodeNames("/r", "p", "p"))
+        world.processes[nodes.process] = self
+        self.store = SimStore(
+            world.zookeeper, world.network, nodes, self, self._refused,
+            lambda: world.now, world.seen,
+        )  # fmt: skip
+        catalogue = SimCatalogue(world.cluster, world.network, self, self.fetcher)
+        topics = TOPICS[: len(world.settings.partitions)]
+        policy = world.settings.policy(heal=heal)
+        self.reader = Reader(
+            self.fetcher, self.store, catalogue, self.notify, topics, policy, rng,
+            world.wall_clock,
+        )  # fmt: skip
+        self.attempts: dict[int, Attempt] = {}  # the newest of each owner
+        self.alive = True
+        self.frozen = False
+        self.draining = False
+
+    def open(self) -> None:
+        """Start."""
+        self.reader.open()
+
+    def run(self, kind: str, dice: int) -> None:
+        """One event. What cannot heal ends the process, as the service does."""
+        try:
+            getattr(self, f"do_{kind}")(dice)
+        except PartitionError as error:
+            self.world.seen(f"process_ended_by_{type(error).__name__}")
+            halted = [held.halted for held in self.reader._assignment]
+            if any(isinstance(each, FOR_OPERATORS) for each in [error, *halted]):
+                self.world.waits_for_operator = True
+            self.end()
+
+    def end(self) -> None:
+        """The process is gone; what it sent is still on its way."""
+        self.alive = False
+        self.world.network.forget(self)
+
+    def notify(self, loss: Loss) -> "Future[None]":
+        """Send a range notice; the future ends when it is durable."""
+        future: Future[None] = Future()
+        world = self.world
+        world.seen(f"loss_{loss.reason}")
+        world.oracle.told_of(loss)
+
+        def told(*, durable: bool) -> None:
+            if durable:
+                self.inbox.append(lambda: future.set_result(None))
+            else:
+                send()
+
+        def send() -> None:
+            world.letters.send(Letter(lambda: world.oracle.declared(loss), told))
+
+        send()
+        return future
+
+    def _refused(self, refused: Mapping[Partition, PartitionError]) -> None:
+        for partition, error in refused.items():
+            self.world.oracle.refused(self, partition, error)
+
+    # Time and offsets
+
+    def do_poll(self, _dice: int) -> None:
+        """Let partitions open, mend and halt."""
+        self.reader.poll(self.world.now)
+
+    def do_commit(self, dice: int) -> None:
+        """Store the frontiers that moved."""
+        self.reader.commit(self.world.now, force=dice % 8 == 0 or self.draining)
+        if self.draining:
+            self.do_resolve(dice)
+            self._end_drain()
+
+    def do_expire(self, dice: int) -> None:
+        """Fail what is too old; what waits for the sink or a letter is slow, not lost."""
+        if dice % 4:
+            waiting = [*self.batch, *self.writing, *self.buried]
+            trees = [attempt.tree for tup in waiting for attempt in tup.attempts]
+            if trees:
+                self.acker.reset_timeout(np.array(trees, np.int64))
+        self.acker.expire(self.world.now)
+
+    def do_heartbeat(self, _dice: int) -> None:
+        """Hear from ZooKeeper."""
+        if self not in self.world.network.down:
+            self.store.learn_of_session_end()
+
+    def do_drain(self, _dice: int) -> None:
+        """SIGTERM: emit nothing more, and end when all is resolved and stored."""
+        if not self.draining:
+            self.draining = True
+            self.drain_ends = self.world.now + 15.0
+
+    def _end_drain(self) -> None:
+        if self.acker.in_flight == 0 and self.reader.is_committed:
+            self.world.oracle.drained(self)
+            self.world.seen("drained")
+            self.reader.close()
+            self.end()
+        elif self.world.now > self.drain_ends:
+            self.world.seen("drain_ended_by_its_deadline")
+            self.end()
+
+    # Records
+
+    def do_read(self, dice: int) -> None:
+        """Emit one chunk; fetch when there is none."""
+        if self.draining or len(self.tuples) > _MAX_TUPLES or len(self.batch) > _MAX_TUPLES:
+            return
+        now = self.world.now
+        emission = self.reader.next(now)
+        self.world.oracle.asked(self, emission)
+        if emission is None:
+            self.fetcher.dice = dice
+            self.reader.fetch(now, 0.0)
+            emission = self.reader.next(now)
+            self.world.oracle.asked(self, emission)
+        if emission is not None:
+            self._emit(emission[0].messages, emission[1].tolist(), dice)
+
+    def _emit(self, records: list[Any], owners: list[int], dice: int) -> None:
+        """Begin the trees, let the bolts behind the source answer at once, or later."""
+        now = self.world.now
+        attempts = []
+        for record, owner in zip(records, owners, strict=True):
+            before = self.attempts.get(owner)
+            attempt = Attempt(owner, record, 1 + (before.number if before else 0), now)
+            self.world.oracle.emitted(self, attempt, before)
+            self.attempts[owner] = attempt
+            attempts.append(attempt)
+        trees = self.acker.begin(np.array(owners, np.int64)).tolist()
+        for attempt, tree in zip(attempts, trees, strict=True):
+            attempt.tree = tree
+            tuples = [Tuple([attempt], self.edge()) for _ in range(dice % 4)]
+            dice >>= 2
+            attempt.open = len(tuples)
+            attempt.emitted = True
+            attempt.settle()
+            root = 0
+            for tup in tuples:
+                root ^= tup.edge
+            if tuples and dice % 8 == 0:  # an answer overtakes the first message
+                self.world.seen("ack_before_init")
+                self.filter(tuples.pop())
+            elif tuples and dice % 32 == 3:
+                self.world.seen("fail_before_init")
+                self.fail(tuples.pop())
+            if not tuples and not root:
+                self.world.seen("filtered_record")
+            self.init(tree, root)
+            self.tuples += tuples
+
+    def do_take(self, dice: int) -> None:
+        """Take what the sink and the dead letters have told; send refused letters again."""
+        if self.inbox:
+            self.inbox.pop(dice % len(self.inbox))()
+        now = self.world.now
+        due = [tup for at, tup in self.again if at <= now]
+        self.again = [entry for entry in self.again if entry[0] > now]
+        for tup in due:
+            self._send(tup)
+
+    # Trees
+
+    def do_resolve(self, _dice: int) -> None:
+        """Take what the acker has resolved: ack it, have it tried again, or bury it."""
+        resolved = self.acker.drain()
+        oracle = self.world.oracle
+        if len(resolved.acked):
+            oracle.acked(self, resolved.acked.tolist())
+            self.reader.ack(resolved.acked)
+        for owner in resolved.failed.tolist():
+            oracle.failed(self, owner)
+            self._retry(owner, None)
+        for owner in resolved.expired.tolist():
+            oracle.expired(self, owner)
+            self._retry(owner, self.rng.choice([None, 0.3]))
+
+    def _retry(self, owner: int, after: float | None) -> None:
+        attempt = self.attempts[owner]
+        again = self.reader.fail(owner, self.world.now, after)
+        self.world.oracle.retried(self, attempt, after, again=again)
+        if again:
+            return
+        burial = Attempt(owner, attempt.record, attempt.number, self.world.now, open=1)
+        burial.emitted = True
+        self.attempts[owner] = burial
+        self.world.oracle.burying(self, burial)
+        burial.tree = self.acker.begin_one(owner)
+        tup = Tuple([burial], self.edge())
+        self.init(burial.tree, tup.edge)
+        self.bury(tup)

@@ -1,0 +1,287 @@
+"""The oracle: checks the promises at every step, from its own account of what happened."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from partition.chunk import Partition
+from partition.errors import Fenced, PartitionError
+from partition.loss import Loss
+from tests.simulation.errors import Violation
+from tests.simulation.kafka import SimLog
+from tests.simulation.settings import TIMEOUT_SECONDS
+from tests.simulation.stored import StoredOffsets
+from tests.simulation.tuples import Attempt
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Life
+    from tests.simulation.world import World
+
+_SLACK = 1e-9
+
+
+class Flight:
+    """What one life has under way of one partition."""
+
+    def __init__(self, manager: Any) -> None:
+        self.ledger = manager._ledger  # another one after the manager has started anew
+        self.unresolved: dict[int, Attempt] = {}
+        self.emitted: list[int] = []  # offsets from the frontier on
+        self.last = -1  # the highest emitted
+        self.frontier = -1
+        self.retry_from: dict[int, float] = {}
+        self.retry_by: dict[int, float] = {}
+
+
+class Oracle:
+    """Every check of a run. Raises Violation."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.stored = StoredOffsets(world)
+        self._flights: dict[tuple[str, Partition], Flight] = {}
+
+    # What is emitted
+
+    def asked(self, life: "Life", emission: Any) -> None:
+        """`next` was called: nothing that may be emitted may be kept back (10, 13)."""
+        if emission is not None:
+            return
+        now = self._world.now
+        for held in life.reader._assignment:
+            if held.manager is None or not held.is_owned:
+                continue
+            flight = self.flight(life, held.partition, held.manager)
+            due = min(flight.retry_by.values(), default=now + 1)
+            if due <= now:
+                raise Violation(10, f"{life.name} keeps a retry of {held.partition} back")
+            if held.manager.has_waiting and not held.manager.is_full:
+                raise Violation(10, f"{life.name} keeps records of {held.partition} back")
+
+    def emitted(self, life: "Life", attempt: Attempt, before: Attempt | None) -> None:
+        """A record was emitted."""
+        record, offset, world = attempt.record, attempt.record.offset, self._world
+        partition = record.partition
+        if partition not in self.stored.begun:
+            raise Violation(7, f"{record} was emitted before a position of it was stored")
+        manager = life.reader._assignment[partition].manager
+        flight = self.flight(life, partition, manager)
+        if not (before is None or before.resolved):
+            raise Violation(5, f"{record} was emitted while it was in flight")
+        if before is None or offset not in flight.unresolved:
+            if offset <= flight.last:
+                raise Violation(5, f"{record} was emitted again, after {flight.last}")
+            attempt.number = 1
+            flight.last = offset
+            flight.emitted.append(offset)
+        else:
+            self._emitted_again(flight, attempt)
+        if attempt.number > world.settings.limit + 1:
+            raise Violation(13, f"{record} was tried {attempt.number} times")
+        flight.unresolved[offset] = attempt
+        self.check(life)
+        if world.zookeeper_is_away(life):
+            world.seen("emitted_with_zookeeper_away")
+
+    def _emitted_again(self, flight: Flight, attempt: Attempt) -> None:
+        record, world = attempt.record, self._world
+        if world.now + _SLACK < flight.retry_from.pop(record.offset, 0.0):
+            raise Violation(13, f"{record} was retried before its pause was over")
+        flight.retry_by.pop(record.offset, None)
+        world.seen("retry")
+        if record.gone:
+            world.seen("retry_of_a_compacted_record")
+        if len(flight.emitted) >= world.settings.max_pending:
+            world.seen("retry_with_a_full_window")
+
+    # What becomes of it
+
+    def acked(self, life: "Life", owners: list[int]) -> None:
+        """Trees are complete: each of their tuples must have come to a good end (3, 4, 5)."""
+        for owner in owners:
+            attempt = self._resolve(life, owner)
+            record = attempt.record
+            if attempt.failed:
+                raise Violation(4, f"{record} was completed after one of its tuples failed")
+            if attempt.open or not attempt.emitted:
+                raise Violation(3, f"{record} was completed with {attempt.open} tuples open")
+            flight = self._flight_of(life, attempt)
+            flight.unresolved.pop(record.offset, None)
+
+    def failed(self, life: "Life", owner: int) -> None:
+        """A tree has failed."""
+        attempt = self._resolve(life, owner)
+        if not attempt.failed:
+            raise Violation(5, f"{attempt.record} failed, though none of its tuples did")
+
+    def expired(self, life: "Life", owner: int) -> None:
+        """A tree is too old."""
+        attempt = self._resolve(life, owner)
+        self._world.seen("tree_expired")
+        if self._world.now + _SLACK < attempt.begun_at + TIMEOUT_SECONDS:
+            raise Violation(5, f"{attempt.record} expired before its time")
+        attempt.failed = True
+
+    def _resolve(self, life: "Life", owner: int) -> Attempt:
+        attempt = life.attempts.get(owner)
+        if attempt is None:
+            raise Violation(5, f"{life.name} resolved a tree that never began: {owner}")
+        if attempt.resolved:
+            raise Violation(5, f"{attempt.record} resolved twice")
+        attempt.resolved = True
+        return attempt
+
+    def retried(self, life: "Life", attempt: Attempt, after: float | None, *, again: bool) -> None:
+        """A failed record waits for its retry, or (`again` is False) is to be buried (13)."""
+        limit, record = self._world.settings.limit, attempt.record
+        if again != (attempt.number <= limit):
+            what = "kept" if again else "given up"
+            raise Violation(13, f"{record} was {what} after {attempt.number} of {limit + 1} tries")
+        if not again:
+            self._world.seen("retries_used_up")
+            return
+        flight = self._flight_of(life, attempt)
+        pause = min(0.2 * 2 ** (attempt.number - 1), 1.0)
+        shortest, longest = (pause * 0.8, pause) if after is None else (after, after)
+        flight.retry_from[record.offset] = self._world.now + shortest
+        flight.retry_by[record.offset] = self._world.now + longest
+
+    def burying(self, life: "Life", burial: Attempt) -> None:
+        """A record's dead letter is being written; it stays unresolved until it is durable."""
+        self._flight_of(life, burial).unresolved[burial.record.offset] = burial
+
+    def declared(self, loss: Loss) -> None:
+        """A range notice is durable."""
+        self._world.seen("range_notice_durable")
+        at, resume, logs = loss.position, loss.resume, self._world.cluster.logs
+        if loss.reason == "recreated":
+            was = logs.get((at.topic_id or "", loss.partition))
+            if was is not None:
+                _lose(was, at.offset, was.end)
+            at = replace(resume, offset=0)
+        log = logs.get((at.topic_id or resume.topic_id or "", loss.partition))
+        if log is not None:  # what was below the offset is settled, if it was not cut off
+            _lose(log, 0 if loss.reason == "expired" else at.offset, resume.offset)
+
+    def told_of(self, loss: Loss) -> None:
+        """A range notice is being written: what it says must be true (12)."""
+        at, logs = loss.position, self._world.cluster.logs
+        log = logs.get((at.topic_id or loss.resume.topic_id or "", loss.partition))
+        if log is None:
+            raise Violation(12, f"a loss in a log that never was: {loss}")
+        true = {
+            "recreated": at.topic_id != loss.resume.topic_id,
+            "expired": at.offset < log.start,
+            # A marker of a later leader looks the same as a log that was cut off there.
+            "truncated": log.cut or log.epoch > 0,
+            "behind": self._world.settings.max_behind is not None,
+            "corrupt": any(record.rotten for record in log.history.values()),
+        }
+        if not true[loss.reason]:
+            raise Violation(12, f"nothing was lost, but told was {loss}")
+
+    # What is stored
+
+    def committed(self, life: "Life", partition: Partition, offset: int) -> None:
+        """A life's commit was carried out: nothing below it is unresolved (1)."""
+        flight = self._flights.get((life.name, partition))
+        if flight is None:
+            raise Violation(1, f"{life.name} committed {partition}, which it never read")
+        lowest = min(flight.unresolved, default=offset)
+        if lowest < offset:
+            raise Violation(1, f"{partition} was committed to {offset}, past unresolved {lowest}")
+        self._world.seen("commit")
+        if not life.alive:
+            self._world.seen("commit_of_a_dead_process_carried_out")
+
+    def refused(self, life: "Life", partition: Partition, error: PartitionError) -> None:
+        """A commit was refused: not because of a write of its own (9)."""
+        now = self.stored.now.get(partition)
+        if now is None or not isinstance(error, Fenced):
+            return
+        self._world.seen("fenced_commit")
+        own = self._world.processes.get(now.process) is life
+        if own and partition not in self.stored.by_hand:
+            raise Violation(9, f"{life.name} was fenced off {partition} by its own write: {error}")
+
+    def drained(self, life: "Life") -> None:
+        """A life has ended by itself: all is resolved but retries, and all of it is stored."""
+        for held in life.reader._assignment:
+            if held.manager is None or not held.is_owned or held.steps is not None:
+                continue
+            now = self.stored.now.get(held.partition)
+            if now is None or self._world.processes.get(now.process) is not life:
+                continue
+            if now.offset != held.manager.frontier:
+                frontier = held.manager.frontier
+                raise Violation(16, f"{held.partition} ended at {now.offset}, not at {frontier}")
+
+    # Invariants
+
+    def check(self, life: "Life") -> None:
+        """Committed <= frontier <= every unresolved; the window; nothing moves back (1, 2, 10)."""
+        settings = self._world.settings
+        for held in life.reader._assignment:
+            manager = held.manager
+            if manager is None:
+                continue
+            flight = self.flight(life, held.partition, manager)
+            frontier = manager.frontier
+            if frontier < flight.frontier:
+                raise Violation(2, f"{held.partition}: {flight.frontier} went to {frontier}")
+            flight.frontier = frontier
+            if manager.committed > frontier:
+                raise Violation(1, f"{held.partition}: {manager.committed} > {frontier}")
+            lowest = min(flight.unresolved, default=frontier)
+            if lowest < frontier:
+                raise Violation(1, f"{held.partition}: frontier {frontier} > pending {lowest}")
+            if flight.emitted and flight.emitted[0] < frontier:
+                flight.emitted = [offset for offset in flight.emitted if offset >= frontier]
+            if len(flight.emitted) > settings.max_pending:
+                count = len(flight.emitted)
+                raise Violation(10, f"{held.partition}: {count} records in the window")
+            if len(flight.emitted) == settings.max_pending:
+                self._world.seen("full_window")
+
+    def flight(self, life: "Life", partition: Partition, manager: Any) -> Flight:
+        """The account of a partition; a new one when its manager has started anew."""
+        key = (life.name, partition)
+        flight = self._flights.get(key)
+        if flight is not None and flight.ledger is manager._ledger:
+            return flight
+        if flight is not None and flight.unresolved:
+            lowest = min(flight.unresolved)
+            raise Violation(1, f"{partition} started anew with {lowest} unresolved")
+        flight = self._flights[key] = Flight(manager)
+        return flight
+
+    def _flight_of(self, life: "Life", attempt: Attempt) -> Flight:
+        partition = attempt.record.partition
+        manager = life.reader._assignment[partition].manager
+        return self.flight(life, partition, manager)
+
+    def forget(self, life: "Life") -> None:
+        """A life is over; of what it had sent, commits may still be carried out."""
+        for key in [key for key in self._flights if key[0] == life.name]:
+            if not life.store.operation:
+                del self._flights[key]
+
+    # The end
+
+    def everything_is_settled(self) -> str | None:
+        """What is missing after all has healed: nothing, or the first thing that is."""
+        for log in self._world.cluster.live_logs():
+            now = self.stored.now.get(log.partition)
+            if now is None:
+                return f"{log.partition} has no offset"
+            if now.topic_id != log.topic_id or now.offset != log.end:
+                return f"{log.partition} ends at {log.end} of {log.topic_id}, stored is {now}"
+            for record in log.records:
+                if not record.settled:
+                    return f"{record} is nowhere"
+        return None
+
+
+def _lose(log: SimLog, low: int, high: int) -> None:
+    for record in log.history.values():
+        if low <= record.offset < high:
+            record.lost = True

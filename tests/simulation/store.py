@@ -1,0 +1,200 @@
+"""One replica's offset store: the real OffsetNodes, each request travelling the network."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from partition.chunk import Partition
+from partition.errors import PartitionError, StoreUnavailable
+from partition.offsets.nodes import OffsetNodes
+from partition.offsets.requests import OutcomeUnknown, Pause, Read, Request, SessionEnded
+from partition.position import Position
+from partition.store import Claim, StoredOffset
+from tests.simulation.network import Message, Network
+from tests.simulation.zookeeper import SimZooKeeper
+
+
+class _Operation(NamedTuple):
+    steps: Any
+    future: "Future[Any]"
+    name: str
+    claims: Partition | None  # what it makes ours
+
+
+class SimStore:
+    """An `OffsetStore` that runs one operation after the other, as the real one's worker does."""
+
+    def __init__(
+        self,
+        server: SimZooKeeper,
+        network: Network,
+        nodes: OffsetNodes,
+        sender: object,
+        refused: Callable[[Mapping[Partition, PartitionError]], None],
+        clock: Callable[[], float],
+        seen: Callable[[str], None],
+    ) -> None:
+        self._server = server
+        self._network = network
+        self._nodes = nodes
+        self._sender = sender
+        self._refused = refused
+        self._clock = clock
+        self._seen = seen
+        self._queue: deque[_Operation] = deque()
+        self._running: _Operation | None = None
+        self._message: Message | None = None
+        self._wakes_at: float | None = None
+        self._closed = False
+        self.session = 0
+        self.moves: dict[Partition, list[tuple[Position, str]]] = {}  # asked for, with reasons
+        self.claimed: dict[Partition, int] = {}  # and in which session
+
+    @property
+    def available(self) -> bool:
+        """Whether the network is there."""
+        return self._sender not in self._network.down
+
+    @property
+    def operation(self) -> str | None:
+        """The operation that is under way."""
+        return None if self._running is None else self._running.name
+
+    def open(self) -> None:
+        """Begin a session."""
+        self.session = self._server.open_session()
+
+    def close(self) -> None:
+        """Fail what is unfinished; what was sent may still be carried out."""
+        self._closed = True
+        if self._message is not None:
+            self._message.given_up = True
+        self._server.end_session(self.session)
+        running, self._running = self._running, None
+        for operation in [*([running] if running else []), *self._queue]:
+            operation.future.set_exception(StoreUnavailable("an operation", "the store is closed"))
+        self._queue.clear()
+
+    def load(self, partition: Partition) -> StoredOffset | None:
+        """Not for pipelines."""
+        raise NotImplementedError
+
+    def claim(self, partition: Partition, **named: bool) -> "Future[Claim]":
+        """See `OffsetStore.claim`."""
+        return self._begin(self._nodes.claim(partition, **named), "claim", partition)
+
+    def begin(
+        self, partition: Partition, position: Position, partitions: int | None = None
+    ) -> "Future[None]":
+        """See `OffsetStore.begin`."""
+        return self._begin(self._nodes.begin(partition, position, partitions), "begin", partition)
+
+    def move(self, partition: Partition, position: Position, reason: str) -> "Future[None]":
+        """See `OffsetStore.move`."""
+        self.moves.setdefault(partition, []).append((position, reason))
+        return self._begin(self._nodes.move(partition, position, reason), "move")
+
+    def commit(self, positions: Mapping[Partition, Position]) -> "Future[Any]":
+        """See `OffsetStore.commit`."""
+        return self._begin(self._nodes.commit(positions), "commit")
+
+    def _begin(self, steps: Any, name: str, claims: Partition | None = None) -> "Future[Any]":
+        future: Future[Any] = Future()
+        if self._closed:
+            future.set_exception(StoreUnavailable(name, "the store is closed"))
+            return future
+        self._queue.append(_Operation(steps, future, name, claims))
+        if self._running is None:
+            self._next()
+        return future
+
+    def _next(self) -> None:
+        if self._queue and self._running is None:
+            self._running = self._queue.popleft()
+            self._note_claim()
+            self._go_on(None)
+
+    def _note_claim(self) -> None:
+        if self._running is not None and self._running.claims is not None:
+            self.claimed[self._running.claims] = self.session
+
+    def _go_on(self, reply: Any) -> None:
+        """Give a reply to the operation under way; send what it asks for next."""
+        self._message, self._wakes_at = None, None
+        if self._running is None:
+            return
+        steps, future, name, _claims = self._running
+        try:
+            request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
+        except StopIteration as stop:
+            self._running = None
+            if name == "commit":
+                self._refused(stop.value)
+            future.set_result(stop.value)
+        except PartitionError as error:
+            self._running = None
+            self._seen(f"store_{type(error).__name__}")
+            future.set_exception(error)
+        else:
+            self._send(request)
+            return
+        self._next()
+
+    def _send(self, request: Request) -> None:
+        if isinstance(request, Pause):
+            self._wakes_at = self._clock() + request.seconds
+            return
+        session = self.session
+        if isinstance(request, Read):
+            path = request.path
+            message = Message(
+                self._sender,
+                lambda: self._server.read(session, path),
+                self._deliver,
+                lambda: self._go_on(OutcomeUnknown()),
+            )
+        else:
+            operations = request.operations
+            message = Message(
+                self._sender,
+                lambda: self._server.write(session, self._sender, operations),
+                self._deliver,
+                lambda: self._lost(message),
+            )
+        self._message = message
+        self._network.send(message)
+
+    def _deliver(self, reply: Any) -> None:
+        if isinstance(reply, SessionEnded):
+            self.learn_of_session_end()
+        else:
+            self._go_on(reply)
+
+    def _lost(self, message: Message) -> None:
+        landed = message.answered and not isinstance(message.reply, Exception)
+        self._seen("lost_reply_that_had_landed" if landed else "lost_request_that_had_not")
+        self._go_on(OutcomeUnknown())
+
+    def learn_of_session_end(self) -> None:
+        """The client is back at a server: the session is over, another one is established."""
+        if self._closed or self.session in self._server.sessions:
+            return
+        self._seen("session_ended")
+        if self.operation == "commit":
+            self._seen("session_ended_inside_a_commit")
+        elif self.operation in {"claim", "begin", "move"}:
+            self._seen("session_ended_inside_a_claim")
+        self.session = self._server.open_session()
+        if self.operation == "claim":  # it begins anew in this session
+            self._note_claim()
+        self._nodes.session_ended()
+        if self._message is not None:
+            self._message.given_up = True
+        if self._running is not None:
+            self._go_on(SessionEnded())
+
+    def wake(self) -> None:
+        """Let time pass."""
+        if self._wakes_at is not None and self._wakes_at <= self._clock():
+            self._go_on(None)

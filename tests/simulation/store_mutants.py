@@ -1,0 +1,250 @@
+"""Faults in what is stored, and in where a partition is taken up (promises 2, 7, 8, 9, 12)."""
+
+from dataclasses import replace
+from typing import Any
+
+from partition import opening
+from partition.errors import SourceLost, StoreCorrupt
+from partition.manager import PartitionManager
+from partition.offsets import access, changes, claims, nodes
+from partition.offsets.holdings import Known
+from partition.offsets.nodes import OffsetNodes
+from partition.offsets.requests import OutcomeUnknown, SetNode
+from partition.offsets.topic_node import TopicNode
+from partition.offsets.znode import OffsetNode
+from partition.position import Position
+from partition.store import Claim, StoredOffset
+from tests.simulation.mutants import Patches, around, mutant, put
+from tests.simulation.zookeeper import ANY
+
+_NOTHING = StoredOffset(Position(0), "p")
+
+
+@mutant
+def no_cas_on_commit() -> Patches:
+    """A commit is written whatever the node's version is."""
+
+    def operations(change: Any) -> Any:
+        yield SetNode(change.path, change.data, ANY)
+
+    return [put(changes.Change, "operations", operations)]
+
+
+@mutant
+def incarnation_not_checked() -> Patches:
+    """A node that was deleted and made anew is taken for the one that was known."""
+
+    def operations(change: Any) -> Any:
+        yield SetNode(change.path, change.data, change.known.version)
+
+    return [put(changes.Change, "operations", operations)]
+
+
+@mutant
+def read_back_asks_not_whose() -> Patches:
+    """After a lost reply any node counts as our own write."""
+
+    def read_back(at: Any, pending: Any, refused: Any) -> Any:
+        for partition in list(pending):
+            found = yield from at.node(partition)
+            if found is not None:
+                at.held.take(partition, found)
+            del pending[partition]
+
+    return [put(changes, "_read_back", read_back)]
+
+
+@mutant
+def lost_reply_is_a_failure() -> Patches:
+    """After a lost reply a commit is written again, and its own first write fences it."""
+
+    def read_back(original: Any, at: Any, pending: Any, refused: Any) -> Any:
+        own = {partition: change.node for partition, change in pending.items()}
+        for partition, change in list(pending.items()):
+            found = yield from at.node(partition)
+            if found is not None and found.node.writer == own[partition].writer:
+                pending[partition] = change._replace(node=replace(change.node, writer=None))
+        yield from original(at, pending, refused)
+
+    return [around(changes, "_read_back", read_back)]
+
+
+@mutant
+def lost_reply_is_a_success() -> Patches:
+    """A write whose reply was lost counts as done."""
+
+    def write(original: Any, at: Any, operations: Any) -> Any:
+        try:
+            return (yield from original(at, operations))
+        except OutcomeUnknown:
+            return {each.path: getattr(each, "version", -1) + 1 for each in operations}
+
+    return [around(access.Access, "write", write)]
+
+
+@mutant
+def claim_does_not_raise_the_epoch() -> Patches:
+    """A claim leaves the epoch as it is."""
+    return [put(claims, "replace", lambda stored, **_named: stored)]
+
+
+@mutant
+def claim_ignores_another_claim() -> Patches:
+    """A claim is written whatever the node's version is, with the offset that was read."""
+
+    def write(original: Any, at: Any, operations: Any) -> Any:
+        blind = [
+            SetNode(each.path, each.data, ANY)
+            if isinstance(each, SetNode) and "/partition_" in each.path
+            else each
+            for each in operations
+        ]
+        return original(at, blind)
+
+    return [around(access.Access, "write", write)]
+
+
+@mutant
+def zombie_takes_its_partition_back() -> Patches:
+    """Who claims anew after a session fences whoever has the partition by now, and then halts."""
+
+    def claim(original: Any, at: Any, partition: Any, *, adopt: bool, **_again: bool) -> Any:
+        return original(at, partition, adopt=adopt)
+
+    return [around(nodes, "claim", claim)]
+
+
+@mutant
+def session_end_ignored() -> Patches:
+    """The end of a session takes no ownership with it."""
+    return [put(OffsetNodes, "session_ended", lambda _nodes: None)]
+
+
+@mutant
+def commit_moves_back() -> Patches:
+    """What is stored is now and then less than what is stored already."""
+
+    def change_to(original: Any, at: Any, partition: Any, known: Known, position: Any) -> Any:
+        if position.offset % 5 == 0:
+            position = replace(position, offset=max(0, position.offset - 6))
+        return original(at, partition, known, position)
+
+    return [around(nodes, "change_to", change_to)]
+
+
+@mutant
+def first_position_not_stored() -> Patches:
+    """Reading begins although no first position is stored."""
+
+    def begin(_nodes: Any, _partition: Any, _position: Any) -> Any:
+        return
+        yield
+
+    return [put(OffsetNodes, "begin", begin)]
+
+
+@mutant
+def absent_is_zero() -> Patches:
+    """No offset reads as offset 0."""
+
+    def claim(original: Any, at: Any, partition: Any, **named: Any) -> Any:
+        taken: Claim = yield from original(at, partition, **named)
+        return taken if taken.stored is not None else replace(taken, stored=_NOTHING)
+
+    return [around(nodes, "claim", claim)]
+
+
+@mutant
+def unreadable_is_zero() -> Patches:
+    """What is no offset reads as offset 0."""
+
+    def decode(original: Any, path: str, data: bytes) -> OffsetNode:
+        try:
+            node: OffsetNode = original(path, data)
+        except StoreCorrupt:
+            return OffsetNode(_NOTHING)
+        return node
+
+    return [around(claims, "decode", decode)]
+
+
+@mutant
+def missing_is_new() -> Patches:
+    """A node that is gone looks like one that never was."""
+
+    def topic(original: Any, at: Any, name: str) -> Any:
+        node, version = yield from original(at, name)
+        at.begun.pop(name, None)
+        return TopicNode(frozenset(), node.first, node.others), version
+
+    return [around(access.Access, "topic", topic)]
+
+
+@mutant
+def recreated_topic_not_noticed() -> Patches:
+    """A topic's id is not looked at."""
+
+    def loss_of(original: Any, partition: Any, position: Any, log: Any, **named: Any) -> Any:
+        return original(partition, replace(position, topic_id=log.topic_id), log, **named)
+
+    return [around(opening, "loss_of", loss_of)]
+
+
+@mutant
+def topic_id_not_stored() -> Patches:
+    """The topic's id is left out of what is committed."""
+    position = PartitionManager.position.fget  # type: ignore[attr-defined]
+    return [
+        put(PartitionManager, "position", property(lambda m: replace(position(m), topic_id=None)))
+    ]
+
+
+@mutant
+def truncation_not_noticed() -> Patches:
+    """Where the log was cut off is not looked at."""
+
+    def loss_of(original: Any, partition: Any, position: Any, log: Any, **named: Any) -> Any:
+        if position.topic_id == log.topic_id and position.offset >= log.start:
+            return None
+        return original(partition, position, log, **named)
+
+    return [around(opening, "loss_of", loss_of)]
+
+
+@mutant
+def lost_range_not_told() -> Patches:
+    """A range is skipped without a notice."""
+
+    def jump(loss: Any, ways: Any, policy: str) -> Any:
+        if policy == "halt":
+            raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
+        yield ways.store.move(loss.partition, loss.resume, loss.reason)
+        return loss.resume
+
+    return [put(opening, "_jump", jump)]
+
+
+@mutant
+def lost_range_notice_not_awaited() -> Patches:
+    """A range is skipped before its notice is durable."""
+
+    def jump(loss: Any, ways: Any, policy: str) -> Any:
+        if policy == "halt":
+            raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
+        ways.notify(loss)
+        yield ways.store.move(loss.partition, loss.resume, loss.reason)
+        return loss.resume
+
+    return [put(opening, "_jump", jump)]
+
+
+@mutant
+def new_partition_starts_at_latest() -> Patches:
+    """A partition that was added while running starts at its end."""
+
+    def first(original: Any, partition: Any, start_from: Any, claim: Claim, found: Any) -> Any:
+        if claim.topic_begun:
+            return Position(found.end, None, found.topic_id)
+        return original(partition, start_from, claim, found)
+
+    return [around(opening, "_first", first)]

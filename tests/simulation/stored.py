@@ -1,0 +1,184 @@
+"""The oracle's part that watches every write of an offset node: promises 2, 3, 7, 8, 9, 12."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from partition.chunk import Partition
+from tests.simulation.errors import Violation
+from tests.simulation.kafka import SimLog
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Life
+    from tests.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An offset node, read by no code of the product."""
+
+    offset: int
+    epoch: int
+    process: str
+    leader_epoch: int | None
+    topic_id: str | None
+
+
+def partition_of(path: str) -> Partition | None:
+    """The partition whose node has this path, if any."""
+    parts = path.split("/")
+    if len(parts) < 2 or not parts[-1].startswith("partition_"):
+        return None
+    return Partition(parts[-2], int(parts[-1].removeprefix("partition_")))
+
+
+def look(data: bytes | None) -> Seen | None:
+    """What a node holds, or None where there is none or nobody can read it."""
+    try:
+        node: Any = msgspec.json.decode(data or b"")
+        ours = node["headrace"]
+        return Seen(
+            node["offset"], ours["epoch"], ours["writer"], ours["leader_epoch"], ours["topic_id"]
+        )
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return None
+
+
+class StoredOffsets:
+    """What is stored, and whether it may be."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.begun: set[Partition] = set()
+        self.now: dict[Partition, Seen] = {}
+        self.by_hand: set[Partition] = set()  # last written by an operator
+
+    def written(
+        self, sender: "Life | None", path: str, before: bytes | None, after: bytes | None
+    ) -> None:
+        """A node was written, or (`after` is None) deleted."""
+        partition = partition_of(path)
+        if partition is None:
+            return
+        new, old = look(after), look(before)
+        if sender is None:
+            self.by_hand.add(partition)
+        else:
+            self.by_hand.discard(partition)
+            self._check(sender, partition, old, new, existed=before is not None)
+        if new is None:
+            self.now.pop(partition, None)
+        else:
+            self.now[partition] = new
+
+    def _check(
+        self,
+        sender: "Life",
+        partition: Partition,
+        old: Seen | None,
+        new: Seen | None,
+        *,
+        existed: bool,
+    ) -> None:
+        if existed and sender.store.claimed.get(partition) != sender.store.session:
+            raise Violation(9, f"{sender.name} wrote to {partition} without a claim in its session")
+        if new is None:
+            raise Violation(8, f"{sender.name} wrote no offset into {partition}")
+        if not existed:
+            self._begin(partition, new)
+            return
+        if old is None:
+            raise Violation(8, f"{sender.name} wrote over what it could not read of {partition}")
+        if new.epoch < old.epoch:
+            raise Violation(9, f"the epoch of {partition} went from {old.epoch} to {new.epoch}")
+        if new.process != old.process:
+            self._claimed(sender, partition, old, new)
+        if sender.name != self._name(new.process):
+            raise Violation(9, f"{sender.name} wrote as {self._name(new.process)}")
+        moved = self._is_move(sender, partition, new)
+        if new.offset < old.offset and not moved:
+            raise Violation(2, f"{partition} went from {old.offset} back to {new.offset}")
+        self._passed(partition, old, new, moved=moved)
+        if new.offset > old.offset and not moved:
+            self._world.oracle.committed(sender, partition, new.offset)
+
+    def _claimed(self, sender: "Life", partition: Partition, old: Seen, new: Seen) -> None:
+        """Another process writes than before: only a claim may do that (9)."""
+        if new.epoch <= old.epoch:
+            raise Violation(9, f"{sender.name} wrote to {partition}, which was not its own")
+        if new.offset != old.offset:
+            raise Violation(9, f"{sender.name}'s claim changed the offset of {partition}")
+        self._taken_over(old)
+
+    def _begin(self, partition: Partition, new: Seen) -> None:
+        if partition in self.begun:
+            raise Violation(8, f"{partition} was begun again at {new.offset}")
+        log = self._log(partition, new.topic_id)
+        if log is None:
+            raise Violation(12, f"{partition} was begun in a topic that never was")
+        latest = self._world.settings.start_from == "latest" and not log.added_late
+        if not latest and any(not record.settled for record in log.read(0, 1)):
+            first = log.records[0].offset
+            if first < new.offset:
+                raise Violation(7, f"{partition} was begun at {new.offset}, not at {first}")
+        for record in log.history.values():
+            if record.offset < new.offset:
+                record.lost = True  # left out by the start policy
+        self.begun.add(partition)
+
+    def _passed(self, partition: Partition, old: Seen, new: Seen, *, moved: bool) -> None:
+        """Every record that the offset passes must have come to its end (promise 3)."""
+        low, log = old.offset, self._log(partition, old.topic_id or new.topic_id)
+        high = new.offset
+        if old.topic_id is not None and new.topic_id != old.topic_id:
+            if not moved:
+                raise Violation(12, f"{partition} passed into another incarnation by a commit")
+            if log is not None:
+                self._settled(partition, log, old.leader_epoch, low, log.end)
+            low, log = 0, self._log(partition, new.topic_id)
+        elif log is not None and old.leader_epoch is not None and not moved:
+            table = log.branches.get(new.leader_epoch or 0, [])
+            cut = next((first for epoch, first in table if epoch > old.leader_epoch), high)
+            low = min(low, cut)  # it may have been cut off there, and written anew
+        if log is not None:
+            self._settled(partition, log, new.leader_epoch, low, high)
+
+    def _settled(
+        self, partition: Partition, log: SimLog, epoch: int | None, low: int, high: int
+    ) -> None:
+        """Looked at in the log as the writer knew it; and as it is now, if it was cut since."""
+        passed = [record for record in log.branch(epoch, low, high) if not record.settled]
+        if not passed:
+            return
+        now = {r.offset for r in log.branch(None, low, high) if not r.settled}
+        for record in passed:
+            if record.offset in now:
+                raise Violation(3, f"{partition} was stored at {high}, past {record}")
+
+    def _is_move(self, sender: "Life", partition: Partition, new: Seen) -> bool:
+        return any(
+            position.offset == new.offset and reason
+            for position, reason in sender.store.moves.get(partition, ())
+        )
+
+    def _taken_over(self, old: Seen) -> None:
+        world = self._world
+        before = world.processes.get(old.process)
+        world.seen("takeover")
+        if before is None or not before.alive:
+            return
+        world.seen("takeover_from_a_living_process")
+        if before.store.operation == "commit":
+            world.seen("takeover_inside_a_commit")
+        if before.frozen:
+            world.seen("takeover_from_a_paused_process")
+
+    def _name(self, process: str) -> str:
+        life = self._world.processes.get(process)
+        return "nobody" if life is None else life.name
+
+    def _log(self, partition: Partition, topic_id: str | None) -> SimLog | None:
+        if topic_id is None:
+            return self._world.cluster.log(partition)
+        return self._world.cluster.logs.get((topic_id, partition))

@@ -1,0 +1,43 @@
+"""A short run of the simulator; `make simulate` is the long one."""
+
+from tests.simulation.every_mutant import killer
+from tests.simulation.mutants import mutated
+from tests.simulation.tape import events, run, shrink
+
+
+def test_a_few_seeds_keep_every_promise():
+    """Promises 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13 and 16: checked at every step."""
+    for seed in range(6):
+        ended = run(seed, list(events(seed, 1500)))
+        assert ended.violation is None, f"seed {seed}, step {ended.at}: {ended.violation}"
+
+
+def test_when_the_faults_stop_a_fresh_record_of_every_partition_gets_through():
+    """Promise 15: nothing stays stuck, and nothing is left unresolved."""
+    ended = run(7, list(events(7, 1500)))
+    assert ended.violation is None
+    assert ended.steps > 1500  # healing is part of the run
+
+
+def test_the_same_seed_gives_the_same_run():
+    once, again = (run(11, list(events(11, 1500))) for _ in range(2))
+    assert (once.state, once.steps, once.situations) == (again.state, again.steps, again.situations)
+
+
+def test_a_part_of_a_tape_is_a_tape():
+    tape = list(events(12, 900))
+    assert run(12, tape[100:700:2]).violation is None
+
+
+def test_a_mutant_is_killed_and_its_tape_shrunk():
+    ended, _steps = killer("no_cas_on_commit", length=1500, seeds=10)
+    assert ended is not None
+    assert ended.violation is not None
+    tape = list(events(ended.seed, 1500))
+    with mutated("no_cas_on_commit"):
+        short = shrink(ended.seed, tape, ended.violation, at=ended.at, seconds=6)
+        again = run(ended.seed, short).violation
+    assert len(short) < len(tape) / 4
+    assert again is not None
+    assert again.promise == ended.violation.promise
+    assert run(ended.seed, short).violation is None  # it is the mutant's fault

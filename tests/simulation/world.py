@@ -1,0 +1,272 @@
+"""The seeded world: replicas, cluster, ZooKeeper, sink, and what goes wrong with them.
+
+A tape is a list of events (kind, which, dice). Every event means something in every
+world, so any part of a tape is a tape; nothing else decides anything.
+"""
+
+from collections import Counter
+from typing import TypeAlias
+
+from partition.errors import PartitionError
+from tests.simulation.cluster_events import ClusterEvents
+from tests.simulation.errors import Violation
+from tests.simulation.kafka import Cluster
+from tests.simulation.life import Life
+from tests.simulation.network import Network
+from tests.simulation.oracle import Oracle
+from tests.simulation.settings import STEP_SECONDS, TOPICS, Settings
+from tests.simulation.sink import SimLetters, SimSink
+from tests.simulation.stored import partition_of
+from tests.simulation.zookeeper import SimZooKeeper
+
+Event: TypeAlias = tuple[str, int, int]
+
+OF_A_LIFE = frozenset(
+    ["poll", "read", "bolt", "seal", "take", "resolve", "commit", "expire", "heartbeat", "drain"]
+)
+_MAX_LOG = 400  # records of a partition that are not read: the producers wait
+
+
+class World(ClusterEvents):
+    """One world, from its seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.settings = Settings.of(seed)
+        self.now = 100.0
+        self.steps = 0
+        self.situations: Counter[str] = Counter()
+        self.seen = self._seen
+        self.oracle = Oracle(self)
+        self.network = Network(self.seen)
+        self.zookeeper = SimZooKeeper(self.oracle.stored.written)
+        self.cluster = Cluster()
+        self.sink = SimSink(self.seen)
+        self.letters = SimLetters(self.seen)
+        self.processes: dict[str, Life] = {}
+        self.lives: list[Life] = []
+        self.waits_for_operator = False
+        self._started = 0
+        self._wall_offset = 0.0
+        self._hidden: dict[str, bytes] = {}  # good data of nodes that were damaged
+        for topic, count in zip(TOPICS, self.settings.partitions, strict=False):
+            self.cluster.create(topic, count)
+        for log in self.cluster.live_logs():
+            for size in range(3):
+                log.append(size + 1)
+
+    def _seen(self, situation: str) -> None:
+        self.situations[situation] += 1
+
+    def wall_clock(self) -> float:
+        """The clock that jumps."""
+        return 1.0e9 + self.now + self._wall_offset
+
+    def zookeeper_is_away(self, life: Life) -> bool:
+        """Whether a process cannot reach ZooKeeper."""
+        return life in self.network.down
+
+    def step(self, event: Event) -> None:
+        """Let one event happen, and check what can be checked. Raises Violation."""
+        kind, which, dice = event
+        self.steps += 1
+        self.now += STEP_SECONDS
+        try:
+            if kind in OF_A_LIFE:
+                lives = [life for life in self.lives if not life.frozen]
+                if lives:
+                    life = lives[which % len(lives)]
+                    life.run(kind, dice)
+                    self.oracle.check(life)
+                    self._bury_the_dead()
+            else:
+                getattr(self, f"do_{kind}")(which, dice)
+        except (Violation, PartitionError):
+            raise
+        except Exception as error:
+            raise Violation(0, f"{kind} raised {type(error).__name__}: {error}") from error
+
+    def _bury_the_dead(self) -> None:
+        for life in [life for life in self.lives if not life.alive]:
+            self.lives.remove(life)
+            self.oracle.forget(life)
+
+    # What goes on by itself
+
+    def do_net(self, which: int, dice: int) -> None:
+        """Some messages get a step further."""
+        for _ in range(1 + dice % 3):
+            self.network.advance(which)
+            which //= 3
+
+    def do_sink(self, which: int, dice: int) -> None:
+        """A batch gets a step further."""
+        self.sink.advance(which, dice)
+
+    def do_letter(self, which: int, dice: int) -> None:
+        """A dead letter becomes durable, or is refused."""
+        self.letters.advance(which, dice)
+
+    def do_tick(self, _which: int, dice: int) -> None:
+        """Time passes."""
+        self.now += (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)[dice % 6]
+        for life in self.lives:
+            if not life.frozen:
+                life.store.wake()
+
+    def do_produce(self, which: int, dice: int) -> None:
+        """Records are written."""
+        log = self._a_log(which)
+        if log is None or len(log.records) > _MAX_LOG or self.cluster.away:
+            return
+        for place in range(1 + dice % 5):
+            log.append(1 + (dice >> place) % 9)
+
+    # Processes
+
+    def do_supervise(self, _which: int, _dice: int) -> None:
+        """A process is started when there is none."""
+        if not self.lives:
+            self.start()
+
+    def do_start(self, _which: int, _dice: int) -> None:
+        """A process starts, while others live: there is no membership."""
+        if len(self.lives) < self.settings.replicas:
+            self.start()
+
+    def start(self, *, heal: bool = False) -> Life:
+        """Start a process."""
+        self._started += 1
+        life = Life(self, f"process-{self._started}", heal=heal)
+        self.lives.append(life)
+        life.open()
+        return life
+
+    def do_crash(self, which: int, _dice: int) -> None:
+        """kill -9."""
+        if not self.lives:
+            return
+        life = self.lives[which % len(self.lives)]
+        if life.store.operation == "commit":
+            self.seen("crash_inside_a_commit")
+        if life.inbox:
+            self.seen("crash_between_sink_and_ack")
+        if any(not attempt.resolved and attempt.record.done for attempt in life.attempts.values()):
+            self.seen("crash_between_sink_and_commit")
+        life.end()
+        self._bury_the_dead()
+
+    def do_pause(self, which: int, _dice: int) -> None:
+        """SIGSTOP."""
+        if self.lives:
+            self.lives[which % len(self.lives)].frozen = True
+            self._update_down()
+
+    def do_thaw(self, which: int, dice: int) -> None:
+        """SIGCONT; a second may have passed, or a minute."""
+        frozen = [life for life in self.lives if life.frozen]
+        if frozen:
+            life = frozen[which % len(frozen)]
+            life.frozen = False
+            self._update_down()
+            if dice % 2:
+                self.now += 20.0
+            if life.store.session not in self.zookeeper.sessions:
+                self.seen("thawed_after_its_session")
+
+    def _update_down(self) -> None:
+        self.network.frozen = {life for life in self.lives if life.frozen}
+
+    # ZooKeeper and the network
+
+    def do_lose(self, which: int, _dice: int) -> None:
+        """A request or a reply is lost."""
+        self.network.lose(which)
+
+    def do_give_up(self, which: int, _dice: int) -> None:
+        """A sender stops waiting; its request is still on its way."""
+        self.network.give_up(which)
+
+    def do_double(self, which: int, _dice: int) -> None:
+        """A request is carried out twice."""
+        self.network.double(which)
+
+    def do_expire_session(self, which: int, _dice: int) -> None:
+        """A session ends; its process hears of it later."""
+        if self.lives:
+            life = self.lives[which % len(self.lives)]
+            if life.store.operation == "commit":
+                self.seen("session_expired_inside_a_commit")
+            self.zookeeper.end_session(life.store.session)
+
+    def do_cut_off(self, which: int, _dice: int) -> None:
+        """A process reaches neither ZooKeeper nor the cluster's answers."""
+        if self.lives:
+            self.network.down.add(self.lives[which % len(self.lives)])
+
+    def do_mend(self, _which: int, dice: int) -> None:
+        """One of the things that are away comes back."""
+        if dice % 4 == 0:
+            self.network.down.clear()
+        elif dice % 4 == 1:
+            self.cluster.away = False
+        elif dice % 4 == 2:
+            self.sink.busy = False
+        else:
+            self.letters.away = False
+
+    def do_damage(self, which: int, dice: int) -> None:
+        """An operator deletes a node, or writes what is no offset; or makes it anew at once.
+
+        Not while a process is claiming: what it has read by then it can never tell apart.
+        """
+        if any(life.store.operation == "claim" for life in self.lives):
+            return
+        nodes = self.zookeeper.nodes
+        paths = sorted(path for path in nodes if partition_of(path) is not None)
+        if not paths or self._hidden:
+            return
+        path = paths[which % len(paths)]
+        self._hidden[path] = nodes[path].data
+        if dice % 4:
+            self.seen("node_deleted")
+            for below in [below for below in nodes if below.startswith(path + "/")]:
+                self.zookeeper.delete(below)
+            self.zookeeper.delete(path)
+            if dice % 4 > 1:
+                self.do_repair(0, 0)
+        else:
+            self.seen("node_damaged")
+            self.zookeeper.put(path, (b"{", b"", b'{"offset": "0"}', b"null")[dice // 4 % 4])
+
+    def do_repair(self, _which: int, _dice: int) -> None:
+        """The operator puts back what was there."""
+        for path, data in self._hidden.items():
+            if path not in self.zookeeper.nodes:
+                self.seen("node_created_again_by_hand")
+            self.zookeeper.put(path, data)
+        self._hidden.clear()
+
+    def do_away(self, _which: int, _dice: int) -> None:
+        """The cluster stops answering."""
+        self.cluster.away = True
+
+    def do_busy(self, _which: int, dice: int) -> None:
+        """The sink or the dead-letter topic stops taking anything."""
+        if dice % 2:
+            self.sink.busy = True
+        else:
+            self.letters.away = True
+
+    def do_jump(self, _which: int, dice: int) -> None:
+        """The wall clock jumps, by up to a year."""
+        self.seen("wall_clock_jumped")
+        self._wall_offset = (dice % 1000 - 500) * 86400.0
+
+    def heal(self) -> None:
+        """End every fault."""
+        self.network.down.clear()
+        self.network.frozen = set()
+        self.cluster.away = self.sink.busy = self.letters.away = False
+        for log in self.cluster.live_logs():
+            self._mend(log)
+        self.do_repair(0, 0)

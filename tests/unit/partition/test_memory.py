@@ -1,0 +1,112 @@
+"""What the log in memory can be made to do; that it reads as Kafka does is in tests/contract."""
+
+import pytest
+
+from partition.catalogue import Log
+from partition.chunk import Partition
+from partition.errors import CorruptRecord, KafkaUnavailable, OffsetOutOfRange, TopicMissing
+from partition.fetcher import Fetched
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
+from partition.position import Position
+
+A = Partition("t", 0)
+
+
+def filled(count: int) -> MemoryLog:
+    log = MemoryLog({"t": 1})
+    for number in range(count):
+        log.append(A, b"%d" % number)
+    return log
+
+
+def reader(log: MemoryLog, position: Position) -> MemoryFetcher:
+    fetcher = MemoryFetcher(log)
+    fetcher.open()
+    fetcher.add({A: position})
+    return fetcher
+
+
+def test_later_leaders_write_under_later_epochs() -> None:
+    log = filled(2)
+    assert log.elect(A) == 1
+    log.append(A, b"2")
+    assert log.elect(A) == 2
+    assert log.elect(A) == 3
+    log.append(A, b"3")
+    (chunk,) = reader(log, Position(0)).fetch(10, 0).chunks
+    assert chunk.leader_epochs == ((0, 0), (2, 1), (3, 3))
+    assert [log.epoch_end(A, epoch) for epoch in range(5)] == [2, 3, 3, 4, None]
+
+
+def test_an_election_alone_loses_nothing() -> None:
+    log = filled(2)
+    log.elect(A)
+    assert reader(log, Position(2, 0)).fetch(10, 0) == Fetched([], {A: 2})
+
+
+@pytest.mark.parametrize(("epoch", "diverged_at"), [(0, 3), (1, 3), (9, None)])
+def test_a_log_cut_twice_differs_from_the_lower_cut_on(epoch: int, diverged_at: int | None) -> None:
+    log = filled(8)
+    log.truncate(A, 6)
+    log.append(A, b"x")
+    log.truncate(A, 3)
+    for _ in range(9):
+        log.append(A, b"y")
+    told = reader(log, Position(7, epoch)).fetch(10, 0).failures[A]
+    assert isinstance(told, OffsetOutOfRange)
+    assert told.diverged_at == diverged_at
+    assert len(reader(log, Position(3, epoch)).fetch(10, 0).chunks) == (epoch < 9)
+
+
+def test_a_corrupt_record_is_told_until_the_position_is_past_it() -> None:
+    log = filled(5)
+    log.corrupt(A, 2)
+    fetcher = reader(log, Position(0))
+    fetched = fetcher.fetch(10, 0)
+    assert fetched.chunks[0].offsets.tolist() == [0, 1]
+    assert isinstance(fetched.failures[A], CorruptRecord)
+    assert fetcher.fetch(10, 0) == Fetched()
+    fetcher.remove([A])
+    fetcher.add({A: Position(3)})
+    assert fetcher.fetch(10, 0).chunks[0].offsets.tolist() == [3, 4]
+
+
+def test_a_corrupt_record_that_was_compacted_away_is_none() -> None:
+    log = filled(5)
+    log.corrupt(A, 2)
+    log.delete_record(A, 2)
+    assert reader(log, Position(0)).fetch(10, 0).chunks[0].offsets.tolist() == [0, 1, 3, 4]
+
+
+def test_a_log_that_is_away_gives_nothing_and_answers_nothing() -> None:
+    log = filled(1)
+    fetcher, catalogue = reader(log, Position(0)), MemoryCatalogue(log)
+    catalogue.open()
+    log.away = True
+    assert fetcher.fetch(10, 0) == Fetched()
+    assert not fetcher.available
+    for answer in (catalogue.topics(), catalogue.topic("t"), catalogue.log(A)):
+        assert isinstance(answer.exception(), KafkaUnavailable)
+    log.away = False
+    assert len(fetcher.fetch(10, 0).chunks) == 1
+    assert catalogue.log(A).result() == Log(0, 1, "t-1", leader_epoch=0)
+
+
+def test_every_incarnation_of_a_topic_has_its_own_id() -> None:
+    log = filled(3)
+    ids = {log.topic("t").topic_id}
+    log.recreate_topic("t", 2)
+    assert log.log_range(A) == (0, 0)
+    ids.add(log.topic("t").topic_id)
+    log.delete_topic("t")
+    with pytest.raises(TopicMissing):
+        log.topic("t")
+    log.create_topic("t")
+    ids.add(log.topic("t").topic_id)
+    assert len(ids) == 3
+
+
+def test_mirrored_positions_can_be_looked_at() -> None:
+    log = filled(1)
+    reader(log, Position(0)).mirror({A: Position(1, 0)})
+    assert log.mirrored == {A: Position(1, 0)}

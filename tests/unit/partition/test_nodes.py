@@ -1,0 +1,310 @@
+"""The offset store's generators, driven request by request: every reply may be lost or late."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partition.chunk import Partition
+from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
+from partition.memory import MemoryNodes
+from partition.offsets.nodes import NodeNames, OffsetNodes
+from partition.offsets.requests import (
+    NodeChanged,
+    NodeExists,
+    OutcomeUnknown,
+    SessionEnded,
+    Write,
+    missing_parents,
+)
+from partition.position import Position
+
+A = Partition("orders", 0)
+B = Partition("orders", 1)
+NAMES = NodeNames("/headrace", "shop", "shop-1")
+numbers = itertools.count()
+
+
+class Call:
+    """One generator under way; the test says what becomes of each request."""
+
+    def __init__(self, server: MemoryNodes, steps: Any) -> None:
+        self.server = server
+        self.steps = steps
+        self.result: Any = None
+        self.done = False
+        self.request = self.go(None)
+
+    def go(self, answer: Any) -> Any:
+        try:
+            if isinstance(answer, Exception):
+                self.request = self.steps.throw(answer)
+            else:
+                self.request = self.steps.send(answer)
+        except StopIteration as stop:
+            self.result, self.done, self.request = stop.value, True, None
+        return self.request
+
+    def carry_out(self, request: Any = None) -> Any:
+        try:
+            return self.server.answer(request or self.request)
+        except (NodeExists, NodeChanged, OutcomeUnknown) as error:
+            return error
+
+    def to_the_write(self) -> Write:
+        while not isinstance(self.request, Write):
+            self.go(self.carry_out())
+        return self.request
+
+    def finish(self) -> Any:
+        while not self.done:
+            self.go(self.carry_out())
+        return self.result
+
+
+@pytest.fixture
+def server() -> MemoryNodes:
+    return MemoryNodes()
+
+
+def process() -> OffsetNodes:
+    return OffsetNodes(NAMES, f"process-{next(numbers)}")
+
+
+def run(server: MemoryNodes, steps: Any) -> Any:
+    return Call(server, steps).finish()
+
+
+def owner(server: MemoryNodes, *partitions: Partition) -> OffsetNodes:
+    nodes = process()
+    for partition in partitions:
+        run(server, nodes.begin(partition, Position(5)))
+    return nodes
+
+
+def offset(server: MemoryNodes, partition: Partition) -> int:
+    return run(server, process().load(partition)).offset
+
+
+def test_a_write_that_is_done_late_is_done_once(server: MemoryNodes) -> None:
+    """Promise 9: "may be done yet" is answered by the version: one of the two is refused."""
+    nodes = owner(server, A)
+    call = Call(server, nodes.commit({A: Position(6)}))
+    late = call.to_the_write()
+    call.go(OutcomeUnknown())
+    again = call.to_the_write()  # it was not there on reading back
+    assert again == late
+    call.carry_out(late)
+    assert call.finish() == {}
+    assert run(server, nodes.commit({A: Position(7)})) == {}
+    assert isinstance(call.carry_out(late), NodeChanged)
+    assert offset(server, A) == 7
+
+
+def test_a_late_write_of_a_zombie_is_done_never(server: MemoryNodes) -> None:
+    """Promise 9: paused between reading and writing, and a successor has claimed meanwhile."""
+    zombie, successor = owner(server, A), process()
+    call = Call(server, zombie.commit({A: Position(9)}))
+    late = call.to_the_write()
+    assert run(server, successor.claim(A)).stored.offset == 5
+    before = dict(server.nodes)
+    assert isinstance(call.carry_out(late), NodeChanged)
+    call.go(OutcomeUnknown())
+    assert isinstance(call.finish()[A], Fenced)
+    assert server.nodes == before
+
+
+def test_a_zombies_write_that_landed_before_the_claim_is_what_the_claim_tells(
+    server: MemoryNodes,
+) -> None:
+    """Promise 9: the former owner's commit in between is no other claim."""
+    former, successor = owner(server, A), process()
+    claiming = Call(server, successor.claim(A))
+    claiming.to_the_write()
+    assert run(server, former.commit({A: Position(9)})) == {}
+    claim = claiming.finish()
+    assert (claim.stored.offset, claim.stored.epoch) == (9, 2)
+    assert isinstance(run(server, former.commit({A: Position(10)}))[A], Fenced)
+
+
+def test_of_two_claims_at_once_one_is_fenced(server: MemoryNodes) -> None:
+    owner(server, A)
+    one, two = process(), process()
+    first, second = Call(server, one.claim(A)), Call(server, two.claim(A))
+    first.to_the_write()
+    second.to_the_write()
+    assert first.finish().stored.epoch == 2
+    with pytest.raises(Fenced, match=one.process):
+        second.finish()
+    assert isinstance(run(server, two.commit({A: Position(9)}))[A], Fenced)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_claim_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: bool) -> None:
+    owner(server, A)
+    nodes = process()
+    call = Call(server, nodes.claim(A))
+    write = call.to_the_write()
+    if landed:
+        call.carry_out(write)
+    call.go(OutcomeUnknown())
+    assert call.finish().stored.epoch == 2
+    assert run(server, nodes.commit({A: Position(6)})) == {}
+
+
+@pytest.mark.parametrize("landed", ["at once", "late", "never"])
+def test_a_first_offset_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: str) -> None:
+    """Promise 7: stored once. Storm 50: our own node, found there, is no conflict."""
+    nodes = process()
+    call = Call(server, nodes.begin(A, Position(5)))
+    write = call.to_the_write()
+    if landed == "at once":
+        call.carry_out(write)
+    call.go(OutcomeUnknown())
+    call.go(call.carry_out())
+    if landed == "late":
+        call.carry_out(write)
+    call.finish()
+    assert run(server, nodes.commit({A: Position(6)})) == {}
+    with pytest.raises(StoreConflict):
+        run(server, process().begin(A, Position(0)))
+
+
+def test_two_partitions_of_a_topic_may_be_begun_at_once(server: MemoryNodes) -> None:
+    """Promise 8: the list of what was begun loses neither."""
+    one, two = process(), process()
+    first = Call(server, one.begin(A, Position(1)))
+    second = Call(server, two.begin(B, Position(2)))
+    first.to_the_write()
+    second.to_the_write()
+    first.finish()
+    second.finish()
+    for partition in (A, B):
+        server.delete(NAMES.path(partition))
+        with pytest.raises(StoreMissing):
+            run(server, process().claim(partition))
+
+
+def test_a_partition_begun_while_it_is_claimed_is_not_missing(server: MemoryNodes) -> None:
+    call = Call(server, process().claim(A))
+    answer = call.carry_out()
+    owner(server, A)  # between the reading of the node and that of its topic's
+    call.go(answer)
+    assert call.finish().stored.offset == 5
+
+
+def test_nothing_is_sent_once_the_session_has_ended(server: MemoryNodes) -> None:
+    """Promise 9: the generator under way ends before anything else is sent."""
+    nodes = owner(server, A, B)
+    call = Call(server, nodes.commit({A: Position(6), B: Position(6)}))
+    call.to_the_write()
+    nodes.session_ended()
+    call.go(SessionEnded())
+    assert call.done
+    assert {type(error) for error in call.result.values()} == {OwnershipLost}
+    moving = Call(server, nodes.begin(Partition("new", 0), Position(1)))
+    moving.to_the_write()
+    nodes.session_ended()
+    with pytest.raises(OwnershipLost):
+        moving.go(SessionEnded())
+
+
+def test_what_is_left_of_a_commit_is_not_sent_in_a_later_session(server: MemoryNodes) -> None:
+    """Promise 9: a commit of several writes, the first of which the session took with it."""
+    partitions = [Partition("orders", number) for number in range(501)]
+    nodes = owner(server, *partitions)
+    before = dict(server.nodes)
+    call = Call(server, nodes.commit(dict.fromkeys(partitions, Position(6))))
+    call.to_the_write()
+    nodes.session_ended()
+    call.go(SessionEnded())
+    assert call.done
+    assert set(call.result) == set(partitions)
+    assert server.nodes == before
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_write_that_a_session_took_with_it_interrupts_nothing(
+    server: MemoryNodes, landed: bool
+) -> None:
+    nodes = owner(server, A)
+    call = Call(server, nodes.commit({A: Position(6)}))
+    write = call.to_the_write()
+    if landed:
+        call.carry_out(write)
+    nodes.session_ended()
+    call.go(SessionEnded())
+    claim = run(server, nodes.claim(A))
+    assert claim.uninterrupted
+    assert claim.stored.offset == (6 if landed else 5)
+
+
+def test_a_claim_after_another_owner_is_interrupted_though_it_begins_anew(
+    server: MemoryNodes,
+) -> None:
+    nodes, other = owner(server, A), process()
+    nodes.session_ended()
+    run(server, other.claim(A))
+    run(server, other.commit({A: Position(9)}))
+    call = Call(server, nodes.claim(A))
+    call.carry_out(call.to_the_write())  # it lands, and the session ends before the reply
+    nodes.session_ended()
+    call.go(SessionEnded())
+    claim = call.finish()
+    assert (claim.uninterrupted, claim.stored.offset) == (False, 9)
+
+
+def test_parents_are_made_unless_the_write_makes_them(server: MemoryNodes) -> None:
+    call = Call(server, process().begin(A, Position(1)))
+    write = call.to_the_write()
+    assert missing_parents(write.operations) == ["/headrace/shop"]
+    call.finish()
+    write = Call(server, process().begin(B, Position(1))).to_the_write()
+    assert missing_parents(write.operations) == []
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) -> None:
+    """Promise 9: epochs only grow. Promise 2: offsets never fall."""
+    server = MemoryNodes()
+    replicas = [owner(server, A), process(), process()]
+    calls: list[tuple[int, str, Call]] = []
+    late: list[Write] = []
+    seen = (0, 0)
+    for step in range(data.draw(st.integers(1, 40))):
+        which = data.draw(st.integers(0, 2))
+        mine = [each for each in calls if each[0] == which]
+        if not mine:
+            replica = replicas[which]
+            if data.draw(st.booleans()):
+                calls.append((which, "claim", Call(server, replica.claim(A))))
+            else:
+                calls.append((which, "commit", Call(server, replica.commit({A: Position(step)}))))
+        else:
+            call = mine[0][2]
+            fate = data.draw(st.sampled_from(["answer", "answer", "lost", "late", "expired"]))
+            try:
+                if fate == "expired":
+                    replicas[which].session_ended()
+                    late.clear()  # whatever was under way in it
+                    call.go(SessionEnded())
+                elif fate == "answer" or not isinstance(call.request, Write):
+                    call.go(call.carry_out())
+                else:
+                    if fate == "lost":
+                        call.carry_out()
+                    else:
+                        late.append(call.request)
+                    call.go(OutcomeUnknown())
+            except Fenced:
+                call.done = True
+        if late and data.draw(st.booleans()):
+            Call.carry_out(calls[0][2] if calls else Call(server, process().load(A)), late.pop())
+        calls = [each for each in calls if not each[2].done]
+        stored = run(server, process().load(A))
+        assert (stored.epoch, stored.offset) >= seen
+        assert stored.offset >= seen[1]
+        seen = (stored.epoch, stored.offset)

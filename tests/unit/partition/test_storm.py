@@ -1,0 +1,360 @@
+"""Where a Storm topology stopped, read from trees in memory: every layout, every fault."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partition.chunk import Partition
+from partition.errors import StoreUnavailable, StormUnreadable
+from partition.storm.takeover import StormOffset, read_offsets
+
+P0, P1 = Partition("t", 0), Partition("t", 1)
+
+
+class Nodes:
+    """A tree of nodes: a path's data; bytes as they are, else as JSON. Versions are 7."""
+
+    def __init__(self, nodes: dict[str, Any]) -> None:
+        self.nodes = {
+            path: data if isinstance(data, bytes) else json.dumps(data).encode()
+            for path, data in nodes.items()
+        }
+
+    def children(self, path: str) -> list[str] | None:
+        below = [each for each in self.nodes if each.startswith(f"{path}/")]
+        if not below and path not in self.nodes:
+            return None
+        return sorted({each.removeprefix(f"{path}/").split("/")[0] for each in below})[::-1]
+
+    def get(self, path: str) -> tuple[bytes, int] | None:
+        if path in self.nodes:
+            return self.nodes[path], 7
+        return (b"", 0) if self.children(path) is not None else None
+
+
+def core(offset: Any, number: int = 0, topic: str = "t") -> dict[str, Any]:
+    return {
+        "topology": {"id": "wc-3-1400000000", "name": "wc"},
+        "offset": offset,
+        "partition": number,
+        "broker": {"host": "k1", "port": 9092},
+        "topic": topic,
+    }
+
+
+def batch(offset: Any, following: Any, number: int = 0, topic: str = "t") -> dict[str, Any]:
+    return {**core(offset, number, topic), "nextOffset": following, "instanceId": "i"}
+
+
+def client(first: Any, last: Any) -> dict[str, Any]:
+    return {"firstOffset": first, "lastOffset": last, "topologyId": "wc-3"}
+
+
+def offsets(layout: str, nodes: dict[str, Any], path: str = "/s", topics=("t",)):
+    found = read_offsets(Nodes(nodes), layout, path, topics)
+    for each in found.values():
+        if isinstance(each, StormUnreadable):
+            raise each
+    return {partition: each.offset for partition, each in found.items()}
+
+
+def fault(layout: str, nodes: dict[str, Any], topics=("t",)) -> StormUnreadable:
+    with pytest.raises(StormUnreadable) as caught:
+        offsets(layout, nodes, topics=topics)
+    return caught.value
+
+
+def test_a_core_node_says_where_to_read_on_and_where_that_was_found():
+    found = read_offsets(Nodes({"/kafka/wc/partition_3": core(15266940, 3)}), "core",
+                         "/kafka/wc", ["t"])  # fmt: skip
+    assert found == {
+        Partition("t", 3): StormOffset(
+            15266940, "/kafka/wc/partition_3", 7, "stored by topology wc-3-1400000000"
+        )
+    }
+
+
+def test_offset_0_is_an_offset_in_every_layout():
+    """Storm 5: 0 is a stored offset, not a missing one."""
+    assert offsets("core", {"/s/partition_0": core(0)}) == {P0: 0}
+    current = {"/s/coordinator/currtx": 2}
+    assert offsets("trident", {**current, "/s/user/partition_0/1": batch(0, 0)}) == {P0: 0}
+    assert offsets("trident-client", {**current, "/s/user/t@0/1": client(0, 0)}) == {P0: 1}
+    assert offsets("trident-client", {**current, "/s/user/t@0/2": client(0, 4)}) == {P0: 0}
+
+
+def test_a_wildcard_s_topics_are_read_from_a_folder_each():
+    nodes = {
+        "/s/a/partition_0": core(3, topic="a"),
+        "/s/b/partition_10": core(4, 10, topic="b"),
+        "/s/other/partition_0": b"not looked at",
+    }
+    assert offsets("core", nodes, topics=("a", "b", "new")) == {
+        Partition("a", 0): 3,
+        Partition("b", 10): 4,
+    }
+    assert offsets("core", {"/s/a/partition_0": core(3, topic="a")}, "/s/a", ("a",)) == {
+        Partition("a", 0): 3
+    }
+    trident = {"/s/coordinator/currtx": 9, "/s/user/a/partition_1/8": batch(1, 5, 1, "a")}
+    assert offsets("trident", trident, topics=("a", "b")) == {Partition("a", 1): 5}
+
+
+def test_keys_come_in_any_order_and_further_ones_are_passed_over():
+    data = {"extra": [1], **dict(reversed(core(9).items())), "more": {"offset": -1}}
+    assert offsets("core", {"/s/partition_0": data}) == {P0: 9}
+    assert offsets("core", {"/s/partition_0": {"topology": {"id": ""}, "offset": 9}}) == {P0: 9}
+
+
+@pytest.mark.parametrize("name", ["wc 1", "größe-1", "a/b", '"', "\u2028", "x" * 5000, "\\u0000"])
+def test_a_topology_s_id_may_have_any_characters(name):
+    node = core(4) | {"topology": {"id": name, "name": None}}
+    assert offsets("core", {"/s/partition_0": node}) == {P0: 4}
+    as_utf8 = json.dumps(node, ensure_ascii=False).encode()
+    assert offsets("core", {"/größe 1/partition_0": as_utf8}, "/größe 1/") == {P0: 4}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"12",
+        b"{",
+        b"\xff\xfe",
+        b'{"topology": {"id": "\xff"}, "offset": 1}',
+        b"[" * 100_000,
+        {"topology": {"id": "x"}},
+        core(None),
+        core("12"),
+        core(1.5),
+        core(offset=True),
+        core(-1),
+        core(2**63),
+        {"offset": 12},
+        core(1) | {"topology": None},
+        core(1) | {"topology": {"name": "x"}},
+        core(1) | {"topology": {"id": 3}},
+        core(1) | {"partition": "0"},
+        "class java.util.HashMap {offset=3}",
+    ],
+    ids=str,
+)
+def test_a_core_node_that_is_no_offset_is_an_error_that_names_it(data):
+    """Storm 8, Storm 13: what cannot be read is never taken for "no offset"."""
+    error = fault("core", {"/s/partition_0": data})
+    assert error.path == "/s/partition_0"
+    assert "found " in str(error)
+    assert "needed: " in str(error)
+    assert len(str(error)) < 1000
+
+
+def test_one_unreadable_node_does_not_hide_the_others():
+    found = read_offsets(
+        Nodes({"/s/partition_0": b"?", "/s/partition_1": core(5, 1)}), "core", "/s", ["t"]
+    )
+    assert isinstance(found[P0], StormUnreadable)
+    assert found[P1].offset == 5
+
+
+@pytest.mark.parametrize("node", [core(1, number=1), core(1, topic="other")])
+def test_a_node_of_another_partition_is_an_error(node):
+    error = fault("core", {"/s/partition_0": node})
+    assert error.needed == "t[0]'s"
+
+
+def test_a_path_that_leads_nowhere_is_an_error_that_says_what_is_there():
+    """Storm 9: a wrong ZooKeeper or path shows itself before anything is stored."""
+    assert fault("core", {"/other": b""}).found == "no such node"
+    old = {f"/s/kafka{n}:9092:0": b"8" for n in range(7)}
+    assert fault("core", old).found.endswith("'kafka4:9092:0' and 2 more")
+    assert fault("core", {"/s": b""}).found == "nothing below it"
+    current = {"/s/coordinator/currtx": 1}
+    assert fault("trident", current).path == "/s/user"
+    assert fault("trident-client", current | {"/s/user/x@0/1": client(1, 2)}).found == "'x@0'"
+
+
+def test_what_may_mean_two_things_is_an_error():
+    both = {"/s/partition_0": core(1), "/s/t/partition_0": core(2)}
+    assert "/s/t leads to the second" in str(fault("core", both))
+    error = fault("core", {"/s/partition_0": core(1)}, topics=("t", "u"))
+    assert error.needed == "one topic of t, u"
+
+
+@pytest.mark.parametrize("name", ["partition_", "partition_x", "partition_01", "partition_-1"])
+def test_a_partition_s_number_is_not_guessed(name):
+    assert fault("core", {f"/s/{name}": core(1)}).path == f"/s/{name}"
+
+
+def test_a_topic_may_be_named_like_a_partition():
+    nodes = {"/s/partition_0": core(5, topic="partition_0")}
+    assert offsets("core", nodes, topics=("partition_0",)) == {Partition("partition_0", 0): 5}
+
+
+def test_trident_goes_on_after_the_highest_committed_transaction():
+    """Storm 10: the next offset is stored, not the last one, and never one for the other."""
+    nodes = {
+        "/s/coordinator/currtx": 12,
+        "/s/coordinator/currattempts": {"12": 3},
+        "/s/coordinator/meta/12": b"[GlobalPartitionInformation{topic=t, partitionMap={}}]",
+        "/s/user/partition_0/9": batch(10, 20),
+        "/s/user/partition_0/11": batch(20, 30),
+        "/s/user/partition_0/12": batch(30, 40),
+        "/s/user/partition_0/100": batch(40, 50),
+    }
+    found = read_offsets(Nodes(nodes), "trident", "/s", ["t"])
+    assert found == {
+        P0: StormOffset(
+            30, "/s/user/partition_0/11", 7, "after transaction 11; to be committed next: 12"
+        )
+    }
+
+
+def test_trident_client_goes_on_after_the_last_offset_of_the_highest_committed_transaction():
+    """Storm 10: storm-kafka-client stores the last offset of a batch, not the next one."""
+    nodes = {
+        "/s/coordinator/currtx": 12,
+        "/s/user/t@0/11": client(20, 29),
+        "/s/user/t@0/12": client(30, 39),
+        "/s/user/u@0/11": b"another topic's",
+        "/s/user/t@1/8": client(5, 5),
+    }
+    assert offsets("trident-client", nodes) == {P0: 30, P1: 6}
+
+
+def test_without_a_committed_transaction_the_lowest_one_s_begin_is_taken():
+    nodes = {"/s/coordinator/currtx": 5}
+    begun = {"/s/user/partition_0/5": batch(7, 9), "/s/user/partition_0/6": batch(9, 11)}
+    assert offsets("trident", nodes | begun) == {P0: 7}
+    begun = {"/s/user/t@0/10": client(9, 20), "/s/user/t@0/5": client(7, 8)}
+    assert offsets("trident-client", nodes | begun) == {P0: 7}
+
+
+@pytest.mark.parametrize("current", [1, 5])
+def test_an_empty_first_batch_means_the_begin_of_the_log(current):
+    nodes = {"/s/coordinator/currtx": current, "/s/user/t@0/4": client(-1, -1)}
+    assert offsets("trident-client", nodes) == {P0: 0}
+
+
+def test_a_partition_without_a_transaction_has_no_offset():
+    nodes = {
+        "/s/coordinator/currtx": 5,
+        "/s/user/partition_0": b"",
+        "/s/user/partition_1/4": batch(1, 2, 1),
+    }
+    assert offsets("trident", nodes) == {P1: 2}
+
+
+@pytest.mark.parametrize("layout", ["trident", "trident-client"])
+def test_without_currtx_nothing_tells_what_is_committed(layout):
+    """Storm 8: a coordinator that cannot be read is no coordinator at its first transaction."""
+    nodes = {"/s/user/partition_0/1": batch(1, 2), "/s/user/t@0/1": client(1, 2)}
+    error = fault(layout, nodes)
+    assert (error.path, error.found) == ("/s/coordinator/currtx", "no such node")
+    for data in (b"", b"null", b'"4"', b"4.5", b"-1", b"{}", b"true"):
+        assert fault(layout, nodes | {"/s/coordinator/currtx": data}).path.endswith("/currtx")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"null",
+        b"\xac\xed\x00\x05",
+        {"offset": 1},
+        {"nextOffset": 1},
+        batch("1", 2),
+        batch(1, 2.5),
+        batch(1, None),
+        batch(-1, 2),
+        batch(3, 2),
+        batch(1, 2, number=1),
+        batch(1, 2, topic="u"),
+        batch(1, 2) | {"topology": "wc"},
+    ],
+    ids=str,
+)
+def test_a_trident_node_that_is_no_batch_is_an_error_that_names_it(data):
+    """Storm 13: a transaction's node that cannot be read is never passed over for another."""
+    older = {"/s/coordinator/currtx": 5, "/s/user/partition_0/3": batch(1, 2)}
+    error = fault("trident", {**older, "/s/user/partition_0/4": data})
+    assert error.path == "/s/user/partition_0/4"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"null",
+        {"firstOffset": 1},
+        {"lastOffset": 1},
+        client("1", 2),
+        client(1, 2.5),
+        client(None, 1),
+        client(2, 1),
+        client(-2, -2),
+        client(-1, 3),
+        client(0, 2**63),
+        client(0, 2**63 - 1),
+    ],
+    ids=str,
+)
+def test_a_trident_client_node_that_is_no_batch_is_an_error_that_names_it(data):
+    """Storm 13: a transaction's node that cannot be read is never passed over for another."""
+    error = fault("trident-client", {"/s/coordinator/currtx": 5, "/s/user/t@0/4": data})
+    assert error.path == "/s/user/t@0/4"
+
+
+@pytest.mark.parametrize("name", ["lock", "04", "-1", "4 "])
+def test_a_transaction_s_number_is_not_guessed(name):
+    nodes = {"/s/coordinator/currtx": 5, "/s/user/partition_0/3": batch(1, 2)}
+    error = fault("trident", {**nodes, f"/s/user/partition_0/{name}": batch(3, 4)})
+    assert error.path == f"/s/user/partition_0/{name}"
+
+
+def test_a_batch_without_an_instance_id_is_read():
+    nodes = {"/s/coordinator/currtx": 5, "/s/user/partition_0/3": {"offset": 4, "nextOffset": 4}}
+    assert offsets("trident", nodes) == {P0: 4}
+
+
+def test_a_node_that_goes_while_it_is_read_tells_that_storm_still_runs():
+    class Running(Nodes):
+        def get(self, path: str) -> tuple[bytes, int] | None:
+            return None if path.endswith("/4") else super().get(path)
+
+    nodes = {"/s/coordinator/currtx": 5, "/s/user/partition_0/4": batch(1, 2)}
+    found = read_offsets(Running(nodes), "trident", "/s", ["t"])
+    assert found[P0].needed == "a topology that is deactivated"
+
+
+def test_no_answer_is_not_no_offset():
+    """Storm 8: an error of ZooKeeper ends the reading."""
+
+    class Away(Nodes):
+        def get(self, path: str) -> tuple[bytes, int] | None:
+            raise StoreUnavailable(path, "away")
+
+    with pytest.raises(StoreUnavailable):
+        read_offsets(Away({"/s/partition_0": core(1)}), "core", "/s", ["t"])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 100)), min_size=1, max_size=8),
+    st.integers(0, 31),
+)
+def test_what_is_resumed_at_is_what_the_committed_transactions_read(sizes, current):
+    """Storm 10: whichever transactions are there, none is skipped and none read twice."""
+    transactions = sorted({number for number, _ in sizes})
+    starts = [0]
+    for _, size in sizes[: len(transactions)]:
+        starts.append(starts[-1] + size + 1)
+    committed = sum(number < current for number in transactions)
+    kafka = {"/s/coordinator/currtx": current}
+    kafka_client = dict(kafka)
+    for place, number in enumerate(transactions):
+        first, following = starts[place], starts[place + 1]
+        kafka[f"/s/user/partition_0/{number}"] = batch(first, following)
+        kafka_client[f"/s/user/t@0/{number}"] = client(first, following - 1)
+    assert offsets("trident", kafka) == {P0: starts[committed]}
+    assert offsets("trident-client", kafka_client) == {P0: starts[committed]}

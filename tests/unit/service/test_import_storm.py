@@ -1,0 +1,256 @@
+"""`headrace offsets import-storm` on nodes, a log and a store in memory: all or nothing."""
+
+import io
+import json
+import re
+from concurrent.futures import Future
+
+import pytest
+import typer
+from rich.console import Console
+
+from partition.catalogue import Log, Topic
+from partition.chunk import Partition
+from partition.errors import (
+    StoreError,
+    StoreForeign,
+    StoreUnavailable,
+    StormUnreadable,
+    TopicMissing,
+)
+from partition.position import Position
+from partition.store import Claim, StoredOffset
+from partition.storm.takeover import LAYOUTS
+from service.cli.app import offsets_import_storm
+from service.cli.import_storm import Order, Rooms, _chosen, carry_out, show_rows
+from service.errors import NotImported, StormStillRuns
+from topology.topology import Source
+
+T = [Partition("t", number) for number in range(4)]
+ORDER = Order("core", "/s")
+
+
+def done(value=None, error=None):
+    future = Future()
+    future.set_exception(error) if error else future.set_result(value)
+    return future
+
+
+class Nodes:
+    """Core's nodes; `moves` is what happens before the second reading."""
+
+    def __init__(self, offsets, moves=None):
+        self.offsets = dict(offsets)
+        self.moves = moves or {}
+        self.readings = 0
+
+    def children(self, path):
+        if self.readings:
+            self.offsets |= self.moves
+        self.readings += 1
+        return [f"partition_{number}" for number in self.offsets]
+
+    def get(self, path):
+        offset = self.offsets[int(path.rpartition("_")[2])]
+        data = offset if isinstance(offset, bytes) else json.dumps(
+            {"topology": {"id": "wc"}, "offset": offset}
+        ).encode()  # fmt: skip
+        return data, 7
+
+
+class Kafka:
+    def __init__(self, *, start=0, end=100, names=("t",)):
+        self.found = {name: Topic(name, "id", (0, 1, 2)) for name in names}
+        self.range = start, end
+
+    def topics(self):
+        return done(self.found)
+
+    def topic(self, name):
+        error = None if name in self.found else TopicMissing(name)
+        return done(self.found.get(name), error)
+
+    def log(self, partition, timestamp_ms=None):
+        return done(Log(*self.range, "id"))
+
+
+class Store:
+    """Keeps what is begun. `fails` begins so; `raced` partitions are taken meanwhile."""
+
+    def __init__(self, stored=None, *, fails=None, raced=(), forgets=()):
+        self.stored = dict(stored or {})
+        self.fails = fails or {}
+        self.raced, self.forgets = raced, forgets
+        self.calls = []
+
+    def load(self, partition):
+        found = self.stored.get(partition)
+        if isinstance(found, Exception):
+            raise found
+        return None if partition in self.forgets else found
+
+    def claim(self, partition, *, adopt=False):
+        assert not adopt
+        self.calls.append(("claim", partition.number))
+        return done(Claim(StoredOffset(Position(3), "p") if partition in self.raced else None))
+
+    def begin(self, partition, position):
+        assert self.calls[-1] == ("claim", partition.number)
+        self.calls.append(("begin", partition.number))
+        if partition in self.fails:
+            return done(error=self.fails[partition])
+        self.stored[partition] = StoredOffset(position, "p")
+        return done()
+
+
+def imported(nodes, store, order=ORDER, kafka=None, sources=None):
+    rooms = Rooms(nodes, kafka or Kafka(), store, "p", pause=lambda _: None)
+    return {str(row.partition): row for row in carry_out(rooms, sources or [Source("t")], order)}
+
+
+def outcomes(*arguments, **more):
+    return [row.outcome for row in imported(*arguments, **more).values()]
+
+
+def test_every_offset_is_claimed_begun_with_the_topic_s_id_and_read_back():
+    """Storm 13: what was written is read back before it counts as stored."""
+    store = Store()
+    assert outcomes(Nodes({0: 0, 1: 5, 2: 100}), store) == ["imported"] * 3
+    assert store.calls == [(call, n) for n in range(3) for call in ("claim", "begin")]
+    assert {each: stored.position for each, stored in store.stored.items()} == {
+        T[0]: Position(0, None, "id"),
+        T[1]: Position(5, None, "id"),
+        T[2]: Position(100, None, "id"),
+    }
+    assert outcomes(Nodes({0: 0}), Store(forgets=T)) == ["failed"] + ["no_storm_node"] * 2
+
+
+def test_a_dry_run_judges_everything_and_writes_nothing():
+    store = Store()
+    rows = imported(Nodes({0: 1, 1: 101}), store, Order("core", "/s", dry_run=True))
+    assert [row.outcome for row in rows.values()] == ["to_import", "refused", "no_storm_node"]
+    assert store.calls == []
+
+
+def test_one_refused_partition_keeps_all_from_being_written_unless_asked_for():
+    nodes = {0: 1, 1: b"?", 2: 3}
+    store = Store()
+    assert outcomes(Nodes(nodes), store) == ["to_import", "refused", "to_import"]
+    assert store.calls == []
+    partial = Order("core", "/s", partial=True)
+    assert outcomes(Nodes(nodes), store, partial) == ["imported", "refused", "imported"]
+    assert set(store.stored) == {T[0], T[2]}
+
+
+def test_importing_twice_changes_nothing():
+    store = Store()
+    assert outcomes(Nodes({0: 1, 1: 2, 2: 3}), store) == ["imported"] * 3
+    before, calls = dict(store.stored), list(store.calls)
+    assert outcomes(Nodes({0: 1, 1: 2, 2: 3}), store) == ["stored_already"] * 3
+    assert (store.stored, store.calls) == (before, calls)
+    store.stored[T[0]] = StoredOffset(Position(50), "p")  # the pipeline has run since
+    assert outcomes(Nodes({0: 1, 1: 2, 2: 3}), store) == ["refused", *["stored_already"] * 2]
+    assert store.stored[T[0]].offset == 50
+
+
+def test_an_offset_below_the_log_is_imported_as_it_stands_when_asked_for():
+    store = Store()
+    kafka = Kafka(start=10)
+    assert outcomes(Nodes({0: 4}), store, kafka=kafka)[0] == "refused"
+    order = Order("core", "/s", allow_loss=True)
+    assert outcomes(Nodes({0: 4}), store, order, kafka)[0] == "imported"
+    assert store.stored[T[0]].offset == 4
+
+
+def test_a_node_of_a_partition_that_is_not_there_is_refused():
+    assert outcomes(Nodes({3: 4}), Store()) == ["no_storm_node"] * 3 + ["refused"]
+
+
+def test_a_storm_that_still_commits_is_found_out_and_nothing_is_written():
+    store = Store()
+    with pytest.raises(StormStillRuns, match=r"t\[0\] changed.*deactivate") as caught:
+        imported(Nodes({0: 1, 1: 2}, moves={0: b"?"}), store)
+    assert caught.value.partitions == [T[0]]
+    with pytest.raises(StormStillRuns, match=r"t\[0\] and 1 more"):
+        imported(Nodes({0: 1}, moves={0: 2, 1: 2}), store)
+    assert store.calls == []
+
+
+def test_a_dry_run_while_storm_runs_tells_so_and_shows_the_rest():
+    order = Order("core", "/s", dry_run=True)
+    rows = imported(Nodes({0: 1, 1: 2}, moves={0: 2}), Store(), order)
+    assert [row.outcome for row in rows.values()] == ["to_import", "to_import", "no_storm_node"]
+    assert ["Storm still runs" in row.note for row in rows.values()] == [True, False, False]
+
+
+def test_storm_is_watched_for_the_time_that_is_asked_for():
+    pauses = []
+    rooms = Rooms(Nodes({0: 1}), Kafka(), Store(), "p", pauses.append)
+    carry_out(rooms, [Source("t")], ORDER)
+    carry_out(rooms, [Source("t")], Order("core", "/s", watch_seconds=0))
+    assert pauses == [3.0, 0]
+
+
+def test_a_failure_while_writing_ends_it_and_tells_what_was_written():
+    store = Store(fails={T[1]: StoreError("no right to write")})
+    rows = imported(Nodes({0: 1, 1: 2, 2: 3}), store)
+    assert [row.outcome for row in rows.values()] == ["imported", "failed", "to_import"]
+    assert rows["t[1]"].note == "no right to write"
+    assert set(store.stored) == {T[0]}
+    store = Store(raced=[T[0]])
+    rows = imported(Nodes({0: 1}), store)
+    assert "offset 3, just stored" in rows["t[0]"].note
+    assert ("begin", 0) not in store.calls
+
+
+def test_a_store_that_is_away_ends_the_command_and_a_node_of_another_is_a_refusal():
+    """Storm 8: no answer is not "nothing stored"."""
+    away = StoreUnavailable("for x", "away")
+    with pytest.raises(StoreUnavailable):
+        imported(Nodes({0: 1}), Store({T[0]: away}))
+    foreign = StoreForeign("/x", "theirs", "p")
+    assert outcomes(Nodes({0: 1}), Store({T[0]: foreign}))[0] == "refused"
+
+
+def test_topics_are_those_of_the_topology_or_the_one_that_is_named():
+    named, pattern = Source("t"), Source(re.compile("w-.*"))
+    assert list(_chosen([named, pattern], None)) == [named, pattern]
+    assert list(_chosen([named, pattern], "t")) == [named]
+    assert list(_chosen([named, pattern], "w-1")) == [pattern]
+    with pytest.raises(typer.BadParameter, match="t, /w-"):
+        _chosen([named, pattern], "other")
+    kafka = Kafka(names=("w-1", "w-2", "x"))
+    order = Order("core", "/s", topic="w-2")
+    assert set(imported(Nodes({0: 1}), Store(), order, kafka, [pattern])) == {
+        f"w-2[{number}]" for number in range(3)
+    }
+    with pytest.raises(StormUnreadable, match=r"one topic of w-1, w-2"):
+        imported(Nodes({0: 1}), Store(), ORDER, kafka, [pattern])
+    for sources, topic in (([pattern], None), ([pattern], "w-9"), ([named], None)):
+        with pytest.raises(TopicMissing):
+            imported(Nodes({}), Store(), Order("core", "/s", topic=topic), Kafka(names=["x"]),
+                     sources)  # fmt: skip
+
+
+def test_the_table_has_every_partition_and_says_why():
+    rows = list(imported(Nodes({0: 1234, 1: 5}), Store()).values())
+    for order, words in (
+        (ORDER, ["refused", "not imported", "0 offsets written"]),
+        (Order("core", "/s", dry_run=True), ["would be imported", "nothing was written"]),
+    ):
+        out = io.StringIO()
+        show_rows(Console(file=out, width=100), rows, order, "/headrace/p")
+        text = out.getvalue()
+        for word in (*words, "1,234", "t[0]: offset 1234 of /s/partition_0 is 1134 above",
+                     "t[2]: Storm holds no offset", "/headrace/p"):  # fmt: skip
+            assert word in text
+
+
+def test_an_import_that_is_not_complete_says_what_to_do():
+    assert "nothing was written" in str(NotImported(1, 3, 0))
+    assert "import the others before the pipeline runs" in str(NotImported(1, 3, 2))
+
+
+def test_the_command_knows_the_layouts():
+    assert LAYOUTS == ("core", "trident", "trident-client")
+    assert str(LAYOUTS).strip("()") in str(offsets_import_storm.__annotations__["layout"])

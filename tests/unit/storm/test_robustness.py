@@ -1,0 +1,126 @@
+"""Ways in which Storm ran out of memory, broke, or called bolts with what is no record.
+
+The entries are numbered as in docs/storm.md.
+"""
+
+import random
+import threading
+
+import pytest
+
+from headrace import Record, Retry, bolt
+from partition.manager import Window
+from partition.retries import RetryPolicy, RetryQueue
+from tests.worlds.reading import ONE, Bench
+from tests.worlds.running import HeldSink, Works
+
+
+@bolt
+def text(record: Record) -> str:
+    return (record.value or b"").decode()
+
+
+@bolt
+async def later(value: str) -> str:
+    return value
+
+
+def test_without_an_ack_nothing_grows():
+    """Storm 47: a partition is held at its window's end, and one more fetch, however much comes."""
+    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=5)
+    bench.start()
+    for now in range(20):
+        bench.fill(ONE, 100)
+        bench.emit(float(now))
+    ledger = next(bench.reader.statistics(20.0)).ledger
+    assert (ledger.window, ledger.waiting) == (10, 5)
+    assert next(bench.reader.statistics(20.0)).pending_bytes < 100
+
+
+@pytest.mark.parametrize("tries", [6, 60])
+def test_a_poison_record_is_fetched_once_however_often_it_is_tried(tries, monkeypatch):
+    """Storm 48: its payload stays here, what came after it is not fetched again, and it ends."""
+    bench = Bench(
+        assignment={"retries": RetryPolicy(limit=tries, jitter=0), "window": Window(1000)}
+    )
+    bench.fill(ONE, 3000)
+    bench.start()
+    fetched = []
+    take = bench.fetcher.fetch
+
+    def fetch(records, seconds):
+        found = take(records, seconds)
+        fetched.extend(offset for chunk in found.chunks for offset in chunk.offsets.tolist())
+        return found
+
+    monkeypatch.setattr(bench.fetcher, "fetch", fetch)
+    poison, *others = bench.emit()
+    assert len(others) == 999  # the window, and no more, is kept behind it
+    bench.ack(others)
+    now = 0.0
+    for _ in range(tries):
+        assert bench.reader.fail(poison, now)
+        now += 1000.0
+        assert bench.emit(now) == [poison]
+    assert not bench.reader.fail(poison, now)
+    bench.ack([poison])
+    while bench.drain(now):
+        pass
+    assert fetched == list(range(3000))
+    assert bench.stored() == 3000
+
+
+def test_a_record_that_keeps_failing_is_tried_ever_more_seldom():
+    """Storm 49: by default there is a pause, it grows to its longest and stays, and it varies."""
+    policy = RetryPolicy(limit=10_000)
+    longest = policy.max_seconds
+    for failures in (1, 58, 64, 1024, 10_000):
+        assert policy.delay_seconds(failures, random.Random(failures)) >= 0.5
+    delays = {policy.delay_seconds(10_000, random.Random(seed)) for seed in range(50)}
+    assert len(delays) > 40
+    assert longest / 2 <= min(delays) <= max(delays) <= longest
+    queue = RetryQueue(policy, random.Random(1))
+    for failures in range(100):
+        assert queue.failed(7, now=0.0)
+        assert queue.take_due(0.4, 1) == [], failures
+        assert queue.take_due(longest, 1) == [7], failures
+
+
+def test_answers_from_many_threads_are_all_counted_and_by_one_thread():
+    """Storm 51: writers and async bolts hand over; only the owner touches the acker."""
+    sinks = [HeldSink(f"sink {number}") for number in range(4)]
+    with Works(text, later, sinks=sinks, workers=1, batch_rows=3, fetch_records=50) as works:
+        touched: set[str] = set()
+        ack = works.pipeline.acker.ack
+
+        def noting(*arguments, **options):
+            touched.add(threading.current_thread().name)
+            ack(*arguments, **options)
+
+        works.pipeline.acker.ack = noting
+        works.send(*[b"x"] * 2000)
+        works.finish()
+        statistics = works.pipeline.acker.statistics()
+        assert [len(sink.rows) for sink in sinks] == [2000] * 4
+        assert (statistics.acked, statistics.ignored, statistics.in_flight) == (2000, 0, 0)
+        assert touched == {threading.current_thread().name}
+
+
+def test_a_bolt_is_called_with_records_and_with_nothing_else():
+    """Storm 53: time passes without a tuple that tells of it."""
+    calls: list[bytes | None] = []
+
+    @bolt
+    def notes(record: Record) -> str:
+        calls.append(record.value)
+        if calls.count(b"again") == 1 and record.value == b"again":
+            raise Retry("once", after_seconds=10.0)
+        return "row"
+
+    with Works(notes) as works:
+        works.advance(600.0, 60.0)
+        assert calls == []
+        works.send(b"a", b"again")
+        works.advance(600.0, 60.0)
+        works.finish()
+        assert calls == [b"a", b"again", b"again"]

@@ -1,0 +1,204 @@
+"""Ways in which Storm stood still. The entries are numbered as in docs/storm.md."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
+from headrace.sinks import MemorySink
+from partition.manager import Window
+from tests.worlds.reading import ONE, RETRY_SECONDS, Bench
+from tests.worlds.running import PLACE, Door, HeldSink, Works
+
+
+@bolt
+def text(record: Record) -> str | Skip:
+    value = (record.value or b"skip").decode()
+    if value == "skip":
+        return SKIP
+    if value == "bad":
+        raise Reject(value)
+    if value == "again":
+        raise Retry(value)
+    return value
+
+
+@bolt
+async def at_once(value: str) -> str:
+    return value
+
+
+@bolt
+def letters_of(value: str) -> Iterator[str]:
+    yield from value.replace("none", "")
+
+
+@pytest.mark.parametrize("gone", [[0], [0, 1, 2], [2]])
+def test_a_record_that_is_compacted_away_while_it_waits_for_its_retry_freezes_nothing(gone):
+    """Storm 19: it is given again from memory, at the log's end too, and the frontier passes."""
+    bench = Bench()
+    bench.fill(ONE, 3)
+    bench.start()
+    owners = bench.emit()
+    bench.reader.fail(owners[gone[0]], 0.0)
+    bench.ack([owner for owner in owners if owner != owners[gone[0]]])
+    for offset in gone:
+        bench.log.delete_record(ONE, offset)
+    assert bench.emit(RETRY_SECONDS) == [owners[gone[0]]]
+    bench.ack([owners[gone[0]]])
+    assert bench.drain(2.0) == 0
+    assert bench.stored() == 3
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(0, 2**31))
+def test_gaps_between_offsets_stop_no_commit(kinds, seed):
+    """Storm 20: wherever offsets are used up without a record, the frontier gets to the end."""
+    bench = Bench()
+    for is_record in kinds:
+        if is_record:
+            bench.fill(ONE, 1)
+        else:
+            bench.log.append_gap(ONE)
+    bench.start()
+    owners = bench.emit()
+    random.Random(seed).shuffle(owners)
+    for owner in owners:
+        bench.ack([owner])
+        bench.emit()
+    bench.drain(1.0)
+    bench.drain(2.0)
+    assert bench.stored() == len(kinds)
+
+
+def test_a_full_window_of_failed_records_empties_itself():
+    """Storm 21: the limit on records in flight holds back new ones, never a retry."""
+    with Works(text, window=Window(max_pending=3)) as works:
+        works.send(*[b"again"] * 3, b"a", b"b")
+        works.until(lambda: works.ledger.failed == 3)
+        assert works.sink.rows == []
+        works.advance(RETRY_SECONDS)
+        works.finish()
+        assert len(works.letters_sink.letters) == 3
+        assert works.sink.rows == ["a", "b"]
+
+
+def test_a_record_that_gives_no_row_completes():
+    """Storm 22: filtered, without a value, or with no child: its offset is committed."""
+    with Works(text, letters_of) as works:
+        works.send(b"skip", None, b"none", b"a", None)
+        works.finish()
+        assert works.sink.rows == ["a"]
+        assert works.letters_sink.letters == []
+
+
+def test_answers_that_come_at_once_are_neither_lost_nor_late():
+    """Storm 23: bolts, sinks and dead letters that answer before the tree's init."""
+    with Works(text, at_once, letters_of, sinks=[HeldSink("x"), HeldSink("y")]) as works:
+        works.send(*[b"abc", b"skip", b"bad", b"none", b"d"] * 200)
+        works.finish()
+        statistics = works.pipeline.acker.statistics()
+        assert [len(sink.rows) for sink in works.sinks] == [800, 800]
+        assert len(works.letters_sink.letters) == 200
+        assert (statistics.ignored, statistics.expired, statistics.failed) == (0, 0, 0)
+
+
+def test_what_is_in_flight_ends_without_any_time_out():
+    """Storm 26: whatever becomes of a record is told, so a full window needs no time-out."""
+    with Works(text, at_once, letters_of, window=Window(2), timeout_seconds=1e9) as works:
+        works.send(*[b"a", b"skip", b"bad", b"none", b"again", b"bc"] * 5)
+        while works.stored < 30:
+            works.turn(5)
+            works.now += RETRY_SECONDS
+            assert works.now < 200.0
+        assert sorted(works.sink.rows) == ["a"] * 5 + ["b"] * 5 + ["c"] * 5
+        assert len(works.letters_sink.letters) == 10
+
+
+@bolt
+async def hangs_on_bad(record: Record) -> str:
+    if record.value == b"bad":
+        await asyncio.Event().wait()
+    return (record.value or b"").decode()
+
+
+def test_a_call_that_never_ends_stops_neither_its_record_nor_the_others():
+    """Storm 26: the time-out ends the call too, or its worker would be gone for ever."""
+    with Works(hangs_on_bad, timeout_seconds=0.2) as works:
+        works.send(b"bad", b"a", b"b")
+        for _ in range(40):
+            works.advance(RETRY_SECONDS / 8)
+        works.finish()
+        assert sorted(works.sink.rows) == ["a", "b"]
+        assert [letter.record.value for letter in works.letters_sink.letters] == [b"bad"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=20))
+def test_no_topology_has_a_cycle(uses):
+    """Storm 27: whatever streams and bolts are used again, each step has one parent."""
+    topology = Topology("tree")
+    streams = [topology.source("t")]
+    for which, ends in uses:
+        stream = streams[which % len(streams)]
+        if ends:
+            stream.into(MemorySink())
+        else:
+            streams.append(stream.then(at_once))
+    steps = list(topology.steps())
+    assert len(steps) == len(uses)
+    assert len({id(step) for step in steps}) == len(steps)
+
+
+def test_backpressure_is_no_flag_that_could_be_left_behind():
+    """Storm 27: a sink that is slow stops reading, and reading goes on as soon as it writes."""
+    with Works(text, batch_rows=1, fetch_records=1) as works:
+        works.sink.gate.clear()
+        works.send(*[b"a"] * 50)
+        works.until(lambda: works.pipeline.is_held_back(works.now))
+        before = dict(works.nodes.nodes)
+        works.turn(5)
+        assert works.ledger.fetched_to < 10
+        assert works.nodes.nodes == before
+        works.sink.gate.set()
+        works.finish()
+
+
+def test_a_slow_call_delays_no_other_records_ack():
+    """Storm 29: what waits on a service holds its own record alone."""
+    door = Door()
+    with Works(door.as_bolt(), workers=2) as works:
+        works.send(b"slow", *[b"a"] * 20)
+        works.until(lambda: works.ledger.pending == 1)
+        assert works.sink.rows == ["a"] * 20
+        assert works.stored == 0
+        door.open()
+        works.finish()
+
+
+def test_fetching_waits_a_moment_at_most_and_not_at_all_when_an_answer_is_there(monkeypatch):
+    """Storm 29: an ack is never behind a fetch that waits for records."""
+    waits: list[float] = []
+
+    def fetch(max_records, seconds, take):
+        waits.append(seconds)
+        return take(max_records, 0.0)
+
+    with Works(text) as works:
+        take = works.fetcher.fetch
+        monkeypatch.setattr(
+            works.fetcher, "fetch", lambda records, seconds: fetch(records, seconds, take)
+        )
+        works.turn(5)
+        assert 0 < max(waits) <= 0.05
+        works.send(b"a")
+        works.sink.gate.clear()
+        works.until(works.sink.asked.is_set)
+        waits.clear()
+        works.sink.gate.set()
+        works.until(lambda: works.pipeline._results.qsize() > 0 or works.stored == 1)
+        works.finish()
+        assert works.log.log_range(PLACE) == (0, 1)
+        assert max(waits) <= 0.05

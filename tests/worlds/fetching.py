@@ -1,0 +1,315 @@
+"""Kafka, real and in memory, behind the same few verbs, for the fetcher's and catalogue's tests."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from partition.catalogue import Catalogue, Log
+from partition.chunk import Chunk, Partition
+from partition.errors import KafkaError
+from partition.fetcher import Fetched, Fetcher
+from partition.kafka.catalogue import KafkaCatalogue
+from partition.kafka.fetcher import KafkaFetcher
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
+from partition.position import Position
+from service.embedded.kafka import EmbeddedKafka
+
+SECONDS = 30.0
+Headers = Sequence[tuple[str, bytes | None]]
+# The client hears of a topic's end and a new beginning soon.
+BRISK = {
+    "topic.metadata.refresh.interval.ms": 500,
+    "topic.metadata.propagation.max.ms": 500,
+    "statistics.interval.ms": 500,
+}
+
+
+class World:
+    """What both have: what was opened is closed."""
+
+    def __init__(self) -> None:
+        self.opened: list[Any] = []
+
+    def keep(self, made: Any) -> Any:
+        self.opened.append(made)
+        made.open()
+        return made
+
+    def close(self) -> None:
+        for each in self.opened:
+            each.close()
+
+    def log(self, partition: Partition) -> Log:
+        if not hasattr(self, "_asking"):
+            self._asking: Catalogue = self.catalogue()
+        return self._asking.log(partition).result(SECONDS)
+
+    def catalogue(self) -> Any:
+        raise NotImplementedError
+
+
+class MemoryWorld(World):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = MemoryLog()
+        self.made = 0
+
+    def topic(self, partitions: int = 1) -> str:
+        self.made += 1
+        self.memory.create_topic(f"t-{self.made}", partitions)
+        return f"t-{self.made}"
+
+    def fetcher(self) -> Any:
+        return self.keep(MemoryFetcher(self.memory))
+
+    def catalogue(self) -> Any:
+        return self.keep(MemoryCatalogue(self.memory))
+
+    def append(self, partition: Partition, values: Sequence[bytes]) -> None:
+        for value in values:
+            self.memory.append(partition, value)
+
+    def append_one(
+        self,
+        partition: Partition,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        ms: int,
+    ) -> None:
+        self.memory.append(partition, value, key=key, headers=headers, timestamp_ms=ms)
+
+    def gap(self, partition: Partition) -> int:
+        self.memory.append_gap(partition)
+        return self.memory.log_range(partition)[1]
+
+    def delete_before(self, partition: Partition, offset: int) -> None:
+        self.memory.delete_before(partition, offset)
+
+    def delete_topic(self, topic: str) -> None:
+        self.memory.delete_topic(topic)
+
+    def recreate_topic(self, topic: str, partitions: int = 1) -> None:
+        self.memory.recreate_topic(topic, partitions)
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        self.memory.add_partitions(topic, count)
+
+    def corrupt(self, partition: Partition, offset: int, value: bytes) -> None:
+        self.memory.corrupt(partition, offset)
+
+    def truncate(self, cuts: Mapping[Partition, int]) -> None:
+        for partition, end in cuts.items():
+            self.memory.truncate(partition, end)
+
+
+class KafkaWorld(World):
+    def __init__(self, kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
+        super().__init__()
+        self.kafka = kafka
+        self.topic = topic
+        self.properties: dict[str, Any] = {"bootstrap.servers": kafka.address}
+
+    def fetcher(self, **properties: Any) -> KafkaFetcher:
+        made: KafkaFetcher = self.keep(KafkaFetcher({**self.properties, **BRISK, **properties}))
+        return made
+
+    def catalogue(self, **options: Any) -> KafkaCatalogue:
+        made: KafkaCatalogue = self.keep(KafkaCatalogue(self.properties, **options))
+        return made
+
+    def append(self, partition: Partition, values: Sequence[bytes], **properties: Any) -> None:
+        producer = Producer({**self.properties, "linger.ms": 20, **properties})
+        for count, value in enumerate(values):
+            producer.produce(partition.topic, value, partition=partition.number)
+            if count % 1000 == 0:
+                producer.poll(0)
+        assert producer.flush(SECONDS) == 0
+
+    def append_one(
+        self,
+        partition: Partition,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        ms: int,
+    ) -> None:
+        producer = Producer(self.properties)
+        producer.produce(
+            partition.topic,
+            value,
+            key,
+            partition=partition.number,
+            headers=list(headers),
+            timestamp=ms,
+        )
+        assert producer.flush(SECONDS) == 0
+
+    def gap(self, partition: Partition) -> int:
+        """A marker: that of a transaction which committed one record.
+
+        It is written some time after the commit has been answered.
+        """
+        end = self.log(partition).end
+        self.transaction(partition, [b"committed"], commit=True)
+        return end + 2
+
+    def transaction(self, partition: Partition, values: Sequence[bytes], *, commit: bool) -> None:
+        producer = self.begin(partition, values)
+        if commit:
+            producer.commit_transaction(SECONDS)
+        else:
+            producer.abort_transaction(SECONDS)
+
+    def begin(self, partition: Partition, values: Sequence[bytes]) -> Producer:
+        producer = Producer({**self.properties, "transactional.id": f"x-{partition.topic}"})
+        producer.init_transactions(SECONDS)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(partition.topic, value, partition=partition.number)
+        assert producer.flush(SECONDS) == 0
+        return producer
+
+    def admin(self) -> AdminClient:
+        return AdminClient(dict(self.properties))
+
+    def delete_before(self, partition: Partition, offset: int) -> None:
+        place = TopicPartition(partition.topic, partition.number, offset)
+        admin = self.admin()  # must outlive the answer
+        admin.delete_records([place])[place].result(SECONDS)
+
+    def delete_topic(self, topic: str) -> None:
+        admin = self.admin()
+        admin.delete_topics([topic])[topic].result(SECONDS)
+
+    def recreate_topic(self, topic: str, partitions: int = 1) -> None:
+        self.delete_topic(topic)
+        end = time.monotonic() + SECONDS
+        while True:
+            try:
+                self.kafka.create_topic(topic, partitions)
+            except KafkaException:  # its deletion is not everywhere yet
+                assert time.monotonic() < end
+            else:
+                return
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        admin = self.admin()
+        present = len(admin.list_topics(topic, timeout=SECONDS).topics[topic].partitions)
+        admin.create_partitions([NewPartitions(topic, present + count)])[topic].result(SECONDS)
+
+    def directory(self, partition: Partition) -> Path:
+        """Where the broker keeps a partition's log."""
+        return self.kafka.state_dir / "kafka-data" / f"{partition.topic}-{partition.number}"
+
+    def corrupt(self, partition: Partition, offset: int, value: bytes) -> None:
+        """Flip a bit of a record's value on the broker's disk; its whole batch is lost by it."""
+        with (self.directory(partition) / "00000000000000000000.log").open("r+b") as segment:
+            segment.seek(segment.read().index(value))
+            segment.write(bytes([value[0] ^ 1]))
+
+    def truncate(self, cuts: Mapping[Partition, int]) -> None:
+        """Cut logs off at a batch that begins at the offset, as an unclean election does.
+
+        The broker is stopped for it; its own knowledge of where its epochs begin stays.
+        """
+        self.kafka.close()
+        for partition, end in cuts.items():
+            directory = self.directory(partition)
+            cut_segment(directory / "00000000000000000000.log", end)
+            for path in directory.iterdir():
+                if path.suffix in {".index", ".timeindex", ".snapshot", ".txnindex"}:
+                    path.unlink()
+        self.kafka.open()
+
+
+def cut_segment(path: Path, end: int) -> None:
+    """Drop the batches from an offset on. A batch: base offset (8 bytes), length (4), the rest."""
+    data = path.read_bytes()
+    at = 0
+    while at < len(data) and int.from_bytes(data[at : at + 8], "big") < end:
+        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    assert at < len(data), "there is nothing to be cut off"
+    path.write_bytes(data[:at])
+
+
+class Reading:
+    """What a fetcher has given, checked for order on the way."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.fetcher = fetcher
+        self.messages: dict[Partition, list[Any]] = {}
+        self.epochs: dict[Partition, list[tuple[int, int]]] = {}
+        self.ends: dict[Partition, int] = {}
+        self.failures: dict[Partition, KafkaError] = {}
+
+    def add(self, positions: Mapping[Partition, int | Position]) -> None:
+        for partition in positions:
+            self.failures.pop(partition, None)
+        self.fetcher.add(
+            {p: Position(at) if isinstance(at, int) else at for p, at in positions.items()}
+        )
+
+    def again(self, positions: Mapping[Partition, int | Position]) -> None:
+        """Remove and add; forgets what was read."""
+        self.fetcher.remove(positions)
+        for partition in positions:
+            self.messages.pop(partition, None)
+            self.ends.pop(partition, None)
+        self.add(positions)
+
+    def take(self, fetched: Fetched) -> None:
+        assert len({chunk.partition for chunk in fetched.chunks}) == len(fetched.chunks)
+        for chunk in fetched.chunks:
+            self._take_chunk(chunk)
+        for partition, end in fetched.ends.items():
+            assert partition not in self.failures
+            assert end > max(self.offsets(partition), default=-1)
+        assert not fetched.failures.keys() & self.failures.keys(), "a failure is told once"
+        self.ends.update(fetched.ends)
+        self.failures.update(fetched.failures)
+
+    def _take_chunk(self, chunk: Chunk) -> None:
+        messages: list[Any] = list(chunk.messages)
+        assert chunk.partition not in self.failures
+        assert len(chunk.offsets) == len(messages)
+        assert [m.offset() for m in messages] == chunk.offsets.tolist()
+        assert {(m.topic(), m.partition()) for m in messages} == {chunk.partition}
+        epochs = dict(chunk.leader_epochs)
+        assert next(iter(epochs)) == chunk.offsets[0]
+        for first, epoch in chunk.leader_epochs:
+            at = chunk.offsets.tolist().index(first)
+            assert messages[at].leader_epoch() == epoch
+            assert at == 0 or messages[at - 1].leader_epoch() < epoch
+        self.epochs.setdefault(chunk.partition, []).extend(chunk.leader_epochs)
+        self.messages.setdefault(chunk.partition, []).extend(messages)
+
+    def offsets(self, partition: Partition) -> list[int]:
+        return [message.offset() for message in self.messages.get(partition, [])]
+
+    def values(self, partition: Partition) -> list[Any]:
+        return [message.value() for message in self.messages.get(partition, [])]
+
+    def until(self, done: Callable[[], bool], max_records: int = 1000) -> None:
+        end = time.monotonic() + SECONDS
+        while not done():
+            assert time.monotonic() < end, (
+                f"only {self.messages.keys()}, ends {self.ends}, failures {self.failures}"
+            )
+            self.take(self.fetcher.fetch(max_records, 0.1))
+
+    def quiet(self, seconds: float) -> None:
+        """Fetch for a while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.take(self.fetcher.fetch(1000, 0.1))
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    """Values that tell one record from another."""
+    return [b"%d" % number for number in range(start, start + count)]

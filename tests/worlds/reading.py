@@ -1,0 +1,185 @@
+"""A reader on fakes of Kafka and ZooKeeper, for tests."""
+
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from partition.assignment import AssignmentPolicy
+from partition.chunk import Partition
+from partition.loss import Loss
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.opening import StartPolicy
+from partition.position import Position
+from partition.retries import RetryPolicy
+from service.reader import Reader, ReaderPolicy
+
+RETRY_SECONDS = 1.0
+ONE, TWO = Partition("t", 0), Partition("t", 1)
+
+
+class Journal(MemoryStore):
+    """A store that notes what is asked of it, and can hold its answers back."""
+
+    def __init__(self, nodes: MemoryNodes, events: list[str], **names: str) -> None:
+        super().__init__(nodes, **names)
+        self.events = events
+        self.commits: list[dict[Partition, int]] = []
+        self.open_commits: list[Future[Any]] = []
+        self.holding = False
+
+    def begin(
+        self, partition: Partition, position: Position, partitions: int | None = None
+    ) -> Future[None]:
+        """Note it."""
+        self.events.append(f"stored {partition} {position.offset}")
+        return super().begin(partition, position, partitions)
+
+    def move(self, partition: Partition, position: Position, reason: str) -> Future[None]:
+        """Note it."""
+        self.events.append(f"moved {partition} {position.offset} {reason}")
+        return super().move(partition, position, reason)
+
+    def commit(self, positions: Mapping[Partition, Position]) -> Future[Any]:
+        """Note it, and hold the answer back if told to."""
+        self.commits.append({partition: at.offset for partition, at in positions.items()})
+        if not self.holding:
+            return super().commit(positions)
+        future: Future[Any] = Future()
+        self.open_commits.append(future)
+        return future
+
+
+class WatchedFetcher(MemoryFetcher):
+    """A fetcher that notes when reading begins and which partitions are paused."""
+
+    def __init__(self, log: MemoryLog, events: list[str]) -> None:
+        super().__init__(log)
+        self.events = events
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """Note it."""
+        super().add(positions)
+        self.events += [f"reads {p} {at.offset}" for p, at in positions.items()]
+
+    def pause(self, partition: Partition) -> None:
+        """Note it."""
+        super().pause(partition)
+        self.events.append(f"paused {partition}")
+
+    def resume(self, partition: Partition) -> None:
+        """Note it."""
+        super().resume(partition)
+        self.events.append(f"resumed {partition}")
+
+
+class Bench:
+    """A reader on fakes: `start` finds and opens the partitions."""
+
+    def __init__(
+        self,
+        *,
+        sources: Sequence[Any] = ("t",),
+        start: StartPolicy | None = None,
+        assignment: Mapping[str, Any] | None = None,
+        **policy: Any,
+    ) -> None:
+        self.events: list[str] = []
+        self.losses: list[Loss] = []
+        self.hold_notices = False
+        self.notices: list[Future[None]] = []
+        self.log = MemoryLog({"t": 2})
+        self.nodes = MemoryNodes()
+        self.names: dict[str, str] = {}
+        self.sources = sources
+        retries = RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0)
+        self.policy = ReaderPolicy(
+            AssignmentPolicy(
+                start=start or StartPolicy(), **{"retries": retries, **(assignment or {})}
+            ),
+            **policy,
+        )
+        self.reader = self.another()
+
+    def another(self) -> Reader:
+        """A reader in the next life of the process."""
+        self.store = Journal(self.nodes, self.events, **self.names)
+        self.fetcher = WatchedFetcher(self.log, self.events)
+        return Reader(
+            self.fetcher,
+            self.store,
+            MemoryCatalogue(self.log),
+            self._notify,
+            self.sources,
+            self.policy,
+            random.Random(1),
+            wall_clock=lambda: 100.0,
+        )
+
+    def restart(self, **changes: Any) -> None:
+        """Let the process end and another begin."""
+        self.reader.close()
+        self.events.clear()
+        if changes:
+            self.policy = ReaderPolicy(AssignmentPolicy(**changes))
+        self.reader = self.another()
+        self.start()
+
+    def start(self, now: float = 0.0) -> None:
+        """Open the reader, and poll until every partition is open or halted."""
+        self.reader.open()
+        self.poll(now)
+
+    def poll(self, now: float = 0.0, times: int = 5) -> None:
+        """Let the reader look at its partitions some times."""
+        for _ in range(times):
+            self.reader.poll(now)
+
+    def _notify(self, loss: Loss) -> Future[None]:
+        self.losses.append(loss)
+        future: Future[None] = Future()
+        if not self.hold_notices:
+            future.set_result(None)
+        self.notices.append(future)
+        return future
+
+    def fill(self, partition: Partition, count: int) -> None:
+        """Write records."""
+        for number in range(count):
+            self.log.append(partition, str(number).encode(), timestamp_ms=90_000)
+
+    def emit(self, now: float = 0.0) -> list[int]:
+        """Fetch and emit all that may be; the owners."""
+        owners: list[int] = []
+        while True:  # as the pipeline does: it fetches when there is nothing to emit
+            while (emission := self.reader.next(now)) is not None:
+                owners += emission[1].tolist()
+            if not self.reader.fetch(now, 0.0):
+                return owners
+
+    def ack(self, owners: Sequence[int]) -> None:
+        """Resolve records."""
+        self.reader.ack(np.array(owners, np.int64))
+
+    def drain(self, now: float) -> int:
+        """Emit, ack and commit all there is; how many records that were."""
+        owners = self.emit(now)
+        self.ack(owners)
+        self.reader.commit(now, force=True)
+        self.reader.commit(now, force=True)
+        return len(owners)
+
+    def work(self, start: int, end: int) -> None:
+        """Drain and poll once a second, from one second to before another."""
+        for now in range(start, end):
+            self.drain(float(now))
+            self.poll(float(now))
+
+    def stored(self, partition: Partition = ONE) -> int | None:
+        """The stored offset."""
+        store = MemoryStore(self.nodes, **self.names)
+        store.open()
+        found = store.load(partition)
+        return None if found is None else found.offset

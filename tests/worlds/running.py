@@ -1,0 +1,218 @@
+"""A pipeline on fakes, driven turn by turn, with a clock that stands still until it is told."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from headrace import Record, Topology, bolt
+from headrace.sinks import Batch, MemoryDeadLetters, Sink
+from partition.assignment import AssignmentPolicy
+from partition.chunk import Partition
+from partition.ledger import LedgerStatistics
+from partition.manager import Window
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.retries import RetryPolicy
+from service.letters import Letters
+from service.pipeline import Pipeline, PipelinePolicy
+from service.reader import Reader, ReaderPolicy
+from topology.sink import Delivered
+
+PLACE = Partition("t", 0)
+RETRY_SECONDS = 1.0
+PATIENCE_SECONDS = 10.0
+
+
+class HeldSink(Sink[Any]):
+    """Keeps rows; while `gate` is closed a write waits, as one to a slow service does."""
+
+    def __init__(self, name: str = "held") -> None:
+        self.name = name
+        self.rows: list[Any] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.asked = threading.Event()
+
+    def open(self, context: Any) -> None:
+        """Nothing to open."""
+
+    def write(self, batch: Batch) -> None:
+        """Wait for the gate, then keep the rows."""
+        self.asked.set()
+        if not self.gate.wait(PATIENCE_SECONDS):
+            raise TimeoutError
+        for piece in batch.pieces:
+            self.rows += piece
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class HeldLetters(MemoryDeadLetters):
+    """Dead letters that are not durable while `holding`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holding = False
+
+    def poll(self) -> list[Delivered]:
+        """Tell of nothing while holding."""
+        return [] if self.holding else super().poll()
+
+
+class Door:
+    """An async bolt whose first call waits until the door is opened."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.answered = 0
+        self._opened = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """Let the first call go on."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._opened.set)
+
+    def as_bolt(self) -> Any:
+        """The bolt: it gives a record's text."""
+
+        @bolt
+        async def passes(record: Record) -> str:
+            text = (record.value or b"").decode()
+            self._loop = asyncio.get_running_loop()
+            self.calls.append(text)
+            if len(self.calls) == 1:
+                await self._opened.wait()
+            self.answered += 1
+            return text
+
+        return passes
+
+
+class Works:
+    """A topology `t -> bolts -> every sink`, on one partition."""
+
+    def __init__(
+        self,
+        *bolts: Any,
+        sinks: Sequence[Sink[Any]] = (),
+        window: Window | None = None,
+        retries: RetryPolicy | None = None,
+        timeout_seconds: float = 30.0,
+        batch_rows: int = 1000,
+        fetch_records: int = 1000,
+        workers: int = 1,
+    ) -> None:
+        self.now = 0.0
+        self.log = MemoryLog({"t": 1})
+        self.nodes = MemoryNodes()
+        self.sinks = list(sinks) or [HeldSink()]
+        self.letters_sink = HeldLetters()
+        topology = Topology("works")
+        stream: Any = topology.source("t")
+        for each in bolts:
+            stream = stream.then(each, workers=workers)
+        for sink in self.sinks:
+            stream.into(sink, batch_rows=batch_rows)
+        topology.dead_letters.into(self.letters_sink)
+        topology.validate()
+        letters = Letters(self.letters_sink)
+        self.fetcher = MemoryFetcher(self.log)
+        self.reader = Reader(
+            self.fetcher,
+            MemoryStore(self.nodes),
+            MemoryCatalogue(self.log),
+            letters.notify,
+            ["t"],
+            ReaderPolicy(
+                AssignmentPolicy(
+                    window=window or Window(),
+                    retries=retries
+                    or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
+                ),
+                commit_interval_seconds=0,
+                fetch_records=fetch_records,
+            ),
+            random.Random(1),
+        )
+        self.pipeline = Pipeline(
+            topology,
+            self.reader,
+            letters,
+            PipelinePolicy(message_timeout_seconds=timeout_seconds),
+            np.random.default_rng(1),
+            clock=lambda: self.now,
+        )
+
+    def __enter__(self) -> Self:
+        """Open everything, the partition too."""
+        self.reader.open()
+        self.pipeline.open()
+        while not self.reader.is_settled or not list(self.reader.statistics(self.now)):
+            self.reader.poll(self.now)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Open what is held, and close everything."""
+        for sink in self.sinks:
+            if isinstance(sink, HeldSink):
+                sink.gate.set()
+        self.pipeline.close(5.0)
+        self.reader.close()
+
+    @property
+    def sink(self) -> Any:
+        """The first sink."""
+        return self.sinks[0]
+
+    def send(self, *payloads: bytes | None) -> None:
+        """Append records."""
+        for payload in payloads:
+            self.log.append(PLACE, payload)
+
+    def turn(self, times: int = 1) -> None:
+        """Let the owner's loop turn, at the same moment."""
+        for _ in range(times):
+            self.pipeline.step(flush=True)
+
+    def until(self, ask: Callable[[], bool]) -> None:
+        """Turn until something is so; AssertionError if it never is."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not ask():
+            assert time.monotonic() < end, f"it never came about: {self.ledger}"
+            self.turn()
+
+    def advance(self, seconds: float, step: float = 0.5) -> None:
+        """Let time pass, as a loop that turns now and then sees it."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + step)
+            self.turn()
+
+    def finish(self) -> None:
+        """Turn until everything that was sent is resolved and its offset stored."""
+        self.until(lambda: self.stored == self.log.log_range(PLACE)[1])
+
+    @property
+    def ledger(self) -> LedgerStatistics:
+        """The figures of the partition's records."""
+        return next(self.reader.statistics(self.now)).ledger
+
+    @property
+    def stored(self) -> int:
+        """The stored offset; -1 if there is none."""
+        store = MemoryStore(self.nodes)
+        store.open()
+        found = store.load(PLACE)
+        return -1 if found is None else found.offset

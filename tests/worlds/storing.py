@@ -1,0 +1,264 @@
+"""Where offset stores are tested: nodes in memory, and a real ZooKeeper."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+from kazoo.client import KazooClient
+
+from partition.chunk import Partition
+from partition.errors import StoreError
+from partition.memory import MemoryNodes, MemoryStore
+from partition.position import Position
+from partition.store import Claim, OffsetStore
+from partition.zookeeper.store import ZooKeeperStore
+from service.embedded.zookeeper import EmbeddedZooKeeper
+
+A = Partition("orders", 0)
+B = Partition("orders", 1)
+STORM = (
+    b'{"topology":{"id":"wc-3","name":"wc"},"offset":41,"partition":0,'
+    b'"broker":{"host":"k1","port":9092},"topic":"orders"}'
+)
+SECONDS = 30.0
+BOTH = ["memory", pytest.param("zookeeper", marks=pytest.mark.integration)]
+
+
+class World(Protocol):
+    """A server and a way behind the stores' backs."""
+
+    def store(self, topology_id: str = "shop-1") -> Any: ...
+    def path(self, partition: Partition) -> str: ...
+    def put(self, partition: Partition, data: bytes) -> None: ...
+    def raw(self, partition: Partition) -> bytes: ...
+    def delete(self, path: str) -> None: ...
+    def writes(self) -> int: ...
+    def end_session(self, store: Any) -> None: ...
+    def lose(self) -> None: ...
+    def find(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class MemoryWorld:
+    root = "/headrace"
+
+    def __init__(self) -> None:
+        self.nodes = MemoryNodes()
+        self.stores: list[MemoryStore] = []
+
+    def store(self, topology_id: str = "shop-1") -> MemoryStore:
+        store = MemoryStore(self.nodes, pipeline="shop", topology_id=topology_id)
+        self.stores.append(store)
+        store.open()
+        return store
+
+    def path(self, partition: Partition) -> str:
+        return f"/headrace/shop/{partition.topic}/partition_{partition.number}"
+
+    def put(self, partition: Partition, data: bytes) -> None:
+        self.nodes.put(self.path(partition), data)
+
+    def raw(self, partition: Partition) -> bytes:
+        return self.nodes.nodes[self.path(partition)][0]
+
+    def delete(self, path: str) -> None:
+        self.nodes.delete(path)
+
+    def writes(self) -> int:
+        return self.nodes.writes
+
+    def end_session(self, store: MemoryStore) -> None:
+        store.end_session()
+
+    def lose(self) -> None:
+        self.nodes.away = True
+
+    def find(self) -> None:
+        self.nodes.away = False
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+
+
+class ZooKeeperWorld:
+    def __init__(self, server: EmbeddedZooKeeper) -> None:
+        self.server = server
+        self.root = f"/t-{uuid.uuid4().hex[:12]}"
+        self.stores: list[ZooKeeperStore] = []
+        self.client = KazooClient(server.address)
+        self.client.start()
+
+    def store(self, topology_id: str = "shop-1", **options: Any) -> ZooKeeperStore:
+        settings = {"session_timeout_seconds": 8.0, "timeout_seconds": 3.0, **options}
+        hosts = settings.pop("hosts", self.server.address)
+        store = ZooKeeperStore(
+            hosts, root=self.root, pipeline="shop", topology_id=topology_id, **settings
+        )
+        self.stores.append(store)
+        store.open()
+        return store
+
+    def path(self, partition: Partition) -> str:
+        return f"{self.root}/shop/{partition.topic}/partition_{partition.number}"
+
+    def put(self, partition: Partition, data: bytes) -> None:
+        path = self.path(partition)
+        if self.client.exists(path):
+            self.client.set(path, data)
+        else:
+            self.client.create(path, data, makepath=True)
+
+    def raw(self, partition: Partition) -> bytes:
+        data: bytes = self.client.get(self.path(partition))[0]
+        return data
+
+    def delete(self, path: str) -> None:
+        self.client.delete(path, recursive=True)
+
+    def writes(self) -> int:
+        """The count of the server's transactions so far; asking makes two."""
+        path = f"{self.root}-{uuid.uuid4().hex}"
+        self.client.create(path)
+        zxid = int(self.client.exists(path).czxid)
+        self.client.delete(path)
+        return zxid & 0xFFFFFFFF
+
+    def end_session(self, store: ZooKeeperStore) -> None:
+        expire(kazoo_of(store), self.server)
+        assert within(SECONDS, lambda: session_is_new(store))
+
+    def lose(self) -> None:
+        self.server.kill()
+
+    def find(self) -> None:
+        self.server.open()
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+        self.client.stop()
+        self.client.close()
+
+
+def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[World]:
+    """What a fixture yields: a world on the server that all tests share."""
+    made: World = MemoryWorld()
+    if kind == "zookeeper":
+        made = ZooKeeperWorld(request.getfixturevalue("zookeeper"))
+    yield made
+    made.close()
+
+
+def opened_apart(kind: str, request: pytest.FixtureRequest) -> Iterator[World]:
+    """What a fixture yields: a world whose server is the test's own, so that it may be stopped."""
+    if kind == "memory":
+        yield MemoryWorld()
+        return
+    server = EmbeddedZooKeeper(request.getfixturevalue("tmp_path"))
+    server.open()
+    try:
+        real = ZooKeeperWorld(server)
+        yield real
+        real.close()
+    finally:
+        server.close()
+
+
+def kazoo_of(store: ZooKeeperStore) -> KazooClient:
+    connection = store._connection
+    assert connection is not None
+    return connection.client
+
+
+def session_is_new(store: ZooKeeperStore) -> bool:
+    connection = store._connection
+    assert connection is not None
+    return connection.session_ended and connection.connected
+
+
+def expire(client: KazooClient, server: EmbeddedZooKeeper) -> None:
+    """End a client's session from outside: a second client takes it up and closes it."""
+    second = KazooClient(server.address, client_id=client.client_id)
+    second.start()
+    second.stop()
+    second.close()
+
+
+def node(world: World, partition: Partition) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(world.raw(partition))
+    return found
+
+
+def begin(store: OffsetStore, partition: Partition, offset: int) -> None:
+    store.begin(partition, Position(offset)).result(SECONDS)
+
+
+def claim(store: OffsetStore, partition: Partition, *, adopt: bool = False) -> Claim:
+    return store.claim(partition, adopt=adopt).result(SECONDS)
+
+
+def commit(store: OffsetStore, offsets: dict[Partition, int]) -> dict[Partition, StoreError]:
+    positions = {partition: Position(offset) for partition, offset in offsets.items()}
+    return dict(store.commit(positions).result(SECONDS))
+
+
+def within(seconds: float, ask: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not ask():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class Proxy:
+    """Passes bytes on to a server; `lose_replies` drops its answers, then the connection.
+
+    `deaf` lets no byte through either way, and no connection end.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.target = port
+        self.lose_replies = False
+        self.lost = threading.Event()
+        self.hears = threading.Event()
+        self.hears.set()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.target))
+            threading.Thread(target=self.copy, args=(near, far, False), daemon=True).start()
+            threading.Thread(target=self.copy, args=(far, near, True), daemon=True).start()
+
+    def copy(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self.hears.wait(SECONDS)
+                if replies and self.lose_replies:
+                    self.lose_replies = False
+                    self.lost.set()
+                    break
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self.hears.set()
+        self.listener.close()
