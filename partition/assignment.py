@@ -57,13 +57,29 @@ class Held:
         self.is_read = False  # whether the fetcher delivers it
         self.is_paused = False
         self.halted: PartitionError | None = None
-        self.goal = 0  # where its log ended when it was opened
+        # Where its log ended when it was opened; None: that was before our place, so who is
+        # right is known when the fetcher comes to an end or tells of trouble.
+        self.goal: int | None = None
         self.lost: Counter[str] = Counter()
 
     @property
     def is_moving(self) -> bool:
         """Whether its stored offset may be about to jump, so that no frontier may be stored."""
         return self.steps is not None and (self.manager is None or self.manager.is_idle)
+
+    @property
+    def has_emitted_goal(self) -> bool:
+        """Whether every record below the goal is emitted, retries aside; or it is halted."""
+        if self.manager is None or self.goal is None:
+            return self.halted is not None
+        return self.halted is not None or self.manager.emitted_to >= self.goal
+
+    @property
+    def has_resolved_goal(self) -> bool:
+        """Whether every record below the goal is resolved and nothing is amiss; or it is halted."""
+        if self.manager is None or self.goal is None or self.steps or self.trouble:
+            return self.halted is not None
+        return self.halted is not None or self.manager.frontier >= self.goal
 
 
 class Assignment:
@@ -224,7 +240,7 @@ class Assignment:
         if opened is None:  # claimed again: it never stopped being read
             return
         trouble, held.trouble = held.trouble, None
-        held.goal = opened.end
+        held.goal = opened.end if opened.end >= opened.position.offset else None
         if held.manager is None:
             held.manager = PartitionManager(
                 held.partition,

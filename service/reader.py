@@ -94,7 +94,8 @@ class Reader:
 
     def goals(self) -> dict[Partition, int]:
         """Where each partition's log ended when it was opened."""
-        return {held.partition: held.goal for held in self._assignment}
+        known = [(held.partition, held.goal) for held in self._assignment]
+        return {partition: goal for partition, goal in known if goal is not None}
 
     # Records
 
@@ -104,9 +105,10 @@ class Reader:
         for chunk in fetched.chunks:
             self._offer(chunk, now)
         for partition, end in fetched.ends.items():
-            manager = self._assignment[partition].manager
-            if manager is not None:
-                manager.reached(end)
+            held = self._assignment[partition]
+            if held.manager is not None:
+                held.manager.reached(end)
+                held.goal = end if held.goal is None else held.goal
         for chunk in fetched.chunks:
             self._pause_if_full(self._assignment[chunk.partition])
         for partition, trouble in fetched.failures.items():
@@ -226,19 +228,12 @@ class Reader:
     @property
     def has_reached_goals(self) -> bool:
         """Whether every record below the goals is resolved, halted partitions aside."""
-        return self.is_settled and all(
-            held.halted is not None or (held.steps is None and _frontier(held) >= held.goal)
-            for held in self._assignment
-        )
+        return self.is_settled and all(held.has_resolved_goal for held in self._assignment)
 
     @property
     def has_emitted_goals(self) -> bool:
         """Whether every record below the goals is emitted, halted partitions aside."""
-        return self.is_settled and all(
-            held.halted is not None
-            or (held.manager is not None and held.manager.emitted_to >= held.goal)
-            for held in self._assignment
-        )
+        return self.is_settled and all(held.has_emitted_goal for held in self._assignment)
 
     @property
     def is_stuck(self) -> bool:
@@ -288,10 +283,6 @@ class Reader:
                 self._fetcher.resume(held.partition)
                 held.is_paused = False
                 log.info("partition_unpaused", partition=str(held.partition))
-
-
-def _frontier(held: Held) -> int:
-    return -1 if held.manager is None else held.manager.frontier
 
 
 def _ascending(offsets: Owners) -> Owners:

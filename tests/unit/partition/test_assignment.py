@@ -235,6 +235,18 @@ def test_a_log_cut_off_below_a_first_position_is_noticed():
     assert bench.stored() == 11
 
 
+def test_a_run_to_the_end_does_not_end_before_a_place_past_the_end_is_cleared_up():
+    """Promise 12: a log that ends before our offset was cut off, or its leader lags behind."""
+    bench = Bench()
+    lose(bench, "truncated")
+    bench.reader = bench.another()
+    bench.start()
+    assert not bench.reader.has_reached_goals
+    bench.work(1, 3)
+    assert bench.reader.halted()
+    assert bench.reader.has_reached_goals
+
+
 def test_a_jump_is_stored_only_once_its_notice_is_durable():
     """Promise 3: what is skipped is in the dead letters before the offset passes it."""
     bench = Bench(start=SKIP_LOSS)
