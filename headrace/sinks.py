@@ -8,7 +8,7 @@ from sinks import (
     MemorySink,
     ParquetSink,
 )
-from topology.sink import Batch, DeadLetter, DeadLetterSink, Sink, SinkContext
+from topology.sink import Batch, DeadLetter, DeadLetterSink, RangeNotice, Sink, SinkContext
 
 __all__ = [
     "Batch",
@@ -20,6 +20,7 @@ __all__ = [
     "MemoryDeadLetters",
     "MemorySink",
     "ParquetSink",
+    "RangeNotice",
     "Sink",
     "SinkContext",
 ]

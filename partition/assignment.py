@@ -54,6 +54,7 @@ class Held:
         self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
         self.in_vain: tuple[int, int] = (-1, 0)  # an offset, and recoveries that found nothing
         self.is_owned = False  # whether its records may be emitted and its frontier stored
+        self.session = 0  # of the store, when it was claimed last
         self.is_read = False  # whether the fetcher delivers it
         self.is_paused = False
         self.halted: PartitionError | None = None
@@ -65,7 +66,8 @@ class Held:
     @property
     def is_moving(self) -> bool:
         """Whether its stored offset may be about to jump, so that no frontier may be stored."""
-        return self.steps is not None and (self.manager is None or self.manager.is_idle)
+        mends = self.halted is None and (self.steps is not None or self.again_at is not None)
+        return mends and (self.manager is None or self.manager.is_idle)
 
     @property
     def has_emitted_goal(self) -> bool:
@@ -77,7 +79,8 @@ class Held:
     @property
     def has_resolved_goal(self) -> bool:
         """Whether every record below the goal is resolved and nothing is amiss; or it is halted."""
-        if self.manager is None or self.goal is None or self.steps or self.trouble:
+        mends = self.steps or self.trouble or self.again_at is not None
+        if self.manager is None or self.goal is None or mends:
             return self.halted is not None
         return self.halted is not None or self.manager.frontier >= self.goal
 
@@ -143,9 +146,10 @@ class Assignment:
             for held in self._held:
                 self.refuse(held.partition, OwnershipLost(held.partition))
         for held in self._held:
-            if held.halted is not None or (held.manager is None and not opens):
+            if held.manager is None and (held.halted is not None or not opens):
                 continue
-            if held.steps is None and (held.trouble is not None or held.again_at is not None):
+            mends = held.trouble is not None or held.again_at is not None
+            if mends and held.steps is None and held.halted is None:
                 self._begin(held, now)
             if held.steps is not None:
                 self._step(held, held.steps, now)
@@ -170,10 +174,16 @@ class Assignment:
         held = self._by_name[partition]
         if not isinstance(error, OwnershipLost):
             self._halt(held, error)
-        elif held.halted is None and held.is_owned:
-            held.is_owned = False
-            if held.steps is None:
-                held.steps = Steps(reclaiming(partition, self._ways))
+        elif held.is_owned:
+            if held.steps is not None:  # it begins anew once the partition is ours again
+                held.again_at = 0.0
+            self._reclaim(held)
+
+    def _reclaim(self, held: Held) -> None:
+        """Take a partition up again in the session that is; until then nothing of it is emitted."""
+        held.is_owned = False
+        held.session = self._ways.store.session
+        held.steps = Steps(reclaiming(held.partition, self._ways))
 
     def _learn(self, topic: Topic) -> None:
         """Open what is new; notice a topic that was deleted and created again (KIP-516)."""
@@ -199,6 +209,7 @@ class Assignment:
             return
         held.again_at = None
         if held.manager is None:
+            held.session = self._ways.store.session
             count = len(held.topic.partitions)
             held.steps = Steps(opening(held.partition, count, self._ways, self._policy.start))
             return
@@ -223,10 +234,10 @@ class Assignment:
             held.steps = None
             held.again_at = now + _AGAIN_SECONDS
         except OwnershipLost:
-            held.is_owned = False
+            held.steps = None
             held.again_at = now
-            claims = held.manager is None  # by opening it
-            held.steps = None if claims else Steps(reclaiming(held.partition, self._ways))
+            if held.manager is not None:  # else opening it claims it
+                self._reclaim(held)
         except PartitionError as error:
             self._halt(held, error)
         else:
@@ -237,8 +248,12 @@ class Assignment:
     def _run(self, held: Held, opened: Opened | None) -> None:
         """Let a partition's records flow: it is ours, and its position is stored."""
         held.is_owned = True
-        if opened is None:  # claimed again: it never stopped being read
-            return
+        if opened is not None:
+            self._read_from(held, opened)
+        if held.session != self._ways.store.session:  # which has ended since the claim
+            self._reclaim(held)
+
+    def _read_from(self, held: Held, opened: Opened) -> None:
         trouble, held.trouble = held.trouble, None
         held.goal = opened.end if opened.end >= opened.position.offset else None
         if held.manager is None:

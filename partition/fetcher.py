@@ -33,6 +33,10 @@ class Fetcher(Protocol):
     def available(self) -> bool:
         """Whether the source answered when it was last heard of."""
 
+    @property
+    def mirror_failures(self) -> int:
+        """Commits that `mirror` could not make, each partition's counted, since the start."""
+
     def open(self) -> None:
         """Make the client; does not wait for a broker. Raises KafkaMisconfigured."""
 

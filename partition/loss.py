@@ -53,8 +53,10 @@ def loss_of(
     cut = log.end if diverged_at is None else max(log.start, min(diverged_at, log.end))
     if diverged_at is not None or offset > log.end:
         found = f"but the log was cut off at {cut}, {found}"
-        # With the old epoch: the log may have been cut off again since, and lower.
-        epoch = log.leader_epoch if position.leader_epoch is None else position.leader_epoch
+        # With the old epoch: the log may have been cut off again since, and lower. But not where
+        # its start has passed the cut: the old epoch would tell of the same cut for ever.
+        known = position.leader_epoch is not None and diverged_at in {None, cut}
+        epoch = position.leader_epoch if known else log.leader_epoch
         resume = replace(resume, offset=cut, leader_epoch=epoch)
         return Loss(partition, "truncated", position, resume, max(0, offset - cut), found)
     return None

@@ -2,8 +2,9 @@
 
 Modelled on storm-kafka's PartitionManager (1.2.3). It differs where Storm lost data or
 stood still: the payloads of records in flight stay here, so a retry runs from memory
-and never seeks; the window bounds what lies between the frontier and the last emitted
-record; nothing is ever skipped because it is far behind.
+and never seeks; the window bounds what lies between the stored offset and the last emitted
+record; nothing is skipped here because it is far behind (`partition.opening` does, when it
+is told to, and tells).
 """
 
 import random
@@ -46,12 +47,12 @@ class PartitionStatistics:
     log_end: int | None = None
     fetch_latency_seconds: float | None = None  # from the newest record's time stamp to us
     lost: Mapping[str, int] = field(default_factory=dict)  # records the source lost, by reason
-    halted: str | None = None  # why nothing more of it is read
 
     @property
     def lag(self) -> int:
         """Offsets between what is committed and the log's end, as far as it is known."""
-        return max(0, (self.log_end or self.ledger.fetched_to) - self.committed)
+        end = self.ledger.fetched_to if self.log_end is None else self.log_end
+        return max(0, end - self.committed)
 
 
 @dataclass(slots=True)
@@ -87,6 +88,8 @@ class PartitionManager:
         self._read = 0
         self._retried = 0
         self._committed = position.offset
+        self._committed_read = 0  # how many of the records read lie below `committed`
+        self._submitted = (position.offset, 0)  # a frontier on its way, and the same of it
         self.restart(position)
 
     def restart(self, position: Position, *, stored: bool = True) -> None:
@@ -102,6 +105,7 @@ class PartitionManager:
         self._waiting: deque[Chunk] = deque()
         if stored:
             self._committed = position.offset
+            self._committed_read = self._read
         self._start = position
         self._leader_epochs: deque[tuple[int, int]] = deque()  # from which offset on, which
 
@@ -142,15 +146,32 @@ class PartitionManager:
         return self._ledger.waiting > 0
 
     @property
+    def waiting(self) -> int:
+        """Fetched records that wait to be emitted."""
+        return self._ledger.waiting
+
+    @property
+    def uncommitted(self) -> int:
+        """Records emitted behind what is stored: what a crash would repeat."""
+        return self._read - self._committed_read
+
+    @property
     def is_full(self) -> bool:
         """Whether the window is used up, so that only retries may be emitted (promise 10).
 
-        With nothing emitted it never is: one record larger than the whole window passes, alone.
+        It reaches from what is stored, not only from the frontier: with the store away a
+        partition runs on to the window's end and then waits (promise 15). With nothing
+        emitted it is not full of bytes: one record larger than that passes, alone.
         """
-        window = self._ledger.window
-        return window > 0 and (
-            window >= self._window.max_pending or self._held_bytes >= self._window.max_pending_bytes
-        )
+        if self.uncommitted >= self._window.max_pending:
+            return True
+        return self._ledger.window > 0 and self._held_bytes >= self._window.max_pending_bytes
+
+    @property
+    def should_commit(self) -> bool:
+        """Whether half of the window is not stored, so that waiting for the interval may stall."""
+        moved = self._ledger.frontier > self._committed
+        return moved and 2 * self.uncommitted >= self._window.max_pending
 
     @property
     def is_idle(self) -> bool:
@@ -200,7 +221,7 @@ class PartitionManager:
         if not self._waiting or self.is_full:
             return None
         chunk = self._waiting[0]
-        room = self._window.max_pending - self._ledger.window
+        room = self._window.max_pending - self.uncommitted
         end = min(len(chunk), self._taken + min(limit, room))
         offsets = self._ledger.emit(end - self._taken)
         messages = chunk.messages
@@ -252,9 +273,17 @@ class PartitionManager:
                 break
         raise KeyError(offset)
 
+    def submit(self) -> Position:
+        """The position to store now; `mark_committed` tells when it is stored."""
+        position = self.position
+        self._submitted = (position.offset, self._read - self._ledger.window)
+        return position
+
     def mark_committed(self, offset: int) -> None:
         """Learn that `offset` is stored."""
         self._committed = max(self._committed, offset)
+        if offset == self._submitted[0]:
+            self._committed_read = max(self._committed_read, self._submitted[1])
 
     def statistics(self, now: float) -> PartitionStatistics:
         """What a user may see of this partition; the log's side is the reader's to add."""

@@ -17,7 +17,7 @@ class StoredOffset:
     position: Position
     topology_id: str
     topology_name: str = ""
-    epoch: int = 0  # grows each time the partition changes hands; 0: storm-kafka wrote it
+    epoch: int = 0  # grows with each claim; 0: storm-kafka wrote it
 
     @property
     def offset(self) -> int:

@@ -54,7 +54,6 @@ class Letters:
         self._sent: dict[int, _Sent] = {}
         self._again: list[tuple[float, int]] = []
         self._token = 0
-        self._written = 0
         self._refused = 0
 
     def send(self, letter: DeadLetter, tree: int, edge: int) -> None:
@@ -99,7 +98,6 @@ class Letters:
         while self._again and self._again[0][0] <= now:
             token = self._again.pop(0)[1]
             self._sink.send(self._sent[token].letter, token)
-        self._written += len(durable)
         trees = np.fromiter((tree for tree, _edge in durable), np.int64, len(durable))
         edges = np.fromiter((edge for _tree, edge in durable), np.uint64, len(durable))
         return trees, edges
@@ -108,11 +106,6 @@ class Letters:
     def pending(self) -> int:
         """Letters that are not durable yet."""
         return len(self._sent)
-
-    @property
-    def written(self) -> int:
-        """Letters that are durable."""
-        return self._written
 
     @property
     def refused(self) -> int:

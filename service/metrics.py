@@ -51,6 +51,14 @@ def _known(read: Callable[[PartitionStatistics], float | None]) -> Callable[[Sna
     ]
 
 
+def _halted(snapshot: Snapshot) -> Samples:
+    """Also of partitions that could not even be opened, which have no other figures."""
+    known = {part.partition for part in snapshot.partitions} | set(snapshot.halted)
+    return [
+        ((each.topic, str(each.number)), float(each in snapshot.halted)) for each in sorted(known)
+    ]
+
+
 def _lost(snapshot: Snapshot) -> Samples:
     return [
         ((part.partition.topic, str(part.partition.number), reason), float(count))
@@ -119,7 +127,10 @@ CATALOGUE: tuple[Metric, ...] = (
            (*_PARTITION, "reason"), _lost),
     Metric("headrace_partition_halted_state", "gauge",
            "1 while nothing more of the partition is read, because it cannot go on.", _PARTITION,
-           _per_partition(lambda p: p.halted is not None)),
+           _halted),
+    Metric("headrace_partition_unmirrored_commits", "counter",
+           "Commits of a partition that the consumer group did not take; nothing depends on it.",
+           (), _total(lambda s: s.mirror_failures)),
     Metric("headrace_topology_failed_tuples", "counter",
            "Failures, by the step they happened in; each is retried or dead-lettered.",
            ("step",), _per_step),

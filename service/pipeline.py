@@ -10,7 +10,8 @@ One turn of the owner thread's loop:
 5. if nothing holds it back, one chunk: fetched, run through the bolts, delivered;
 6. frontiers that moved are stored, trees that are too old expire.
 
-No step blocks, but the fetch, for some milliseconds, when there is nothing else to do.
+No step blocks, but the fetch, for some milliseconds, when there is nothing else to do, and
+the first reading of a topic, for a second at most.
 """
 
 import queue
@@ -43,6 +44,7 @@ log = structlog.get_logger()
 
 _IDLE_SECONDS = 0.02
 _MAX_LETTERS = 10_000
+_MAX_TREES = 1 << 23  # half of what the acker takes
 _BACKLOG_PER_WORKER = 4
 _EXPIRE_EVERY_SECONDS = 0.5
 
@@ -138,6 +140,7 @@ class Pipeline:
                 for step in self._async_steps
             )
             or self._letters.pending >= _MAX_LETTERS
+            or self._acker.in_flight >= _MAX_TREES
         )
 
     @property

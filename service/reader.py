@@ -86,6 +86,7 @@ class Reader:
     def poll(self, now: float, *, opens: bool = True) -> None:
         """Find, open, mend and halt partitions; see `Assignment.poll`."""
         self._assignment.poll(now, opens=opens)
+        self._resume()
 
     @property
     def is_settled(self) -> bool:
@@ -109,6 +110,7 @@ class Reader:
             if held.manager is not None:
                 held.manager.reached(end)
                 held.goal = end if held.goal is None else held.goal
+                held.in_vain = (-1, 0)  # the place was read
         for chunk in fetched.chunks:
             self._pause_if_full(self._assignment[chunk.partition])
         for partition, trouble in fetched.failures.items():
@@ -185,13 +187,16 @@ class Reader:
         """
         if not self._commit_ended():
             return
-        if not force and now < self._commit_due:
+        if not force and now < self._commit_due and not self._is_commit_urgent():
             return
         self._commit_due = now + self._policy.commit_interval_seconds
-        moved = {held.partition: manager.position for held, manager in self._moved()}
+        moved = {held.partition: manager.submit() for held, manager in self._moved()}
         if moved:
             self._committing = moved
             self._commit = self._store.commit(moved)
+
+    def _is_commit_urgent(self) -> bool:
+        return any(manager.should_commit for _held, manager in self._moved())
 
     def _moved(self) -> Iterator[tuple[Held, PartitionManager]]:
         for held in self._assignment:
@@ -222,8 +227,16 @@ class Reader:
 
     @property
     def is_committed(self) -> bool:
-        """Whether every frontier that may be stored is stored."""
-        return self._commit_ended() and not any(True for _ in self._moved())
+        """Whether every frontier that can be stored is stored."""
+        if not self._commit_ended() or any(True for _ in self._moved()):
+            return False
+        # One whose session has ended is ours again in a moment, unless the store refuses it.
+        managers = [
+            held.manager
+            for held in self._assignment
+            if not held.is_owned and not isinstance(held.halted, StoreError)
+        ]
+        return all(each is None or each.frontier <= each.committed for each in managers)
 
     @property
     def has_reached_goals(self) -> bool:
@@ -254,7 +267,6 @@ class Reader:
                 log_end=end,
                 fetch_latency_seconds=self._latency.get(held.partition),
                 lost=dict(held.lost),
-                halted=None if held.halted is None else str(held.halted),
             )
 
     def halted(self) -> dict[Partition, str]:
@@ -272,14 +284,18 @@ class Reader:
         manager = held.manager
         if manager is None or not held.is_read or held.is_paused:
             return
-        if manager.has_waiting and manager.is_full:
+        if manager.has_waiting and (manager.is_full or not held.is_owned):
             self._fetcher.pause(held.partition)
             held.is_paused = True
             log.info("partition_paused", partition=str(held.partition), frontier=manager.frontier)
 
     def _resume(self) -> None:
         for held in self._assignment:
-            if held.is_paused and held.manager is not None and not held.manager.is_full:
+            manager = held.manager
+            if not held.is_paused or not held.is_owned or manager is None or manager.is_full:
+                continue
+            # With more, a session that ends again and again would let them grow each time.
+            if manager.waiting < self._policy.fetch_records:
                 self._fetcher.resume(held.partition)
                 held.is_paused = False
                 log.info("partition_unpaused", partition=str(held.partition))

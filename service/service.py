@@ -107,6 +107,7 @@ class Service:
     def _commit(self, deadline: Deadline) -> None:
         reader = self._parts.reader
         while not reader.is_committed and not deadline.is_over:
+            reader.poll(time.monotonic(), opens=False)
             reader.commit(time.monotonic(), force=True)
             time.sleep(_COMMIT_POLL_SECONDS)
 
@@ -128,8 +129,9 @@ class Service:
         return Snapshot(
             taken_at=now,
             partitions=tuple(parts.reader.statistics(now)),
-            halted={str(p): why for p, why in parts.reader.halted().items()},
+            halted=parts.reader.halted(),
             settled=parts.reader.is_settled,
+            mirror_failures=parts.fetcher.mirror_failures,
             sinks=tuple(
                 SinkStatistics(
                     sink=outlet.step.name,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from acker.acker import AckerStatistics
+from partition.chunk import Partition
 from partition.manager import PartitionStatistics
 from service.account import Account, PartitionAccount
 
@@ -39,7 +40,8 @@ class Snapshot:
     held_back: bool = False
     kafka_available: bool = True
     store_available: bool = True
-    halted: dict[str, str] = field(default_factory=dict)  # partitions not read, and why
+    halted: dict[Partition, str] = field(default_factory=dict)  # not read any more, and why
+    mirror_failures: int = 0  # commits of a partition to the consumer group
     settled: bool = True  # whether every partition is open or halted
 
     @property
@@ -93,6 +95,6 @@ class Snapshot:
             table=table,
             dead_letters=dead_letters,
             lost=sum(sum(part.lost.values()) for part in self.partitions),
-            halted=self.halted,
+            halted={str(partition): why for partition, why in self.halted.items()},
             caught_up=caught_up,
         )

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -43,6 +43,14 @@ _DEFAULTS: dict[str, Scalar] = {
 _REQUIRED: dict[str, Scalar] = {"acks": "all", "enable.idempotence": True}
 
 
+class _Waiting(NamedTuple):
+    """A letter that the client had no room for, or gave back."""
+
+    letter: DeadLetter | RangeNotice
+    token: int
+    by_reference: bool
+
+
 class KafkaSink(DeadLetterSink):
     """Sends dead letters to a topic; each is told of once all in-sync replicas have it.
 
@@ -65,9 +73,7 @@ class KafkaSink(DeadLetterSink):
         self._properties = dict(properties or {})
         self._conf: dict[str, Scalar] = {}
         self._producer: Producer | None = None
-        self._waiting: deque[tuple[DeadLetter | RangeNotice, int, bool]] = (
-            deque()
-        )  # (…, by reference)
+        self._waiting: deque[_Waiting] = deque()
         self._untold: list[Delivered] = []
         self._pending = 0
         self._broken: str | None = None
@@ -96,7 +102,7 @@ class KafkaSink(DeadLetterSink):
         self._pending += 1
         by_reference = isinstance(letter, DeadLetter) and letter.by_reference
         if self._waiting or not self._produce(letter, token, by_reference=by_reference):
-            self._waiting.append((letter, token, by_reference))
+            self._waiting.append(_Waiting(letter, token, by_reference))
 
     def poll(self) -> list[Delivered]:
         """Let the client call back, send what waited, and tell what became of letters."""
@@ -151,8 +157,8 @@ class KafkaSink(DeadLetterSink):
         self._producer.poll(timeout_seconds)
         self._mend()
         while self._waiting:
-            letter, token, by_reference = self._waiting[0]
-            if not self._produce(letter, token, by_reference=by_reference):
+            first = self._waiting[0]
+            if not self._produce(first.letter, first.token, by_reference=first.by_reference):
                 return
             self._waiting.popleft()
 
@@ -194,9 +200,9 @@ class KafkaSink(DeadLetterSink):
         if error is None:
             self._untold.append(Delivered(token, None))
         elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE and not by_reference:
-            self._waiting.append((letter, token, True))
+            self._waiting.append(_Waiting(letter, token, by_reference=True))
         elif self._broken is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001
-            self._waiting.append((letter, token, by_reference))
+            self._waiting.append(_Waiting(letter, token, by_reference))
             self._broken = self._broken or error.str()
         else:
             self._untold.append(Delivered(token, error.str()))

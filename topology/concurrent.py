@@ -142,6 +142,12 @@ class AsyncRunner:
                 else:
                     async with asyncio.timeout(timeout):
                         answer = Answer(tree, edge, await process(value), None)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise  # the runner closes
+                cause = RuntimeError("the call was cancelled from within")
+                answer = Answer(tree, edge, None, cause)
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
                 answer = Answer(tree, edge, None, error)
             lane.ended.append(answer)

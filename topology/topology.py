@@ -118,7 +118,7 @@ class Stream(Generic[T]):
 
         `bolt` is a @bolt function, a Bolt, or something that makes one (its class).
         `workers` is how many calls of an async bolt run at once, `timeout_seconds` how
-        long one may take. Raises InvalidTopology.
+        long one may take; other bolts have neither. Raises InvalidTopology.
         """
         made = bolt() if not isinstance(bolt, Bolt) and callable(bolt) else bolt
         if not isinstance(made, Bolt):
@@ -130,6 +130,12 @@ class Stream(Generic[T]):
             message = (
                 f"bolt '{label}' has workers={workers}; "
                 "a bolt that is no coroutine function runs with workers=1"
+            )
+            raise InvalidTopology(message)
+        if timeout_seconds is not None and kind is not Kind.ASYNC:
+            message = (
+                f"bolt '{label}' has timeout_seconds={timeout_seconds:g}; "
+                "only a call of a bolt that is a coroutine function can be cut short"
             )
             raise InvalidTopology(message)
         step = BoltStep(self._topology.claim(label), made, kind, workers, timeout_seconds)

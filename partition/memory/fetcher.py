@@ -35,6 +35,11 @@ class MemoryFetcher:
         """Whether the log is there."""
         return not self._log.away
 
+    @property
+    def mirror_failures(self) -> int:
+        """None: the log takes them all."""
+        return 0
+
     def open(self) -> None:
         """Do nothing: the log is there."""
 

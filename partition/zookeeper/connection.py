@@ -178,8 +178,11 @@ class ZooKeeperConnection:
         if not _reasons(results):
             return
         for path, data in nodes.items():
-            self._make(path, end)
-            self._request(f"for {path}", methodcaller("set_async", path, data), end)
+            try:
+                self._make(path, end)
+                self._request(f"for {path}", methodcaller("set_async", path, data), end)
+            except KazooException as error:  # somebody deleted it meanwhile, say
+                raise StoreError(f"{path} cannot be set: {_name(error)}") from error
 
     def _make(self, path: str, end: float) -> None:
         """Make a node and its parents where they are missing, the chroot included."""

@@ -2,7 +2,7 @@
 
 Here they become KazooClient's options. kazoo checks a server's name only when told to, and
 shows `auth_data` at level DEBUG: the first is always told, the second is capped in
-`partition.zookeeper.store`.
+`partition.zookeeper.log`.
 """
 
 from dataclasses import dataclass, field

@@ -21,9 +21,6 @@ from partition.offsets.znode import Broker
 from partition.position import Position
 from partition.store import Claim, StoredOffset
 from partition.zookeeper.connection import NEVER, ZooKeeperConnection
-from partition.zookeeper.log import quiet_logger
-
-__all__ = ["ZooKeeperStore", "quiet_logger"]
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -40,7 +37,8 @@ class ZooKeeperStore:
 
     With `storm_mirror`, a path below the chroot, what is stored is then written there too, as
     storm-kafka would, whoever wrote there last (`StormMirror`). If that fails it is logged,
-    and the next commit of the partition tries again; no commit waits for it or fails by it.
+    and the next commit of the partition tries again; no commit fails by it, and each waits for
+    it at most `timeout_seconds`.
     """
 
     def __init__(

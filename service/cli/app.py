@@ -139,7 +139,7 @@ def graph(
 
 @offsets_app.command("show")
 def offsets_show(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
-    """Show committed, frontier, log end and lag of every partition.
+    """Show committed, frontier, log start, log end, lag and epoch of every partition.
 
     The frontier is a running service's own; it is asked for it at the configured [http] port.
     """

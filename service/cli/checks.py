@@ -8,12 +8,11 @@ from typing import Any
 
 from partition.errors import KafkaUnavailable, PartitionError, TopicMissing
 from service.cli.lines import describe
-from service.cli.topics import topics_of
+from service.cli.topics import ASK_SECONDS, topics_of
 from service.config import Config
 from service.parts import Parts, wire
 from topology.topology import Topology
 
-PATIENCE_SECONDS = 20.0  # above what Kafka's and ZooKeeper's clients take themselves
 SPARK_PATIENCE_SECONDS = 60.0  # a JVM starts, and finds its cluster
 _CLOSE_SECONDS = 5.0
 
@@ -64,8 +63,8 @@ class _Checks:
         dead_letters = _Task("dead-letters", self._dead_letters)
         tables = _Task("sinks", self._sinks)
         brokers = str(config.kafka["bootstrap.servers"])
-        yield from kafka.verdicts("kafka", brokers, PATIENCE_SECONDS)
-        yield from zookeeper.verdicts("zookeeper", config.zookeeper.hosts, PATIENCE_SECONDS)
+        yield from kafka.verdicts("kafka", brokers, ASK_SECONDS)
+        yield from zookeeper.verdicts("zookeeper", config.zookeeper.hosts, ASK_SECONDS)
         master = str(config.spark.conf.get("spark.master", "local"))
         name, place = ("spark", master) if self._parts.spark is not None else ("sink", "")
         known = tables.verdicts(name, place, SPARK_PATIENCE_SECONDS)
@@ -74,7 +73,7 @@ class _Checks:
             for step in self._parts.sinks:
                 detail = f"{step.name}: not known while Spark does not answer"
                 yield Check("sink", ok=False, detail=detail)
-        yield from dead_letters.verdicts("dead letters", letters.name, PATIENCE_SECONDS)
+        yield from dead_letters.verdicts("dead letters", letters.name, ASK_SECONDS)
 
     def close(self) -> list[Check]:
         """Let go of everything."""

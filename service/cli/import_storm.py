@@ -22,7 +22,6 @@ from rich.table import Table
 from partition.catalogue import Catalogue, Log
 from partition.chunk import Partition
 from partition.errors import (
-    KafkaUnavailable,
     PartitionError,
     StoreConflict,
     StoreError,
@@ -37,7 +36,7 @@ from service import logs
 from service.cli.lines import describe
 from service.cli.loading import load_topology
 from service.cli.takeover import Known, Outcome, Row, judge, refused
-from service.cli.topics import ASK_SECONDS, topics_of
+from service.cli.topics import ASK_SECONDS, answer, topics_of
 from service.config import Config, load
 from service.errors import NotImported, StormStillRuns
 from service.parts import wire
@@ -123,7 +122,7 @@ def carry_out(rooms: Rooms, sources: Sequence[Source], order: Order) -> list[Row
     found = read_offsets(rooms.tree, order.layout, order.path, names)
     partitions = {Partition(topic.name, n) for topic in topics for n in topic.partitions}
     asked = {each: rooms.catalogue.log(each) for each in partitions}
-    ends: dict[Partition, Log] = {each: _answer(future) for each, future in asked.items()}
+    ends: dict[Partition, Log] = {each: answer(future) for each, future in asked.items()}
     rows = [
         judge(
             Known(each, found.get(each), ends.get(each), _stored(rooms.store, each)),
@@ -247,7 +246,7 @@ def _write(store: OffsetStore, rows: Sequence[Row]) -> list[Row]:
             continue
         try:
             _begin(store, row)
-        except (PartitionError, TimeoutError) as error:
+        except PartitionError as error:
             written.append(row.become("failed", describe(error)))
         else:
             written.append(row.become("imported"))
@@ -264,18 +263,19 @@ def _write(store: OffsetStore, rows: Sequence[Row]) -> list[Row]:
 
 def _begin(store: OffsetStore, row: Row) -> None:
     """Store a row's position as a partition's first. Raises what the store raises."""
-    claim = store.claim(row.partition).result(ASK_SECONDS)
+    claim = _done(store.claim(row.partition))
     if claim.stored is not None:
         raise StoreConflict(str(row.partition), f"offset {claim.stored.offset}, just stored")
-    store.begin(row.partition, row.position).result(ASK_SECONDS)
+    _done(store.begin(row.partition, row.position))
     back = store.load(row.partition)
     if back is None or back.position != row.position:
         raise StoreError(f"{row.partition}: {row.position} was stored, and {back} is read back")
 
 
-def _answer(future: Future[T]) -> T:
+def _done(asked: Future[T]) -> T:
+    """Wait for the store, as `answer` does for Kafka; what may be done yet is told as that."""
     try:
-        return future.result(ASK_SECONDS)
+        return asked.result(ASK_SECONDS)
     except TimeoutError:
-        reason = f"no answer in {ASK_SECONDS:g} seconds"
-        raise KafkaUnavailable("about topics and offsets", reason) from None
+        reason = f"no answer in {ASK_SECONDS:g} seconds; it may be carried out yet"
+        raise StoreUnavailable("a first offset", reason) from None

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from partition.chunk import Partition
-from service.cli.topics import ASK_SECONDS, partitions_of
+from service.cli.topics import answer, partitions_of
 from service.config import Config, HttpConfig
 from service.parts import wire
 from topology.topology import Topology
@@ -25,7 +25,7 @@ class OffsetRow:
 
     partition: str
     committed: int | None  # None: nothing is stored
-    epoch: int | None  # how often the partition changed hands
+    epoch: int | None  # how often the partition has been claimed
     frontier: int | None  # None: no running service answered
     log_start: int
     log_end: int
@@ -50,9 +50,12 @@ def read_offsets(topology: Topology, config: Config) -> list[OffsetRow]:
     try:
         parts.catalogue.open()
         parts.store.open()
-        for partition in partitions_of(topology, parts.catalogue):
+        partitions = partitions_of(topology, parts.catalogue)
+        # All at once: the catalogue asks for them together.
+        asked = [(partition, parts.catalogue.log(partition)) for partition in partitions]
+        for partition, log in asked:
+            found = answer(log)
             stored = parts.store.load(partition)
-            found = parts.catalogue.log(partition).result(ASK_SECONDS)
             rows.append(
                 OffsetRow(
                     partition=str(partition),

@@ -1,18 +1,33 @@
 """Which topics and partitions a topology reads, for commands that look from outside."""
 
+from concurrent.futures import Future
+from typing import TypeVar
+
 from partition.catalogue import Catalogue, Topic
 from partition.chunk import Partition
+from partition.errors import KafkaUnavailable
 from topology.topology import Source, Topology
 
-ASK_SECONDS = 20.0  # above what the catalogue takes itself
+T = TypeVar("T")
+
+ASK_SECONDS = 20.0  # above what Kafka's and ZooKeeper's clients take themselves
+
+
+def answer(asked: Future[T]) -> T:
+    """Wait for Kafka's answer. Raises as the catalogue does; KafkaUnavailable if none comes."""
+    try:
+        return asked.result(ASK_SECONDS)
+    except TimeoutError:
+        reason = f"no answer in {ASK_SECONDS:g} seconds"
+        raise KafkaUnavailable("about topics and offsets", reason) from None
 
 
 def topics_of(source: Source, catalogue: Catalogue) -> list[Topic]:
     """The topics of one source. Raises as the catalogue does; a pattern may match none."""
     if isinstance(source.topic, str):
-        return [catalogue.topic(source.topic).result(ASK_SECONDS)]
+        return [answer(catalogue.topic(source.topic))]
     pattern = source.topic
-    every = catalogue.topics().result(ASK_SECONDS)
+    every = answer(catalogue.topics())
     return [topic for name, topic in sorted(every.items()) if pattern.fullmatch(name)]
 
 

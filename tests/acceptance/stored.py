@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from partition.zookeeper.store import quiet_logger
+from partition.zookeeper.log import quiet_logger
 
 Offsets = dict[int, int]  # by partition
 PARTITIONS = range(4)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.embedded.kafka import EmbeddedKafka
-from tests.worlds.fetching import KafkaWorld, MemoryWorld
+from tests.worlds.fetching import KafkaWorld, MemoryLogWorld
 
 BOTH = ["memory", pytest.param("kafka", marks=pytest.mark.integration)]
 
@@ -16,7 +16,7 @@ BOTH = ["memory", pytest.param("kafka", marks=pytest.mark.integration)]
 def world(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Kafka in memory, and the broker that all tests share."""
     if request.param == "memory":
-        made: Any = MemoryWorld()
+        made: Any = MemoryLogWorld()
     else:
         made = KafkaWorld(request.getfixturevalue("kafka"), request.getfixturevalue("topic"))
     yield made
@@ -61,6 +61,6 @@ def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
 def fragile(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Kafka in memory, and a broker that the test may stop."""
     if request.param == "memory":
-        yield MemoryWorld()
+        yield MemoryLogWorld()
     else:
         yield request.getfixturevalue("own")

@@ -13,6 +13,7 @@ from partition.chunk import Partition
 from partition.fetcher import Fetched
 from partition.position import Position
 from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
+from topology.record import Record
 
 
 def test_records_come_in_order_and_the_end_is_told(world: Any) -> None:
@@ -126,6 +127,17 @@ def test_a_record_keeps_everything(world: Any) -> None:
     assert first.timestamp() == (1, 1_700_000_000_123)
     assert second.timestamp() == (1, 1_700_000_000_456)
     assert first.error() is None
+
+
+def test_a_record_without_a_time_stamp_has_minus_one(world: Any) -> None:
+    """Faults K12: Kafka's own mark for "none" arrives as it is."""
+    a = Partition(world.topic(), 0)
+    world.append_one(a, b"x", None, [], -1)
+    reading = Reading(world.fetcher())
+    reading.add({a: 0})
+    reading.until(lambda: a in reading.ends)
+    (message,) = reading.messages[a]
+    assert Record(message.value(), message).timestamp_ms == -1
 
 
 def test_pausing_loses_and_repeats_nothing(world: Any) -> None:

@@ -17,7 +17,7 @@ from tests.worlds.storing import (
     SECONDS,
     A,
     B,
-    World,
+    NodesWorld,
     begin,
     claim,
     commit,
@@ -27,7 +27,7 @@ from tests.worlds.storing import (
 
 
 @pytest.fixture(params=BOTH)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
     yield from opened(request.param, request)
 
 
@@ -35,12 +35,12 @@ def stored(offset: int, epoch: int) -> StoredOffset:
     return StoredOffset(Position(offset), "shop-1", "shop-1", epoch)
 
 
-def test_a_partition_must_be_claimed_before_it_is_committed(world: World) -> None:
+def test_a_partition_must_be_claimed_before_it_is_committed(world: NodesWorld) -> None:
     begin(world.store(), A, 5)
     assert isinstance(commit(world.store(), {A: 50})[A], OwnershipLost)
 
 
-def test_the_former_owner_is_fenced_by_a_claim_alone(world: World) -> None:
+def test_the_former_owner_is_fenced_by_a_claim_alone(world: NodesWorld) -> None:
     """Promise 9: a zombie's write does not land, before its successor's first or after.
 
     Storm 36: no write is unconditional. Faults Z10: a conflict is not tried again.
@@ -63,7 +63,7 @@ def test_the_former_owner_is_fenced_by_a_claim_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("writes", range(4))
-def test_a_node_deleted_and_made_anew_is_not_the_zombies(world: World, writes: int) -> None:
+def test_a_node_deleted_and_made_anew_is_not_the_zombies(world: NodesWorld, writes: int) -> None:
     """Promise 9: also where it reaches the version that the zombie knows.
 
     Faults F2: an equal version is not the same node.
@@ -83,7 +83,9 @@ def test_a_node_deleted_and_made_anew_is_not_the_zombies(world: World, writes: i
 
 
 @pytest.mark.parametrize("writes", range(3))
-def test_a_node_put_back_by_hand_is_nobodys_until_it_is_claimed(world: World, writes: int) -> None:
+def test_a_node_put_back_by_hand_is_nobodys_until_it_is_claimed(
+    world: NodesWorld, writes: int
+) -> None:
     """Promise 9: the same bytes at the same path and version are another node.
 
     Faults Z13: what was put back is of nobody.
@@ -104,7 +106,7 @@ def test_a_node_put_back_by_hand_is_nobodys_until_it_is_claimed(world: World, wr
     assert commit(successor, {A: 61}) == {}
 
 
-def test_a_session_that_ends_takes_every_ownership_with_it(world: World) -> None:
+def test_a_session_that_ends_takes_every_ownership_with_it(world: NodesWorld) -> None:
     """Promise 9: then claimed again, nobody was there in between, and commits go on.
 
     Faults Z05: nothing is stored under what the session held.
@@ -124,7 +126,7 @@ def test_a_session_that_ends_takes_every_ownership_with_it(world: World) -> None
     assert isinstance(commit(store, {B: 7})[B], OwnershipLost)
 
 
-def test_a_partition_that_another_held_in_between_was_interrupted(world: World) -> None:
+def test_a_partition_that_another_held_in_between_was_interrupted(world: NodesWorld) -> None:
     store, other = world.store(), world.store()
     begin(store, A, 5)
     world.end_session(store)
@@ -137,7 +139,7 @@ def test_a_partition_that_another_held_in_between_was_interrupted(world: World) 
     assert not claim(store, A).uninterrupted
 
 
-def test_an_owner_whose_node_becomes_unreadable_stops(world: World) -> None:
+def test_an_owner_whose_node_becomes_unreadable_stops(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     begin(store, B, 5)
@@ -147,7 +149,7 @@ def test_an_owner_whose_node_becomes_unreadable_stops(world: World) -> None:
     assert (list(refused), node(world, B)["offset"], world.raw(A)) == ([A], 6, b"{")
 
 
-def test_a_claim_again_leaves_a_partition_that_another_has_taken_alone(world: World) -> None:
+def test_a_claim_again_leaves_a_partition_that_another_has_taken_alone(world: NodesWorld) -> None:
     """Promise 15: else a zombie would fence its successor, and nobody would read on."""
     zombie, successor = world.store(), world.store()
     begin(zombie, A, 5)

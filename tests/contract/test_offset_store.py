@@ -28,8 +28,8 @@ from tests.worlds.storing import (
     STORM,
     A,
     B,
-    MemoryWorld,
-    World,
+    MemoryNodesWorld,
+    NodesWorld,
     begin,
     claim,
     commit,
@@ -41,12 +41,12 @@ from tests.worlds.storing import (
 
 
 @pytest.fixture(params=BOTH)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
     yield from opened(request.param, request)
 
 
 @pytest.fixture(params=BOTH)
-def fragile(request: pytest.FixtureRequest) -> Iterator[World]:
+def fragile(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
     yield from opened_apart(request.param, request)
 
 
@@ -54,15 +54,15 @@ def stored(offset: int, epoch: int) -> StoredOffset:
     return StoredOffset(Position(offset), "shop-1", "shop-1", epoch)
 
 
-def test_an_offset_that_was_never_stored_is_none(world: World) -> None:
+def test_an_offset_that_was_never_stored_is_none(world: NodesWorld) -> None:
     store = world.store()
     before = world.writes()
     assert store.load(A) is None
     assert claim(store, A) == Claim(None)
-    assert world.writes() - before == (0 if isinstance(world, MemoryWorld) else 2)
+    assert world.writes() - before == (0 if isinstance(world, MemoryNodesWorld) else 2)
 
 
-def test_a_first_offset_is_stored_once(world: World) -> None:
+def test_a_first_offset_is_stored_once(world: NodesWorld) -> None:
     """Promise 7: the first position is stored, and nobody stores another over it.
 
     Storm 4: it is there before the first commit. Storm 5: 0 is an offset.
@@ -75,7 +75,7 @@ def test_a_first_offset_is_stored_once(world: World) -> None:
     assert world.store().load(A) == stored(0, 1)
 
 
-def test_a_claim_tells_what_is_stored_and_raises_the_epoch(world: World) -> None:
+def test_a_claim_tells_what_is_stored_and_raises_the_epoch(world: NodesWorld) -> None:
     """Promise 9: the epoch grows with each owner and never falls."""
     begin(world.store(), A, 5)
     for epoch in (2, 3, 4):
@@ -85,21 +85,21 @@ def test_a_claim_tells_what_is_stored_and_raises_the_epoch(world: World) -> None
         assert world.store().load(A) == stored(5, epoch)
 
 
-def test_a_claim_changes_nothing_but_epoch_and_writer(world: World) -> None:
+def test_a_claim_changes_nothing_but_epoch_and_writer(world: NodesWorld) -> None:
     world.put(A, STORM)
     assert claim(world.store(), A, adopt=True).stored == StoredOffset(Position(41), "wc-3", "wc", 1)
     found = node(world, A)
     assert (found["offset"], found["topology"]) == (41, {"id": "wc-3", "name": "wc"})
 
 
-def test_a_new_partition_of_a_topic_is_told_from_a_new_topic(world: World) -> None:
+def test_a_new_partition_of_a_topic_is_told_from_a_new_topic(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     assert claim(world.store(), B) == Claim(None, topic_begun=True)
     assert claim(world.store(), Partition("returns", 0)) == Claim(None)
 
 
-def test_a_commit_is_seen_by_a_fresh_store(world: World) -> None:
+def test_a_commit_is_seen_by_a_fresh_store(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     assert commit(store, {A: 7}) == {}
@@ -107,7 +107,7 @@ def test_a_commit_is_seen_by_a_fresh_store(world: World) -> None:
     assert world.store().load(A) == stored(12, 1)
 
 
-def test_a_position_is_stored_whole(world: World) -> None:
+def test_a_position_is_stored_whole(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     whole = Position(9, leader_epoch=0, topic_id="kf3UUGa7QW2JdZjQPBpGJw")
@@ -118,7 +118,7 @@ def test_a_position_is_stored_whole(world: World) -> None:
     assert claim(world.store(), A).stored.position == Position(9, 4, whole.topic_id)
 
 
-def test_what_is_stored_can_be_read_by_storms_tools(world: World) -> None:
+def test_what_is_stored_can_be_read_by_storms_tools(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     assert commit(store, {A: 7}) == {}
@@ -128,7 +128,7 @@ def test_what_is_stored_can_be_read_by_storms_tools(world: World) -> None:
     assert set(found["broker"]) == {"host", "port"}
 
 
-def test_an_offset_of_another_topology_is_refused_unless_it_is_adopted(world: World) -> None:
+def test_an_offset_of_another_topology_is_refused_unless_it_is_adopted(world: NodesWorld) -> None:
     """Storm 37: two topologies under one name do not share an offset unawares.
 
     Faults Z11: refused unless it is adopted.
@@ -148,7 +148,7 @@ def test_an_offset_of_another_topology_is_refused_unless_it_is_adopted(world: Wo
 @pytest.mark.parametrize(
     "data", [b"", b"{}", STORM[:-1], b"\xff", STORM.replace(b"41", b"true"), b"[" * 300_000]
 )
-def test_corrupt_is_not_absent(world: World, data: bytes) -> None:
+def test_corrupt_is_not_absent(world: NodesWorld, data: bytes) -> None:
     """Promise 8: what cannot be read never looks like "no offset".
 
     Storm 8: an error is not "no offset". Storm 13: what is read back is checked.
@@ -164,7 +164,7 @@ def test_corrupt_is_not_absent(world: World, data: bytes) -> None:
     assert commit(store, {A: 8}) == {}
 
 
-def test_a_node_is_missing_where_one_was(world: World) -> None:
+def test_a_node_is_missing_where_one_was(world: NodesWorld) -> None:
     """Promise 8: an offset that was stored and is gone is no new partition.
 
     Faults Z06: that partition stops, the others go on.
@@ -186,7 +186,7 @@ def test_a_node_is_missing_where_one_was(world: World) -> None:
     assert claim(world.store(), A).stored.offset == 6
 
 
-def test_a_node_of_storms_that_was_taken_over_is_missed_too(world: World) -> None:
+def test_a_node_of_storms_that_was_taken_over_is_missed_too(world: NodesWorld) -> None:
     world.put(A, STORM)
     claim(world.store(), A, adopt=True)
     world.delete(world.path(A))
@@ -194,7 +194,7 @@ def test_a_node_of_storms_that_was_taken_over_is_missed_too(world: World) -> Non
         claim(world.store(), A)
 
 
-def test_a_topic_that_an_operator_deleted_begins_anew(world: World) -> None:
+def test_a_topic_that_an_operator_deleted_begins_anew(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     world.delete(world.path(A).rpartition("/")[0])
@@ -203,7 +203,7 @@ def test_a_topic_that_an_operator_deleted_begins_anew(world: World) -> None:
     assert world.store().load(A) == stored(0, 1)
 
 
-def test_an_offset_never_moves_back(world: World) -> None:
+def test_an_offset_never_moves_back(world: NodesWorld) -> None:
     """Promise 2: the stored offset never moves back; other partitions are stored."""
     store = world.store()
     begin(store, A, 5)
@@ -216,7 +216,7 @@ def test_an_offset_never_moves_back(world: World) -> None:
     assert (node(world, A)["offset"], node(world, B)["offset"]) == (10, 8)
 
 
-def test_only_a_move_lowers_an_offset(world: World) -> None:
+def test_only_a_move_lowers_an_offset(world: NodesWorld) -> None:
     """Promise 2: an explicit command may, under the owner's epoch, and it is logged."""
     store, other = world.store(), world.store()
     begin(store, A, 50)
@@ -241,7 +241,7 @@ def test_only_a_move_lowers_an_offset(world: World) -> None:
     assert world.store().load(A) == stored(21, 2)
 
 
-def test_an_offset_that_is_stored_is_not_written_again(world: World) -> None:
+def test_an_offset_that_is_stored_is_not_written_again(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     before = world.raw(A)
@@ -249,7 +249,7 @@ def test_an_offset_that_is_stored_is_not_written_again(world: World) -> None:
     assert world.raw(A) == before
 
 
-def test_many_partitions_are_committed_in_one_write(world: World) -> None:
+def test_many_partitions_are_committed_in_one_write(world: NodesWorld) -> None:
     store = world.store()
     partitions = [Partition("orders", number) for number in range(40)]
     for partition in partitions:
@@ -257,11 +257,11 @@ def test_many_partitions_are_committed_in_one_write(world: World) -> None:
     before = world.writes()
     assert commit(store, dict.fromkeys(partitions, 3)) == {}
     spent = world.writes() - before
-    assert spent == (1 if isinstance(world, MemoryWorld) else 3)  # ours, and the probe's two
+    assert spent == (1 if isinstance(world, MemoryNodesWorld) else 3)  # ours, and the probe's two
     assert all(node(world, partition)["offset"] == 3 for partition in partitions)
 
 
-def test_more_partitions_than_one_write_may_hold_are_committed(world: World) -> None:
+def test_more_partitions_than_one_write_may_hold_are_committed(world: NodesWorld) -> None:
     store = world.store()
     partitions = [Partition("orders", number) for number in range(501)]
     for future in [store.begin(partition, Position(0)) for partition in partitions]:
@@ -273,7 +273,7 @@ def test_more_partitions_than_one_write_may_hold_are_committed(world: World) -> 
     assert node(world, partitions[-1])["offset"] == 3
 
 
-def test_without_a_server_an_offset_is_unknown_and_not_absent(fragile: World) -> None:
+def test_without_a_server_an_offset_is_unknown_and_not_absent(fragile: NodesWorld) -> None:
     """Promise 8: a store that is away never looks like "no offset".
 
     Storm 8: it is an error, in bounded time.
@@ -287,7 +287,7 @@ def test_without_a_server_an_offset_is_unknown_and_not_absent(fragile: World) ->
     assert within(SECONDS, lambda: not store.available)
 
 
-def test_everything_waits_for_the_server_to_come_back(fragile: World) -> None:
+def test_everything_waits_for_the_server_to_come_back(fragile: NodesWorld) -> None:
     """Promise 15: with ZooKeeper away nothing fails; it is done when it is back.
 
     Storm 50: losing ZooKeeper ends nothing. Faults Z02: nor does it need a restart.
@@ -310,7 +310,7 @@ def test_everything_waits_for_the_server_to_come_back(fragile: World) -> None:
     assert fragile.store().load(B) == stored(0, 1)
 
 
-def test_close_fails_what_waits(fragile: World) -> None:
+def test_close_fails_what_waits(fragile: NodesWorld) -> None:
     store = fragile.store()
     begin(store, A, 5)
     fragile.lose()
@@ -326,7 +326,7 @@ def test_close_fails_what_waits(fragile: World) -> None:
     fragile.find()
 
 
-def test_a_closed_store_answers_nothing(world: World) -> None:
+def test_a_closed_store_answers_nothing(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     store.close()
@@ -339,4 +339,4 @@ def test_a_closed_store_answers_nothing(world: World) -> None:
     ):
         with pytest.raises(StoreUnavailable, match="not open"):
             ask()
-    assert isinstance(world, MemoryWorld) or not store.available
+    assert isinstance(world, MemoryNodesWorld) or not store.available

@@ -8,13 +8,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.simulation.every_mutant import MUTANTS, kill
+from tests.simulation.every_mutant import MUTANTS, Kill, kill
 from tests.simulation.mutants import mutated
 from tests.simulation.situations import REQUIRED
-from tests.simulation.tape import LENGTH, Run, events, run, run_seed, shrink
+from tests.simulation.tape import LENGTH, SHRINK_SECONDS, Run, events, run, run_seed, shrink
 from tests.simulation.trace import trace
 
 STEPS = 1_000_000
@@ -22,9 +22,9 @@ _WORKERS = 2
 _SHOWN = 3  # violations that are shrunk
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments say; 1 if a promise was broken or the run proves too little."""
-    asked = _arguments()
+    asked = _arguments(arguments)
     if asked.seed is not None:
         return _replay(asked)
     started = time.perf_counter()
@@ -34,14 +34,14 @@ def main() -> int:
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         ended = pool.imap_unordered(run_seed, [] if asked.mutant else seeds, chunksize=4)
         steps, broken, situations = _gather(ended, started)
-        killed = _kill(pool.imap_unordered(kill, names)) if names else []
+        killed, crashed = _kill(pool.imap_unordered(kill, names)) if names else ([], [])
     for name, seed in sorted((broken or {}).items(), key=lambda item: item[1])[:_SHOWN]:
-        _explain(seed, name)
+        _explain(seed, name, asked.shrink_seconds)
     full = not asked.mutant and steps >= STEPS
     unvisited = [name for name in REQUIRED if not situations[name]] if full else []
     for name in unvisited:
         print(f"never visited: {name} ({REQUIRED[name]})")
-    survivors = sorted(set(names) - set(killed))
+    survivors = sorted(set(names) - set(killed) - set(crashed))
     for name in survivors:
         print(f"survived: {name} ({(MUTANTS[name].__doc__ or '').strip()})")
     seconds = time.perf_counter() - started
@@ -53,15 +53,16 @@ def main() -> int:
                 "violations": len(broken),
                 "mutants": len(names),
                 "killed": len(killed),
+                "crashed": len(crashed),
                 "situations": {name: situations[name] for name in sorted(REQUIRED)},
                 "steps_per_second": round(steps / seconds),
             }
         )
     )
-    return 1 if broken or survivors or unvisited else 0
+    return 1 if broken or survivors or crashed or unvisited else 0
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS, help="at least so many steps")
     parser.add_argument("--seeds", type=int, help="so many seeds instead")
@@ -71,7 +72,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="with --seed: tell every event")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="this mutant alone")
     parser.add_argument("--no-mutants", dest="mutants", action="store_false")
-    return parser.parse_args()
+    parser.add_argument("--shrink-seconds", type=float, default=SHRINK_SECONDS)
+    return parser.parse_args(arguments)
 
 
 def _gather(ended: Iterator[Run], started: float) -> tuple[int, dict[str, int], Counter[str]]:
@@ -90,25 +92,30 @@ def _gather(ended: Iterator[Run], started: float) -> tuple[int, dict[str, int], 
     return steps, broken, situations
 
 
-def _kill(ended: Iterator[tuple[str, str | None, int]]) -> list[str]:
-    killed = []
-    for name, how, steps in ended:
-        if how is not None:
-            killed.append(name)
-            print(f"killed {name} after {steps:,} steps: {how}", flush=True)
-    return killed
+def _kill(ended: Iterator[Kill]) -> tuple[list[str], list[str]]:
+    """The mutants that a check found; and those that only crashed, which proves nothing."""
+    killed: list[str] = []
+    crashed: list[str] = []
+    for one in ended:
+        if one.how is None:
+            continue
+        word = "crashed, and so not killed:" if one.has_crashed else "killed"
+        print(f"{word} {one.name} after {one.steps:,} steps: {one.how}", flush=True)
+        (crashed if one.has_crashed else killed).append(one.name)
+    return killed, crashed
 
 
-def _explain(seed: int, name: str) -> None:
+def _explain(seed: int, name: str, seconds: float) -> None:
     """Print the shortest tape that still fails."""
     ended = run_seed(seed)
     if ended.violation is None:
         print(f"{name} fails only together with others: the run is not deterministic")
         return
-    tape = shrink(seed, list(events(seed, LENGTH)), ended.violation, at=ended.at)
-    print(f"\n{name}, as short as it gets ({len(tape)} events); the tape:")
-    print(json.dumps(tape))
-    trace(seed, tape)
+    tape = list(events(seed, LENGTH))
+    shrunk = shrink(seed, tape, ended.violation, at=ended.at, seconds=seconds)
+    print(f"\n{name}, {shrunk}; the tape:")
+    print(json.dumps(shrunk.tape))
+    trace(seed, shrunk.tape)
 
 
 def _replay(asked: argparse.Namespace) -> int:
@@ -124,9 +131,11 @@ def _replay(asked: argparse.Namespace) -> int:
             return 0
         print(f"step {ended.at}: {ended.violation}")
         if not asked.tape:
-            short = shrink(asked.seed, tape, ended.violation, at=ended.at)
-            print(f"as short as it gets ({len(short)} events):")
-            print(json.dumps(short))
+            shrunk = shrink(
+                asked.seed, tape, ended.violation, at=ended.at, seconds=asked.shrink_seconds
+            )
+            print(f"{shrunk}:")
+            print(json.dumps(shrunk.tape))
     return 1
 
 

@@ -1,12 +1,22 @@
 """All mutants, and how one is killed."""
 
-from tests.simulation import store_mutants, tracking_mutants
+from dataclasses import dataclass
+
+from tests.simulation import session_mutants, store_mutants, tracking_mutants
 from tests.simulation.mutants import MUTANTS, mutated
 from tests.simulation.tape import LENGTH, Run, events, run
 
-__all__ = ["MUTANTS", "kill", "killer", "store_mutants", "tracking_mutants"]
+__all__ = [
+    "MUTANTS",
+    "Kill",
+    "kill",
+    "killer",
+    "session_mutants",
+    "store_mutants",
+    "tracking_mutants",
+]
 
-_SEEDS = 80  # that may try
+_SEEDS = 250  # that may try
 
 
 def killer(name: str, length: int = LENGTH, seeds: int = _SEEDS) -> tuple[Run | None, int]:
@@ -21,7 +31,20 @@ def killer(name: str, length: int = LENGTH, seeds: int = _SEEDS) -> tuple[Run | 
     return None, steps
 
 
-def kill(name: str) -> tuple[str, str | None, int]:
-    """A mutant's name, how it was found, and after how many steps."""
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What became of a mutant. `how` it was found, or None where it survived."""
+
+    name: str
+    how: str | None
+    steps: int
+    has_crashed: bool = False  # it raised what nobody raises: that proves no check of ours
+
+
+def kill(name: str) -> Kill:
+    """Look for a mutant, on seed after seed until one finds it."""
     ended, steps = killer(name)
-    return name, None if ended is None else f"seed {ended.seed}, {ended.violation}", steps
+    if ended is None or ended.violation is None:
+        return Kill(name, None, steps)
+    how = f"seed {ended.seed}, {ended.violation}"
+    return Kill(name, how, steps, has_crashed=ended.violation.promise == 0)

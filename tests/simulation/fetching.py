@@ -23,6 +23,7 @@ from tests.simulation.kafka import Cluster, SimLog, SimRecord
 from tests.simulation.network import Message, Network
 
 _PREFETCH = 4
+LARGEST_DELIVERY = 7  # records of one partition that one call of `fetch` brings
 
 
 @dataclass(slots=True)
@@ -49,12 +50,18 @@ class SimFetcher:
         self._flows: dict[Partition, _Flow] = {}
         self.dice = 0
         self.heard: dict[Partition, str] = {}  # the topic id that the catalogue told last
+        self.read_under: dict[tuple[str, Partition], int | None] = {}  # the newest epoch, by log
         self.mirrored: dict[Partition, int] = {}
 
     @property
     def available(self) -> bool:
         """Whether the cluster answers."""
         return not self._cluster.away
+
+    @property
+    def mirror_failures(self) -> int:
+        """See `Fetcher.mirror_failures`."""
+        return 0
 
     def open(self) -> None:
         """Do nothing."""
@@ -72,6 +79,10 @@ class SimFetcher:
         for partition, position in positions.items():
             topic_id = self.heard.get(partition, "")
             self._flows[partition] = _Flow(position.offset, position.leader_epoch, topic_id)
+
+    def reads(self, partition: Partition) -> bool:
+        """Whether a partition was added and not removed."""
+        return partition in self._flows
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """See `Fetcher.remove`."""
@@ -102,7 +113,7 @@ class SimFetcher:
         for partition, flow in self._flows.items():
             if not self._cluster.away and flow.failure is None:
                 self._prefetch(partition, flow)
-            choice, dice = dice & 7, dice >> 3
+            choice, dice = dice & LARGEST_DELIVERY, dice >> 3
             if flow.paused or flow.told or choice == 0:
                 continue
             if choice == 1 and flow.delivered and dice & 1:
@@ -124,6 +135,7 @@ class SimFetcher:
             flow.offset, flow.epoch = record.offset + 1, record.epoch
         if not log.read(flow.offset, 1):
             flow.offset, flow.epoch = log.end, log.epoch_before(log.end, flow.epoch)
+        self.read_under[log.topic_id, partition] = flow.epoch
 
     def _trouble(self, partition: Partition, flow: _Flow, log: SimLog | None) -> KafkaError | None:
         if log is None:

@@ -107,8 +107,13 @@ class SimLog:
         return self.records[first : first + limit]
 
     def end_of_epoch(self, epoch: int) -> int:
-        """Where an epoch ends, as OffsetForLeaderEpoch answers (KIP-320)."""
-        return next((first for later, first in self.epochs if later > epoch), self.end)
+        """Where an epoch ends, as OffsetForLeaderEpoch answers (KIP-320).
+
+        Never below the log's start: what retention deletes, the leader's table of epochs
+        forgets too, and its first entry then begins where the log does.
+        """
+        ends = next((first for later, first in self.epochs if later > epoch), self.end)
+        return max(self.start, ends)
 
     def epoch_before(self, offset: int, otherwise: int | None) -> int | None:
         """The epoch in which the offset before was used up, by whatever."""
@@ -166,6 +171,13 @@ class Cluster:
     def log(self, partition: Partition) -> SimLog | None:
         """A partition's log now."""
         return self.logs.get((self.topics.get(partition.topic, ""), partition))
+
+    def between(self, partition: Partition, first: str | None, last: str | None) -> list[SimLog]:
+        """A partition's logs of the incarnations after `first` and before `last`."""
+        ids = [topic_id for topic_id, known in self.logs if known == partition]
+        if first not in ids or last not in ids:
+            return []
+        return [self.logs[id_, partition] for id_ in ids[ids.index(first) + 1 : ids.index(last)]]
 
     def live_logs(self) -> list[SimLog]:
         """The logs of the topics that there are."""

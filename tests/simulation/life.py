@@ -25,6 +25,7 @@ from partition.offsets.nodes import NodeNames, OffsetNodes
 from service.reader import Reader
 from tests.simulation.bolts import Bolts
 from tests.simulation.fetching import SimCatalogue, SimFetcher
+from tests.simulation.sessions import session_ended
 from tests.simulation.settings import TIMEOUT_SECONDS, TOPICS
 from tests.simulation.sink import Letter
 from tests.simulation.store import SimStore
@@ -50,7 +51,7 @@ class Life(Bolts):
         world.processes[nodes.process] = self
         self.store = SimStore(
             world.zookeeper, world.network, nodes, self, self._refused,
-            lambda: world.now, world.seen,
+            lambda: world.now, world.seen, lambda: session_ended(self),
         )  # fmt: skip
         catalogue = SimCatalogue(world.cluster, world.network, self, self.fetcher)
         topics = TOPICS[: len(world.settings.partitions)]
@@ -63,6 +64,7 @@ class Life(Bolts):
         self.alive = True
         self.frozen = False
         self.draining = False
+        self.session = 0  # the store's, when its reader looked last
 
     def open(self) -> None:
         """Start."""
@@ -111,6 +113,7 @@ class Life(Bolts):
 
     def do_poll(self, _dice: int) -> None:
         """Let partitions open, mend and halt."""
+        self.session = self.store.session
         self.reader.poll(self.world.now)
 
     def do_commit(self, dice: int) -> None:

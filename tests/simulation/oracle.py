@@ -7,10 +7,12 @@ from partition.chunk import Partition
 from partition.errors import Fenced, PartitionError
 from partition.loss import Loss
 from tests.simulation.errors import Violation
+from tests.simulation.fetching import LARGEST_DELIVERY
 from tests.simulation.kafka import SimLog
 from tests.simulation.settings import TIMEOUT_SECONDS
 from tests.simulation.stored import StoredOffsets
 from tests.simulation.tuples import Attempt
+from tests.simulation.unstored import Unstored
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -28,6 +30,7 @@ class Flight:
         self.emitted: list[int] = []  # offsets from the frontier on
         self.last = -1  # the highest emitted
         self.frontier = -1
+        self.waiting = 0  # while it was ours; else at most one more fetch is taken
         self.retry_from: dict[int, float] = {}
         self.retry_by: dict[int, float] = {}
 
@@ -38,6 +41,7 @@ class Oracle:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.stored = StoredOffsets(world)
+        self.unstored = Unstored(world)
         self._flights: dict[tuple[str, Partition], Flight] = {}
 
     # What is emitted
@@ -63,6 +67,7 @@ class Oracle:
         partition = record.partition
         if partition not in self.stored.begun:
             raise Violation(7, f"{record} was emitted before a position of it was stored")
+        self._is_owned(life, partition)
         manager = life.reader._assignment[partition].manager
         flight = self.flight(life, partition, manager)
         if not (before is None or before.resolved):
@@ -73,6 +78,7 @@ class Oracle:
             attempt.number = 1
             flight.last = offset
             flight.emitted.append(offset)
+            self.unstored.emitted(life, partition, offset)
         else:
             self._emitted_again(flight, attempt)
         if attempt.number > world.settings.limit + 1:
@@ -81,6 +87,15 @@ class Oracle:
         self.check(life)
         if world.zookeeper_is_away(life):
             world.seen("emitted_with_zookeeper_away")
+
+    def _is_owned(self, life: "Life", partition: Partition) -> None:
+        """Nothing is emitted, not even a retry, of a partition that may be another's (9).
+
+        A process that has not looked since its session ended cannot know that it did.
+        """
+        store = life.store
+        if life.session == store.session and store.owned.get(partition) != store.session:
+            raise Violation(9, f"{life.name} emitted of {partition} without owning it")
 
     def _emitted_again(self, flight: Flight, attempt: Attempt) -> None:
         record, world = attempt.record, self._world
@@ -157,10 +172,16 @@ class Oracle:
             was = logs.get((at.topic_id or "", loss.partition))
             if was is not None:
                 _lose(was, at.offset, was.end)
+            # One that came and went meanwhile is passed with it; nobody has read of it.
+            cluster = self._world.cluster
+            for missed in cluster.between(loss.partition, at.topic_id, resume.topic_id):
+                _lose(missed, 0, missed.end)
             at = replace(resume, offset=0)
         log = logs.get((at.topic_id or resume.topic_id or "", loss.partition))
         if log is not None:  # what was below the offset is settled, if it was not cut off
-            _lose(log, 0 if loss.reason == "expired" else at.offset, resume.offset)
+            # Retention may have gone past the place where the log was cut off; nobody tells it.
+            gone = loss.reason == "expired" or resume.offset <= log.start
+            _lose(log, 0 if gone else at.offset, resume.offset)
 
     def told_of(self, loss: Loss) -> None:
         """A range notice is being written: what it says must be true (12)."""
@@ -189,6 +210,7 @@ class Oracle:
         lowest = min(flight.unresolved, default=offset)
         if lowest < offset:
             raise Violation(1, f"{partition} was committed to {offset}, past unresolved {lowest}")
+        self.unstored.stored(life, partition, offset)
         self._world.seen("commit")
         if not life.alive:
             self._world.seen("commit_of_a_dead_process_carried_out")
@@ -206,7 +228,9 @@ class Oracle:
     def drained(self, life: "Life") -> None:
         """A life has ended by itself: all is resolved but retries, and all of it is stored."""
         for held in life.reader._assignment:
-            if held.manager is None or not held.is_owned or held.steps is not None:
+            if held.manager is None or not held.is_owned or held.is_moving:
+                continue
+            if held.steps is not None:
                 continue
             now = self.stored.now.get(held.partition)
             if now is None or self._world.processes.get(now.process) is not life:
@@ -241,6 +265,21 @@ class Oracle:
                 raise Violation(10, f"{held.partition}: {count} records in the window")
             if len(flight.emitted) == settings.max_pending:
                 self._world.seen("full_window")
+            self._check_what_waits(life, held, flight)
+
+    def _check_what_waits(self, life: "Life", held: Any, flight: Flight) -> None:
+        """For the store, for its claim (10), or for what is read next: never for nothing (15)."""
+        if not flight.unresolved:
+            self.unstored.resolved(life, held.partition)
+        goes_on = held.steps or held.trouble or held.again_at is not None
+        goes_on = goes_on or held.halted or life.fetcher.reads(held.partition)
+        if life.alive and not goes_on:
+            raise Violation(15, f"{life.name} neither reads nor mends {held.partition}")
+        waiting = held.manager._ledger.waiting
+        if held.is_owned:
+            flight.waiting = waiting
+        elif waiting > flight.waiting + LARGEST_DELIVERY:
+            raise Violation(10, f"{held.partition}: {waiting} records wait for its claim")
 
     def flight(self, life: "Life", partition: Partition, manager: Any) -> Flight:
         """The account of a partition; a new one when its manager has started anew."""
@@ -264,6 +303,7 @@ class Oracle:
         for key in [key for key in self._flights if key[0] == life.name]:
             if not life.store.operation:
                 del self._flights[key]
+        self.unstored.forget(life)
 
     # The end
 

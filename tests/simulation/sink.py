@@ -12,7 +12,6 @@ class Write:
     rows: list[Any]
     durable: Callable[[Any], None]  # called once for each row that is durable, at that moment
     told: Callable[[frozenset[int]], None]
-    txid: int = 0
     tries: int = 0
     rejected: frozenset[int] = frozenset()
     landed: bool = False

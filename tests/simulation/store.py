@@ -34,6 +34,7 @@ class SimStore:
         refused: Callable[[Mapping[Partition, PartitionError]], None],
         clock: Callable[[], float],
         seen: Callable[[str], None],
+        ended: Callable[[], None],
     ) -> None:
         self._server = server
         self._network = network
@@ -42,6 +43,7 @@ class SimStore:
         self._refused = refused
         self._clock = clock
         self._seen = seen
+        self._ended = ended  # hears that a session has ended
         self._queue: deque[_Operation] = deque()
         self._running: _Operation | None = None
         self._message: Message | None = None
@@ -50,6 +52,7 @@ class SimStore:
         self.session = 0
         self.moves: dict[Partition, list[tuple[Position, str]]] = {}  # asked for, with reasons
         self.claimed: dict[Partition, int] = {}  # and in which session
+        self.owned: dict[Partition, int] = {}  # and in which session its claim ended well
 
     @property
     def available(self) -> bool:
@@ -60,6 +63,14 @@ class SimStore:
     def operation(self) -> str | None:
         """The operation that is under way."""
         return None if self._running is None else self._running.name
+
+    @property
+    def move_has_landed(self) -> bool:
+        """Whether a move is done of which nobody here has heard."""
+        message = self._message
+        if self.operation != "move" or message is None or not message.answered:
+            return False
+        return isinstance(message.reply, list)
 
     def open(self) -> None:
         """Begin a session."""
@@ -124,13 +135,15 @@ class SimStore:
         self._message, self._wakes_at = None, None
         if self._running is None:
             return
-        steps, future, name, _claims = self._running
+        steps, future, name, claims = self._running
         try:
             request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
         except StopIteration as stop:
             self._running = None
             if name == "commit":
                 self._refused(stop.value)
+            if claims is not None and (name == "begin" or stop.value.stored is not None):
+                self.owned[claims] = self.session
             future.set_result(stop.value)
         except PartitionError as error:
             self._running = None
@@ -185,6 +198,7 @@ class SimStore:
             self._seen("session_ended_inside_a_commit")
         elif self.operation in {"claim", "begin", "move"}:
             self._seen("session_ended_inside_a_claim")
+        self._ended()
         self.session = self._server.open_session()
         if self.operation == "claim":  # it begins anew in this session
             self._note_claim()

@@ -136,7 +136,7 @@ def commit_moves_back() -> Patches:
 def first_position_not_stored() -> Patches:
     """Reading begins although no first position is stored."""
 
-    def begin(_nodes: Any, _partition: Any, _position: Any) -> Any:
+    def begin(_nodes: Any, *_first: Any) -> Any:
         return
         yield
 

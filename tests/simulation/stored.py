@@ -99,8 +99,15 @@ class StoredOffsets:
         moved = self._is_move(sender, partition, new)
         if new.offset < old.offset and not moved:
             raise Violation(2, f"{partition} went from {old.offset} back to {new.offset}")
-        self._passed(partition, old, new, moved=moved)
-        if new.offset > old.offset and not moved:
+        self._passed(sender, partition, old, new, moved=moved)
+        self._tell(sender, partition, old, new, moved=moved)
+
+    def _tell(
+        self, sender: "Life", partition: Partition, old: Seen, new: Seen, *, moved: bool
+    ) -> None:
+        if moved:
+            self._world.oracle.unstored.moved(sender, partition)
+        elif new.offset > old.offset:
             self._world.oracle.committed(sender, partition, new.offset)
 
     def _claimed(self, sender: "Life", partition: Partition, old: Seen, new: Seen) -> None:
@@ -127,7 +134,9 @@ class StoredOffsets:
                 record.lost = True  # left out by the start policy
         self.begun.add(partition)
 
-    def _passed(self, partition: Partition, old: Seen, new: Seen, *, moved: bool) -> None:
+    def _passed(
+        self, sender: "Life", partition: Partition, old: Seen, new: Seen, *, moved: bool
+    ) -> None:
         """Every record that the offset passes must have come to its end (promise 3)."""
         low, log = old.offset, self._log(partition, old.topic_id or new.topic_id)
         high = new.offset
@@ -135,20 +144,25 @@ class StoredOffsets:
             if not moved:
                 raise Violation(12, f"{partition} passed into another incarnation by a commit")
             if log is not None:
-                self._settled(partition, log, old.leader_epoch, low, log.end)
+                self._settled(partition, log, {old.leader_epoch}, low, log.end)
             low, log = 0, self._log(partition, new.topic_id)
         elif log is not None and old.leader_epoch is not None and not moved:
             table = log.branches.get(new.leader_epoch or 0, [])
             cut = next((first for epoch, first in table if epoch > old.leader_epoch), high)
             low = min(low, cut)  # it may have been cut off there, and written anew
         if log is not None:
-            self._settled(partition, log, new.leader_epoch, low, high)
+            # The epoch is that of the last record; gaps after it were read under a later one.
+            known = sender.fetcher.read_under.get((log.topic_id, partition), new.leader_epoch)
+            epochs = {new.leader_epoch} if moved else {new.leader_epoch, known}
+            self._settled(partition, log, epochs, low, high)
 
     def _settled(
-        self, partition: Partition, log: SimLog, epoch: int | None, low: int, high: int
+        self, partition: Partition, log: SimLog, epochs: set[int | None], low: int, high: int
     ) -> None:
         """Looked at in the log as the writer knew it; and as it is now, if it was cut since."""
-        passed = [record for record in log.branch(epoch, low, high) if not record.settled]
+        branches = [log.branch(epoch, low, high) for epoch in epochs]
+        seen = [{record.offset for record in branch if not record.settled} for branch in branches]
+        passed = [record for record in branches[0] if record.offset in set.intersection(*seen)]
         if not passed:
             return
         now = {r.offset for r in log.branch(None, low, high) if not r.settled}

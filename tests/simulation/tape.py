@@ -26,10 +26,12 @@ USUAL = {
 # What goes wrong, and how often where it does at all.
 FAULTS = {
     "start": 0.3, "crash": 0.2, "pause": 0.25, "lose": 1.5, "give_up": 1.5, "double": 1.0,
-    "expire_session": 0.3, "cut_off": 0.3, "drain": 0.1, "damage": 0.12, "gap": 1.0,
+    "flap": 0.5, "interrupt": 3.0, "expire_session": 0.3,
+    "cut_off": 0.3, "drain": 0.1, "damage": 0.12, "gap": 1.0,
     "compact": 2.5, "retention": 0.15, "truncate": 0.8, "elect": 0.3, "recreate": 0.04,
     "add_partition": 0.1, "corrupt": 0.15, "away": 0.3, "busy": 0.5, "jump": 0.2,
 }  # fmt: skip
+SHRINK_SECONDS = 30.0
 LENGTH = 4_000  # steps of a seed's own tape; healing adds some
 _PHASE = 250  # steps after which other faults are likely
 _DICE = 1 << 30
@@ -119,9 +121,29 @@ def _forbidden() -> float:
     raise AssertionError("the hearts ask no clock")
 
 
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A tape that breaks the promise still. `is_shortest`: no event of it can be left out."""
+
+    tape: list[Event]
+    is_shortest: bool
+    seconds: float  # that there were
+
+    def __str__(self) -> str:
+        how = "as short as it gets"
+        if not self.is_shortest:
+            how = f"shrinking stopped after {self.seconds:g} s, so a shorter one may do"
+        return f"{how} ({len(self.tape)} events)"
+
+
 def shrink(
-    seed: int, tape: Sequence[Event], violation: Violation, *, at: int, seconds: float = 30.0
-) -> list[Event]:
+    seed: int,
+    tape: Sequence[Event],
+    violation: Violation,
+    *,
+    at: int,
+    seconds: float = SHRINK_SECONDS,
+) -> Shrunk:
     """Delete entries as long as the same promise is broken (delta debugging, Zeller 1999).
 
     What broke before the end of the tape (`at`) has to break without healing too.
@@ -140,7 +162,7 @@ def shrink(
                 shorter = True
             else:
                 place += size
-        if size == 1 and not shorter:
-            break
+        if size == 1 and not shorter and place >= len(current):
+            return Shrunk(current, is_shortest=True, seconds=seconds)
         size = max(size // 2, 1)
-    return current
+    return Shrunk(current, is_shortest=False, seconds=seconds)

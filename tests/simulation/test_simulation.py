@@ -1,7 +1,13 @@
 """A short run of the simulator; `make simulate` is the long one."""
 
-from tests.simulation.every_mutant import killer
-from tests.simulation.mutants import mutated
+import json
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.every_mutant import kill, killer
+from tests.simulation.life import Life
+from tests.simulation.mutants import MUTANTS, Patches, mutated, put
 from tests.simulation.tape import events, run, shrink
 
 
@@ -35,9 +41,39 @@ def test_a_mutant_is_killed_and_its_tape_shrunk():
     assert ended.violation is not None
     tape = list(events(ended.seed, 1500))
     with mutated("no_cas_on_commit"):
-        short = shrink(ended.seed, tape, ended.violation, at=ended.at, seconds=6)
+        short = shrink(ended.seed, tape, ended.violation, at=ended.at, seconds=6).tape
         again = run(ended.seed, short).violation
     assert len(short) < len(tape) / 4
     assert again is not None
     assert again.promise == ended.violation.promise
     assert run(ended.seed, short).violation is None  # it is the mutant's fault
+
+
+def test_a_mutant_that_only_crashes_is_not_killed(monkeypatch, capsys):
+    def crashes() -> Patches:
+        return [put(Life, "do_commit", lambda _life, _dice, _more: None)]
+
+    monkeypatch.setitem(MUTANTS, "crashes", crashes)
+    assert kill("crashes").has_crashed
+    assert main(["--mutant", "crashes"]) == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("crashed, and so not killed: crashes")
+    told = json.loads(last)
+    assert (told["mutants"], told["killed"], told["crashed"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [("20", "seed 0, as short as it gets"), ("0", "seed 0, shrinking stopped after 0 s")],
+)
+def test_a_broken_promise_is_told_with_its_seed_and_a_tape(capsys, tmp_path, seconds, told):
+    with mutated("commit_of_what_is_fetched"):
+        code = main(["--seeds", "1", "--no-mutants", "--shrink-seconds", seconds])
+        lines = capsys.readouterr().out.splitlines()
+        assert code == 1
+        assert lines[0].startswith("seed 0, step ")
+        place = next(place for place, line in enumerate(lines) if line.startswith(told))
+        tape = tmp_path / "tape.json"
+        tape.write_text(lines[place + 1])
+        assert main(["--seed", "0", "--tape", str(tape)]) == 1  # it breaks by itself
+    assert json.loads(lines[-1])["violations"] == 1

@@ -14,6 +14,7 @@ from tests.simulation.kafka import Cluster
 from tests.simulation.life import Life
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
+from tests.simulation.sessions import is_reclaiming, urgency
 from tests.simulation.settings import STEP_SECONDS, TOPICS, Settings
 from tests.simulation.sink import SimLetters, SimSink
 from tests.simulation.stored import partition_of
@@ -198,10 +199,42 @@ class World(ClusterEvents):
                 self.seen("session_expired_inside_a_commit")
             self.zookeeper.end_session(life.store.session)
 
+    def do_flap(self, which: int, dice: int) -> None:
+        """A session ends and its process hears so at once, in the middle of something if it can.
+
+        It may lose ZooKeeper again before it has its partitions back.
+        """
+        lives = [life for life in self.lives if not life.frozen]
+        most = max(map(urgency, lives), default=0)
+        lives = [life for life in lives if urgency(life) == most]
+        if not lives:
+            return
+        life = lives[which % len(lives)]
+        if dice % 8 > 2:
+            self.network.carry_out(life)
+        self.zookeeper.end_session(life.store.session)
+        self.network.down.discard(life)
+        life.run("heartbeat", 0)
+        if dice % 2:
+            life.run("poll", 0)
+            self._bury_the_dead()
+        if dice % 4 == 3 and life.alive:
+            self._cut_off(life)
+
+    def do_interrupt(self, which: int, dice: int) -> None:
+        """The same, but only inside a move, or where a halted partition owes a commit."""
+        if any(urgency(life) > 1 for life in self.lives if not life.frozen):
+            self.do_flap(which, dice)
+
     def do_cut_off(self, which: int, _dice: int) -> None:
         """A process reaches neither ZooKeeper nor the cluster's answers."""
         if self.lives:
-            self.network.down.add(self.lives[which % len(self.lives)])
+            self._cut_off(self.lives[which % len(self.lives)])
+
+    def _cut_off(self, life: Life) -> None:
+        if is_reclaiming(life):
+            self.seen("zookeeper_away_again_before_the_claims_ended")
+        self.network.down.add(life)
 
     def do_mend(self, _which: int, dice: int) -> None:
         """One of the things that are away comes back."""
@@ -226,6 +259,7 @@ class World(ClusterEvents):
         if not paths or self._hidden:
             return
         path = paths[which % len(paths)]
+        version = nodes[path].version
         self._hidden[path] = nodes[path].data
         if dice % 4:
             self.seen("node_deleted")
@@ -234,6 +268,9 @@ class World(ClusterEvents):
             self.zookeeper.delete(path)
             if dice % 4 > 1:
                 self.do_repair(0, 0)
+            if dice % 4 > 2:  # and it is written until its version is nearly what it was
+                while nodes[path].version < version - 1:
+                    self.zookeeper.put(path, nodes[path].data)
         else:
             self.seen("node_damaged")
             self.zookeeper.put(path, (b"{", b"", b'{"offset": "0"}', b"null")[dice // 4 % 4])

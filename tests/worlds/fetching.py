@@ -29,7 +29,7 @@ BRISK = {
 }
 
 
-class World:
+class LogWorld:
     """What both have: what was opened is closed."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class World:
         raise NotImplementedError
 
 
-class MemoryWorld(World):
+class MemoryLogWorld(LogWorld):
     def __init__(self) -> None:
         super().__init__()
         self.memory = MemoryLog()
@@ -108,7 +108,7 @@ class MemoryWorld(World):
             self.memory.truncate(partition, end)
 
 
-class KafkaWorld(World):
+class KafkaWorld(LogWorld):
     def __init__(self, kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
         super().__init__()
         self.kafka = kafka

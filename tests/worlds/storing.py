@@ -30,7 +30,7 @@ SECONDS = 30.0
 BOTH = ["memory", pytest.param("zookeeper", marks=pytest.mark.integration)]
 
 
-class World(Protocol):
+class NodesWorld(Protocol):
     """A server and a way behind the stores' backs."""
 
     def store(self, topology_id: str = "shop-1") -> Any: ...
@@ -45,7 +45,7 @@ class World(Protocol):
     def close(self) -> None: ...
 
 
-class MemoryWorld:
+class MemoryNodesWorld:
     root = "/headrace"
 
     def __init__(self) -> None:
@@ -147,19 +147,19 @@ class ZooKeeperWorld:
         self.client.close()
 
 
-def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[World]:
+def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
     """What a fixture yields: a world on the server that all tests share."""
-    made: World = MemoryWorld()
+    made: NodesWorld = MemoryNodesWorld()
     if kind == "zookeeper":
         made = ZooKeeperWorld(request.getfixturevalue("zookeeper"))
     yield made
     made.close()
 
 
-def opened_apart(kind: str, request: pytest.FixtureRequest) -> Iterator[World]:
+def opened_apart(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
     """What a fixture yields: a world whose server is the test's own, so that it may be stopped."""
     if kind == "memory":
-        yield MemoryWorld()
+        yield MemoryNodesWorld()
         return
     server = EmbeddedZooKeeper(request.getfixturevalue("tmp_path"))
     server.open()
@@ -191,7 +191,7 @@ def expire(client: KazooClient, server: EmbeddedZooKeeper) -> None:
     second.close()
 
 
-def node(world: World, partition: Partition) -> dict[str, Any]:
+def node(world: NodesWorld, partition: Partition) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(world.raw(partition))
     return found
 

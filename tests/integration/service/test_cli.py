@@ -157,7 +157,7 @@ def test_offsets_show_tells_committed_log_end_and_lag(folder, configure, topic, 
     _, out, _ = headrace(folder, "offsets", "show", *common, TOPIC=name)
     place = f"{name}[0]"
     assert json.loads(out)["partitions"][place] == {
-        "committed": None, "frontier": None, "log_start": 0, "log_end": 3, "lag": 3,
+        "committed": None, "epoch": None, "frontier": None, "log_start": 0, "log_end": 3, "lag": 3,
     }  # fmt: skip
     code, out, err = headrace(folder, "run", *common, "--until-caught-up", TOPIC=name)
     assert code == 0, err

@@ -18,9 +18,12 @@ SURFACE = {
     },
     "headrace.sinks": {
         "Batch", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "KafkaSink",
-        "MemoryDeadLetters", "MemorySink", "ParquetSink", "Sink", "SinkContext",
+        "MemoryDeadLetters", "MemorySink", "ParquetSink", "RangeNotice", "Sink",
+        "SinkContext",
     },
-    "headrace.testing": {"NotSettled", "RetryPolicy", "TopologyTest", "topology_test"},
+    "headrace.testing": {
+        "NotSettled", "RetryPolicy", "ScreenPolicy", "TopologyTest", "topology_test",
+    },
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Partitions that are found, opened, mended and halted. Fakes stand in for the servers."""
 
 import re
+from concurrent.futures import Future
 
 import pytest
 
@@ -10,12 +11,14 @@ from partition.errors import (
     CorruptRecord,
     Fenced,
     OffsetOutOfRange,
+    OwnershipLost,
     SourceLost,
     StoreCorrupt,
     StoreForeign,
     StoreMissing,
     TopicMissing,
 )
+from partition.manager import Window
 from partition.memory import MemoryStore
 from partition.opening import StartPolicy
 from partition.position import Position
@@ -497,6 +500,140 @@ def test_from_a_session_s_end_on_nothing_is_emitted_until_the_partition_is_ours_
     bench.nodes.away = False
     bench.poll()
     assert len(bench.reader.next(0.0)[0]) == 5
+
+
+def test_a_session_that_ends_while_a_partition_is_mended_leaves_nothing_stuck():
+    """Promise 15: what waits is emitted once the partition is ours again, then it is mended."""
+    bench = Bench(start=SKIP_LOSS, fetch_records=4)
+    bench.fill(ONE, 4)
+    bench.start()
+    bench.reader.fetch(0.0, 0.0)
+    bench.fill(ONE, 6)
+    bench.log.delete_before(ONE, 8)
+    bench.reader.fetch(0.0, 0.0)
+    bench.poll()
+    assert bench.losses == []  # four records wait, so the loss is not looked into yet
+    bench.store.end_session()
+    bench.work(1, 9)
+    assert reasons(bench) == [("expired", 4, 8)]
+    assert bench.stored() == 10
+
+
+def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_unclaimed():
+    """Promise 9."""
+    bench = Bench()
+    bench.fill(ONE, 3)
+    bench.reader.open()
+    log, answers = bench.reader._catalogue.log, []
+
+    def held_back(partition, timestamp_ms=None):
+        answers.append((Future(), log(partition, timestamp_ms)))
+        return answers[-1][0]
+
+    bench.reader._catalogue.log = held_back
+    bench.poll()
+    bench.store.end_session()
+    bench.nodes.away = True
+    for future, answer in answers:
+        future.set_result(answer.result())
+    bench.poll()
+    assert bench.emit() == []
+    bench.nodes.away = False
+    bench.poll()
+    assert len(bench.emit()) == 3
+
+
+def test_a_partition_that_is_not_ours_for_the_moment_is_paused():
+    """Promise 10: what is fetched and may not be emitted is bounded."""
+    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=4)
+    bench.start()
+    bench.fill(ONE, 400)
+    bench.nodes.away = True
+    bench.store.end_session()
+    for now in range(1, 50):
+        bench.poll(float(now), times=1)
+        bench.reader.fetch(float(now), 0.0)
+    one = next(bench.reader.statistics(50.0))
+    assert one.ledger.waiting <= 8
+    bench.nodes.away = False
+    bench.work(50, 150)
+    assert bench.stored() == 400
+
+
+def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
+    """Promise 2: no frontier of before is stored until the partition starts anew."""
+    bench = Bench(start=SKIP_LOSS)
+    bench.fill(ONE, 5)
+    bench.start()
+    bench.drain(1.0)
+    bench.fill(ONE, 25)
+    bench.log.delete_before(ONE, 30)
+    move, moved = bench.store.move, []
+
+    def lost(partition, position, reason):
+        move(partition, position, reason).result()
+        bench.store.end_session()
+        moved.append(Future())
+        moved[-1].set_exception(OwnershipLost(partition))
+        return moved[-1]
+
+    bench.store.move = lost
+    bench.emit(2.0)
+    bench.poll(2.0, times=1)
+    bench.store.move = move
+    for now in range(3, 12):
+        bench.poll(float(now), times=1)
+        bench.reader.commit(float(now), force=True)
+    assert moved
+    assert not bench.reader.halted()
+    assert bench.stored() == 30
+
+
+def test_a_halted_partition_s_last_frontier_is_stored_after_a_session_s_end_too():
+    """Promise 16: a drain does not wait in vain for a commit that is refused each time."""
+    bench = Bench()
+    bench.fill(ONE, 5)
+    bench.fill(TWO, 1)
+    bench.log.corrupt(ONE, 3)
+    bench.start()
+    for now in range(1, 9):
+        bench.ack(bench.emit(float(now)))
+        bench.poll(float(now))
+    assert list(bench.reader.halted()) == [ONE]
+    bench.store.end_session()
+    for now in range(20, 25):
+        bench.poll(float(now))
+        bench.reader.commit(float(now), force=True)
+    assert bench.stored() == 3
+    assert bench.reader.is_committed
+
+
+def test_a_session_that_ended_just_before_the_last_commit_is_waited_out():
+    """Promise 16."""
+    bench = Bench()
+    bench.fill(ONE, 5)
+    bench.start()
+    bench.ack(bench.emit())
+    bench.store.end_session()
+    bench.reader.commit(1.0, force=True)
+    bench.reader.commit(1.0, force=True)
+    assert not bench.reader.is_committed
+    bench.reader.poll(1.0, opens=False)
+    bench.reader.commit(1.0, force=True)
+    assert bench.reader.is_committed
+    assert bench.stored() == 5
+
+
+def test_trouble_that_passed_is_forgotten_once_the_place_was_read():
+    bench = Bench()
+    bench.fill(ONE, 3)
+    bench.start()
+    bench.drain(1.0)
+    for now in range(2, 12):
+        bench.reader._assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
+        bench.work(now, now + 1)
+        bench.emit(float(now))
+    assert not bench.reader.halted()
 
 
 def test_a_drain_opens_nothing_new():

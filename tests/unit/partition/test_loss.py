@@ -79,6 +79,12 @@ def test_after_a_cut_the_old_epoch_is_kept_so_that_a_lower_cut_is_noticed_too():
     assert loss_of(ORDERS, at, log).resume == Position(160, 5, "id")
 
 
+def test_a_cut_that_the_logs_start_has_passed_is_told_once():
+    log = Log(80, 160, "id", leader_epoch=5)
+    resume = loss_of(ORDERS, Position(100, 2, "id"), log, diverged_at=60).resume
+    assert resume == Position(80, 5, "id")
+
+
 def test_where_no_record_was_read_the_leaders_epoch_stands_for_it():
     """Faults K04: a log cut off below a first position, and written anew, is noticed."""
     log = Log(10, 100, "id", leader_epoch=5)

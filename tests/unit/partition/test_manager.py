@@ -53,7 +53,7 @@ def test_a_due_retry_comes_before_new_records_and_from_memory():
 
 
 def test_a_stuck_record_stops_its_partition_at_the_windows_end():
-    """Promise 10: memory is bounded; the window counts from the frontier."""
+    """Promise 10: memory is bounded; the window counts from what is stored."""
     partition = manager(max_pending=100)
     partition.offer(chunk(*range(250)), 0.0)
     given = partition.next(0, 1000)
@@ -62,7 +62,55 @@ def test_a_stuck_record_stops_its_partition_at_the_windows_end():
     assert partition.is_full
     assert partition.next(0, 1000) is None
     partition.ack(given.offsets[:1])
+    stored(partition)
     assert len(partition.next(0, 1000)) == 100
+
+
+def stored(partition):
+    partition.mark_committed(partition.submit().offset)
+
+
+def test_records_that_are_resolved_and_not_stored_use_the_window_up():
+    """Promise 15: with the store away a partition runs on to the window's end, and waits."""
+    partition = manager(max_pending=10)
+    emitted = []
+    for start in range(0, 40, 4):
+        partition.offer(chunk(*range(start, start + 4)), 0.0)
+    while (given := partition.next(0, 3)) is not None:
+        emitted += given.offsets.tolist()
+        partition.ack(given.offsets)
+    assert emitted == list(range(10))
+    assert (partition.frontier, partition.committed, partition.uncommitted) == (10, 0, 10)
+    assert partition.is_full
+    position = partition.submit()
+    assert partition.next(0, 3) is None
+    partition.mark_committed(position.offset)
+    assert len(partition.next(0, 100)) == 2
+    assert partition.uncommitted == 2
+
+
+def test_gaps_in_the_offsets_use_nothing_of_the_window_up():
+    partition = manager(max_pending=10)
+    partition.offer(chunk(0, 1_000_000, 2_000_000), 0.0)
+    given = partition.next(0, 10)
+    partition.ack(given.offsets)
+    assert (partition.uncommitted, partition.is_full) == (3, False)
+    partition.reached(5_000_000)
+    stored(partition)
+    assert partition.uncommitted == 0
+
+
+def test_half_a_window_that_is_not_stored_should_be():
+    partition = manager(max_pending=10)
+    partition.offer(chunk(*range(10)), 0.0)
+    partition.ack(partition.next(0, 4).offsets)
+    assert not partition.should_commit
+    held = partition.next(0, 2).offsets
+    assert partition.should_commit
+    stored(partition)
+    assert not partition.should_commit  # nothing that could be stored has moved
+    partition.ack(held)
+    assert partition.uncommitted == 2
 
 
 def test_a_retry_is_exempt_from_the_window():

@@ -8,6 +8,7 @@ import pytest
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
+from partition.chunk import Partition
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
 from service.snapshot import SinkStatistics, Snapshot
 
@@ -15,7 +16,7 @@ NAME = re.compile(r"headrace_(partition|topology|acker|sinks|service)(_[a-z]+)+"
 SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+)$')
 FIGURE_WORDS = (
     "records", "bytes", "rows", "seconds", "offset", "trees", "tuples", "batches", "writes",
-    "messages", "resolutions", "state",
+    "messages", "resolutions", "state", "commits",
 )  # fmt: skip
 
 
@@ -51,6 +52,7 @@ def snapshot() -> Snapshot:
             sunk=test._pipeline.tally.sunk,
             filtered=test._pipeline.tally.filtered,
             dead_lettered=test._pipeline.tally.dead_lettered,
+            mirror_failures=3,
             failures=dict(test._pipeline.tally.failures) | {'odd "step"\n': 1},
         )  # fmt: skip
 
@@ -111,10 +113,19 @@ def test_the_figures_are_the_pipeline_s_own(exposition):
         ]
         == 7
     )
+    assert found["headrace_partition_unmirrored_commits_total", ""] == 3
     assert found["headrace_service_sunk_records_total", ""] == 2
     assert found["headrace_service_dead_lettered_records_total", ""] == 1
     assert found["headrace_topology_failed_tuples_total", 'step="parse"'] == 1
     assert found["headrace_sinks_written_rows_total", 'sink="discard"'] == 2
+
+
+def test_a_partition_that_could_not_be_opened_is_told_as_halted(snapshot):
+    halted = replace(snapshot, halted={Partition("metrics", 1): "its offset cannot be read"})
+    exposition = Metrics(lambda: halted).exposition().decode().splitlines()
+    found = samples(exposition)
+    assert found["headrace_partition_halted_state", 'partition="0",topic="metrics"'] == 0
+    assert found["headrace_partition_halted_state", 'partition="1",topic="metrics"'] == 1
 
 
 def test_a_state_is_0_or_1(exposition):

@@ -216,6 +216,8 @@ def test_a_full_partition_is_paused_and_the_others_go_on():
         others = bench.emit()
         assert len(others) == 10
         bench.ack(others)
+        bench.reader.commit(0.0)
+        bench.reader.commit(0.0)
     assert f"paused {TWO}" not in bench.events[bench.events.index(f"paused {ONE}") :]
 
 
@@ -229,8 +231,31 @@ def test_a_paused_partition_is_resumed_once_its_window_opens():
         assert len(owners) <= 10
         seen += owners
         bench.ack(owners)
+        bench.reader.commit(0.0)  # half of the window at once, not after the interval
+        bench.reader.commit(0.0)
     assert seen == list(range(40))
     assert bench.events.count(f"paused {ONE}") == bench.events.count(f"resumed {ONE}") > 0
+
+
+def test_with_the_store_away_a_partition_runs_on_to_its_window_and_then_waits():
+    """Promise 15: what a crash would repeat is bounded too; it goes on by itself."""
+    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=4)
+    bench.start()
+    bench.fill(ONE, 25)
+    bench.nodes.away = True
+    emitted = 0
+    for now in range(1, 20):
+        owners = bench.emit(float(now))
+        emitted += len(owners)
+        bench.ack(owners)
+        bench.reader.commit(float(now))
+    assert emitted == 10
+    assert f"paused {ONE}" in bench.events
+    bench.nodes.away = False
+    for now in range(20, 30):
+        emitted += bench.drain(float(now))
+    assert emitted == 25
+    assert bench.stored() == 25
 
 
 def test_retries_pass_a_full_window():

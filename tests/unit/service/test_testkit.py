@@ -315,3 +315,23 @@ def test_a_topic_that_matches_a_pattern_is_made_when_it_is_sent_to():
 @bolt
 def topic_of(record):
     return {"topic": record.topic}
+
+
+def test_a_call_that_is_cancelled_from_within_fails_like_any_other():
+    calls = []
+
+    @bolt
+    async def cancelled_once(record: Record) -> dict[str, int]:
+        calls.append(record.offset)
+        if calls.count(record.offset) == 1:
+            raise asyncio.CancelledError
+        return {"n": record.offset}
+
+    topology = Topology("cancelled")
+    topology.source("numbers").then(cancelled_once, workers=2).into(MemorySink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    with topology_test(topology) as kit:
+        kit.send(b"1", b"2", b"3")
+        kit.advance(60)
+        assert sorted(row["n"] for row in kit.rows) == [0, 1, 2]
+        assert kit.rejected == []

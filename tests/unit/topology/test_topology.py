@@ -106,6 +106,11 @@ def test_workers_for_a_bolt_that_is_not_async_are_refused_by_name():
         Topology("numbers").source("numbers").then(parse, workers=4)
 
 
+def test_a_time_out_for_a_bolt_that_is_not_async_is_refused_by_name():
+    with pytest.raises(InvalidTopology, match=r"bolt 'parse' has timeout_seconds=0\.5"):
+        Topology("numbers").source("numbers").then(parse, timeout_seconds=0.5)
+
+
 @pytest.mark.parametrize("name", ["", "a/b"])
 def test_a_name_that_cannot_name_offsets_is_refused(name):
     with pytest.raises(InvalidTopology):

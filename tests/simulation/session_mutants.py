@@ -1,0 +1,52 @@
+"""Faults in what a process does when its session ends, or ZooKeeper is away (9, 10, 15)."""
+
+from typing import Any
+
+from partition.assignment import Assignment
+from partition.chunk import Partition
+from partition.errors import OwnershipLost
+from partition.manager import PartitionManager
+from service.reader import Reader
+from tests.simulation.mutants import Patches, around, mutant, put
+
+
+@mutant
+def emits_without_a_claim() -> Patches:
+    """A partition that was opened runs, though the session of its claim is over."""
+
+    def run(original: Any, assignment: Assignment, held: Any, opened: Any) -> None:
+        held.session = assignment._ways.store.session
+        original(assignment, held, opened)
+
+    return [around(Assignment, "_run", run)]
+
+
+@mutant
+def uncommitted_not_counted() -> Patches:
+    """The window reaches from the frontier, however little of it is stored."""
+    return [put(PartitionManager, "uncommitted", property(lambda m: m._ledger.window))]
+
+
+@mutant
+def refuse_forgets_what_is_under_way() -> Patches:
+    """Who loses a partition while it is mended takes it back, and mends it no more."""
+
+    def refuse(original: Any, assignment: Assignment, partition: Partition, error: Any) -> None:
+        held = assignment[partition]
+        was_under_way = held.steps is not None
+        original(assignment, partition, error)
+        if was_under_way and isinstance(error, OwnershipLost):
+            held.again_at = held.trouble = None
+
+    return [around(Assignment, "refuse", refuse)]
+
+
+@mutant
+def not_owned_and_not_paused() -> Patches:
+    """What waits for its claim is fetched on and on."""
+
+    def pause(original: Any, reader: Reader, held: Any) -> None:
+        if held.is_owned:
+            original(reader, held)
+
+    return [around(Reader, "_pause_if_full", pause)]

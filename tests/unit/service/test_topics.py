@@ -1,0 +1,84 @@
+"""What commands ask of Kafka and ZooKeeper from outside: in bounded time, and in clear words."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from headrace import Record, Topology, bolt
+from headrace.sinks import DiscardSink, MemoryDeadLetters
+from partition.catalogue import Log, Topic
+from partition.chunk import Partition
+from partition.errors import KafkaUnavailable, StoreUnavailable, TopicMissing
+from partition.position import Position
+from partition.store import StoredOffset
+from service.cli import import_storm, offsets, topics
+from service.cli.offsets import read_offsets
+from service.config import load
+
+
+@bolt
+def keep(record: Record) -> int:
+    return record.offset
+
+
+def topology() -> Topology:
+    made = Topology("t")
+    made.source("t").then(keep).into(DiscardSink())
+    made.dead_letters.into(MemoryDeadLetters())
+    return made
+
+
+def test_no_answer_of_kafka_is_said_in_words(monkeypatch):
+    monkeypatch.setattr(topics, "ASK_SECONDS", 0.01)
+    with pytest.raises(KafkaUnavailable, match=r"no answer in 0\.01 seconds"):
+        topics.answer(Future())
+
+
+def test_no_answer_of_the_store_is_said_in_words(monkeypatch):
+    monkeypatch.setattr(import_storm, "ASK_SECONDS", 0.01)
+    with pytest.raises(StoreUnavailable, match=r"no answer in 0\.01 seconds; it may be"):
+        import_storm._done(Future())
+
+
+def test_kafka_s_own_error_is_not_changed():
+    future: Future[None] = Future()
+    future.set_exception(TopicMissing("t"))
+    with pytest.raises(TopicMissing):
+        topics.answer(future)
+
+
+def test_every_log_is_asked_for_before_the_first_is_waited_for(monkeypatch):
+    asked: dict[Partition, Future[Log]] = {}
+
+    def topic(_name: str) -> Future[Topic]:
+        future: Future[Topic] = Future()
+        future.set_result(Topic("t", "id", (0, 1, 2)))
+        return future
+
+    def log(partition: Partition) -> Future[Log]:
+        asked[partition] = Future()
+        if len(asked) == 3:
+            for each, future in asked.items():
+                future.set_result(Log(each.number, 100))
+        return asked[partition]
+
+    def nothing() -> None:
+        pass
+
+    def stored(partition: Partition) -> StoredOffset | None:
+        return StoredOffset(Position(40), "t", epoch=2) if partition.number else None
+
+    catalogue = SimpleNamespace(topic=topic, log=log, open=nothing, close=nothing)
+    store = SimpleNamespace(load=stored, open=nothing, close=nothing)
+    monkeypatch.setattr(topics, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(
+        offsets, "wire", lambda *_: SimpleNamespace(catalogue=catalogue, store=store)
+    )
+    config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
+    rows = read_offsets(topology(), config)
+    assert [(row.committed, row.epoch, row.log_start, row.lag) for row in rows] == [
+        (None, None, 0, 100),
+        (40, 2, 1, 60),
+        (40, 2, 2, 60),
+    ]
