@@ -100,11 +100,12 @@ def run_headrace(
     logs.configure("error", "json")
     service = Service(wire(topology, config), drain_seconds=config.pipeline.drain_seconds)
     memory = Memory(records)
-    cpu = 0.0
+    cpu, read_then = 0.0, 0
 
     def on_snapshot(snapshot: Snapshot) -> None:
-        nonlocal cpu
-        cpu = cpu or time.process_time()
+        nonlocal cpu, read_then
+        if snapshot.settled and not cpu:  # the raw loop opens nothing while it is measured
+            cpu, read_then = time.process_time(), snapshot.read
         memory.at(snapshot.read)
 
     service.on_snapshot = on_snapshot
@@ -112,7 +113,8 @@ def run_headrace(
     if account.gaps():
         raise SystemExit("; ".join(account.gaps()))
     figures = _figures(account.read, time.monotonic() - account.seconds, cpu, memory)
-    return figures | {"records": float(account.read)}
+    per_record = account.read / (account.read - read_then)
+    return figures | {"cpu_us": figures["cpu_us"] * per_record}
 
 
 def _figures(read: int, started: float, cpu: float, memory: Memory) -> dict[str, float]:
