@@ -17,6 +17,7 @@ from partition.retries import RetryPolicy
 from service.reader import Reader, ReaderPolicy
 
 RETRY_SECONDS = 1.0
+SKIP_LOSS = StartPolicy(on_data_loss="skip")
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 
 
@@ -176,6 +177,10 @@ class Bench:
         for now in range(start, end):
             self.drain(float(now))
             self.poll(float(now))
+
+    def reasons(self) -> list[tuple[str, int, int]]:
+        """What was lost or skipped: why, from which offset, to which."""
+        return [(loss.reason, loss.position.offset, loss.resume.offset) for loss in self.losses]
 
     def stored(self, partition: Partition = ONE) -> int | None:
         """The stored offset."""

@@ -1,0 +1,233 @@
+"""Partitions whose log is not what it was, or cannot be read. Fakes stand in for the servers."""
+
+import pytest
+
+from partition.errors import (
+    CorruptRecord,
+    OffsetOutOfRange,
+    SourceLost,
+)
+from partition.opening import StartPolicy
+from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
+
+# Where the log is not what it was
+
+
+def lose(bench, how):
+    """Commit 5 of 8 records, stop, and lose what was to be read next."""
+    bench.fill(ONE, 8)
+    bench.start()
+    bench.ack(bench.emit()[:5])
+    bench.reader.commit(1.0)
+    bench.reader.commit(2.0)
+    bench.reader.close()
+    if how == "expired":
+        bench.log.delete_before(ONE, 7)
+    elif how == "truncated":
+        bench.log.truncate(ONE, 3)
+    elif how == "rewritten":
+        bench.log.truncate(ONE, 3)
+        bench.fill(ONE, 4)
+    else:
+        bench.log.recreate_topic("t", 2)
+        bench.fill(ONE, 9)
+
+
+LOSSES = {
+    "expired": (("expired", 5, 7), 1),
+    "truncated": (("truncated", 5, 3), 0),
+    "rewritten": (("truncated", 5, 3), 4),
+    "recreated": (("recreated", 5, 0), 9),
+}
+
+
+@pytest.mark.parametrize("how", ["expired", "truncated", "rewritten"])
+def test_lost_records_halt_the_partition_and_move_no_offset(how):
+    """Promise 12; Storm 15, Storm 18: told apart, never skipped unless policy says so."""
+    bench = Bench()
+    lose(bench, how)
+    bench.reader = bench.another()
+    bench.start()
+    bench.emit(3.0)
+    bench.poll(3.0)
+    (reason, _offset, _resume), _count = LOSSES[how]
+    told = bench.reader.halted()[ONE]
+    assert reason in told
+    assert "on_data_loss" in told
+    assert bench.stored() == 5
+    assert bench.losses == []
+    bench.fill(TWO, 2)
+    assert bench.drain(4.0) == 2
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_lost_records_are_skipped_by_policy_told_and_counted(how):
+    """Promise 12: resolved once, counted and logged with the number of records lost."""
+    bench = Bench(start=SKIP_LOSS)
+    lose(bench, how)
+    bench.reader = bench.another()
+    bench.start()
+    bench.work(3, 6)
+    loss, count = LOSSES[how]
+    assert [each for each in bench.reasons() if each[1]] == [loss]
+    assert not bench.reader.halted()
+    assert bench.stored() == loss[2] + count
+    one = next(bench.reader.statistics(5.0))
+    assert one.lost.keys() == {loss[0]}
+
+
+def test_a_log_cut_off_below_a_first_position_is_noticed():
+    """Faults K04: before any record was read, the leader's epoch stands in the resume key."""
+    bench = Bench(start=StartPolicy("latest", on_data_loss="skip"))
+    bench.fill(ONE, 6)
+    bench.start()
+    bench.reader.close()
+    bench.log.truncate(ONE, 2)
+    bench.fill(ONE, 9)
+    bench.reader = bench.another()
+    bench.start()
+    bench.work(1, 4)
+    assert bench.reasons() == [("truncated", 6, 2)]
+    assert bench.stored() == 11
+
+
+def test_a_run_to_the_end_does_not_end_before_a_place_past_the_end_is_cleared_up():
+    """Promise 12: a log that ends before our offset was cut off, or its leader lags behind."""
+    bench = Bench()
+    lose(bench, "truncated")
+    bench.reader = bench.another()
+    bench.start()
+    assert not bench.reader.has_reached_goals
+    bench.work(1, 3)
+    assert bench.reader.halted()
+    assert bench.reader.has_reached_goals
+
+
+def test_a_jump_is_stored_only_once_its_notice_is_durable():
+    """Promise 3: what is skipped is in the dead letters before the offset passes it."""
+    bench = Bench(start=SKIP_LOSS)
+    lose(bench, "expired")
+    bench.hold_notices = True
+    bench.reader = bench.another()
+    bench.start()
+    assert bench.stored() == 5
+    assert bench.emit() == []
+    bench.notices[0].set_result(None)
+    bench.poll()
+    assert bench.stored() == 7
+    assert len(bench.emit()) == 1
+
+
+def test_records_in_flight_resolve_before_a_lost_range_is_passed():
+    """Promise 12: retention that overtakes a running reader."""
+    bench = Bench(start=SKIP_LOSS, fetch_records=4)
+    bench.fill(ONE, 4)
+    bench.start()
+    owners = bench.emit()
+    bench.fill(ONE, 6)
+    bench.log.delete_before(ONE, 8)
+    assert bench.emit(1.0) == []
+    bench.poll(1.0)
+    assert bench.losses == []
+    bench.ack(owners[:3])
+    assert bench.reader.fail(owners[3], 1.0)
+    bench.poll(2.0)
+    assert bench.losses == []
+    retried = bench.reader.next(5.0)
+    bench.ack(retried[1])
+    bench.poll(5.0)
+    assert bench.reasons() == [("expired", 4, 8)]
+    assert bench.drain(6.0) == 2
+    assert bench.stored() == 10
+
+
+def test_a_frontier_that_was_reached_before_a_jump_back_is_not_stored_after_it():
+    """Promise 2: a log that was cut off is read again from the cut, not from the old frontier."""
+    bench = Bench(start=SKIP_LOSS)
+    bench.fill(ONE, 8)
+    bench.start()
+    bench.store.holding = True
+    bench.ack(bench.emit())
+    bench.reader.commit(1.0)
+    bench.log.truncate(ONE, 3)
+    bench.fill(ONE, 1)
+    bench.emit(2.0)
+    bench.poll(2.0)
+    assert bench.stored() == 3
+    bench.store.open_commits[0].set_result({})
+    bench.store.holding = False
+    bench.reader.commit(3.0, force=True)
+    assert bench.stored() == 3
+    assert bench.drain(4.0) == 1
+    assert bench.stored() == 4
+
+
+def test_a_topic_created_again_while_it_is_read_is_noticed_by_its_id():
+    """Storm 18: also when it holds more records than our offset."""
+    bench = Bench(start=SKIP_LOSS, assignment={"discover_interval_seconds": 10})
+    bench.fill(ONE, 3)
+    bench.start()
+    bench.drain(1.0)
+    bench.log.recreate_topic("t", 2)
+    bench.fill(ONE, 7)
+    bench.work(5, 8)
+    bench.poll(11.0)
+    assert ("recreated", 7, 0) in bench.reasons()
+    assert bench.drain(13.0) == 7
+    assert bench.stored() == 7
+
+
+def test_lost_records_raise_when_every_partition_has_them():
+    bench = Bench()
+    bench.fill(ONE, 3)
+    bench.fill(TWO, 3)
+    bench.start()
+    bench.drain(1.0)
+    bench.reader.close()
+    bench.log.recreate_topic("t", 2)
+    bench.reader = bench.another()
+    with pytest.raises(SourceLost):
+        bench.start()
+
+
+# Corrupt records
+
+
+def test_a_corrupt_record_quarantines_its_partition_only():
+    """Faults K10: what was read before it is committed, and the others go on."""
+    bench = Bench()
+    bench.fill(ONE, 5)
+    bench.fill(TWO, 2)
+    bench.log.corrupt(ONE, 3)
+    bench.start()
+    bench.work(1, 9)
+    assert bench.stored(ONE) == 3
+    assert bench.stored(TWO) == 2
+    assert list(bench.reader.halted()) == [ONE]
+    assert bench.reader.has_reached_goals
+    bench.log.corrupt(TWO, 2)
+    bench.fill(TWO, 2)
+    with pytest.raises(CorruptRecord):
+        bench.work(10, 19)
+
+
+def test_a_corrupt_record_is_skipped_by_policy_and_told():
+    bench = Bench(start=StartPolicy(on_corrupt_record="skip"))
+    bench.fill(ONE, 5)
+    bench.log.corrupt(ONE, 3)
+    bench.start()
+    bench.work(1, 9)
+    assert bench.reasons() == [("corrupt", 3, 4)]
+    assert bench.stored() == 5
+
+
+def test_trouble_that_passes_halts_nothing():
+    bench = Bench()
+    bench.fill(ONE, 3)
+    bench.start()
+    bench.drain(1.0)
+    bench.reader._assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
+    bench.poll(2.0)
+    assert not bench.reader.halted()
+    bench.fill(ONE, 2)
+    assert bench.drain(3.0) == 2

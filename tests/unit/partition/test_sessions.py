@@ -1,0 +1,223 @@
+"""Partitions at the end of a session of the offset store. Fakes stand in for the servers."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from partition.errors import (
+    CorruptRecord,
+    Fenced,
+    OffsetOutOfRange,
+    OwnershipLost,
+)
+from partition.manager import Window
+from partition.memory import MemoryStore
+from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
+
+
+def test_a_session_that_ends_takes_no_partition_if_nobody_came_in_between():
+    """Faults Z05: every ownership is dropped at once, and taken up again."""
+    bench = Bench()
+    bench.fill(ONE, 5)
+    bench.start()
+    owners = bench.emit()
+    bench.nodes.end_session()
+    bench.ack(owners)
+    bench.reader.commit(1.0)
+    bench.fill(ONE, 2)
+    bench.reader.commit(2.0)
+    assert bench.stored() == 0
+    assert [o for o in bench.emit(2.0) if o < 1 << 48] == []
+    bench.poll(2.0)
+    assert len(bench.emit(3.0)) == 2
+    bench.reader.commit(4.0)
+    bench.reader.commit(5.0)
+    assert bench.stored() == 5
+
+
+def test_from_a_session_s_end_on_nothing_is_emitted_until_the_partition_is_ours_again():
+    """Faults Z05: the ownership is dropped at once, not with the next commit."""
+    bench = Bench()
+    bench.fill(ONE, 5)
+    bench.start()
+    bench.reader.fetch(0.0, 0.0)
+    bench.nodes.away = True
+    bench.store.end_session()
+    bench.poll()
+    assert bench.reader.next(0.0) is None
+    bench.nodes.away = False
+    bench.poll()
+    assert len(bench.reader.next(0.0)[0]) == 5
+
+
+def test_a_session_that_ends_while_a_partition_is_mended_leaves_nothing_stuck():
+    """Promise 15: what waits is emitted once the partition is ours again, then it is mended."""
+    bench = Bench(start=SKIP_LOSS, fetch_records=4)
+    bench.fill(ONE, 4)
+    bench.start()
+    bench.reader.fetch(0.0, 0.0)
+    bench.fill(ONE, 6)
+    bench.log.delete_before(ONE, 8)
+    bench.reader.fetch(0.0, 0.0)
+    bench.poll()
+    assert bench.losses == []  # four records wait, so the loss is not looked into yet
+    bench.store.end_session()
+    bench.work(1, 9)
+    assert bench.reasons() == [("expired", 4, 8)]
+    assert bench.stored() == 10
+
+
+def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_unclaimed():
+    """Promise 9."""
+    bench = Bench()
+    bench.fill(ONE, 3)
+    bench.reader.open()
+    log, answers = bench.reader._catalogue.log, []
+
+    def held_back(partition, timestamp_ms=None):
+        answers.append((Future(), log(partition, timestamp_ms)))
+        return answers[-1][0]
+
+    bench.reader._catalogue.log = held_back
+    bench.poll()
+    bench.store.end_session()
+    bench.nodes.away = True
+    for future, answer in answers:
+        future.set_result(answer.result())
+    bench.poll()
+    assert bench.emit() == []
+    bench.nodes.away = False
+    bench.poll()
+    assert len(bench.emit()) == 3
+
+
+def test_a_partition_that_is_not_ours_for_the_moment_is_paused():
+    """Promise 10: what is fetched and may not be emitted is bounded."""
+    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=4)
+    bench.start()
+    bench.fill(ONE, 400)
+    bench.nodes.away = True
+    bench.store.end_session()
+    for now in range(1, 50):
+        bench.poll(float(now), times=1)
+        bench.reader.fetch(float(now), 0.0)
+    one = next(bench.reader.statistics(50.0))
+    assert one.ledger.waiting <= 8
+    bench.nodes.away = False
+    bench.work(50, 150)
+    assert bench.stored() == 400
+
+
+def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
+    """Promise 2: no frontier of before is stored until the partition starts anew."""
+    bench = Bench(start=SKIP_LOSS)
+    bench.fill(ONE, 5)
+    bench.start()
+    bench.drain(1.0)
+    bench.fill(ONE, 25)
+    bench.log.delete_before(ONE, 30)
+    move, moved = bench.store.move, []
+
+    def lost(partition, position, reason):
+        move(partition, position, reason).result()
+        bench.store.end_session()
+        moved.append(Future())
+        moved[-1].set_exception(OwnershipLost(partition))
+        return moved[-1]
+
+    bench.store.move = lost
+    bench.emit(2.0)
+    bench.poll(2.0, times=1)
+    bench.store.move = move
+    for now in range(3, 12):
+        bench.poll(float(now), times=1)
+        bench.reader.commit(float(now), force=True)
+    assert moved
+    assert not bench.reader.halted()
+    assert bench.stored() == 30
+
+
+def test_a_halted_partition_s_last_frontier_is_stored_after_a_session_s_end_too():
+    """Promise 16: a drain does not wait in vain for a commit that is refused each time."""
+    bench = Bench()
+    bench.fill(ONE, 5)
+    bench.fill(TWO, 1)
+    bench.log.corrupt(ONE, 3)
+    bench.start()
+    for now in range(1, 9):
+        bench.ack(bench.emit(float(now)))
+        bench.poll(float(now))
+    assert list(bench.reader.halted()) == [ONE]
+    bench.store.end_session()
+    for now in range(20, 25):
+        bench.poll(float(now))
+        bench.reader.commit(float(now), force=True)
+    assert bench.stored() == 3
+    assert bench.reader.is_committed
+
+
+def test_a_session_that_ended_just_before_the_last_commit_is_waited_out():
+    """Promise 16."""
+    bench = Bench()
+    bench.fill(ONE, 5)
+    bench.start()
+    bench.ack(bench.emit())
+    bench.store.end_session()
+    bench.reader.commit(1.0, force=True)
+    bench.reader.commit(1.0, force=True)
+    assert not bench.reader.is_committed
+    bench.reader.poll(1.0, opens=False)
+    bench.reader.commit(1.0, force=True)
+    assert bench.reader.is_committed
+    assert bench.stored() == 5
+
+
+def test_trouble_that_passed_is_forgotten_once_the_place_was_read():
+    bench = Bench()
+    bench.fill(ONE, 3)
+    bench.start()
+    bench.drain(1.0)
+    for now in range(2, 12):
+        bench.reader._assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
+        bench.work(now, now + 1)
+        bench.emit(float(now))
+    assert not bench.reader.halted()
+
+
+def test_a_drain_opens_nothing_new():
+    """Promise 16."""
+    bench = Bench()
+    bench.fill(ONE, 1)
+    bench.reader.open()
+    for _ in range(5):
+        bench.reader.poll(0.0, opens=False)
+    assert bench.events == []
+
+
+def test_of_many_errors_one_that_says_what_is_wrong_is_raised():
+    bench = Bench()
+    bench.fill(TWO, 3)
+    bench.start()
+    bench.reader._assignment.refuse(ONE, Fenced(ONE, "another"))
+    bench.log.corrupt(TWO, 3)
+    bench.fill(TWO, 1)
+    with pytest.raises(CorruptRecord):
+        bench.work(1, 9)
+
+
+def test_a_partition_that_was_taken_while_the_session_was_over_is_halted():
+    """Promise 9."""
+    bench = Bench()
+    bench.fill(ONE, 5)
+    bench.start()
+    owners = bench.emit()
+    bench.nodes.end_session()
+    other = MemoryStore(bench.nodes)
+    other.open()
+    other.claim(ONE).result()
+    bench.ack(owners)
+    bench.reader.commit(1.0)
+    bench.reader.commit(2.0)
+    bench.poll(2.0)
+    assert list(bench.reader.halted()) == [ONE]
+    assert bench.stored() == 0
