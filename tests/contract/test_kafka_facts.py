@@ -130,7 +130,10 @@ def test_a_flipped_bit_is_delivered_unless_checksums_are_checked(
 def test_a_partition_whose_on_assign_raised_is_read_all_the_same(
     real: KafkaWorld, connect: Connect
 ) -> None:
-    """Faults section 5: `poll` raises the exception, once; then it reads from the default."""
+    """Faults section 5: `poll` raises the exception, once; then it reads from the default.
+
+    The call that raises may have taken a record with it, which is never delivered then.
+    """
     topic = filled(real, 5)
     client = connect(real, {"auto.offset.reset": "earliest"})
     calls: list[list[TopicPartition]] = []
@@ -144,7 +147,10 @@ def test_a_partition_whose_on_assign_raised_is_read_all_the_same(
         events(client, 1)
     [assigned] = client.assignment()
     assert (assigned.topic, assigned.partition, assigned.offset) == (topic, 0, OFFSET_STORED)
-    assert read(client, 5) == [0, 1, 2, 3, 4]
+    found = read(client, 1)
+    while found[-1] < 4:
+        found += read(client, 1)
+    assert found in ([0, 1, 2, 3, 4], [1, 2, 3, 4])
     assert len(calls) == 1
 
 
