@@ -131,11 +131,6 @@ class PartitionManager:
         return self._ledger.emitted_to
 
     @property
-    def fetched_to(self) -> int:
-        """The next offset to fetch."""
-        return self._ledger.fetched_to
-
-    @property
     def committed(self) -> int:
         """The frontier that was stored last."""
         return self._committed

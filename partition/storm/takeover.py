@@ -14,14 +14,13 @@ read, nor is `coordinator/meta`, which need not be JSON.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias
 
 from partition.chunk import Partition
 from partition.errors import StormUnreadable
 from partition.storm.nodes import StormNode, client_batch, core, kafka_batch, transaction
 
 Layout: TypeAlias = Literal["core", "trident", "trident-client"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 _PREFIX = "partition_"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")

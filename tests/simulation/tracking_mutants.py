@@ -150,7 +150,7 @@ def commit_of_what_is_fetched() -> Patches:
     position = PartitionManager.position.fget  # type: ignore[attr-defined]
 
     def fetched(manager: PartitionManager) -> Any:
-        return replace(position(manager), offset=manager.fetched_to)
+        return replace(position(manager), offset=manager._ledger.fetched_to)
 
     return [put(PartitionManager, "position", property(fetched))]
 

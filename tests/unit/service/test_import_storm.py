@@ -4,6 +4,7 @@ import io
 import json
 import re
 from concurrent.futures import Future
+from typing import get_args
 
 import pytest
 import typer
@@ -20,7 +21,7 @@ from partition.errors import (
 )
 from partition.position import Position
 from partition.store import Claim, StoredOffset
-from partition.storm.takeover import LAYOUTS
+from partition.storm.takeover import Layout
 from service.cli.app import offsets_import_storm
 from service.cli.import_storm import Order, Rooms, _chosen, carry_out, show_rows
 from service.errors import NotImported, StormStillRuns
@@ -252,5 +253,5 @@ def test_an_import_that_is_not_complete_says_what_to_do():
 
 
 def test_the_command_knows_the_layouts():
-    assert LAYOUTS == ("core", "trident", "trident-client")
-    assert str(LAYOUTS).strip("()") in str(offsets_import_storm.__annotations__["layout"])
+    assert get_args(Layout) == ("core", "trident", "trident-client")
+    assert str(get_args(Layout)).strip("()") in str(offsets_import_storm.__annotations__["layout"])
