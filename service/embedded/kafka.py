@@ -3,12 +3,13 @@
 import base64
 import logging
 import subprocess
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -20,7 +21,8 @@ from service.jars.resolver import Progress, resolve
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _ANSWER_SECONDS = 2.0
-_TOPIC_SECONDS = 30.0
+_TOPIC_SECONDS = 60.0
+_TRY_SECONDS = 10.0
 _FORMAT_SECONDS = 60.0
 
 _client_log = logging.getLogger("headrace.embedded.kafka")
@@ -59,10 +61,30 @@ class EmbeddedKafka(EmbeddedServer):
     def create_topic(
         self, name: str, partitions: int = 1, *, config: Mapping[str, str] = _NOTHING
     ) -> None:
-        """Create a topic and return when the broker has it. Raises KafkaException."""
+        """Create a topic and return when the broker has it. Raises KafkaException.
+
+        A client that asks a broker which has just come back may hear of no controller, and
+        then waits out its time without asking again: so a new client tries again.
+        """
         topic = NewTopic(name, partitions, 1, config=dict(config))
-        admin = self._admin()  # must outlive the answer
-        admin.create_topics([topic], operation_timeout=_TOPIC_SECONDS)[name].result()
+        ends = time.monotonic() + _TOPIC_SECONDS
+        tried = False
+        while True:
+            admin = self._admin()  # must outlive the answer
+            asked = admin.create_topics(
+                [topic], operation_timeout=_TRY_SECONDS, request_timeout=_TRY_SECONDS
+            )
+            try:
+                asked[name].result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if tried and code == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return  # the try before was carried out, only its answer was late
+                if code != KafkaError._TIMED_OUT or time.monotonic() > ends:  # noqa: SLF001
+                    raise
+                tried = True
+            else:
+                return
 
     def topics(self) -> set[str]:
         """The topics that the broker has. Raises KafkaException."""

@@ -1,3 +1,4 @@
+import threading
 import time
 
 import pytest
@@ -75,6 +76,21 @@ def test_data_and_ports_outlive_a_close_and_a_kill_beside_another_broker(kafka, 
     finally:
         server.close()
     assert not (tmp_path / "kafka.pid").exists()
+
+
+def test_a_topic_is_created_by_a_later_try_when_the_first_got_no_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr("service.embedded.kafka._TRY_SECONDS", 1.0)
+    server = EmbeddedKafka(tmp_path)
+    server.open()
+    try:
+        server.freeze()
+        thawing = threading.Timer(2.5, server.thaw)
+        thawing.start()
+        server.create_topic("late")
+        thawing.join()
+        assert "late" in server.topics()
+    finally:
+        server.close()
 
 
 def test_a_broker_that_cannot_start_is_an_error_with_the_end_of_its_log(tmp_path):
