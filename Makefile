@@ -68,7 +68,7 @@ docs: $(READY)  ## Write the generated parts of docs/ anew.
 
 lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --quiet --extra dev --extra examples -o requirements/dev.lock pyproject.toml
+	  --no-header --quiet --extra dev --extra examples --extra schema-registry -o requirements/dev.lock pyproject.toml
 
 clean:  ## Remove the environment and what runs have left here.
 	rm -rf $(VENV) .headrace .mypy_cache .ruff_cache .pytest_cache .hypothesis
