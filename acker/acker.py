@@ -195,6 +195,18 @@ class Acker:
             self._singles.mark(trees[~live].tolist(), bits)
         self._table.tags[slots] = tags | np.uint16(bits << FLAG_SHIFT)
 
+    def flags(self, trees: Trees) -> Flags:
+        """The flags that were set on the trees; 0 for those that have resolved or never were."""
+        _slots, tags, _owners, live = self._table.find(trees)
+        found: Flags = (tags >> FLAG_SHIFT).astype(np.uint8)
+        if live is None:
+            return found
+        flags: Flags = np.zeros(len(trees), np.uint8)
+        flags[live] = found
+        for place in np.flatnonzero(~live).tolist():
+            flags[place] = self._singles.flags(int(trees[place]))
+        return flags
+
     def owners(self, trees: Trees) -> Owners:
         """Whose the trees are; -1 for those that have resolved or never were."""
         _slots, _tags, turned, live = self._table.find(trees)

@@ -110,6 +110,11 @@ class Singles:
             else:
                 entry[2] |= flags
 
+    def flags(self, tree: int) -> int:
+        """The flags of a tree; 0 if it is not here."""
+        entry = self.entries.get(tree)
+        return 0 if entry is None else entry[2] & HIGHEST_FLAGS
+
     def reset(self, trees: list[int], advances: int) -> None:
         """Give those of the trees that are here time anew; the others are ignored."""
         deadline = self._wheel.current + advances

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ class AssignmentPolicy:
     start: StartPolicy = field(default_factory=StartPolicy)
     window: Window = field(default_factory=Window)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
+    commit_ahead: bool = False  # at most once; see PartitionManager
     discover_interval_seconds: float = 30.0
 
 
@@ -54,6 +55,7 @@ class Held:
         self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
         self.in_vain: tuple[int, int] = (-1, 0)  # an offset, and recoveries that found nothing
         self.is_owned = False  # whether its records may be emitted and its frontier stored
+        self.is_told = False  # whether `on_assigned` was called, and `on_revoked` not since
         self.session = 0  # of the store, when it was claimed last
         self.is_read = False  # whether the fetcher delivers it
         self.is_paused = False
@@ -68,6 +70,15 @@ class Held:
         """Whether its stored offset may be about to jump, so that no frontier may be stored."""
         mends = self.halted is None and (self.steps is not None or self.again_at is not None)
         return mends and (self.manager is None or self.manager.is_idle)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether records of it may be emitted, now or later.
+
+        The source's halt of a partition leaves us what was read of it.
+        """
+        is_empty = self.manager is None or self.manager.is_idle
+        return self.is_owned and (self.halted is None or not is_empty)
 
     @property
     def has_emitted_goal(self) -> bool:
@@ -91,6 +102,10 @@ class Assignment:
     The owner thread calls everything, and nothing waits: the store and the catalogue answer
     by futures, which `poll` looks at. A partition that cannot go on is halted with its
     error, and the others go on; when none is left, `poll` raises the error.
+
+    `on_assigned` is called before the first record of a partition may be emitted, and
+    `on_revoked`, exactly once after it, when none may be any more: its session has ended,
+    another process has it, it is halted and nothing of it is left, or the run ends.
     """
 
     def __init__(
@@ -100,7 +115,12 @@ class Assignment:
         sources: Sequence[TopicName],
         policy: AssignmentPolicy,
         rng: random.Random,
+        on_assigned: Callable[[Partition], object] = lambda _partition: None,
+        on_revoked: Callable[[Partition], object] = lambda _partition: None,
     ) -> None:
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._is_released = False
         self._fetcher = fetcher
         self._ways = ways
         self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
@@ -153,6 +173,8 @@ class Assignment:
                 self._begin(held, now)
             if held.steps is not None:
                 self._step(held, held.steps, now)
+            elif held.is_told and held.halted is not None:
+                self._tell(held)
         halted = [held.halted for held in self._held if held.halted is not None]
         if halted and len(halted) == len(self._held):
             # That another process took a partition says least about what is wrong.
@@ -184,6 +206,13 @@ class Assignment:
         held.is_owned = False
         held.session = self._ways.store.session
         held.steps = Steps(reclaiming(held.partition, self._ways))
+        self._tell(held)
+
+    def release(self) -> None:
+        """Tell that no partition is ours any more: nothing more is emitted. Idempotent."""
+        self._is_released = True
+        for held in self._held:
+            self._tell(held)
 
     def _learn(self, topic: Topic) -> None:
         """Open what is new; notice a topic that was deleted and created again (KIP-516)."""
@@ -252,6 +281,7 @@ class Assignment:
             self._read_from(held, opened)
         if held.session != self._ways.store.session:  # which has ended since the claim
             self._reclaim(held)
+        self._tell(held)
 
     def _read_from(self, held: Held, opened: Opened) -> None:
         trouble, held.trouble = held.trouble, None
@@ -263,6 +293,7 @@ class Assignment:
                 window=self._policy.window,
                 retry_policy=self._policy.retries,
                 rng=self._rng,
+                commit_ahead=self._policy.commit_ahead,
             )
         else:
             if trouble is not None and not opened.losses:
@@ -283,6 +314,15 @@ class Assignment:
         if isinstance(error, StoreError):
             held.is_owned = False
         log.error("partition_halted", partition=str(held.partition), error=str(error))
+        self._tell(held)
+
+    def _tell(self, held: Held) -> None:
+        """Tell that a partition has become ours, or is ours no more; nothing if it was told."""
+        is_ours = held.is_ours and not self._is_released
+        if is_ours != held.is_told:
+            held.is_told = is_ours
+            tell = self._on_assigned if is_ours else self._on_revoked
+            tell(held.partition)
 
     def _stop_reading(self, held: Held) -> None:
         if held.is_read:

@@ -57,8 +57,17 @@ class Ledger:
     @property
     def emitted_to(self) -> int:
         """The next offset to emit: the lowest waiting one, or `fetched_to` if none waits."""
-        waits = self._cursor < self._tail
-        return int(self._offsets[self._cursor]) if waits else self._fetched_to
+        return self.emitted_after(0)
+
+    def emitted_after(self, count: int) -> int:
+        """The next offset to emit once `count` more records are emitted."""
+        place = self._cursor + count
+        return int(self._offsets[place]) if place < self._tail else self._fetched_to
+
+    def waiting_below(self, offset: int) -> int:
+        """How many of the waiting records lie below an offset."""
+        waiting = self._offsets[self._cursor : self._tail]
+        return int(np.searchsorted(waiting, offset))
 
     @property
     def window(self) -> int:
@@ -134,6 +143,12 @@ class Ledger:
     def retry(self, offset: int) -> bool:
         """Emit a failed record again; False (and counted) if it is not failed."""
         return self._change(offset, FAILED, EMITTED)
+
+    def is_pending(self, offset: int) -> bool:
+        """Whether a record was fetched and is not resolved."""
+        place = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
+        known = place < self._tail and self._offsets[place] == offset
+        return bool(known and self._states[place] != RESOLVED)
 
     def pass_gap(self, offset: int) -> None:
         """Learn that no record lies before `offset` but those already fetched.

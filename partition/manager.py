@@ -16,8 +16,8 @@ import numpy as np
 
 from partition.chunk import Chunk, Offsets, Partition
 from partition.ledger import Ledger, LedgerStatistics
-from partition.position import Position
-from partition.retries import RetryPolicy, RetryQueue
+from partition.position import LeaderEpochs, Position
+from partition.retries import Retries, RetryPolicy, RetryQueue
 
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024
@@ -70,6 +70,11 @@ class PartitionManager:
     `next` gives due retries first, then new records; retries are exempt from the
     window. Every record handed out is answered by one `ack` or `fail`; late, repeated
     and unknown answers are counted and change nothing.
+
+    With `commit_ahead` (at most once) the place behind some of the records that wait, as many
+    as `allow_ahead` says, is stored before they are emitted, and only what lies below the
+    stored offset is. A crash repeats nothing then, and loses what was stored and not
+    processed: at most the window, which reaches from the frontier. Nothing is tried twice.
     """
 
     def __init__(
@@ -80,8 +85,12 @@ class PartitionManager:
         window: Window,
         retry_policy: RetryPolicy,
         rng: random.Random,
+        commit_ahead: bool = False,
     ) -> None:
         self.partition = partition
+        self._commit_ahead = commit_ahead
+        self._ahead = 0
+        self._is_ending = False
         self._window = window
         self._retry_policy = retry_policy
         self._rng = rng
@@ -106,24 +115,34 @@ class PartitionManager:
         if stored:
             self._committed = position.offset
             self._committed_read = self._read
-        self._start = position
-        self._leader_epochs: deque[tuple[int, int]] = deque()  # from which offset on, which
+        if self._commit_ahead:  # what is on its way to the store is of the place before
+            self._submitted = (position.offset, 0)
+        self._epochs = LeaderEpochs(position)
 
     @property
     def frontier(self) -> int:
-        """The next offset to read after a crash: what may be committed now."""
+        """The next offset to read after a crash if nothing may be lost."""
         return self._ledger.frontier
 
     @property
-    def position(self) -> Position:
-        """The frontier with its resume key: the leader epoch of the record before it."""
+    def storable(self) -> int:
+        """The offset that may be stored now: the frontier, or with `commit_ahead` beyond it.
+
+        That is what is allowed ahead, and the window has room for, of the records that wait; it
+        never goes back.
+        """
         frontier = self._ledger.frontier
-        epochs = self._leader_epochs
-        while len(epochs) > 1 and epochs[1][0] < frontier:
-            epochs.popleft()
-        known = bool(epochs) and epochs[0][0] < frontier
-        epoch = epochs[0][1] if known else self._start.leader_epoch
-        return Position(frontier, epoch, self._start.topic_id)
+        if not self._commit_ahead:
+            return frontier
+        known = max(frontier, self._stored_to)
+        if self._is_ending or self.is_full:
+            return known
+        return max(known, self._ledger.emitted_after(min(self._ahead, self._room)))
+
+    @property
+    def position(self) -> Position:
+        """The frontier with its resume key."""
+        return self._epochs.at(self._ledger.frontier)
 
     @property
     def emitted_to(self) -> int:
@@ -158,13 +177,46 @@ class PartitionManager:
         partition runs on to the window's end and then waits (promise 15). With nothing
         emitted it is not full of bytes: one record larger than that passes, alone.
         """
-        if self.uncommitted >= self._window.max_pending:
+        if self._room <= 0:
             return True
         return self._ledger.window > 0 and self._held_bytes >= self._window.max_pending_bytes
 
     @property
+    def _stored_to(self) -> int:
+        """The offset that is stored, or on its way to the store."""
+        return max(self._committed, self._submitted[0])
+
+    @property
+    def _room(self) -> int:
+        """Records that may be emitted until the window is used up."""
+        used = self._ledger.window if self._commit_ahead else self.uncommitted
+        return self._window.max_pending - used
+
+    @property
+    def may_emit(self) -> bool:
+        """Whether a record waits that may be emitted now for the first time."""
+        if self._commit_ahead:
+            return self.has_waiting and self.emitted_to < self._committed
+        return self.has_waiting and not self.is_full
+
+    @property
+    def has_stored_waiting(self) -> bool:
+        """Whether records wait that are stored as read, or about to be (at most once).
+
+        A crash would lose them, and so would an end that does not wait for them.
+        """
+        return self._commit_ahead and self.has_waiting and self.emitted_to < self._stored_to
+
+    @property
     def should_commit(self) -> bool:
-        """Whether half of the window is not stored, so that waiting for the interval may stall."""
+        """Whether waiting for the interval may stall: half of the window is not stored.
+
+        With `commit_ahead`: at most half of what is allowed ahead is stored, and more could be.
+        """
+        if self._commit_ahead:
+            if not self.has_waiting or self.storable <= self._committed:
+                return False
+            return 2 * self._ledger.waiting_below(self._stored_to) <= self._ahead
         moved = self._ledger.frontier > self._committed
         return moved and 2 * self.uncommitted >= self._window.max_pending
 
@@ -197,26 +249,45 @@ class PartitionManager:
         self._held.append(_Held(chunk, num_bytes, now))
         self._held_bytes += num_bytes
         self._waiting.append(chunk)
-        for first, epoch in chunk.leader_epochs:
-            if not self._leader_epochs or self._leader_epochs[-1][1] != epoch:
-                self._leader_epochs.append((first, epoch))
+        self._epochs.fetched(chunk.leader_epochs)
 
     def reached(self, end: int) -> None:
         """Learn that the log ends at `end`: gaps before it hold nothing back."""
         self._ledger.pass_gap(end)
 
+    def allow_ahead(self, count: int) -> None:
+        """With `commit_ahead`: store so many records more than are emitted; none at first.
+
+        What is stored ahead already stays so.
+        """
+        self._ahead = count
+
+    def end(self) -> None:
+        """Store nothing more ahead: what is stored already is the last that is emitted."""
+        self._is_ending = True
+
     def next(self, now: float, limit: int) -> Chunk | None:
         """Hand out at most `limit` records: due retries, else new ones, else None."""
+        return self.next_retries(now, limit) or self.next_new(limit)
+
+    def next_retries(self, now: float, limit: int) -> Chunk | None:
+        """Hand out at most `limit` retries that are due, or None."""
         due = self._retries.take_due(now, limit)
-        if due:
-            offsets = np.sort(np.array([o for o in due if self._ledger.retry(o)], np.int64))
-            self._retried += len(offsets)
-            messages = [self.message(int(o)) for o in offsets]
-            return Chunk(self.partition, offsets, messages, unusual=True)
-        if not self._waiting or self.is_full:
+        if not due:
             return None
+        offsets = np.sort(np.array([o for o in due if self._ledger.retry(o)], np.int64))
+        self._retried += len(offsets)
+        messages = [self.message(int(o)) for o in offsets]
+        return Chunk(self.partition, offsets, messages, unusual=True)
+
+    def next_new(self, limit: int) -> Chunk | None:
+        """Hand out at most `limit` records for the first time, or None."""
+        if not self.may_emit:
+            return None
+        # What is stored ahead had room when it was stored.
+        ahead = self._commit_ahead
+        room = self._ledger.waiting_below(self._committed) if ahead else self._room
         chunk = self._waiting[0]
-        room = self._window.max_pending - self.uncommitted
         end = min(len(chunk), self._taken + min(limit, room))
         offsets = self._ledger.emit(end - self._taken)
         messages = chunk.messages
@@ -239,20 +310,33 @@ class PartitionManager:
         while self._held and self._held[0].chunk.offsets[-1] < frontier:
             self._held_bytes -= self._held.popleft().num_bytes
         self._retries.forget_below(frontier)
+        self._epochs.forget_below(frontier)
         return resolved
 
-    def fail(self, offset: int, now: float, after_seconds: float | None = None) -> bool:
-        """Schedule a retry of a failed record.
+    def fail(
+        self,
+        offset: int,
+        now: float,
+        after_seconds: float | None = None,
+        policy: Retries | None = None,
+    ) -> bool:
+        """Schedule a retry of a failed record; see `RetryQueue.failed`.
 
         Returns False when its retries are used up: the record stays pending, and the
-        caller writes its dead letter and acks it when that is durable (promise 13).
+        caller writes its dead letter and acks it when that is durable (promise 13). With
+        `commit_ahead` there are none: a second try may be a second effect.
         """
         if not self._ledger.fail(offset):
             return True
-        if self._retries.failed(offset, now, after_seconds):
+        again = not self._commit_ahead
+        if again and self._retries.failed(offset, now, after_seconds, policy):
             return True
         self._ledger.retry(offset)
         return False
+
+    def is_pending(self, offset: int) -> bool:
+        """Whether a record was fetched and is not resolved."""
+        return self._ledger.is_pending(offset)
 
     def attempts(self, offset: int) -> int:
         """How often the record has been tried, this time included."""
@@ -270,12 +354,14 @@ class PartitionManager:
 
     def submit(self) -> Position:
         """The position to store now; `mark_committed` tells when it is stored."""
-        position = self.position
+        position = self._epochs.at(self.storable) if self._commit_ahead else self.position
         self._submitted = (position.offset, self._read - self._ledger.window)
         return position
 
     def mark_committed(self, offset: int) -> None:
         """Learn that `offset` is stored."""
+        if self._commit_ahead and offset != self._submitted[0]:
+            return  # it was submitted before a restart
         self._committed = max(self._committed, offset)
         if offset == self._submitted[0]:
             self._committed_read = max(self._committed_read, self._submitted[1])

@@ -1,5 +1,7 @@
 """Where to read on in a partition, and what the log was when that was learnt."""
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -15,3 +17,31 @@ class Position:
     # Of the record before it, or, where none was read, of the leader then; None: not known.
     leader_epoch: int | None = None
     topic_id: str | None = None  # None: not known
+
+
+class LeaderEpochs:
+    """Gives an offset its resume key: the leader epoch of the record before it."""
+
+    def __init__(self, start: Position) -> None:
+        self._start = start
+        self._runs: deque[tuple[int, int]] = deque()  # from which offset on, which
+
+    def fetched(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Learn of (first offset, leader epoch) of records that were fetched, in order."""
+        for first, epoch in runs:
+            if not self._runs or self._runs[-1][1] != epoch:
+                self._runs.append((first, epoch))
+
+    def at(self, offset: int) -> Position:
+        """An offset with its resume key."""
+        epoch = self._start.leader_epoch
+        for first, led_by in self._runs:
+            if first >= offset:
+                break
+            epoch = led_by
+        return Position(offset, epoch, self._start.topic_id)
+
+    def forget_below(self, offset: int) -> None:
+        """Learn that no offset below will be asked for."""
+        while len(self._runs) > 1 and self._runs[1][0] < offset:
+            self._runs.popleft()

@@ -8,6 +8,20 @@ jitter, and with a limit that leads to the dead letters instead of to nothing.
 import heapq
 import random
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class Retries(Protocol):
+    """When a failed record is tried again, and how often."""
+
+    @property
+    def limit(self) -> int:
+        """Retries after the first try."""
+        ...
+
+    def delay_seconds(self, failures: int, rng: random.Random) -> float:
+        """The pause after the record's n-th failure (n from 1)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +62,26 @@ class RetryQueue:
         """Records that wait for their retry."""
         return len(self._queue)
 
-    def failed(self, offset: int, now: float, after_seconds: float | None = None) -> bool:
+    def failed(
+        self,
+        offset: int,
+        now: float,
+        after_seconds: float | None = None,
+        policy: Retries | None = None,
+    ) -> bool:
         """Schedule a retry and return True, or return False when the limit is reached.
 
-        `after_seconds` replaces the policy's pause, not its limit.
+        `policy` is that of the step that failed; None: the queue's own. A record's failures
+        are counted together, whichever step they were in. `after_seconds` replaces the
+        policy's pause, not its limit.
         """
+        policy = self._policy if policy is None else policy
         failures = self._failures.get(offset, 0) + 1
-        if failures > self._policy.limit:
+        if failures > policy.limit:
             return False
         self._failures[offset] = failures
         if after_seconds is None:
-            after_seconds = self._policy.delay_seconds(failures, self._rng)
+            after_seconds = policy.delay_seconds(failures, self._rng)
         heapq.heappush(self._queue, (now + after_seconds, offset))
         return True
 

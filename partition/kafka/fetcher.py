@@ -23,6 +23,7 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.fetcher import Fetched
+from partition.kafka.ahead import Ahead
 from partition.kafka.availability import Availability
 from partition.kafka.complaints import Complaints
 from partition.kafka.errors import (
@@ -56,7 +57,8 @@ class KafkaFetcher:
     """A `Fetcher` on Kafka. `properties` are librdkafka's, see `partition.kafka.properties`.
 
     The owner thread calls everything; librdkafka prefetches on threads of its own, at
-    most `queued.max.messages.kbytes`. `mirror` commits to the group `group.id`.
+    most `queued.max.messages.kbytes`, and while there is much to read, one more thread takes
+    the next records from it (`Ahead`). `mirror` commits to the group `group.id`.
     """
 
     def __init__(self, properties: Mapping[str, Scalar]) -> None:
@@ -75,6 +77,7 @@ class KafkaFetcher:
         self._failed: set[Partition] = set()  # told, and not removed since
         self._paused: set[Partition] = set()
         self._heard_of: set[str] = set()  # topics, by this client
+        self._ahead = Ahead()
 
     @property
     def available(self) -> bool:
@@ -92,8 +95,10 @@ class KafkaFetcher:
 
     @property
     def _consumer(self) -> Consumer:
+        """The client, which nothing else is using."""
         if self._client is None:
             raise KafkaFailed("the fetcher is not open")
+        self._ahead.settle()
         return self._client
 
     def open(self) -> None:
@@ -124,6 +129,9 @@ class KafkaFetcher:
         """Close the client. librdkafka can hang in it, so a helper thread does it."""
         client, self._client = self._client, None
         available = self.available
+        with contextlib.suppress(Exception):  # whatever it is, there is no use for it any more
+            self._ahead.settle()
+        self._ahead.close()
         self._places.clear()
         self._ranges.clear()
         self._unchecked.clear()
@@ -194,6 +202,7 @@ class KafkaFetcher:
             except KafkaException:
                 continue
             self._unchecked.discard(partition)
+            self._ahead.drop([partition])  # it comes again, checked
 
     def _unassign(self, partitions: Iterable[Partition]) -> None:
         places = [TopicPartition(each.topic, each.number) for each in partitions]
@@ -208,17 +217,20 @@ class KafkaFetcher:
         self._places.drop(partitions)
         self._unchecked.difference_update(partitions)
         self._unassign(partitions)
+        self._ahead.drop(partitions)
 
     def pause(self, partition: Partition) -> None:
         """Stop delivering a partition's records; its prefetched ones are fetched again."""
         if partition in self._next:
             self._consumer.pause([TopicPartition(partition.topic, partition.number)])
+            self._ahead.withhold(partition)
             self._paused.add(partition)
 
     def resume(self, partition: Partition) -> None:
         """Deliver a paused partition's records again."""
         if partition in self._paused:
             self._consumer.resume([TopicPartition(partition.topic, partition.number)])
+            self._ahead.give_back(partition)
             self._paused.discard(partition)
 
     def log_range(self, partition: Partition) -> tuple[int, int] | None:
@@ -261,6 +273,8 @@ class KafkaFetcher:
         chunks = self._places.chunks(messages) if messages else []
         ends = self._places.pass_ends(ends) if ends else ends
         failures = self._failures(stops) if stops or self._missing else {}
+        if len(received) > max_records // 2 and self._client is not None:
+            self._ahead.start(self._client, max_records)
         if chunks or ends or failures:
             self._availability.hear()
             return Fetched(chunks, ends, failures)
@@ -275,7 +289,9 @@ class KafkaFetcher:
             self._mirror.send(consumer)
         # `consume` waits for the full number or the whole time, so it is given no time to
         # take what is there, and all the time only for a first record.
-        messages = consumer.consume(max_records, 0)
+        messages = self._ahead.take()
+        if len(messages) < max_records:
+            messages += consumer.consume(max_records - len(messages), 0)
         if not messages and timeout_seconds > 0:
             messages = consumer.consume(1, timeout_seconds)
             if messages and max_records > 1:
@@ -343,7 +359,7 @@ class KafkaFetcher:
         return True
 
     def _on_error(self, error: Code) -> None:
-        """Take librdkafka's general errors: during `fetch`, on the owner thread."""
+        """Take librdkafka's general errors: during `fetch`, or on the thread that takes ahead."""
         if is_refused(error):
             self._failure = KafkaFailed(f"Kafka refuses: {error.str()} ({error.name()})")
             return
@@ -351,7 +367,7 @@ class KafkaFetcher:
             self._availability.lose()
         if error.code() == Code.UNKNOWN_TOPIC_OR_PART:
             topic = error.str().partition(" [")[0]  # "topic [partition]: ..."
-            if any(topic == partition.topic for partition in self._next):
+            if any(topic == partition.topic for partition in list(self._next)):
                 self._missing.add(topic)
         self._complaints.warn("kafka_trouble", error.name(), error.str())
 

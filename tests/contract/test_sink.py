@@ -13,9 +13,9 @@ import pytest
 
 from service.jars.resolver import resolve
 from sinks import DeltaSink, MemorySink, ParquetSink
-from sinks.schema import schema_of
 from sinks.spark.driver import SparkDriver
 from topology.errors import RowsRejected, SinkFailed
+from topology.schema import schema_of
 from topology.sink import Batch, Piece, Sink, SinkContext
 
 

@@ -59,7 +59,10 @@ class Life(Bolts):
         self.reader = Reader(
             self.fetcher, self.store, catalogue, self.notify, topics, policy, rng,
             world.wall_clock,
+            on_assigned=lambda partition: world.oracle.assigned(self, partition),
+            on_revoked=lambda partition: world.oracle.revoked(self, partition),
         )  # fmt: skip
+        self.assigned: set[Partition] = set()  # what was told
         self.attempts: dict[int, Attempt] = {}  # the newest of each owner
         self.alive = True
         self.frozen = False
@@ -148,6 +151,7 @@ class Life(Bolts):
             self.world.oracle.drained(self)
             self.world.seen("drained")
             self.reader.close()
+            self.world.oracle.closed(self)
             self.end()
         elif self.world.now > self.drain_ends:
             self.world.seen("drain_ended_by_its_deadline")

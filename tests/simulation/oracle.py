@@ -68,6 +68,8 @@ class Oracle:
         if partition not in self.stored.begun:
             raise Violation(7, f"{record} was emitted before a position of it was stored")
         self._is_owned(life, partition)
+        if partition not in life.assigned:
+            raise Violation(9, f"{life.name} emitted of {partition}, which it was not told is its")
         manager = life.reader._assignment[partition].manager
         flight = self.flight(life, partition, manager)
         if not (before is None or before.resolved):
@@ -225,6 +227,23 @@ class Oracle:
         if own and partition not in self.stored.by_hand:
             raise Violation(9, f"{life.name} was fenced off {partition} by its own write: {error}")
 
+    def assigned(self, life: "Life", partition: Partition) -> None:
+        """A partition was told to be a life's."""
+        if partition in life.assigned:
+            raise Violation(9, f"{life.name} was told of {partition} twice")
+        life.assigned.add(partition)
+
+    def revoked(self, life: "Life", partition: Partition) -> None:
+        """A partition was told to be a life's no more."""
+        if partition not in life.assigned:
+            raise Violation(9, f"{life.name} lost {partition}, which it was not told is its")
+        life.assigned.discard(partition)
+
+    def closed(self, life: "Life") -> None:
+        """A life has ended by itself: it has nothing any more."""
+        if life.assigned:
+            raise Violation(9, f"{life.name} has ended with {life.assigned}")
+
     def drained(self, life: "Life") -> None:
         """A life has ended by itself: all is resolved but retries, and all of it is stored."""
         for held in life.reader._assignment:
@@ -248,6 +267,8 @@ class Oracle:
             manager = held.manager
             if manager is None:
                 continue
+            if held.partition in life.assigned and not held.is_owned:
+                raise Violation(9, f"{life.name} was not told that {held.partition} is not its")
             flight = self.flight(life, held.partition, manager)
             frontier = manager.frontier
             if frontier < flight.frontier:

@@ -6,7 +6,7 @@ from partition.assignment import Assignment
 from partition.chunk import Partition
 from partition.errors import OwnershipLost
 from partition.manager import PartitionManager
-from service.reader import Reader
+from service.flow import Flow
 from tests.simulation.mutants import Patches, around, mutant, put
 
 
@@ -45,8 +45,19 @@ def refuse_forgets_what_is_under_way() -> Patches:
 def not_owned_and_not_paused() -> Patches:
     """What waits for its claim is fetched on and on."""
 
-    def pause(original: Any, reader: Reader, held: Any) -> None:
+    def pause(original: Any, flow: Flow, held: Any) -> None:
         if held.is_owned:
-            original(reader, held)
+            original(flow, held)
 
-    return [around(Reader, "_pause_if_full", pause)]
+    return [around(Flow, "pause_if_full", pause)]
+
+
+@mutant
+def session_end_not_told() -> Patches:
+    """Who hears of its partitions does not hear that one is not its any more."""
+
+    def tell(original: Any, assignment: Assignment, held: Any) -> None:
+        if held.is_owned:
+            original(assignment, held)
+
+    return [around(Assignment, "_tell", tell)]

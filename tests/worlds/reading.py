@@ -88,6 +88,8 @@ class Bench:
         **policy: Any,
     ) -> None:
         self.events: list[str] = []
+        self.told: list[str] = []  # what was assigned and revoked
+        self.slept: list[float] = []
         self.losses: list[Loss] = []
         self.hold_notices = False
         self.notices: list[Future[None]] = []
@@ -117,6 +119,9 @@ class Bench:
             self.policy,
             random.Random(1),
             wall_clock=lambda: 100.0,
+            sleep=self.slept.append,
+            on_assigned=lambda partition: self.told.append(f"+{partition}"),
+            on_revoked=lambda partition: self.told.append(f"-{partition}"),
         )
 
     def restart(self, **changes: Any) -> None:

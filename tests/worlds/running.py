@@ -108,13 +108,18 @@ class Works:
         batch_rows: int = 1000,
         fetch_records: int = 1000,
         workers: int = 1,
+        at_most_once: bool = False,
+        records_per_second: float | None = None,
+        chunk_records: int = 4_000,
     ) -> None:
         self.now = 0.0
         self.log = MemoryLog({"t": 1})
         self.nodes = MemoryNodes()
         self.sinks = list(sinks) or [HeldSink()]
         self.letters_sink = HeldLetters()
-        topology = Topology("works")
+        topology = Topology(
+            "works", reliability="at-most-once" if at_most_once else "at-least-once"
+        )
         stream: Any = topology.source("t")
         for each in bolts:
             stream = stream.then(each, workers=workers)
@@ -135,9 +140,12 @@ class Works:
                     window=window or Window(),
                     retries=retries
                     or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
+                    commit_ahead=at_most_once,
                 ),
                 commit_interval_seconds=0,
                 fetch_records=fetch_records,
+                chunk_records=chunk_records,
+                records_per_second={"t": records_per_second} if records_per_second else {},
             ),
             random.Random(1),
         )

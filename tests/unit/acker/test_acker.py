@@ -100,6 +100,15 @@ def test_flags_come_back_with_the_ack():
     assert trees.drain().acked_flags.tolist() == [3, 1]
 
 
+def test_flags_can_be_asked_for_while_a_tree_lives():
+    trees = acker()
+    two, one = trees.begin(array(1, 2)), trees.begin_one(3)
+    trees.mark(array(two[1], one), 2)
+    trees.init(two, edges(0, 4), flags=1)
+    assert trees.flags(array(two[0], two[1], one, 77)).tolist() == [0, 3, 2, 0]
+    assert trees.flags(two[1:]).tolist() == [3]
+
+
 def test_the_bound_on_trees_in_flight_is_an_error_not_a_leak():
     """Storm 47: what is never acked does not grow without end."""
     trees = acker(capacity=2, max_trees=4)

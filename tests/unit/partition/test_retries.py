@@ -86,3 +86,21 @@ def test_jitter_spreads_delays():
     delays = {policy.delay_seconds(1, rng) for _ in range(100)}
     assert len(delays) > 90
     assert min(delays) == pytest.approx(5, abs=0.5)
+
+
+def test_the_policy_of_the_step_that_failed_decides():
+    retries = queue()
+    often = RetryPolicy(limit=5, initial_seconds=10, multiplier=1, jitter=0)
+    assert retries.failed(7, now=0, policy=often)
+    assert retries.take_due(10, 1) == [7]
+    assert retries.failed(7, now=10)
+    assert retries.take_due(12, 1) == [7]
+    assert [retries.failed(7, 20, policy=often) for _ in range(4)] == [True, True, True, False]
+
+
+def test_failures_in_several_steps_are_counted_together():
+    """Promise 13: else a record that fails here and there would be tried without end."""
+    retries = queue()
+    assert retries.failed(7, now=0)
+    assert retries.failed(7, now=5)
+    assert not retries.failed(7, now=9, policy=RetryPolicy(limit=2))

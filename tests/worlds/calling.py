@@ -1,0 +1,74 @@
+"""One step's runners, and what comes out of them."""
+
+import queue
+import threading
+import time
+
+import numpy as np
+
+from topology.complaints import Complaints
+from topology.running.call import Inputs
+from topology.running.runners import Runners
+from topology.steps import BoltStep
+from topology.ticks import TickFailures
+
+SECONDS = 10.0  # nothing here takes so long
+
+
+class Bench:
+    """Runners with one step, a clock that stands still, and what comes out of them."""
+
+    def __init__(self, bolts, kind, general_timeout_seconds=None, **options):
+        self.answers = queue.SimpleQueue()
+        self.step = BoltStep("step", tuple(bolts), kind, **options)
+        self.now = 0.0
+        self.failed_ticks = TickFailures([], Complaints())
+        self.runners = Runners(
+            [self.step],
+            self.answers.put,
+            general_timeout_seconds,
+            lambda: self.now,
+            self.failed_ticks,
+        )
+        self.trees = 0
+
+    def __enter__(self):
+        self.runners.open()
+        return self
+
+    def __exit__(self, *_exception):
+        self.runners.stop(SECONDS)
+        self.runners.close(SECONDS)
+
+    def submit(self, *values, owners=None, trees=None, partitions=None, tasks=None):
+        """Each value under a tree of its own, which is its record too, unless told."""
+        count = len(values)
+        given, trees = trees, np.arange(self.trees, self.trees + count, dtype=np.int64)
+        self.trees += count
+        trees = trees if given is None else np.array(given, np.int64)
+        owners = trees if owners is None else np.array(owners, np.int64)
+        places = np.zeros(count, np.int64) if partitions is None else np.array(partitions)
+        edges = (trees + 100).astype(np.uint64)
+        self.runners.submit(self.step, Inputs(list(values), trees, edges, owners, places, tasks))
+
+    def take(self, count):
+        """The next calls that end."""
+        ended = []
+        until = time.monotonic() + SECONDS
+        while len(ended) < count:
+            ended += self.answers.get(timeout=max(until - time.monotonic(), 0.001)).take()
+        assert len(ended) == count
+        return ended
+
+    def figures(self):
+        return self.runners.statistics(self.step)
+
+    def pass_seconds(self, seconds):
+        self.now += seconds
+        self.runners.poll(self.now)
+
+    def wait_until(self, condition):
+        until = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < until
+            threading.Event().wait(0.001)

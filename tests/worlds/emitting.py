@@ -1,0 +1,92 @@
+"""A process that reads a topic at most once and notes what it emits: something to be killed.
+
+`python -m tests.worlds.emitting FACTS`, with FACTS as JSON. Every line of the notes is a
+partition and an offset; a line is written the moment its record is emitted, and is there
+still when the process has been killed.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+from partition.assignment import AssignmentPolicy
+from partition.kafka.catalogue import KafkaCatalogue
+from partition.kafka.fetcher import KafkaFetcher
+from partition.loss import Loss
+from partition.manager import Window
+from partition.zookeeper.store import ZooKeeperStore
+from service.reader import Reader, ReaderPolicy
+
+_IN_FLIGHT = 3  # chunks that are emitted and not resolved
+
+
+def main() -> None:
+    """Read until every record that was there at the start is resolved; then drain."""
+    facts = json.loads(sys.argv[1])
+    notes = os.open(facts["notes"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    reader = _reader(facts)
+    reader.open()
+    flying: deque[Any] = deque()
+    while not reader.has_reached_goals:
+        _turn(reader, notes, flying, reads=True)
+    while reader.has_stored_waiting or flying or not reader.is_committed:
+        _turn(reader, notes, flying, reads=False)
+    reader.close()
+
+
+def _turn(reader: Reader, notes: int, flying: deque[Any], *, reads: bool) -> None:
+    now = time.monotonic()
+    reader.poll(now, opens=reads)
+    emission = reader.next(now)
+    if emission is None:
+        if flying:
+            reader.ack(flying.popleft())
+        elif reads:
+            reader.fetch(now, 0.01)
+    else:
+        chunk, owners = emission
+        number = chunk.partition.number
+        os.write(notes, b"".join(b"%d %d\n" % (number, at) for at in chunk.offsets.tolist()))
+        flying.append(owners)
+        if len(flying) > _IN_FLIGHT:
+            reader.ack(flying.popleft())
+    reader.commit(now, force=not reads)
+
+
+def _reader(facts: dict[str, Any]) -> Reader:
+    kafka = {"bootstrap.servers": facts["kafka"]}
+    topic = facts["topic"]
+    return Reader(
+        KafkaFetcher(kafka),
+        ZooKeeperStore(
+            facts["zookeeper"], root=facts["root"], pipeline="p", topology_id="p",
+            session_timeout_seconds=8.0,
+        ),
+        KafkaCatalogue(kafka),
+        _durable,
+        [topic],
+        ReaderPolicy(
+            AssignmentPolicy(
+                window=Window(max_pending=facts["max_pending"]), commit_ahead=True
+            ),
+            fetch_records=400,
+            chunk_records=50,
+            records_per_second={topic: facts["records_per_second"]},
+        ),
+        random.Random(),
+    )  # fmt: skip
+
+
+def _durable(_loss: Loss) -> "Future[None]":
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
+if __name__ == "__main__":
+    main()
