@@ -1,23 +1,75 @@
 """The public surface of Headrace: all that a user imports."""
 
 from headrace import _shadow as _shadow  # first: a foreign room must not be imported
+from partition.retries import RetryPolicy
+from topology.advanced import AdvancedBolt, Collector
 from topology.bolt import Bolt, bolt
-from topology.errors import InvalidTopology, RowsRejected, SinkBusy, SinkFailed
+from topology.cache import Cache, CacheStatistics
+from topology.errors import (
+    BoltError,
+    InvalidReference,
+    InvalidTopology,
+    LineageLost,
+    NothingReturned,
+    ReferenceLoadFailed,
+    ReferenceNotLoaded,
+    RowsRejected,
+    SinkBusy,
+    SinkFailed,
+)
+from topology.grouping import (
+    Grouping,
+    all_tasks,
+    custom,
+    direct,
+    fields,
+    global_,
+    shuffle,
+    stable_hash,
+)
+from topology.hooks import Hooks
 from topology.record import Record
-from topology.signals import SKIP, Reject, Retry, Skip
+from topology.reference import Reference, reference
+from topology.signals import SKIP, Reject, RejectRows, Retry, Skip, To
 from topology.topology import Topology
+from topology.tuples import Tuple
 
 __all__ = [
     "SKIP",
+    "AdvancedBolt",
     "Bolt",
+    "BoltError",
+    "Cache",
+    "CacheStatistics",
+    "Collector",
+    "Grouping",
+    "Hooks",
+    "InvalidReference",
     "InvalidTopology",
+    "LineageLost",
+    "NothingReturned",
     "Record",
+    "Reference",
+    "ReferenceLoadFailed",
+    "ReferenceNotLoaded",
     "Reject",
+    "RejectRows",
     "Retry",
+    "RetryPolicy",
     "RowsRejected",
     "SinkBusy",
     "SinkFailed",
     "Skip",
+    "To",
     "Topology",
+    "Tuple",
+    "all_tasks",
     "bolt",
+    "custom",
+    "direct",
+    "fields",
+    "global_",
+    "reference",
+    "shuffle",
+    "stable_hash",
 ]

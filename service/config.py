@@ -181,8 +181,8 @@ class Config(BaseSettings):
             *secrets_in(self.spark.conf),
         ]
 
-    def assignment(self) -> AssignmentPolicy:
-        """The partition room's own object."""
+    def assignment(self, *, commit_ahead: bool = False) -> AssignmentPolicy:
+        """The partition room's own object. `commit_ahead` is for topologies at most once."""
         pipeline = self.pipeline
         return AssignmentPolicy(
             start=StartPolicy(
@@ -196,6 +196,7 @@ class Config(BaseSettings):
                 pipeline.max_pending, pipeline.max_pending_bytes, pipeline.max_record_bytes
             ),
             retries=self.retries.policy(),
+            commit_ahead=commit_ahead,
             discover_interval_seconds=pipeline.discover_interval_seconds,
         )
 

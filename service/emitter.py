@@ -1,18 +1,33 @@
-"""Gives values their edges and hands them to what comes next: a sink, or an async bolt."""
+"""Gives values their edges and hands them to what comes next: a sink, or a bolt's runner."""
 
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from acker.acker import Acker, Edges, Trees
+from service.joints import Joints
 from service.outlet import Outlet
-from topology.concurrent import AsyncRunner
+from service.reader import places_of
+from topology.bolt import Kind
 from topology.executor import Delivery
-from topology.topology import BoltStep, SinkStep
+from topology.running.call import Inputs
+from topology.running.runners import Runners
+from topology.steps import BoltStep, SinkStep
 
 _ANSWER_SECONDS = 1.0
 
 SUNK, LETTERED = 1, 2  # flags of a tree: a row of it went to a sink, a dead letter was sent
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Values that wait for their advanced bolt, which runs when what brought them is done."""
+
+    delivery: Delivery
+    trees: Trees
+    edges: Edges
 
 
 class Emitter:
@@ -21,14 +36,18 @@ class Emitter:
     def __init__(
         self,
         acker: Acker,
+        joints: Joints,
         outlets: Mapping[str, Outlet],
-        runner: AsyncRunner,
+        runners: Runners,
         rng: np.random.Generator,
     ) -> None:
         self._acker = acker
+        self._joints = joints
         self._outlets = outlets
-        self._runner = runner
+        self._runners = runners
         self._rng = rng
+        self.arrived: deque[Arrived] = deque()
+        """What is to be run by advanced bolts."""
 
     def new_edges(self, count: int) -> Edges:
         """Random ids, never 0."""
@@ -54,13 +73,21 @@ class Emitter:
         if isinstance(step, SinkStep):
             self._acker.mark(trees, SUNK)
             self._outlets[step.name].add(delivery.piece, trees, edges, now)
-        else:
-            piece = delivery.piece
-            values = piece if isinstance(piece, list) else piece.to_pylist()
-            seconds = tree_seconds(step)
-            if seconds is not None:
-                self._acker.reset_timeout(trees, seconds)
-            self._runner.submit(step, values, trees, edges)
+            return
+        seconds = tree_seconds(step)
+        if seconds is not None:
+            self._joints.reset_timeout(trees, seconds)
+        if step.kind is Kind.ADVANCED:
+            self.arrived.append(Arrived(delivery, trees, edges))
+            return
+        piece = delivery.piece
+        values = piece if isinstance(piece, list) else piece.to_pylist()
+        owners = self._acker.owners(trees)
+        if self._joints and self._runners.held:
+            # A record that comes again as part of another tuple must not wait for itself.
+            self._runners.release(self._joints.records_of(trees).tolist())
+        inputs = Inputs(values, trees, edges, owners, places_of(owners), delivery.tasks)
+        self._runners.submit(step, inputs)
 
 
 def tree_seconds(step: BoltStep) -> float | None:

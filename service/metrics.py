@@ -14,7 +14,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from partition.manager import PartitionStatistics
+from service.references import ReferenceStatistics
 from service.snapshot import SinkStatistics, Snapshot
+from topology.running.runner import RunnerStatistics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 Samples = list[tuple[tuple[str, ...], float]]
@@ -71,12 +73,26 @@ def _per_sink(read: Callable[[SinkStatistics], float]) -> Callable[[Snapshot], S
     return lambda snapshot: [((sink.sink,), float(read(sink))) for sink in snapshot.sinks]
 
 
+def _per_reference(
+    read: Callable[[ReferenceStatistics], float],
+) -> Callable[[Snapshot], Samples]:
+    return lambda snapshot: [((each.reference,), float(read(each))) for each in snapshot.references]
+
+
+def _per_runner(read: Callable[[RunnerStatistics], float]) -> Callable[[Snapshot], Samples]:
+    return lambda snapshot: [
+        ((step,), float(read(runner))) for step, runner in sorted(snapshot.runners.items())
+    ]
+
+
 def _per_step(snapshot: Snapshot) -> Samples:
     return [((step,), float(count)) for step, count in sorted(snapshot.failures.items())]
 
 
 _PARTITION = ("topic", "partition")
 _SINK = ("sink",)
+_REFERENCE = ("reference",)
+_STEP = ("step",)
 
 CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_partition_read_records", "counter",
@@ -134,6 +150,38 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_topology_failed_tuples", "counter",
            "Failures, by the step they happened in; each is retried or dead-lettered.",
            ("step",), _per_step),
+    Metric("headrace_topology_running_calls", "gauge",
+           "Calls that run, of a bolt that is async, blocking, ordered or in tasks.",
+           _STEP, _per_runner(lambda r: r.in_flight)),
+    Metric("headrace_topology_waiting_tuples", "gauge",
+           "Tuples whose call has not started: for want of a worker, or behind their key.",
+           _STEP, _per_runner(lambda r: r.waiting)),
+    Metric("headrace_topology_holding_records", "gauge",
+           "Failed records that others of their key or partition wait for.",
+           _STEP, _per_runner(lambda r: r.held)),
+    Metric("headrace_topology_abandoned_calls", "gauge",
+           "Calls past their time-out that have not returned yet.",
+           _STEP, _per_runner(lambda r: r.abandoned)),
+    Metric("headrace_topology_timed_out_calls", "counter", "Calls that took too long.",
+           _STEP, _per_runner(lambda r: r.timeouts)),
+    Metric("headrace_topology_late_calls", "counter",
+           "Calls that returned after their time-out, to no effect.",
+           _STEP, _per_runner(lambda r: r.late)),
+    Metric("headrace_topology_failed_ticks", "counter",
+           "Ticks of a bolt that raised or took too long.", _STEP,
+           lambda s: [((step,), float(count)) for step, count in sorted(s.failed_ticks.items())]),
+    Metric("headrace_topology_reference_rows", "gauge",
+           "Rows of a reference table that look-ups are answered from.", _REFERENCE,
+           _per_reference(lambda r: r.rows)),
+    Metric("headrace_topology_reference_age_seconds", "gauge",
+           "How long ago the reading of these rows began.", _REFERENCE,
+           _per_reference(lambda r: r.age_seconds)),
+    Metric("headrace_topology_reference_loads", "counter",
+           "Loads of a reference table that were put in place, the first among them.", _REFERENCE,
+           _per_reference(lambda r: r.loads)),
+    Metric("headrace_topology_reference_failed_loads", "counter",
+           "Refreshes of a reference table that failed; the rows before stay in place.", _REFERENCE,
+           _per_reference(lambda r: r.failed_loads)),
     Metric("headrace_acker_pending_trees", "gauge", "Trees begun and not resolved.", (),
            _total(lambda s: s.acker.in_flight)),
     Metric("headrace_acker_acked_trees", "counter", "Trees completed.", (),
@@ -176,11 +224,25 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_service_held_back_state", "gauge",
            "1 while a slow sink, bolt or dead-letter topic holds new records back.", (),
            _total(lambda s: s.held_back)),
+    Metric("headrace_service_held_back_seconds", "counter",
+           "Time in which something full held new records back: a step, `dead-letters` or `trees`.",
+           _STEP, lambda s: [((name,), spent) for name, spent in s.held_back_seconds.items()]),
     Metric("headrace_service_kafka_available_state", "gauge", "1 while Kafka answers.", (),
            _total(lambda s: s.kafka_available)),
     Metric("headrace_service_zookeeper_available_state", "gauge", "1 while ZooKeeper answers.",
            (), _total(lambda s: s.store_available)),
 )  # fmt: skip
+
+
+def figures(snapshot: Snapshot) -> dict[str, float]:
+    """Every sample by its name and labels, written as in Prometheus' text form."""
+    found: dict[str, float] = {}
+    for metric in CATALOGUE:
+        name = f"{metric.name}_total" if metric.kind == "counter" else metric.name
+        for values, figure in metric.samples(snapshot):
+            labels = ",".join(f'{k}="{v}"' for k, v in zip(metric.labels, values, strict=True))
+            found[f"{name}{{{labels}}}" if labels else name] = figure
+    return found
 
 
 class _SnapshotCollector(Collector):

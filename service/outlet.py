@@ -8,9 +8,9 @@ import numpy as np
 
 from acker.acker import Edges, Trees
 from sinks.batcher import Batcher, PendingBatch
-from sinks.writer import Writer, WriteResult
+from sinks.writer import Writer, WriteResult, WriteRetries
 from topology.sink import Piece, Sink
-from topology.topology import SinkStep
+from topology.steps import SinkStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,23 @@ class Outlet:
     """
 
     def __init__(
-        self, step: SinkStep, sink: Sink[Any], on_written: Callable[[Written], None]
+        self,
+        step: SinkStep,
+        sink: Sink[Any],
+        on_written: Callable[[Written], None],
+        *,
+        at_most_once: bool = False,
+        write_retries: WriteRetries | None = None,
     ) -> None:
+        """With `at_most_once` no batch is tried twice; see `Writer`."""
         self.step = step
         self._batcher = Batcher(step.policy)
-        self._writer = Writer(sink, lambda result: on_written(Written(self, result)))
+        self._writer = Writer(
+            sink,
+            lambda result: on_written(Written(self, result)),
+            at_most_once=at_most_once,
+            retries=write_retries,
+        )
         self._writing: PendingBatch | None = None
         self.rows_written = 0
         self.batches_written = 0

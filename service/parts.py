@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
+import pyarrow as pa
 
 from partition.catalogue import Catalogue
 from partition.fetcher import Fetcher
@@ -20,12 +22,17 @@ from service.config import Config
 from service.deadline import Deadline
 from service.jars.resolver import resolve
 from service.letters import Letters
+from service.pacing import limits_of
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
+from service.references import References
 from sinks.spark.driver import SparkDriver
 from sinks.spark.table import DeltaSink, SparkTableSink
-from topology.sink import DeadLetterSink, Sink, SinkContext
-from topology.topology import SinkStep, Topology
+from sinks.spark.tables import read_reference
+from topology.reference import Reference
+from topology.sink import DeadLetterSink, Sink, SinkContext, innermost
+from topology.steps import SinkStep
+from topology.topology import Topology
 
 _MOMENT_SECONDS = 0.5
 _SPARK_SECONDS = 10.0
@@ -40,6 +47,7 @@ class Parts:
     sinks: list[SinkStep]
     dead_letter_sink: DeadLetterSink
     spark: SparkDriver | None
+    references: References
     fetcher: Fetcher
     store: OffsetStore
     catalogue: Catalogue
@@ -51,8 +59,10 @@ class Parts:
         """Open sinks, then the reader, then the bolts: what receives before what sends.
 
         The fetcher's client comes first: it waits for nobody, and refuses wrong properties.
+        Then come the reference tables, which bolts may look into as soon as they open.
         """
         self.fetcher.open()
+        self.references.open()
         for step in self.sinks:
             step.sink.open(self.context(step.name))
         self.dead_letter_sink.open(self.context("dead-letters"))
@@ -78,6 +88,7 @@ class Parts:
             if self.spark is not None:
                 spark = self.spark
                 closing.callback(lambda: spark.close(min(_SPARK_SECONDS, deadline.left)))
+            closing.callback(lambda: self.references.close(min(_MOMENT_SECONDS, deadline.left)))
             for step in self.sinks:
                 closing.callback(step.sink.close)
             closing.callback(self.dead_letter_sink.close)
@@ -87,7 +98,8 @@ class Parts:
     @property
     def table(self) -> str | None:
         """Where the first table lies: a local path or a URI; None if there is no table."""
-        paths = [s.sink.path for s in self.sinks if isinstance(s.sink, SparkTableSink)]
+        sinks = [innermost(step.sink) for step in self.sinks]
+        paths = [sink.path for sink in sinks if isinstance(sink, SparkTableSink)]
         if not paths or paths[0] is None:
             return None
         return unquote(paths[0].removeprefix("file://"))
@@ -123,16 +135,26 @@ def wire(topology: Topology, config: Config) -> Parts:
         storm_mirror_by_topic=mirrors_by_topic(topology),
     )
     policy = ReaderPolicy(
-        assignment=config.assignment(),
+        assignment=config.assignment(commit_ahead=topology.reliability == "at-most-once"),
         commit_interval_seconds=config.pipeline.commit_interval_seconds,
         fetch_records=config.pipeline.fetch_records,
         chunk_records=config.pipeline.chunk_records,
         mirror=config.pipeline.mirror_to_group,
+        records_per_second=limits_of(topology),
     )
     topics = [source.topic for source in topology.sources]
     letters = Letters(dead_letter_sink)
     reader = Reader(
-        fetcher, store, catalogue, letters.notify, topics, policy, random.SystemRandom()
+        fetcher,
+        store,
+        catalogue,
+        letters.notify,
+        topics,
+        policy,
+        random.SystemRandom(),
+        # The pipeline is made after the reader, so it is looked up when it is told.
+        on_assigned=lambda partition: pipeline.partition_assigned(partition),  # noqa: PLW0108
+        on_revoked=lambda partition: pipeline.partition_revoked(partition),  # noqa: PLW0108
     )
     pipeline = Pipeline(
         topology,
@@ -141,13 +163,15 @@ def wire(topology: Topology, config: Config) -> Parts:
         PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen()),
         np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
     )
-    spark = spark_for([step.sink for step in sinks], name, config)
+    behind = [innermost(step.sink) for step in sinks]
+    spark = spark_for(behind, name, config, topology.references)
     return Parts(
         name=name,
         config=config,
         sinks=sinks,
         dead_letter_sink=dead_letter_sink,
         spark=spark,
+        references=References(topology.references, partial(_read_reference, spark, config)),
         fetcher=fetcher,
         store=store,
         catalogue=catalogue,
@@ -157,11 +181,24 @@ def wire(topology: Topology, config: Config) -> Parts:
     )
 
 
-def spark_for(sinks: "list[Sink[object]]", name: str, config: Config) -> SparkDriver | None:
-    """The Spark that these sinks need, or None when they need none."""
-    if not any(isinstance(sink, SparkTableSink) for sink in sinks):
+def _read_reference(spark: SparkDriver | None, config: Config, reference: Reference) -> pa.Table:
+    if spark is None:  # `spark_for` has seen to that
+        raise AssertionError
+    return read_reference(reference, spark, warehouse_of(config))
+
+
+def spark_for(
+    sinks: "list[Sink[object]]",
+    name: str,
+    config: Config,
+    references: Sequence[Reference] = (),
+) -> SparkDriver | None:
+    """The Spark that these sinks and reference tables need, or None when they need none."""
+    if not references and not any(isinstance(sink, SparkTableSink) for sink in sinks):
         return None
-    delta = any(isinstance(sink, DeltaSink) for sink in sinks)
+    delta = any(isinstance(sink, DeltaSink) for sink in sinks) or any(
+        reference.format in ("delta", "table") for reference in references
+    )
     return SparkDriver(
         app_name=f"headrace-{name}",
         conf={key: str(value) for key, value in config.spark.conf.items()},

@@ -1,5 +1,6 @@
 """The Kafka side of a pipeline: what is emitted of its partitions, and what is committed."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from partition.assignment import Assignment, AssignmentPolicy, Held
 from partition.catalogue import Catalogue
@@ -20,10 +20,11 @@ from partition.fetcher import Fetcher
 from partition.loss import Loss
 from partition.manager import PartitionManager, PartitionStatistics
 from partition.opening import Ways
-from partition.position import Position
+from partition.retries import Retries
 from partition.store import OffsetStore
-
-log = structlog.get_logger()
+from service.commits import Commits
+from service.flow import Flow
+from service.pacing import Pacing
 
 # An owner names a record to the acker: the partition's place in the high bits, the offset below.
 Owners: TypeAlias = npt.NDArray[np.int64]
@@ -40,6 +41,9 @@ class ReaderPolicy:
     fetch_records: int = 10_000
     chunk_records: int = 4_000
     mirror: bool = False  # commit to the consumer group too
+    # Of a source, by what it reads; a source that is not there has no limit. First emissions
+    # count, retries do not.
+    records_per_second: Mapping[TopicName, float] = field(default_factory=dict)
 
 
 class Reader:
@@ -59,20 +63,40 @@ class Reader:
         policy: ReaderPolicy,
         rng: random.Random,
         wall_clock: Callable[[], float] = time.time,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        on_assigned: Callable[[Partition], object] = lambda _partition: None,
+        on_revoked: Callable[[Partition], object] = lambda _partition: None,
     ) -> None:
-        """`notify` makes a range that is skipped known; its future ends when that is durable."""
+        """`notify` makes a range that is skipped known; its future ends when that is durable.
+
+        `on_assigned` and `on_revoked` are told as `Assignment` says, on the owner thread; what
+        they raise ends the run.
+        """
         self._fetcher = fetcher
         self._store = store
         self._catalogue = catalogue
         self._policy = policy
         self._wall_clock = wall_clock
+        self._sleep = sleep
         ways = Ways(store, catalogue, notify)
-        self._assignment = Assignment(fetcher, ways, sources, policy.assignment, rng)
+        self._assignment = Assignment(
+            fetcher, ways, sources, policy.assignment, rng, on_assigned, on_revoked
+        )
+        self._flow = Flow(
+            fetcher,
+            Pacing(sources, policy.records_per_second),
+            policy.fetch_records,
+            commit_ahead=policy.assignment.commit_ahead,
+        )
+        self._commits = Commits(
+            store,
+            self._assignment,
+            policy.commit_interval_seconds,
+            fetcher if policy.mirror else None,
+        )
         self._latency: dict[Partition, float] = {}
         self._turn = 0
-        self._commit: Future[Mapping[Partition, StoreError]] | None = None
-        self._committing: dict[Partition, Position] = {}
-        self._commit_due = 0.0
 
     def open(self) -> None:
         """Open the store, the fetcher and the catalogue. Raises what they raise.
@@ -84,9 +108,38 @@ class Reader:
         self._catalogue.open()
 
     def poll(self, now: float, *, opens: bool = True) -> None:
-        """Find, open, mend and halt partitions; see `Assignment.poll`."""
+        """Find, open, mend and halt partitions; see `Assignment.poll`.
+
+        Without `opens` the run ends: at most once, nothing more is stored ahead.
+        """
         self._assignment.poll(now, opens=opens)
-        self._resume()
+        if not opens and self._policy.assignment.commit_ahead:
+            self._flow.end()
+            for held in self._assignment:
+                if held.manager is not None:
+                    held.manager.end()
+        self._flow.resume()
+
+    def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
+        """Let partitions of these topics emit nothing new, and all others go on (backpressure).
+
+        Those that are `silent` emit no retries either.
+        """
+        self._flow.hold_back(topics, silent)
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics of which a partition is known."""
+        return {held.partition.topic for held in self._assignment}
+
+    def place_of(self, partition: Partition) -> int:
+        """The number that stands for a partition in its records' owners (`places_of`)."""
+        return self._assignment[partition].place
+
+    def topic_at(self, place: int) -> str | None:
+        """The topic of the partition that a number stands for; None if it is no partition's."""
+        is_known = 0 <= place < len(self._assignment)
+        return self._assignment.at(place).partition.topic if is_known else None
 
     @property
     def is_settled(self) -> bool:
@@ -101,7 +154,14 @@ class Reader:
     # Records
 
     def fetch(self, now: float, timeout_seconds: float) -> bool:
-        """Take what the fetcher has; True if there was anything."""
+        """Take what the fetcher has; True if there was anything.
+
+        It takes nothing, and waits, if what waits already is enough for every partition.
+        """
+        timeout_seconds = min(timeout_seconds, max(0.0, self._flow.wake - now))
+        if not self._flow.has_room(self._assignment, now):
+            self._sleep(timeout_seconds)
+            return False
         fetched = self._fetcher.fetch(self._policy.fetch_records, timeout_seconds)
         for chunk in fetched.chunks:
             self._offer(chunk, now)
@@ -112,7 +172,7 @@ class Reader:
                 held.goal = end if held.goal is None else held.goal
                 held.in_vain = (-1, 0)  # the place was read
         for chunk in fetched.chunks:
-            self._pause_if_full(self._assignment[chunk.partition])
+            self._flow.pause_if_full(self._assignment[chunk.partition])
         for partition, trouble in fetched.failures.items():
             self._assignment.fail(partition, trouble)
         return bool(fetched.chunks)
@@ -127,9 +187,12 @@ class Reader:
         if written_ms > 0:
             latency = self._wall_clock() - written_ms / 1000
             self._latency[chunk.partition] = max(0.0, latency)
+        self._commits.look_at(manager)
 
     def next(self, now: float) -> tuple[Chunk, Owners] | None:
         """The next records to emit, with their owners; partitions take turns."""
+        self._flow.wake = math.inf
+        commit = self._commits.seconds_under_way(now)
         count = len(self._assignment)
         for turn in range(self._turn, self._turn + count):
             held = self._assignment.at(turn % count)
@@ -139,11 +202,24 @@ class Reader:
             due = manager.next_due()
             if (due is None or due > now) and not manager.has_waiting:
                 continue
-            chunk = manager.next(now, self._policy.chunk_records)
+            chunk = self._flow.next_of(held, manager, now, self._policy.chunk_records, commit)
+            if chunk is not None or self._policy.assignment.commit_ahead:
+                self._commits.look_at(manager)
             if chunk is not None and len(chunk):
                 self._turn = turn + 1
                 return chunk, chunk.offsets | held.place << _OFFSET_BITS
         return None
+
+    @property
+    def has_stored_waiting(self) -> bool:
+        """Whether records wait that are stored as read, or about to be (at most once).
+
+        A drain emits them, else they would be lost.
+        """
+        if not self._policy.assignment.commit_ahead:
+            return False
+        managers = [held.manager for held in self._assignment if held.is_owned]
+        return any(manager is not None and manager.has_stored_waiting for manager in managers)
 
     def ack(self, owners: Owners) -> None:
         """Resolve records."""
@@ -152,16 +228,57 @@ class Reader:
         if not len(owners):
             return
         if places[0] == places[-1] and (places == places[0]).all():
-            self._manager(int(places[0])).ack(_ascending(offsets))
+            self._ack(int(places[0]), offsets)
         else:
             for place in np.flatnonzero(np.bincount(places)).tolist():
-                self._manager(place).ack(_ascending(offsets[places == place]))
-        self._resume()
+                self._ack(place, offsets[places == place])
+        self._flow.resume()
 
-    def fail(self, owner: int, now: float, after_seconds: float | None = None) -> bool:
-        """Schedule a retry; False when the record's retries are used up."""
+    def _ack(self, place: int, offsets: Owners) -> None:
+        manager = self._manager(place)
+        manager.ack(_ascending(offsets))
+        self._commits.look_at(manager)
+
+    def fail(
+        self,
+        owner: int,
+        now: float,
+        after_seconds: float | None = None,
+        policy: Retries | None = None,
+    ) -> bool:
+        """Schedule a retry; False when the record's retries are used up.
+
+        `policy` is that of the step that failed; None: the pipeline's. Of a partition that is
+        lost nothing is scheduled: whoever has it now tries the record.
+        """
+        if _loss_of(self._assignment.at(owner >> _OFFSET_BITS)) is not None:
+            return True
         manager = self._manager(owner >> _OFFSET_BITS)
-        return manager.fail(owner & _OFFSET_MASK, now, after_seconds)
+        return manager.fail(owner & _OFFSET_MASK, now, after_seconds, policy)
+
+    def is_pending(self, owner: int) -> bool:
+        """Whether a record is not resolved yet; False for what is no record of ours."""
+        place = owner >> _OFFSET_BITS
+        if not 0 <= place < len(self._assignment):
+            return False
+        manager = self._assignment.at(place).manager
+        return manager is not None and manager.is_pending(owner & _OFFSET_MASK)
+
+    def comes_again(self, owner: int) -> bool:
+        """Whether a record is not resolved, and is, or may yet be, emitted again.
+
+        False for what is no record of ours, and for those of a partition that is lost.
+        """
+        if not self.is_pending(owner):
+            return False
+        return _loss_of(self._assignment.at(owner >> _OFFSET_BITS)) is None
+
+    def loss_of(self, partition: Partition) -> StoreError | None:
+        """Why a partition is lost for good: its records are emitted no more, retries neither.
+
+        None while it is ours, also while it is claimed again in another session.
+        """
+        return _loss_of(self._assignment[partition])
 
     def attempts(self, owner: int) -> int:
         """How often the record has been tried."""
@@ -185,58 +302,12 @@ class Reader:
         A partition that the store refuses is halted, or claimed again if only the session
         has ended. Raises StoreError when the store refuses everything.
         """
-        if not self._commit_ended():
-            return
-        if not force and now < self._commit_due and not self._is_commit_urgent():
-            return
-        self._commit_due = now + self._policy.commit_interval_seconds
-        moved = {held.partition: manager.submit() for held, manager in self._moved()}
-        if moved:
-            self._committing = moved
-            self._commit = self._store.commit(moved)
-
-    def _is_commit_urgent(self) -> bool:
-        return any(manager.should_commit for _held, manager in self._moved())
-
-    def _moved(self) -> Iterator[tuple[Held, PartitionManager]]:
-        for held in self._assignment:
-            manager = held.manager
-            if manager is None or not held.is_owned or held.is_moving:
-                continue
-            if manager.frontier > manager.committed:
-                yield held, manager
-
-    def _commit_ended(self) -> bool:
-        if self._commit is None:
-            return True
-        if not self._commit.done():
-            return False
-        ended, self._commit = self._commit, None
-        refused = ended.result()
-        stored = {p: at for p, at in self._committing.items() if p not in refused}
-        for partition, position in stored.items():
-            manager = self._assignment[partition].manager
-            # One that has started anew since then stands where its offset was moved to.
-            if manager is not None and position.offset <= manager.frontier:
-                manager.mark_committed(position.offset)
-        if self._policy.mirror and stored:
-            self._fetcher.mirror(stored)
-        for partition, error in refused.items():
-            self._assignment.refuse(partition, error)
-        return True
+        self._commits.commit(now, force=force)
 
     @property
     def is_committed(self) -> bool:
         """Whether every frontier that can be stored is stored."""
-        if not self._commit_ended() or any(True for _ in self._moved()):
-            return False
-        # One whose session has ended is ours again in a moment, unless the store refuses it.
-        managers = [
-            held.manager
-            for held in self._assignment
-            if not held.is_owned and not isinstance(held.halted, StoreError)
-        ]
-        return all(each is None or each.frontier <= each.committed for each in managers)
+        return self._commits.is_done
 
     @property
     def has_reached_goals(self) -> bool:
@@ -274,31 +345,28 @@ class Reader:
         halted = [held for held in self._assignment if held.halted is not None]
         return {held.partition: str(held.halted) for held in halted}
 
+    def release(self) -> None:
+        """Revoke every partition, while those who are told of it still stand. Idempotent.
+
+        Nothing is emitted or polled any more; what is resolved may still be committed.
+        """
+        self._assignment.release()
+
     def close(self) -> None:
         """Stop fetching and let go of ZooKeeper; what is not committed stays so."""
+        self.release()
         self._fetcher.close()
         self._catalogue.close()
         self._store.close()
 
-    def _pause_if_full(self, held: Held) -> None:
-        manager = held.manager
-        if manager is None or not held.is_read or held.is_paused:
-            return
-        if manager.has_waiting and (manager.is_full or not held.is_owned):
-            self._fetcher.pause(held.partition)
-            held.is_paused = True
-            log.info("partition_paused", partition=str(held.partition), frontier=manager.frontier)
 
-    def _resume(self) -> None:
-        for held in self._assignment:
-            manager = held.manager
-            if not held.is_paused or not held.is_owned or manager is None or manager.is_full:
-                continue
-            # With more, a session that ends again and again would let them grow each time.
-            if manager.waiting < self._policy.fetch_records:
-                self._fetcher.resume(held.partition)
-                held.is_paused = False
-                log.info("partition_unpaused", partition=str(held.partition))
+def _loss_of(held: Held) -> StoreError | None:
+    return held.halted if isinstance(held.halted, StoreError) else None
+
+
+def places_of(owners: Owners) -> Owners:
+    """The number of each record's partition."""
+    return owners >> _OFFSET_BITS
 
 
 def _ascending(offsets: Owners) -> Owners:

@@ -8,9 +8,10 @@ import structlog
 from partition.errors import PartitionError
 from service.account import Account
 from service.deadline import Deadline
+from service.figures import snapshot_of
 from service.garbage import rare_collections
 from service.parts import Parts
-from service.snapshot import SinkStatistics, Snapshot
+from service.snapshot import Snapshot
 
 log = structlog.get_logger()
 
@@ -83,7 +84,8 @@ class Service:
                 if parts.reader.has_reached_goals:
                     return True
                 flush = parts.reader.has_emitted_goals
-            parts.pipeline.step(flush=flush)
+            parts.references.poll()
+            parts.pipeline.step(flush=flush, drain=flush)
             now = time.monotonic()
             if now >= publish_at:
                 publish_at = now + SNAPSHOT_SECONDS
@@ -98,11 +100,13 @@ class Service:
         """
         parts = self._parts
         log.info("service_draining", seconds=deadline.left)
-        while not parts.pipeline.is_idle and not deadline.is_over:
-            parts.pipeline.step(read=False, flush=True)
+        kept = min(_LAST_COMMIT_SECONDS, deadline.left / 5)  # for storing what is resolved
+        while not parts.pipeline.is_idle and deadline.left > kept:
+            parts.pipeline.step(read=False, flush=True, drain=True)
         self._commit(deadline)
-        if deadline.is_over:
-            log.warning("drain_deadline_passed", unresolved=self._take(time.monotonic()).unresolved)
+        if deadline.is_over or not parts.pipeline.is_idle:
+            left = self._figures(time.monotonic())
+            log.warning("drain_deadline_passed", unresolved=left.unresolved)
 
     def _commit(self, deadline: Deadline) -> None:
         reader = self._parts.reader
@@ -118,50 +122,18 @@ class Service:
         except PartitionError as error:
             log.warning("last_commit_failed", error=str(error))
 
+    def _figures(self, now: float) -> Snapshot:
+        return snapshot_of(self._parts, now, self._parts.references.statistics(now))
+
     def _publish(self, now: float) -> None:
-        self._snapshot = self._take(now)
+        self._snapshot = self._figures(now)
         if self.on_snapshot is not None:
             self.on_snapshot(self._snapshot)
-
-    def _take(self, now: float) -> Snapshot:
-        parts = self._parts
-        tally = parts.pipeline.tally
-        return Snapshot(
-            taken_at=now,
-            partitions=tuple(parts.reader.statistics(now)),
-            halted=parts.reader.halted(),
-            settled=parts.reader.is_settled,
-            mirror_failures=parts.fetcher.mirror_failures,
-            sinks=tuple(
-                SinkStatistics(
-                    sink=outlet.step.name,
-                    rows_written=outlet.rows_written,
-                    rows_rejected=outlet.rows_rejected,
-                    rows_pending=outlet.rows_pending,
-                    batches_written=outlet.batches_written,
-                    write_seconds=outlet.write_seconds,
-                    retries=outlet.writer.retries,
-                    failing_since=outlet.writer.failing_since,
-                    last_error=outlet.writer.last_error,
-                )
-                for outlet in parts.pipeline.outlets
-            ),
-            acker=parts.pipeline.acker.statistics(),
-            sunk=tally.sunk,
-            filtered=tally.filtered,
-            dead_lettered=tally.dead_lettered,
-            failures=dict(tally.failures),
-            letters_pending=parts.letters.pending,
-            letters_refused=parts.letters.refused,
-            held_back=parts.pipeline.is_held_back(now),
-            kafka_available=parts.fetcher.available,
-            store_available=parts.store.available,
-        )
 
     def _account(self, seconds: float, *, caught_up: bool) -> Account:
         """The account; the logs' ends are those that the client heard of last."""
         parts = self._parts
-        return self._take(time.monotonic()).account(
+        return self._figures(time.monotonic()).account(
             {str(partition): end for partition, end in parts.reader.goals().items()},
             seconds=seconds,
             table=parts.table,

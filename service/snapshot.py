@@ -6,6 +6,8 @@ from acker.acker import AckerStatistics
 from partition.chunk import Partition
 from partition.manager import PartitionStatistics
 from service.account import Account, PartitionAccount
+from service.references import ReferenceStatistics
+from topology.running.runner import RunnerStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,15 @@ class Snapshot:
     letters_pending: int = 0
     letters_refused: int = 0
     held_back: bool = False
+    held_back_seconds: dict[str, float] = field(default_factory=dict)  # by what was full
     kafka_available: bool = True
     store_available: bool = True
     halted: dict[Partition, str] = field(default_factory=dict)  # not read any more, and why
     mirror_failures: int = 0  # commits of a partition to the consumer group
     settled: bool = True  # whether every partition is open or halted
+    references: tuple[ReferenceStatistics, ...] = ()
+    runners: dict[str, RunnerStatistics] = field(default_factory=dict)  # by step
+    failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
 
     @property
     def read(self) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from topology.sink import Batch, Piece
-from topology.topology import BatchPolicy
+from topology.steps import BatchPolicy
 
 _SAMPLED_ROWS = 8
 _PLAIN_BYTES = 8  # a number, a date, a flag

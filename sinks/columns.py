@@ -5,24 +5,19 @@ type, no column that must not be null is, and there is no column the schema does
 One row that does not fit never harms its neighbours.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from numbers import Number
-from operator import itemgetter
 from typing import Any
-from uuid import UUID
 
-import msgspec
 import pyarrow as pa
 
-from sinks.nulls import misplaced_null, without_misplaced_nulls
+from topology.nulls import misplaced_null, without_misplaced_nulls
+from topology.rows import Row, as_row, values_of
 from topology.sink import Piece
 
 _SHOWN = 80  # characters of a value shown in a reason
 _WHOLE = {int, type(None)}
-_KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,7 @@ def _fit_rows(rows: list[Any], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[
         if batch is not None:
             return batch, {}
     reasons: dict[int, str] = {}
-    mappings = [_as_mapping(row, index, reasons) for index, row in enumerate(rows)]
+    mappings = [_as_row(row, index, reasons) for index, row in enumerate(rows)]
     names = frozenset(schema.names)
     for index, mapping in enumerate(mappings):
         if not names.issuperset(mapping):
@@ -77,7 +72,7 @@ def _fit_rows(rows: list[Any], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[
 def _all_or_none(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch | None:
     """The fast path: every row at once, or None when not every row fits."""
     try:
-        arrays = [_converted(_values(rows, field.name), field) for field in schema]
+        arrays = [_converted(values_of(rows, field.name), field) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     except MemoryError:
         raise
@@ -88,13 +83,6 @@ def _all_or_none(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatc
     if complete and not any(column.null_count for column in batch.columns):
         return batch
     return batch if all(map(frozenset(schema.names).issuperset, rows)) else None
-
-
-def _values(rows: list[dict[str, Any]], name: str) -> list[Any]:
-    try:
-        return list(map(itemgetter(name), rows))
-    except KeyError:
-        return [row.get(name) for row in rows]
 
 
 def _converted(values: list[Any], field: "pa.Field[Any]") -> "pa.Array[Any]":
@@ -113,18 +101,12 @@ def _converted(values: list[Any], field: "pa.Field[Any]") -> "pa.Array[Any]":
     return array
 
 
-def _as_mapping(row: Any, index: int, reasons: dict[int, str]) -> Mapping[str, Any]:
-    """A row as a mapping: as it is, or from a dataclass or msgspec.Struct."""
-    if isinstance(row, Mapping):
+def _as_row(value: Any, index: int, reasons: dict[int, str]) -> Row:
+    row = as_row(value)
+    if row is not None:
         return row
-    try:
-        built = msgspec.to_builtins(row, builtin_types=_KEPT_AS_THEY_ARE)
-    except Exception:  # noqa: BLE001 - a user's value may raise anything
-        built = None
-    if isinstance(built, dict):
-        return built
     reasons[index] = (
-        f"found {_shown(row)}; a row is a mapping of columns, a dataclass or a msgspec.Struct"
+        f"found {_shown(value)}; a row is a mapping of columns, a dataclass or a msgspec.Struct"
     )
     return {}
 

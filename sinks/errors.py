@@ -1,7 +1,6 @@
 """What can go wrong in the sinks room, beside `topology.errors`.
 
 SinkError                 (topology)
-├── InvalidSchema         a sink's schema or its options cannot be used; named at build time
 ├── WriterBusy            a batch was submitted while another is being written
 ├── WriterStopped         the writer was stopped before the batch became durable
 ├── SparkStartFailed      Spark did not start
@@ -10,10 +9,6 @@ SinkError                 (topology)
 """
 
 from topology.errors import SinkError
-
-
-class InvalidSchema(SinkError):
-    """The sink's schema cannot be used."""
 
 
 class WriterBusy(SinkError):

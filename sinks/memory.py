@@ -6,8 +6,8 @@ from typing import Any, overload
 import pyarrow as pa
 
 from sinks.columns import fit
-from sinks.schema import schema_of
 from topology.errors import RowsRejected
+from topology.schema import schema_of
 from topology.sink import (
     Batch,
     DeadLetter,

@@ -53,6 +53,10 @@ class Writer:
     `submit`, `start` and `stop` belong to the owner thread. `on_done` is called from the
     writer's thread, exactly once for each batch submitted before `stop` returned True:
     give it a thread-safe queue's `put`.
+
+    With `at_most_once` a batch whose write has failed is not tried again, since it may be
+    durable all the same: all its rows are reported as rejected. SinkBusy says that nothing
+    was written, so such a batch comes again.
     """
 
     def __init__(
@@ -60,12 +64,14 @@ class Writer:
         sink: Sink[Any],
         on_done: Callable[[WriteResult], object],
         *,
+        at_most_once: bool = False,
         retries: WriteRetries | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sink = sink
         self._on_done = on_done
+        self._at_most_once = at_most_once
         self._policy = retries or WriteRetries()
         self._rng = rng or random.Random()  # noqa: S311 - it spreads pauses, it keeps no secret
         self._clock = clock
@@ -158,17 +164,34 @@ class Writer:
                 log.debug("sink_busy", sink=self._sink.name, after_seconds=busy.after_seconds)
                 self._stopping.wait(busy.after_seconds)
             except Exception as error:  # noqa: BLE001 - anything else is taken as passing
-                self._failed(pending, attempt, error)
+                self._failing(error)
+                if self._at_most_once:
+                    return self._given_up(pending)
+                self._wait_to_try_again(pending, attempt)
             else:
                 self._recovered(pending, attempt)
                 return {}
 
-    def _failed(self, pending: PendingBatch, attempt: int, error: Exception) -> None:
-        pause_seconds = self._policy.pause_seconds(attempt, self._rng)
-        self._retries += 1
+    def _failing(self, error: Exception) -> None:
         self._last_error = _line(error)
         if self._failing_since is None:
             self._failing_since = self._clock()
+
+    def _given_up(self, pending: PendingBatch) -> dict[int, str]:
+        """Whether the batch was written is not known; at most once, it is not tried again."""
+        log.error(
+            "sink_batch_given_up",
+            sink=self._sink.name,
+            sequence=pending.sequence,
+            rows=pending.num_rows,
+            error=self._last_error,
+        )
+        reason = f"the write to '{self._sink.name}' failed and may be durable: {self._last_error}"
+        return dict.fromkeys(range(pending.num_rows), reason)
+
+    def _wait_to_try_again(self, pending: PendingBatch, attempt: int) -> None:
+        pause_seconds = self._policy.pause_seconds(attempt, self._rng)
+        self._retries += 1
         log.warning(
             "sink_write_failed",
             sink=self._sink.name,

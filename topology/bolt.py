@@ -11,15 +11,27 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from enum import Enum
-from typing import Any, Generic, Literal, TypeVar, get_origin, get_type_hints, overload
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import pyarrow as pa
 
 from topology.errors import InvalidTopology
-from topology.signals import Skip
+from topology.signals import Skip, To
 
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
@@ -33,39 +45,92 @@ class Kind(Enum):
     FUNCTION = "function"  # one value in, one value or SKIP out
     FAN_OUT = "fan-out"  # one value in, an iterator out
     ASYNC = "async"  # awaited on the event loop, many at once
+    BLOCKING = "blocking"  # called in a thread of a pool
     VECTORISED = "vectorised"  # a RecordBatch in, a RecordBatch out
+    ADVANCED = "advanced"  # acks, fails and anchors by itself
 
 
-class Bolt(ABC, Generic[In, Out]):
-    """A step with a life: `open` once, `process` per value, `close` once.
+Tables: TypeAlias = "pa.RecordBatch | Mapping[str, pa.RecordBatch]"  # of a vectorised bolt
 
-    `open` and `close` run on the owner thread; `process` too, unless it is a coroutine
-    function, which runs on the event loop's thread.
+
+class Component:
+    """What every kind of bolt has: a life, and news of the partitions that are read.
+
+    `open`, `close` and the news come on the owner thread, to every task. If `process` is a
+    coroutine function or an asynchronous generator, `open` and `close` may be coroutine
+    functions too: they are awaited on the event loop that `process` runs on, so a client that
+    belongs to a loop can live from one to the other.
     """
 
-    def open(self) -> None:
+    tick_seconds: ClassVar[float | None] = None
+    """How often `tick` is called; None: never."""
+
+    def open(self) -> Coroutine[Any, Any, None] | None:
         """Get ready: load tables, open clients. Called once, before the first value."""
+        return None
+
+    def partition_assigned(self, topic: str, partition: int) -> None:
+        """Learn that a partition is read from now on. Called before its first record."""
+
+    def partition_revoked(self, topic: str, partition: int) -> None:
+        """Learn that a partition is no longer ours; records of it may still be on their way."""
+
+    def close(self) -> Coroutine[Any, Any, None] | None:
+        """Let go of what `open` took. Called once, also after a failed `open`."""
+        return None
+
+
+class Bolt(Component, ABC, Generic[In, Out]):
+    """A step with a life: `open` once, `process` per value, `close` once.
+
+    `process` runs on the owner thread, and holds everything up while it runs; if it is a
+    coroutine function, on the event loop's thread; if `blocking` is True, in a thread of the
+    step's own pool, `workers` at once. `tick` runs where `process` does. If `vectorised` is
+    True, `process` takes and gives what a `@bolt(vectorised=True)` function does.
+    """
+
+    blocking: ClassVar[bool] = False
+    """Whether `process` waits for something, so that it needs threads of its own."""
+
+    vectorised: ClassVar[bool] = False
+    """Whether `process` takes whole chunks, as `pyarrow.RecordBatch`."""
+
+    columns: ClassVar[Sequence[str]] = RECORD_COLUMNS
+    """Of a vectorised bolt: those of a record's that it is given when it reads a topic."""
+
+    row_by_row: ClassVar[bool] = False
+    """Of a vectorised bolt: whether it makes row i from row i, so that it may drop the lineage."""
 
     @abstractmethod
     def process(
         self, value: In, /
-    ) -> "Out | Skip | Iterator[Out] | Coroutine[Any, Any, Out | Skip]":
-        """Turn one value into one value, SKIP, or (as a generator) any number of values.
+    ) -> (
+        "Out | Skip | To | Iterator[Out | To] | Coroutine[Any, Any, Out | Skip | To]"
+        " | AsyncIterator[Out | To] | Mapping[str, pa.RecordBatch]"
+    ):
+        """Turn one value into one value, SKIP, or (as a generator, async or not) any number.
+
+        `To(stream, value)` sends a value into a named stream instead of the default one.
 
         The values of a generator leave together when it has finished. Raise Reject to
         send the record to the dead letters, Retry to have it tried again; any other
         exception is a failure, which is retried too. Returning None is an error.
         """
 
-    def close(self) -> None:
-        """Let go of what `open` took. Called once, also after a failed `open`."""
+    def tick(self) -> Coroutine[Any, Any, None] | None:
+        """Do what is due every `tick_seconds`: refresh, flush, report. It emits nothing.
+
+        It may be a coroutine function if `process` is one.
+        """
+        return None
 
 
 class FunctionBolt(Bolt[In, Out]):
     """A function as a bolt; it can still be called like the function."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Any], *, blocking: bool = False) -> None:
         self.function = function
+        self.blocking = blocking  # type: ignore[misc]  # a function has no class of its own
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
 
@@ -79,57 +144,77 @@ class FunctionBolt(Bolt[In, Out]):
 
 
 class VectorisedBolt(FunctionBolt[Any, pa.RecordBatch]):
-    """A function over whole chunks: a RecordBatch in, a RecordBatch out.
+    """A function over whole chunks: a RecordBatch in, a RecordBatch out."""
 
-    `columns` are those of a record's that it is given when it reads a topic.
-    """
+    vectorised = True
 
     def __init__(
         self,
-        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        function: Callable[[pa.RecordBatch], Tables],
         columns: Sequence[str] = RECORD_COLUMNS,
+        *,
+        row_by_row: bool = False,
     ) -> None:
         super().__init__(function)
-        unknown = [name for name in columns if name not in RECORD_COLUMNS]
-        if unknown or not columns:
-            message = (
-                f"bolt '{self.__name__}' asks for columns {list(columns)}; "
-                f"allowed are some of {', '.join(RECORD_COLUMNS)}"
-            )
-            raise InvalidTopology(message)
-        self.columns = tuple(columns)
+        self.row_by_row = row_by_row  # type: ignore[misc]  # a function has no class of its own
+        check_columns(self.__name__, columns)
+        self.columns = tuple(columns)  # type: ignore[misc]
 
 
-@overload
-def bolt(function: Callable[[In], Coroutine[Any, Any, Out | Skip]], /) -> FunctionBolt[In, Out]: ...
-@overload
-def bolt(function: Callable[[In], Iterator[Out]], /) -> FunctionBolt[In, Out]: ...
-@overload
-def bolt(function: Callable[[In], Out | Skip], /) -> FunctionBolt[In, Out]: ...
+class _Blocking(Protocol):
+    """What `bolt(blocking=True)` gives."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[In], Iterator[Out | Skip | To]], /
+    ) -> FunctionBolt[In, Out]: ...
+    @overload
+    def __call__(self, function: Callable[[In], Out | Skip | To], /) -> FunctionBolt[In, Out]: ...
+
+
 @overload
 def bolt(
-    *, vectorised: Literal[True], columns: Sequence[str] = ...
-) -> Callable[[Callable[[pa.RecordBatch], pa.RecordBatch]], VectorisedBolt]: ...
+    function: Callable[[In], Coroutine[Any, Any, Out | Skip | To]], /
+) -> FunctionBolt[In, Out]: ...
+@overload
+def bolt(function: Callable[[In], AsyncIterator[Out | Skip | To]], /) -> FunctionBolt[In, Out]: ...
+@overload
+def bolt(function: Callable[[In], Iterator[Out | Skip | To]], /) -> FunctionBolt[In, Out]: ...
+@overload
+def bolt(function: Callable[[In], Out | Skip | To], /) -> FunctionBolt[In, Out]: ...
+@overload
+def bolt(*, blocking: Literal[True]) -> _Blocking: ...
+@overload
+def bolt(
+    *, vectorised: Literal[True], columns: Sequence[str] = ..., row_by_row: bool = ...
+) -> Callable[[Callable[[pa.RecordBatch], Tables]], VectorisedBolt]: ...
 def bolt(
     function: Callable[[Any], Any] | None = None,
     /,
     *,
     vectorised: bool = False,
+    blocking: bool = False,
     columns: Sequence[str] = RECORD_COLUMNS,
+    row_by_row: bool = False,
 ) -> Any:
     """Make a function a bolt.
 
     A plain function returns one value or SKIP, a generator function any number of
-    values, a coroutine function is awaited. With `vectorised=True` it takes and returns
-    a `pyarrow.RecordBatch`; columns it does not know must travel on through filters and
-    takes, because one of them carries the lineage. `columns` says which of a record's
-    columns it needs: fewer are faster.
+    values, a coroutine function is awaited. With `blocking=True` it is called in threads,
+    because it waits. With `vectorised=True` it takes and returns a `pyarrow.RecordBatch`, or
+    one per stream by name, and does nothing else: it may be called again for a part of its
+    rows. Columns it does not know must travel on through filters and
+    takes, because one of them carries the lineage. Only with `row_by_row=True`, which
+    promises that row i is made from row i, may it drop them. `columns` says which of a
+    record's columns it needs: fewer are faster.
     """
     if function is not None:
         return FunctionBolt[Any, Any](function)
-    if not vectorised:
-        raise InvalidTopology("bolt() takes a function, or vectorised=True")
-    return lambda function: VectorisedBolt(function, columns)
+    if vectorised == blocking:
+        raise InvalidTopology("bolt() takes a function, or one of vectorised=True, blocking=True")
+    if vectorised:
+        return lambda function: VectorisedBolt(function, columns, row_by_row=row_by_row)
+    return lambda function: FunctionBolt[Any, Any](function, blocking=True)
 
 
 def target_of(bolt: Bolt[Any, Any]) -> Callable[[Any], Any]:
@@ -137,26 +222,79 @@ def target_of(bolt: Bolt[Any, Any]) -> Callable[[Any], Any]:
     return bolt.function if isinstance(bolt, FunctionBolt) else bolt.process
 
 
-def kind_of(bolt: Bolt[Any, Any]) -> Kind:
-    """How a bolt has to be called, told from its `process`. Raises InvalidTopology."""
-    if isinstance(bolt, VectorisedBolt):
-        return Kind.VECTORISED
-    function = target_of(bolt)
-    returned = get_origin(_returned(function)) or _returned(function)
-    if inspect.isasyncgenfunction(function) or returned in (AsyncIterator, AsyncGenerator):
-        name = getattr(bolt, "__name__", type(bolt).__name__)
-        message = f"bolt '{name}' is an async generator; return a value or SKIP from it instead"
+def kind_of(bolt: Component) -> Kind:
+    """How a bolt has to be called, told from its `process` and its marks.
+
+    Raises InvalidTopology if these contradict each other.
+    """
+    kind = _written_as(bolt)
+    marks = [mark for mark in (Kind.BLOCKING, Kind.VECTORISED) if getattr(bolt, mark.value, False)]
+    if not marks:
+        return kind
+    plain = (Kind.FUNCTION, Kind.FAN_OUT) if marks[0] is Kind.BLOCKING else (Kind.FUNCTION,)
+    if len(marks) > 1 or kind not in plain:
+        both = " and ".join(each.value for each in (marks if len(marks) > 1 else (*marks, kind)))
+        message = f"bolt '{name_of(bolt)}' is {both}; only one of these is allowed"
         raise InvalidTopology(message)
-    if inspect.iscoroutinefunction(function) or returned in (Awaitable, Coroutine):
+    return marks[0]
+
+
+def _written_as(bolt: Component) -> Kind:
+    """What its `process` is: a coroutine function or the like, a generator, or neither."""
+    if not isinstance(bolt, Bolt):
+        return Kind.ADVANCED
+    function = target_of(bolt)
+    is_awaited = inspect.iscoroutinefunction(function)
+    if is_awaited or _returned(function) in (Awaitable, Coroutine) or yields_later(bolt):
         return Kind.ASYNC
-    if inspect.isgeneratorfunction(function) or returned in (Iterator, Generator, Iterable):
-        return Kind.FAN_OUT
-    return Kind.FUNCTION
+    return Kind.FAN_OUT if yields_many(bolt) else Kind.FUNCTION
+
+
+def yields_later(bolt: Bolt[Any, Any]) -> bool:
+    """Whether a call gives an asynchronous iterator of values."""
+    function = target_of(bolt)
+    if inspect.iscoroutinefunction(function):
+        return False
+    iterators = (AsyncIterator, AsyncGenerator)
+    return inspect.isasyncgenfunction(function) or _returned(function) in iterators
+
+
+def yields_many(bolt: Bolt[Any, Any]) -> bool:
+    """Whether a call gives an iterator of values instead of one."""
+    function = target_of(bolt)
+    iterators = (Iterator, Generator, Iterable)
+    return inspect.isgeneratorfunction(function) or _returned(function) in iterators
 
 
 def _returned(function: Callable[..., Any]) -> Any:
-    """The annotated return type, or None when there is none that can be read."""
+    """The annotated return type without its arguments; None if there is none to be read."""
     try:
-        return get_type_hints(function).get("return")
+        returned = get_type_hints(function).get("return")
     except (NameError, TypeError):
         return None
+    return get_origin(returned) or returned
+
+
+def coroutines_of(bolt: object, methods: Iterable[str]) -> list[str]:
+    """Those of the methods that are coroutine functions, so that somebody has to await them."""
+    return [name for name in methods if inspect.iscoroutinefunction(getattr(bolt, name, None))]
+
+
+def has_state(bolt: Component) -> bool:
+    """Whether it may hold anything; a function made a bolt does not."""
+    return type(bolt) not in (FunctionBolt, VectorisedBolt)
+
+
+def name_of(bolt: Component) -> str:
+    """What its step is called if nothing else is said."""
+    return str(getattr(bolt, "__name__", type(bolt).__name__))
+
+
+def check_columns(name: str, columns: Sequence[str]) -> None:
+    """Raise InvalidTopology, naming the bolt, unless a record has these columns."""
+    if not columns or not set(columns) <= set(RECORD_COLUMNS):
+        message = (
+            f"bolt '{name}' asks for columns {list(columns)}; "
+            f"allowed are some of {', '.join(RECORD_COLUMNS)}"
+        )
+        raise InvalidTopology(message)

@@ -3,54 +3,52 @@
 Each function here returns a `Called`: the values that came out, for each of them the
 place of the value it came from, and what failed. The loops run in C (`map`, `extend`,
 `set`), so that per record there is nothing but the user's function; only failures,
-drops and fan-out cost more.
+drops, fan-out and named streams cost more.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, compress
+from operator import is_not
 from types import CoroutineType, GeneratorType, NoneType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from topology.errors import BoltError, LineageLost, NothingReturned
-from topology.signals import SKIP, Skip
+from topology.errors import BoltError, NothingReturned
+from topology.signals import DEFAULT_STREAM, SKIP, Skip, To
 from topology.sink import Piece
 
 Parents: TypeAlias = "npt.NDArray[np.int64] | None"  # None: the i-th came from the i-th
-PARENT = "__parent"  # the hidden column that carries the lineage through vectorised bolts
+_BAD = frozenset({NoneType, GeneratorType, CoroutineType, To})
+_NEEDS_A_LOOK = _BAD | {Skip}
 
-_NEEDS_A_LOOK = frozenset({NoneType, Skip, GeneratorType, CoroutineType})
+
+@dataclass(slots=True)
+class Sent:
+    """What a bolt sent into one named stream."""
+
+    piece: Piece
+    parents: Parents
+    tasks: list[int | None] | None = None  # of values that are sent one by one
 
 
 @dataclass(slots=True)
 class Called:
     """What a bolt made of a chunk."""
 
-    piece: Piece
+    piece: Piece  # into the default stream
     parents: Parents
     failures: dict[int, Exception]  # by the place of the value that was passed in
+    named: dict[str, Sent] = field(default_factory=dict)  # into the others
 
 
 def call_each(step: str, function: Callable[[Any], Any], values: list[Any]) -> Called:
     """Call a bolt that returns one value or SKIP."""
     out, failures = _collect(step, map(function, values), len(values))
-    if _NEEDS_A_LOOK.isdisjoint(set(map(type, out))):
-        return Called(out, None, failures)
-    for place, value in enumerate(out):
-        if value is None:
-            failures[place] = NothingReturned(step)
-        elif isinstance(value, (GeneratorType, CoroutineType)):
-            failures[place] = BoltError(
-                f"bolt '{step}' returned a {type(value).__name__}; make the bolt itself a "
-                "generator or coroutine function, or annotate what it returns"
-            )
-            value.close()
-    keep = [place for place, value in enumerate(out) if value is not SKIP and place not in failures]
-    return Called([out[place] for place in keep], np.array(keep, np.int64), failures)
+    return sort_out(step, out, None, failures)
 
 
 def call_fan_out(step: str, function: Callable[[Any], Iterable[Any]], values: list[Any]) -> Called:
@@ -60,36 +58,77 @@ def call_fan_out(step: str, function: Callable[[Any], Iterable[Any]], values: li
         groups[place] = []
     counts = np.fromiter(map(len, groups), np.int64, len(groups))
     parents = np.repeat(np.arange(len(groups)), counts)
-    out = list(chain.from_iterable(groups))
-    if _NEEDS_A_LOOK.isdisjoint(set(map(type, out))):
+    return sort_out(step, list(chain.from_iterable(groups)), parents, failures)
+
+
+def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Exception]) -> Called:
+    """Take what is no value out of what calls returned, and sort the rest by stream.
+
+    One bad value fails its input, and takes that input's other values along.
+    """
+    found = set(map(type, out))
+    if _NEEDS_A_LOOK.isdisjoint(found):
         return Called(out, parents, failures)
-    for value, parent in zip(out, parents.tolist(), strict=True):
-        if value is None:
-            failures[parent] = NothingReturned(step)
+    if found.isdisjoint(_BAD) and not failures:  # values and SKIP: what filters return
+        mask = list(map(partial(is_not, SKIP), out))
+        places = np.flatnonzero(np.array(mask, np.bool_))
+        return Called(list(compress(out, mask)), places if parents is None else parents[places], {})
+    origins = range(len(out)) if parents is None else parents.tolist()
+    for value, origin in zip(out, origins, strict=True):
+        if value is None or (type(value) is To and value.value is None):
+            failures[origin] = NothingReturned(step)
+        elif type(value) is To and type(value.stream) is not str:
+            failures[origin] = BoltError(
+                f"bolt '{step}' sent to stream {value.stream!r}; the name of a stream is allowed"
+            )
+        elif isinstance(value, (GeneratorType, CoroutineType)):
+            failures[origin] = misreturned(step, value)
     keep = [
         place
-        for place, (value, parent) in enumerate(zip(out, parents.tolist(), strict=True))
-        if value is not SKIP and parent not in failures
+        for place, (value, origin) in enumerate(zip(out, origins, strict=True))
+        if value is not SKIP and origin not in failures
     ]
-    return Called([out[place] for place in keep], parents[keep], failures)
+    kept = [out[place] for place in keep]
+    came_from = np.array(keep, np.int64) if parents is None else parents[keep]
+    if To in found:
+        return _by_stream(kept, came_from, failures)
+    return Called(kept, came_from, failures)
 
 
-def call_columns(
-    step: str, function: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch
+def misreturned(
+    step: str, value: "GeneratorType[Any, Any, Any] | CoroutineType[Any, Any, Any]"
+) -> BoltError:
+    """The error of a plain bolt that returned what somebody would have to run; it is closed."""
+    value.close()
+    return BoltError(
+        f"bolt '{step}' returned a {type(value).__name__}; make the bolt itself a "
+        "generator or coroutine function, or annotate what it returns"
+    )
+
+
+def _by_stream(
+    values: list[Any], parents: "npt.NDArray[np.int64]", failures: dict[int, Exception]
 ) -> Called:
-    """Call a vectorised bolt; when it raises, halve the batch until the bad rows stand alone."""
-    tagged = batch.append_column(PARENT, pa.array(np.arange(batch.num_rows)))
-    try:
-        out = function(tagged)
-    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-        if batch.num_rows <= 1:
-            return Called(batch.slice(0, 0), np.empty(0, np.int64), {0: error})
-        return _halves(step, function, batch)
-    try:
-        return _with_lineage(step, out, batch.num_rows)
-    except BoltError as error:
-        failures: dict[int, Exception] = dict.fromkeys(range(batch.num_rows), error)
-        return Called(batch.slice(0, 0), np.empty(0, np.int64), failures)
+    places: dict[str, list[int]] = {}
+    tasks: dict[str, list[int | None]] = {}
+    for place, value in enumerate(values):
+        stream, task = DEFAULT_STREAM, None
+        if type(value) is To:
+            stream, task, values[place] = value.stream, value.task, value.value
+            if value.value is SKIP:
+                continue
+        places.setdefault(stream, []).append(place)
+        tasks.setdefault(stream, []).append(task)
+    named = {
+        stream: Sent([values[place] for place in at], parents[at], tasks[stream])
+        for stream, at in places.items()
+    }
+    plain = named.get(DEFAULT_STREAM)
+    if plain is None:
+        return Called([], np.empty(0, np.int64), failures, named)
+    if plain.tasks is not None and not any(task is not None for task in plain.tasks):
+        del named[DEFAULT_STREAM]
+    return Called(plain.piece, plain.parents, failures, named)
 
 
 def _collect(
@@ -109,39 +148,3 @@ def _collect(
                 failures[len(out)] = BoltError(f"bolt '{step}' raised StopIteration")
                 out.append(SKIP)
     return out, failures
-
-
-def _halves(step: str, function: Callable[[Any], Any], batch: pa.RecordBatch) -> Called:
-    middle = batch.num_rows // 2
-    left = call_columns(step, function, batch.slice(0, middle))
-    right = call_columns(step, function, batch.slice(middle))
-    failures = dict(left.failures)
-    failures.update({middle + place: error for place, error in right.failures.items()})
-    batches: list[pa.RecordBatch] = []
-    parents: list[npt.NDArray[np.int64]] = []
-    for half, start in ((left, 0), (right, middle)):
-        if isinstance(half.piece, pa.RecordBatch) and half.piece.num_rows:
-            batches.append(half.piece)
-            places = np.arange(len(half.piece)) if half.parents is None else half.parents
-            parents.append(places + start)
-    if not batches:
-        return Called(batch.slice(0, 0), np.empty(0, np.int64), failures)
-    joined = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    return Called(joined, np.concatenate(parents), failures)
-
-
-def _with_lineage(step: str, out: Any, num_rows: int) -> Called:
-    if not isinstance(out, pa.RecordBatch):
-        message = f"bolt '{step}' returned {type(out).__name__}; a pyarrow.RecordBatch is allowed"
-        raise BoltError(message)
-    place = out.schema.get_field_index(PARENT)
-    if place >= 0:
-        parents = out.column(place).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-        return Called(out.remove_column(place), parents, {})
-    if out.num_rows == num_rows:
-        return Called(out, None, {})
-    message = (
-        f"bolt '{step}' returned {out.num_rows} rows for {num_rows} and dropped the column "
-        f"'{PARENT}', so their records cannot be told; keep the columns it does not know"
-    )
-    raise LineageLost(message)

@@ -2,9 +2,13 @@
 
 TopologyError
 ├── InvalidTopology      the graph itself is wrong; named at build time
+│   ├── InvalidReference
+│   └── InvalidSchema    a type of rows gives no columns, or a sink cannot write them
+├── ReferenceLoadFailed  a reference table cannot be read, or has other rows than it may
 ├── BoltError            a bolt broke the rules of its contract
 │   ├── NothingReturned
-│   └── LineageLost
+│   ├── LineageLost
+│   └── ReferenceNotLoaded
 └── SinkError
     ├── RowsRejected     some rows do not fit; the others are durable
     ├── SinkBusy         nothing was written; come later
@@ -20,6 +24,23 @@ class TopologyError(Exception):
 
 class InvalidTopology(TopologyError):
     """The topology cannot run as it is drawn."""
+
+
+class InvalidReference(InvalidTopology):
+    """A reference table cannot be what it is said to be."""
+
+
+class InvalidSchema(InvalidTopology):
+    """A type of rows gives no columns, or a sink cannot write them."""
+
+
+class ReferenceLoadFailed(TopologyError):
+    """A reference table could not be loaded."""
+
+    def __init__(self, reference: str, reason: str) -> None:
+        super().__init__(f"reference '{reference}': {reason}")
+        self.reference = reference
+        self.reason = reason
 
 
 class BoltError(TopologyError):
@@ -38,6 +59,17 @@ class NothingReturned(BoltError):
 
 class LineageLost(BoltError):
     """A vectorised bolt returned rows whose records cannot be told."""
+
+
+class ReferenceNotLoaded(BoltError):
+    """A reference table was looked into before it was loaded."""
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(
+            f"reference '{reference}' is not loaded; name it in topology.uses(...), "
+            "or fill it by load(rows) in a test"
+        )
+        self.reference = reference
 
 
 class SinkError(TopologyError):

@@ -1,6 +1,10 @@
 """What a bolt says besides returning a value. Signals are no errors."""
 
-from typing import Final, final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+DEFAULT_STREAM = "default"
 
 
 @final
@@ -18,12 +22,39 @@ SKIP: Final = Skip()
 """Return this to drop a record on purpose: it is counted as filtered and completed."""
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class To:
+    """Return this, or yield it, to send a value into a named stream of the bolt.
+
+    The stream must be declared where the bolt is put in its place: `then(bolt,
+    streams=("late",))`. `task` is for a stream whose next bolt is grouped `direct()`.
+    """
+
+    stream: str
+    value: Any
+    task: int | None = None
+
+
 class Reject(Exception):
     """Raise this for a record that no retry can help: it goes to the dead letters."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class RejectRows(Reject):
+    """Raise this in a vectorised bolt that knows which rows of its batch are bad.
+
+    `reasons` says why, by the row's place. Those go to the dead letters; the bolt is called
+    again with the others.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        first = next(iter(reasons.values()), "no row was named")
+        super().__init__(first if len(reasons) == 1 else f"{len(reasons)} rows; first: {first}")
+        self.reasons = dict(reasons)
 
 
 class Retry(Exception):

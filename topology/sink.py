@@ -75,6 +75,13 @@ class Sink(ABC, Generic[Row]):
         """Let go of what `open` took. May be called twice."""
 
 
+def innermost(sink: Sink[Any]) -> Sink[Any]:
+    """The sink itself, or the one that it stands in front of and has as its `sink`."""
+    while isinstance(inner := getattr(sink, "sink", None), Sink):
+        sink = inner
+    return sink
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A record that could not be processed, and why."""

@@ -1,67 +1,21 @@
 """A topology: what is read, which bolts it passes, where the rows go. A value, not a registry."""
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Iterator
+from typing import Literal, TypeAlias, get_args
 
-import pyarrow as pa
-
-from topology.bolt import Bolt, Kind, VectorisedBolt, kind_of
+from topology.bolt import Component, Kind, coroutines_of, has_state
 from topology.errors import InvalidTopology
+from topology.grouping import Direct
+from topology.hooks import Hooks
 from topology.record import Record
-from topology.sink import DeadLetterSink, Sink
+from topology.reference import Reference
+from topology.signals import DEFAULT_STREAM
+from topology.sink import DeadLetterSink
+from topology.steps import BoltStep, Source, Step
+from topology.stream import Ends, Stream, is_positive
 
-T = TypeVar("T")
-Out = TypeVar("Out")
-
-
-BATCH_ROWS = 100_000
-BATCH_BYTES = 128 * 1024 * 1024
-BATCH_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPolicy:
-    """When a micro-batch is full: at so many rows, so many bytes, or this old."""
-
-    batch_rows: int = BATCH_ROWS
-    batch_bytes: int = BATCH_BYTES
-    batch_seconds: float = BATCH_SECONDS
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BoltStep:
-    """A bolt in its place, and what comes after it."""
-
-    name: str
-    bolt: Bolt[Any, Any]
-    kind: Kind
-    workers: int
-    timeout_seconds: float | None
-    children: "list[BoltStep | SinkStep]" = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SinkStep:
-    """A sink in its place."""
-
-    name: str
-    sink: Sink[Any]
-    policy: BatchPolicy
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """A topic to read, or every topic whose whole name matches a pattern."""
-
-    topic: str | re.Pattern[str]
-    children: list[BoltStep | SinkStep] = field(default_factory=list)
-
-    @property
-    def label(self) -> str:
-        """The topic's name, or the pattern between slashes."""
-        return self.topic if isinstance(self.topic, str) else f"/{self.topic.pattern}/"
+Reliability: TypeAlias = Literal["at-least-once", "at-most-once"]
 
 
 class DeadLetters:
@@ -77,113 +31,80 @@ class DeadLetters:
         self.sink = sink
 
 
-class Stream(Generic[T]):
-    """The values that come out of one step. Use it twice to fan out."""
-
-    def __init__(self, topology: "Topology", children: list[BoltStep | SinkStep]) -> None:
-        self._topology = topology
-        self._children = children
-
-    @overload
-    def then(
-        self, bolt: VectorisedBolt, *, name: str | None = None
-    ) -> "Stream[pa.RecordBatch]": ...
-    @overload
-    def then(
-        self,
-        bolt: Callable[[], Bolt[T, Out]],
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-    ) -> "Stream[Out]": ...
-    @overload
-    def then(
-        self,
-        bolt: Bolt[T, Out],
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-    ) -> "Stream[Out]": ...
-    def then(
-        self,
-        bolt: Any,
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-    ) -> "Stream[Any]":
-        """Pass every value through a bolt.
-
-        `bolt` is a @bolt function, a Bolt, or something that makes one (its class).
-        `workers` is how many calls of an async bolt run at once, `timeout_seconds` how
-        long one may take; other bolts have neither. Raises InvalidTopology.
-        """
-        made = bolt() if not isinstance(bolt, Bolt) and callable(bolt) else bolt
-        if not isinstance(made, Bolt):
-            message = f"then() got {bolt!r}; a @bolt function, a Bolt or its class is allowed"
-            raise InvalidTopology(message)
-        label = name or str(getattr(made, "__name__", type(made).__name__))
-        kind = kind_of(made)
-        if workers < 1 or (workers > 1 and kind is not Kind.ASYNC):
-            message = (
-                f"bolt '{label}' has workers={workers}; "
-                "a bolt that is no coroutine function runs with workers=1"
-            )
-            raise InvalidTopology(message)
-        if timeout_seconds is not None and kind is not Kind.ASYNC:
-            message = (
-                f"bolt '{label}' has timeout_seconds={timeout_seconds:g}; "
-                "only a call of a bolt that is a coroutine function can be cut short"
-            )
-            raise InvalidTopology(message)
-        step = BoltStep(self._topology.claim(label), made, kind, workers, timeout_seconds)
-        self._children.append(step)
-        return Stream(self._topology, step.children)
-
-    def into(
-        self,
-        sink: Sink[T],
-        *,
-        name: str | None = None,
-        batch_rows: int = BATCH_ROWS,
-        batch_bytes: int = BATCH_BYTES,
-        batch_seconds: float = BATCH_SECONDS,
-    ) -> None:
-        """Write every value to a sink, in micro-batches of so many rows, bytes or seconds."""
-        label = name or sink.name
-        if batch_rows < 1 or batch_bytes < 1 or batch_seconds <= 0:
-            message = f"sink '{label}': batch_rows, batch_bytes and batch_seconds must be positive"
-            raise InvalidTopology(message)
-        policy = BatchPolicy(batch_rows, batch_bytes, batch_seconds)
-        self._children.append(SinkStep(self._topology.claim(label), sink, policy))
-
-
 class Topology:
-    """Sources, bolts and sinks, and where the dead letters go."""
+    """Sources, bolts and sinks, and where the dead letters go.
 
-    def __init__(self, name: str) -> None:
+    `reliability` is `at-least-once`: an offset is stored when its record is done; or
+    `at-most-once`: an offset is stored before its record reaches a bolt, and nothing is tried
+    twice.
+    """
+
+    def __init__(self, name: str, *, reliability: Reliability = "at-least-once") -> None:
         if not name or "/" in name:
             message = f"topology name {name!r}: it must not be empty nor contain '/'"
             raise InvalidTopology(message)
+        if reliability not in get_args(Reliability):
+            allowed = ", ".join(get_args(Reliability))
+            message = f"topology '{name}': reliability {reliability!r}; allowed: {allowed}"
+            raise InvalidTopology(message)
         self.name = name
+        self.reliability = reliability
         self.sources: list[Source] = []
+        self.references: list[Reference] = []
+        self.listeners: list[Hooks] = []
         self.dead_letters = DeadLetters()
         self._names: set[str] = set()
+        self._places: dict[int, str] = {}  # by the id of a bolt, its step
 
-    def source(self, topic: str | re.Pattern[str]) -> Stream[Record]:
+    def source(
+        self, topic: str | re.Pattern[str], *, records_per_second: float | None = None
+    ) -> Stream[Record]:
         """Read a topic, or, given a compiled pattern, every topic whose whole name matches it.
 
         Topics that come later are read too, from their beginning. A topic that is named by
-        itself does not belong to a pattern as well. Raises InvalidTopology.
+        itself does not belong to a pattern as well. No more than `records_per_second` are
+        emitted of all its partitions together, retries aside. Raises InvalidTopology.
         """
-        source = Source(topic)
+        source = Source(topic, records_per_second)
         if any(other.label == source.label for other in self.sources):
             message = f"topic '{source.label}' is read twice; use its stream twice instead"
             raise InvalidTopology(message)
+        if records_per_second is not None and not is_positive(records_per_second):
+            message = (
+                f"topic '{source.label}' has records_per_second={records_per_second!r}; "
+                "a positive number is allowed"
+            )
+            raise InvalidTopology(message)
         self.sources.append(source)
-        return Stream(self, source.children)
+        return Stream(self, Ends((source.children,), f"topic '{source.label}'"))
+
+    def uses(self, *references: Reference) -> None:
+        """Have these tables loaded before the first record, and refreshed, for the bolts.
+
+        Raises InvalidTopology for what is none.
+        """
+        if strangers := [each for each in references if not isinstance(each, Reference)]:
+            message = f"uses() got {strangers[0]!r}; what reference() gives is allowed"
+            raise InvalidTopology(message)
+        self.references += [each for each in references if each not in self.references]
+
+    def hooks(self, *hooks: Hooks) -> None:
+        """Have these called when the service starts and stops, and partitions come and go.
+
+        Raises InvalidTopology for what is no instance of Hooks, and for coroutine functions.
+        """
+        if strangers := [each for each in hooks if not isinstance(each, Hooks)]:
+            message = f"hooks() got {strangers[0]!r}; instances of Hooks are allowed"
+            raise InvalidTopology(message)
+        for each in hooks:
+            names = [name for name in vars(Hooks) if not name.startswith("_")]
+            if names := coroutines_of(each, names):
+                message = (
+                    f"hooks() got {type(each).__name__} with async def {', '.join(names)}; "
+                    "the owner thread calls hooks, which awaits nothing"
+                )
+                raise InvalidTopology(message)
+        self.listeners += hooks
 
     def source_of(self, topic: str) -> Source:
         """The source a topic belongs to. Raises KeyError."""
@@ -195,8 +116,14 @@ class Topology:
                 return source
         raise KeyError(topic)
 
-    def claim(self, name: str) -> str:
-        """Reserve a step's name; the second and later of one name get a number."""
+    def claim(self, name: str, *, is_given: bool) -> str:
+        """Reserve a step's name; the second and later of one name get a number.
+
+        One that is given by the user stays as it is: InvalidTopology if it is taken.
+        """
+        if is_given and name in self._names:
+            message = f"a second step is named '{name}'; each name= is allowed once"
+            raise InvalidTopology(message)
         unique, count = name, 1
         while unique in self._names:
             count += 1
@@ -204,14 +131,37 @@ class Topology:
         self._names.add(unique)
         return unique
 
-    def steps(self) -> Iterator[BoltStep | SinkStep]:
-        """Every step, parents before children."""
-        waiting = [step for source in self.sources for step in source.children]
-        while waiting:
-            step = waiting.pop(0)
-            yield step
-            if isinstance(step, BoltStep):
-                waiting.extend(step.children)
+    def put(self, bolt: Component, step: str) -> None:
+        """Note where a bolt stands. Raises InvalidTopology if it would share its state."""
+        if not has_state(bolt):
+            return
+        other = self._places.setdefault(id(bolt), step)
+        if other != step:
+            message = (
+                f"one bolt stands in '{other}' and in '{step}', which would share its state; "
+                "give each step its own, or the class"
+            )
+            raise InvalidTopology(message)
+
+    def steps(self) -> Iterator[Step]:
+        """Every step once, parents before children."""
+        seen: dict[Step, None] = {}
+
+        def visit(step: Step) -> None:
+            if step in seen:
+                return
+            for child in reversed(_children(step)):
+                visit(child)
+            seen[step] = None
+
+        for source in reversed(self.sources):
+            for child in reversed(source.children):
+                visit(child)
+        return reversed(seen)
+
+    def bolts(self) -> Iterator[BoltStep]:
+        """Every bolt's step once, parents before children."""
+        return (step for step in self.steps() if isinstance(step, BoltStep))
 
     def validate(self) -> None:
         """Raise InvalidTopology, naming the step, unless the topology can run."""
@@ -220,23 +170,48 @@ class Topology:
         for source in self.sources:
             if not source.children:
                 raise InvalidTopology(f"topic '{source.label}' leads nowhere; add a bolt or a sink")
+            for child in source.children:
+                _validate_input(f"topic '{source.label}'", child, direct=False)
         if self.dead_letters.sink is None:
             message = f"topology '{self.name}' has no dead letters; call dead_letters.into(sink)"
             raise InvalidTopology(message)
-        for step in self.steps():
-            if isinstance(step, BoltStep):
-                _validate_bolt(step)
+        for step in self.bolts():
+            _validate_bolt(step)
+
+
+def _children(step: Step) -> list[Step]:
+    return step.children if isinstance(step, BoltStep) else []
 
 
 def _validate_bolt(step: BoltStep) -> None:
-    if not step.children:
-        raise InvalidTopology(f"bolt '{step.name}' leads nowhere; add a bolt or a sink")
-    if step.kind is not Kind.VECTORISED:
-        return
-    for child in step.children:
-        if isinstance(child, BoltStep) and child.kind is not Kind.VECTORISED:
-            message = (
-                f"bolt '{child.name}' takes single values but '{step.name}' gives columns; "
-                "a vectorised bolt or a sink is allowed after it"
-            )
-            raise InvalidTopology(message)
+    for stream, children in step.streams.items():
+        if not children:
+            if stream == DEFAULT_STREAM and len(step.streams) > 1:
+                continue  # it only sends by name; the executor refuses what does not
+            place = f"stream '{stream}' of bolt '{step.name}'"
+            if len(step.streams) == 1:
+                place = f"bolt '{step.name}'"
+            raise InvalidTopology(f"{place} leads nowhere; add a bolt or a sink")
+        for child in children:
+            _validate_input(f"bolt '{step.name}'", child, direct=step.is_direct(stream))
+            if step.kind is not Kind.VECTORISED or not isinstance(child, BoltStep):
+                continue
+            if child.kind is not Kind.VECTORISED:
+                message = (
+                    f"bolt '{child.name}' takes single values but '{step.name}' gives columns; "
+                    "a vectorised bolt or a sink is allowed after it"
+                )
+                raise InvalidTopology(message)
+
+
+def _validate_input(place: str, child: Step, *, direct: bool) -> None:
+    is_direct = isinstance(child, BoltStep) and isinstance(child.grouping, Direct)
+    if is_direct and not direct:
+        message = f"'{child.name}' is grouped direct(), but {place} can name no task"
+        raise InvalidTopology(message)
+    if direct and not is_direct:
+        message = (
+            f"'{child.name}' stands behind {place} beside a bolt that is grouped direct(); "
+            "all steps of such a stream must be"
+        )
+        raise InvalidTopology(message)

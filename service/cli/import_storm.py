@@ -40,7 +40,7 @@ from service.cli.topics import ASK_SECONDS, answer, topics_of
 from service.config import Config, load
 from service.errors import NotImported, StormStillRuns
 from service.parts import wire
-from topology.topology import Source
+from topology.steps import Source
 
 log = structlog.get_logger()
 T = TypeVar("T")

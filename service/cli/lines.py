@@ -12,6 +12,7 @@ def describe(error: BaseException) -> str:
     inner = error.args[0] if error.args else None
     said = getattr(inner, "str", None)  # a KafkaException's KafkaError
     text = str(said()) if callable(said) else str(error)
+    text = "\n".join([text, *getattr(error, "__notes__", ())])
     line = " | ".join(part for part in map(str.strip, text.splitlines()) if part)
     is_ours = type(error).__module__.partition(".")[0] in _ROOMS
     line = line if is_ours and line else f"{name}: {line}" if line else name

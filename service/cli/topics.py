@@ -6,7 +6,8 @@ from typing import TypeVar
 from partition.catalogue import Catalogue, Topic
 from partition.chunk import Partition
 from partition.errors import KafkaUnavailable
-from topology.topology import Source, Topology
+from topology.steps import Source
+from topology.topology import Topology
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.errors import InvalidSchema
+from topology.errors import InvalidSchema
 
 _ABSENT = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "DELTA_TABLE_NOT_FOUND")
 

@@ -8,12 +8,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from sinks.columns import fit
-from sinks.errors import InvalidSchema
-from sinks.schema import schema_of
 from sinks.spark.existing import differences, existing_schema, spark_schema
 from sinks.spark.reasons import one_line
 from sinks.spark.spool import Spool, local_path
-from topology.errors import RowsRejected, SinkFailed
+from topology.errors import InvalidSchema, RowsRejected, SinkFailed
+from topology.schema import schema_of
 from topology.sink import Batch, Row, Sink, SinkContext, SparkDriver
 
 
@@ -61,7 +60,7 @@ class SparkTableSink(Sink[Row]):
         """
         if context.spark is None:
             raise SinkFailed(f"table '{self.table}' needs Spark; none was configured")
-        self._path = _table_path(context.warehouse, self.table)
+        self._path = table_path(context.warehouse, self.table)
         self._spark = context.spark
         self._spool = Spool(context.warehouse, f"{context.pipeline}.{context.sink}")
         try:
@@ -169,7 +168,7 @@ class ParquetSink(SparkTableSink[Row]):
 
     def open(self, context: SinkContext) -> None:
         """Check as every table does, and that the folder is no Delta table."""
-        folder = local_path(_table_path(context.warehouse, self.table))
+        folder = local_path(table_path(context.warehouse, self.table))
         if folder is not None and (folder / "_delta_log").exists():
             raise SinkFailed(f"table '{self.table}' at {folder} is a Delta table; use DeltaSink")
         super().open(context)
@@ -199,7 +198,7 @@ class DeltaSink(SparkTableSink[Row]):
         super().__init__(table, schema=schema, partition_by=partition_by)
 
 
-def _table_path(warehouse: str, table: str) -> str:
+def table_path(warehouse: str, table: str) -> str:
     """The table's URI: the table itself if absolute, else below the warehouse."""
     place = table
     if not urlsplit(table).scheme and not table.startswith("/"):

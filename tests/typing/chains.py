@@ -4,14 +4,32 @@
 error itself, so each line below that carries one is a line that mypy refuses.
 """
 
-from collections.abc import Iterator
-from typing import TypedDict, assert_type
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypedDict, assert_type
 
 import pyarrow as pa
 
-from headrace import SKIP, Bolt, Record, Reject, Skip, Topology, bolt
+from headrace import (
+    SKIP,
+    AdvancedBolt,
+    Bolt,
+    Collector,
+    Hooks,
+    Record,
+    Reject,
+    RetryPolicy,
+    Skip,
+    To,
+    Topology,
+    Tuple,
+    all_tasks,
+    bolt,
+    custom,
+    fields,
+)
 from headrace.sinks import DeltaSink, DiscardSink, KafkaSink, MemorySink, ParquetSink
-from topology.topology import Stream
+from headrace.testing import ChaosBolt, topology_test
+from topology.stream import Stream
 
 
 class Flight(TypedDict):
@@ -43,6 +61,55 @@ def fan_out(flight: Flight) -> Iterator[Event]:
 async def ask(flight: Flight) -> Flight | Skip:
     """Wait for an answer."""
     return flight
+
+
+@bolt
+def sort_out(flight: Flight) -> Flight | To | Skip:
+    """Send some into another stream, which has no part in the type of the default one."""
+    return To("late", flight) if flight["delay"] else flight
+
+
+@bolt
+def spread(flight: Flight) -> Iterator[Event | To]:
+    """The same with any number of values."""
+    yield {"kind": flight["carrier"]}
+    yield To("late", flight)
+
+
+@bolt
+async def sort_out_later(flight: Flight) -> Flight | To:
+    """The same, awaited."""
+    return flight
+
+
+@bolt
+async def stream(flight: Flight) -> AsyncIterator[Event]:
+    """Give any number of values, and wait for each."""
+    yield {"kind": flight["carrier"]}
+
+
+@bolt(blocking=True)
+def fetch(flight: Flight) -> Flight | Skip:
+    """Wait in a thread."""
+    return flight
+
+
+@bolt(blocking=True)
+def pages(flight: Flight) -> Iterator[Event]:
+    """Give any number of values, and wait in a thread for each."""
+    yield {"kind": flight["carrier"]}
+
+
+@bolt
+def only_by_name(flight: Flight) -> To:
+    """Send every value into a named stream, so that the default one has none."""
+    return To("late", flight)
+
+
+@bolt(vectorised=True)
+def split(batch: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
+    """A batch per stream."""
+    return {"default": batch, "late": batch}
 
 
 @bolt(vectorised=True)
@@ -79,6 +146,64 @@ class Query(Bolt[Flight, Event]):
         return {"kind": value["carrier"]}
 
 
+class Connected(Bolt[Flight, Event]):
+    """A bolt that is awaited from its beginning to its end."""
+
+    async def open(self) -> None:
+        """Connect."""
+
+    async def process(self, value: Flight, /) -> Event:
+        """Wait for an answer."""
+        return {"kind": value["carrier"]}
+
+    async def tick(self) -> None:
+        """Refresh."""
+
+    async def close(self) -> None:
+        """Leave."""
+
+
+class Columns(Bolt[Any, pa.RecordBatch]):
+    """A vectorised bolt with a life."""
+
+    vectorised = True
+    columns = ("value", "offset")
+
+    def open(self) -> None:
+        """Load."""
+
+    def process(self, batch: pa.RecordBatch, /) -> dict[str, pa.RecordBatch]:
+        """Give a batch per stream."""
+        return {"default": batch}
+
+
+class Delays(AdvancedBolt[Flight, Event]):
+    """An advanced bolt."""
+
+    def process(self, tuple_: Tuple[Flight], collector: Collector[Event], /) -> None:
+        """Answer."""
+        collector.emit({"kind": tuple_.value["carrier"]}, anchors=tuple_)
+        collector.ack(tuple_)
+
+
+class Sorting(Bolt[Flight, Flight]):
+    """A class with named streams."""
+
+    def process(self, value: Flight, /) -> Flight | To | Skip:
+        """Sort."""
+        return To("late", value)
+
+
+def carrier(flight: Flight) -> str:
+    """A key."""
+    return flight["carrier"]
+
+
+def task_of(flight: Flight, tasks: int) -> int:
+    """A task."""
+    return flight["delay"] % tasks
+
+
 def right() -> None:
     """All of this is right."""
     topology = Topology("right")
@@ -98,7 +223,58 @@ def right() -> None:
     events.into(DiscardSink())
     events.into(ParquetSink("events", schema=pa.schema([])))
     records.then(columns).into(ParquetSink("columns", schema=pa.schema([])))
+    sorted_out = assert_type(flights.then(sort_out, streams=("late",)), Stream[Flight])
+    assert_type(sorted_out["late"], Stream[Any])
+    assert_type(flights.then(Sorting, streams=("late",)), Stream[Flight])
+    assert_type(flights.then(spread, streams=("late",)), Stream[Event])
+    assert_type(flights.then(sort_out_later, streams=("late",)), Stream[Flight])
+    assert_type(flights.then(stream, workers=2), Stream[Event])
+    assert_type(flights.then(fetch, workers=2, timeout_seconds=1.5), Stream[Flight])
+    assert_type(records.then(split, streams=("late",)), Stream[pa.RecordBatch])
+    assert_type(flights.merge(sorted_out), Stream[Flight])
+    assert_type(flights.merge(events), Stream[Flight | Event])
+    assert_type(flights.keyed_by("carrier"), Stream[Flight])
+    assert_type(flights.keyed_by(("carrier", "delay")).then(Enrich, tasks=2), Stream[Flight])
+    assert_type(flights.keyed_by(carrier).then(ask, workers=8), Stream[Flight])
+    assert_type(flights.keyed_by(lambda flight: flight["delay"]).then(fetch), Stream[Flight])
+    assert_type(flights.ordered().then(fan_out), Stream[Event])
+    assert_type(flights.then(Enrich, tasks=3, grouping=all_tasks()), Stream[Flight])
+    assert_type(flights.then(Enrich, tasks=3, grouping=fields("carrier")), Stream[Flight])
+    assert_type(flights.then(Enrich, tasks=3, grouping=custom(task_of)), Stream[Flight])
+    assert_type(flights.then(ask, retries=RetryPolicy(limit=1)), Stream[Flight])
+    assert_type(flights.then(Delays, timeout_seconds=60.0), Stream[Event])
+    topology.source("slow", records_per_second=10)
+    topology.hooks(Hooks())
+    Topology("once", reliability="at-most-once")
     topology.dead_letters.into(KafkaSink("flights.dead"))
+
+
+@bolt
+def either(value: Flight | Event) -> str:
+    """Take what two streams give."""
+    return str(value)
+
+
+def right_too() -> None:
+    """And all of this."""
+    topology = Topology("right")
+    records = topology.source("flights")
+    flights = records.then(parse)
+    events = flights.then(fan_out)
+    assert_type(flights.merge(events, records), Stream[Any])
+    assert_type(flights.merge(events, events), Stream[Flight | Event])
+    assert_type(flights.then(pages, workers=2), Stream[Event])
+    assert_type(flights.then(ChaosBolt(pages, seed=1), workers=2), Stream[Event])
+    assert_type(flights.then(Connected, workers=2), Stream[Event])
+    assert_type(records.then(Columns, streams=("late",)), Stream[pa.RecordBatch])
+    assert_type(flights.then(only_by_name, streams=("late",))["late"], Stream[Any])
+    flights.merge(events).then(either)
+    topology_test(topology, seed=3, retries=RetryPolicy(limit=1)).close()
+
+
+def event_kind(event: Event) -> str:
+    """A key of other values."""
+    return event["kind"]
 
 
 def wrong() -> None:
@@ -121,6 +297,21 @@ def wrong() -> None:
     events.into(KafkaSink("t"))  # type: ignore[arg-type]  # dead letters only
     topology.dead_letters.into(DiscardSink())  # type: ignore[arg-type]  # rows only
     topology.source(7)  # type: ignore[arg-type]
+    flights.then(sort_out).then(fan_out).then(ask)  # type: ignore[arg-type]
+    flights.then(Enrich(), tasks=2)  # type: ignore[call-overload]  # an instance is one task
+    flights.keyed_by(event_kind)  # type: ignore[arg-type]  # a key of events
+    flights.keyed_by(7)  # type: ignore[arg-type]
+    events.then(Delays)  # type: ignore[arg-type]
+    flights.then(ask, retries=3)  # type: ignore[call-overload]  # a policy
+    flights.then(Enrich, grouping="shuffle", tasks=2)  # type: ignore[call-overload]
+    flights.then(sort_out, streams=7)  # type: ignore[call-overload]
+    flights.merge(ask)  # type: ignore[call-overload]
+    flights.merge(events).then(Enrich)  # type: ignore[arg-type]  # some are events
+    flights.then(Delays).then(Enrich)  # type: ignore[arg-type]  # they are events
+    flights.then(pages).then(ask)  # type: ignore[arg-type]  # the same
+    topology_test(topology, seeed=3)  # type: ignore[call-arg]
+    topology.hooks(Enrich())  # type: ignore[arg-type]
+    Topology("exactly", reliability="exactly-once")  # type: ignore[arg-type]
 
 
 class WrongInput(Bolt[Flight, Event]):

@@ -8,13 +8,24 @@ import sys
 import pytest
 
 import headrace
+import headrace.payloads
 import headrace.sinks
 import headrace.testing
 
 SURFACE = {
     "headrace": {
-        "SKIP", "Bolt", "InvalidTopology", "Record", "Reject", "Retry", "RowsRejected",
-        "SinkBusy", "SinkFailed", "Skip", "Topology", "bolt",
+        "SKIP", "AdvancedBolt", "Bolt", "BoltError", "Cache", "CacheStatistics", "Collector",
+        "Grouping", "Hooks", "InvalidReference", "InvalidTopology", "LineageLost",
+        "NothingReturned", "Record", "Reference", "ReferenceLoadFailed", "ReferenceNotLoaded",
+        "Reject",
+        "RejectRows", "Retry",
+        "RetryPolicy", "RowsRejected", "SinkBusy", "SinkFailed", "Skip", "To", "Topology",
+        "Tuple", "all_tasks", "bolt", "custom", "direct", "fields", "global_", "reference",
+        "shuffle", "stable_hash",
+    },
+    "headrace.payloads": {
+        "Limits", "Registry", "RegistryBolt", "avro", "json", "json_columns",
+        "json_schema", "protobuf", "raw", "text",
     },
     "headrace.sinks": {
         "Batch", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "KafkaSink",
@@ -22,7 +33,9 @@ SURFACE = {
         "SinkContext",
     },
     "headrace.testing": {
-        "NotSettled", "RetryPolicy", "ScreenPolicy", "TopologyTest", "topology_test",
+        "ChaosAdvancedBolt", "ChaosBolt", "ChaosCounts", "ChaosError", "ChaosSink",
+        "ChaosSinkCounts", "Event", "NotSettled", "RetryPolicy", "ScreenPolicy",
+        "TopologyTest", "topology_test",
     },
 }  # fmt: skip
 

@@ -198,7 +198,7 @@ def test_graph_shows_the_topology_as_text_and_as_mermaid(headrace):
     assert (code, err) == (0, "")
     text, _, chart = out.partition("\n\n")
     assert text.splitlines() == [
-        "topology flow",
+        "topology flow  (at-least-once)",
         "  source flow",
         "    -> parse  (function)",
         "      -> split  (fan-out)",
@@ -222,7 +222,7 @@ def test_graph_as_json_is_one_object(headrace):
     assert code == 0
     (line,) = out.splitlines()
     facts = json.loads(line)
-    assert facts["sources"] == [{"topic": "flow", "to": ["parse"]}]
+    assert facts["sources"] == [{"topic": "flow", "records_per_second": None, "to": ["parse"]}]
     assert {step["name"]: step["kind"] for step in facts["steps"]} == {
         "parse": "function", "split": "fan-out", "ask": "async", "rows": "sink", "asked": "sink",
     }  # fmt: skip
@@ -269,6 +269,9 @@ def test_an_error_is_one_line_and_hides_secrets():
     assert describe(KafkaUnavailable("for x", "why\nnot")).count("\n") == 0
     assert describe(KeyError("x")) == "KeyError: 'x'"
     assert describe(RuntimeError()) == "RuntimeError"
+    noted = ValueError("no table")
+    noted.add_note("open() of bolt 'join'")
+    assert describe(noted) == "ValueError: no table | open() of bolt 'join'"
     assert describe(BadConfig("f", "k", "1", "2")) == "f: k: found 1; allowed: 2"
     assert len(describe(RuntimeError("x" * 5000))) == 1000
     mask.learn([CANARY])

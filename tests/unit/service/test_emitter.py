@@ -9,7 +9,8 @@ from acker.acker import Acker
 from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from service.emitter import Emitter, tree_seconds
-from topology.executor import Delivery
+from service.joints import Joints
+from topology.executor import Delivery, Origin
 
 
 @bolt
@@ -25,9 +26,9 @@ def expires_at(timeout_seconds: float | None) -> float:
     step = next(topology.steps())
     acker = Acker(timeout_seconds=2.0, longest_seconds=tree_seconds(step))
     runner = SimpleNamespace(submit=lambda *_: None)
-    emitter = Emitter(acker, {}, runner, np.random.default_rng(1))
+    emitter = Emitter(acker, Joints(acker, {}), {}, runner, np.random.default_rng(1))
     roots = np.zeros(1, np.uint64)
-    delivery = Delivery(step, [b"x"], None)
+    delivery = Delivery(step, [b"x"], None, Origin("t"))
     edges = emitter.edges_of(delivery, roots)
     trees = acker.begin(np.array([7]))
     now = 0.0

@@ -25,7 +25,7 @@ from partition.storm.takeover import Layout
 from service.cli.app import offsets_import_storm
 from service.cli.import_storm import Order, Rooms, _chosen, carry_out, show_rows
 from service.errors import NotImported, StormStillRuns
-from topology.topology import Source
+from topology.steps import Source
 
 T = [Partition("t", number) for number in range(4)]
 ORDER = Order("core", "/s")

@@ -10,13 +10,16 @@ from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.chunk import Partition
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
+from service.references import ReferenceStatistics
 from service.snapshot import SinkStatistics, Snapshot
+from topology.running.runner import RunnerStatistics
 
 NAME = re.compile(r"headrace_(partition|topology|acker|sinks|service)(_[a-z]+)+")
 SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+)$')
 FIGURE_WORDS = (
     "records", "bytes", "rows", "seconds", "offset", "trees", "tuples", "batches", "writes",
-    "messages", "resolutions", "state", "commits",
+    "messages", "resolutions", "state", "commits", "loads",
+    "calls", "ticks",
 )  # fmt: skip
 
 
@@ -53,6 +56,10 @@ def snapshot() -> Snapshot:
             filtered=test._pipeline.tally.filtered,
             dead_lettered=test._pipeline.tally.dead_lettered,
             mirror_failures=3,
+            held_back_seconds={"out": 1.5},
+            references=(ReferenceStatistics("airports", 1458, 60.5, 3, 1),),
+            runners={"parse": RunnerStatistics(2, 5, 1, 3, 4, 6)},
+            failed_ticks={"parse": 7},
             failures=dict(test._pipeline.tally.failures) | {'odd "step"\n': 1},
         )  # fmt: skip
 
@@ -118,6 +125,18 @@ def test_the_figures_are_the_pipeline_s_own(exposition):
     assert found["headrace_service_dead_lettered_records_total", ""] == 1
     assert found["headrace_topology_failed_tuples_total", 'step="parse"'] == 1
     assert found["headrace_sinks_written_rows_total", 'sink="discard"'] == 2
+    assert found["headrace_topology_reference_rows", 'reference="airports"'] == 1458
+    assert found["headrace_topology_reference_age_seconds", 'reference="airports"'] == 60.5
+    assert found["headrace_topology_reference_loads_total", 'reference="airports"'] == 3
+    assert found["headrace_topology_reference_failed_loads_total", 'reference="airports"'] == 1
+    step = 'step="parse"'
+    assert found["headrace_topology_running_calls", step] == 2
+    assert found["headrace_topology_waiting_tuples", step] == 5
+    assert found["headrace_topology_holding_records", step] == 1
+    assert found["headrace_topology_abandoned_calls", step] == 3
+    assert found["headrace_topology_timed_out_calls_total", step] == 4
+    assert found["headrace_topology_late_calls_total", step] == 6
+    assert found["headrace_topology_failed_ticks_total", step] == 7
 
 
 def test_a_partition_that_could_not_be_opened_is_told_as_halted(snapshot):

@@ -10,6 +10,7 @@ from partition.manager import Window
 from partition.memory import MemoryStore
 from partition.opening import StartPolicy
 from partition.position import Position
+from partition.retries import RetryPolicy
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
 
@@ -335,3 +336,17 @@ def test_committed_positions_are_mirrored_to_the_group_once_they_are_stored():
     bench.start()
     bench.drain(1.0)
     assert [{p: at.offset for p, at in each.items()} for each in mirrored] == [{ONE: 3}]
+
+
+def test_the_retry_policy_of_the_step_that_failed_replaces_the_pipeline_s(bench):
+    """Promise 13."""
+    bench.start()
+    bench.fill(ONE, 2)
+    first, second = bench.emit()
+    assert not bench.reader.fail(first, 0.0, policy=RetryPolicy(limit=0))
+    assert bench.reader.fail(second, 0.0, policy=RetryPolicy(initial_seconds=7.0, jitter=0))
+    assert bench.reader.next(6.9) is None
+    retried = bench.reader.next(7.0)
+    assert retried is not None
+    assert retried[1].tolist() == [second]
+    assert not bench.reader.fail(second, 7.0)

@@ -8,7 +8,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Chunk, Partition
 from partition.memory import MemoryMessage
 from service.screen import Oversized, ScreenPolicy, only, screen
-from service.testkit import TopologyTest
+from service.testing.kit import TopologyTest
 
 ORDERS = Partition("orders", 0)
 

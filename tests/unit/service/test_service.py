@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace import Bolt, Record, Reject, Retry, SinkFailed, Topology, bolt
+from headrace import (
+    AdvancedBolt,
+    Bolt,
+    Collector,
+    Record,
+    Reject,
+    Retry,
+    SinkFailed,
+    Topology,
+    Tuple,
+    bolt,
+)
 from headrace.sinks import Batch, MemoryDeadLetters, MemorySink, Sink
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
@@ -22,8 +33,9 @@ from service.letters import Letters
 from service.parts import Parts
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
+from service.references import References
 from service.service import Service
-from topology.topology import SinkStep
+from topology.steps import SinkStep
 
 CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
 
@@ -75,11 +87,12 @@ class World:
         self.letters = MemoryDeadLetters()
         self.bolts = []
         self.batch_rows = policy.pop("batch_rows", 10)
+        self.drain_seconds = policy.pop("drain_seconds", 5)
         self.policy = ReaderPolicy(
             AssignmentPolicy(
                 retries=RetryPolicy(limit=1, jitter=0), window=policy.pop("window", Window())
             ),
-            commit_interval_seconds=0.001,
+            commit_interval_seconds=policy.pop("commit_interval_seconds", 0.001),
             **policy,
         )
 
@@ -110,6 +123,7 @@ class World:
             sinks=[s for s in topology.steps() if isinstance(s, SinkStep)],
             dead_letter_sink=self.letters,
             spark=None,
+            references=References([], lambda reference: reference.unload()),
             fetcher=fetcher,
             store=store,
             catalogue=catalogue,
@@ -117,7 +131,7 @@ class World:
             letters=letters,
             pipeline=pipeline,
         )
-        return Service(parts, drain_seconds=5)
+        return Service(parts, drain_seconds=self.drain_seconds)
 
     def committed(self, partition: int = 0) -> int | None:
         store = self.store()
@@ -167,6 +181,26 @@ def test_a_finite_run_closes_its_account():
     assert (account.read, account.sunk, account.rows, account.dead_lettered) == (14, 13, 13, 1)
     assert account.caught_up
     assert world.committed() == 14
+
+
+def test_what_is_resolved_is_stored_even_if_a_bolt_keeps_a_tuple_beyond_the_drain():
+    """Promise 16: the deadline has a part for storing the frontiers."""
+
+    class Keep(AdvancedBolt[dict[str, Any], dict[str, Any]]):
+        def process(
+            self, tuple_: Tuple[dict[str, Any]], collector: Collector[dict[str, Any]], /
+        ) -> None:
+            if tuple_.value["n"] < 2:
+                collector.emit(tuple_.value, anchors=tuple_)
+                collector.ack(tuple_)
+
+    world = World(commit_interval_seconds=3600.0, drain_seconds=3)
+    world.bolts = [Keep]
+    world.send(0, 1, 2, 3)
+    running = InBackground(world.service())
+    running.wait_for(lambda snapshot: snapshot.sunk == 2)
+    running.end()
+    assert world.committed() == 2
 
 
 def test_a_run_goes_on_where_the_last_one_committed():

@@ -306,7 +306,7 @@ def test_a_topic_that_matches_a_pattern_is_made_when_it_is_sent_to():
             b"3", topic="orders-eu"
         )
         assert [row["topic"] for row in kit.rows] == ["orders-eu", "orders-us", "orders-eu"]
-        with pytest.raises(KeyError):
+        with pytest.raises(ValueError, match="topic 'flights' is not read; allowed are /orders-"):
             kit.send(b"1", topic="flights")
         with pytest.raises(ValueError, match="pattern"):
             kit.send(b"1")
@@ -335,3 +335,77 @@ def test_a_call_that_is_cancelled_from_within_fails_like_any_other():
         kit.advance(60)
         assert sorted(row["n"] for row in kit.rows) == [0, 1, 2]
         assert kit.rejected == []
+
+
+def test_a_partition_is_made_when_it_is_sent_to_and_has_offsets_of_its_own():
+    with topology_test(topology(parse)) as kit:
+        kit.send(payload(1)).send(payload(2), payload(3), partition=2).send(payload(4))
+        assert sorted(row["n"] for row in kit.rows) == [1, 2, 3, 4]
+        places = {(record.partition, record.offset) for record in kit.acked}
+        assert places == {(0, 0), (0, 1), (2, 0), (2, 1)}
+        with pytest.raises(ValueError, match="partition=-1"):
+            kit.send(payload(1), partition=-1)
+
+
+def test_a_dead_letter_of_one_partition_hides_no_record_of_another():
+    with topology_test(topology(parse)) as kit:
+        kit.send(b"{").send(payload(1), partition=1)
+        assert [(r.partition, r.offset) for r in kit.acked] == [(1, 0)]
+        assert [(d.record.partition, d.record.offset) for d in kit.rejected] == [(0, 0)]
+
+
+def test_what_falls_due_while_time_passes_happens_at_its_time():
+    with topology_test(topology(parse, Flaky(2)), retries=RetryPolicy(jitter=0)) as kit:
+        kit.send(payload(3)).advance(100)
+        assert kit.now == 100
+        assert kit.rows == [{"n": 3}]
+        read = [e.seconds for e in kit.history(0) if e.what in ("read", "retried")]
+        assert read == [0, 5, 10]
+
+
+def test_the_history_of_a_record_tells_its_whole_life():
+    with topology_test(topology(parse, Flaky(1)), retries=RetryPolicy(jitter=0)) as kit:
+        kit.send(payload(3), b"{", payload(0))
+        kit.send(payload(4), partition=1).advance(5)
+        assert [(e.what, e.seconds, e.attempt, e.step, e.reason) for e in kit.history(0)] == [
+            ("read", 0, 1, None, None),
+            ("failed", 0, 1, "Flaky", "not yet"),
+            ("retried", 5, 2, None, None),
+            ("written", 5, 2, "numbers", None),
+            ("resolved", 5, 2, None, None),
+        ]
+        rejected = kit.history(1)
+        assert [e.what for e in rejected] == ["read", "rejected", "resolved"]
+        assert (rejected[1].step, rejected[1].reason) == ("parse", "not JSON")
+        assert [e.what for e in kit.history(2)] == ["read", "resolved"], "filtered"
+        assert [e.what for e in kit.history(0, partition=1)][-1] == "resolved"
+        assert kit.history(99) == []
+        assert [e for e in kit.timeline if (e.partition, e.offset) == (0, 0)] == kit.history(0)
+
+
+def test_a_record_out_of_retries_fails_each_time_and_is_then_rejected():
+    with topology_test(topology(parse, Flaky(99)), retries=RetryPolicy(limit=1)) as kit:
+        kit.send(payload(3)).advance(60)
+        assert [e.what for e in kit.history(0)] == [
+            "read", "failed", "retried", "failed", "rejected", "resolved",
+        ]  # fmt: skip
+
+
+def test_a_row_that_the_sink_rejects_is_in_the_history_with_the_sinks_name():
+    with topology_test(topology(parse)) as kit:
+        kit.send(payload("x"))
+        (event,) = [e for e in kit.history(0) if e.what == "rejected"]
+        assert event.step == "numbers"
+
+
+def test_the_figures_are_those_of_the_metrics_endpoint():
+    with topology_test(topology(parse, Flaky(1))) as kit:
+        kit.send(payload(3), payload(0), b"{")
+        metrics = kit.metrics
+        assert metrics["headrace_service_filtered_records_total"] == 1
+        assert metrics["headrace_service_dead_lettered_records_total"] == 1
+        assert metrics['headrace_topology_failed_tuples_total{step="Flaky"}'] == 1
+        assert metrics['headrace_partition_failed_records{topic="numbers",partition="0"}'] == 1
+        kit.advance(5)
+        assert kit.metrics['headrace_sinks_written_rows_total{sink="numbers"}'] == 1
+        assert kit.metrics["headrace_service_sunk_records_total"] == 1

@@ -46,8 +46,12 @@ class Desk:
         self.done: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
         self.writers: list[Writer] = []
 
-    def writer(self, sink: Script, retries: WriteRetries = FAST) -> Writer:
-        writer = Writer(sink, self.done.put, retries=retries, rng=random.Random(1))
+    def writer(
+        self, sink: Script, retries: WriteRetries = FAST, *, at_most_once: bool = False
+    ) -> Writer:
+        writer = Writer(
+            sink, self.done.put, retries=retries, rng=random.Random(1), at_most_once=at_most_once
+        )
         writer.start()
         self.writers.append(writer)
         return writer
@@ -176,3 +180,28 @@ def test_pauses_double_up_to_the_longest_and_only_shrink_by_the_jitter() -> None
     whole = [min(30.0, 0.5 * 2**n) for n in range(100)]
     for attempt, longest in enumerate(whole, start=1):
         assert 0.75 * longest <= policy.pause_seconds(attempt, rng) <= longest
+
+
+def test_at_most_once_a_batch_whose_write_failed_is_not_tried_again(desk: Desk) -> None:
+    sink = Script(OSError("answer lost"), None)
+    writer = desk.writer(sink, NEVER, at_most_once=True)
+    with capture_logs() as logs:
+        writer.submit(pending(3))
+        result = desk.result()
+        assert result.error is None
+        assert list(result.rejected) == [0, 1]
+        assert "'script' failed and may be durable: OSError: answer lost" in result.rejected[0]
+        assert writer.failing_since is not None
+        writer.submit(pending(4))
+        assert desk.result().rejected == {}
+    assert [sink.tried.get_nowait() for _ in range(2)] == [3, 4]
+    assert writer.failing_since is None
+    assert [log["event"] for log in logs] == ["sink_batch_given_up", "sink_recovered"]
+
+
+def test_at_most_once_a_batch_that_was_not_written_comes_again(desk: Desk) -> None:
+    sink = Script(SinkBusy(0.001), None)
+    desk.writer(sink, NEVER, at_most_once=True).submit(pending(3))
+    result = desk.result()
+    assert (result.rejected, result.error) == ({}, None)
+    assert [sink.tried.get_nowait() for _ in range(2)] == [3, 3]

@@ -3,12 +3,14 @@
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.calls import call_columns, call_each, call_fan_out
+from topology.calls import call_each, call_fan_out
+from topology.columns import call_columns
 from topology.errors import BoltError, LineageLost, NothingReturned
-from topology.signals import SKIP, Reject
+from topology.signals import SKIP, Reject, RejectRows
 
 
 def parents(called):
@@ -104,16 +106,56 @@ def test_a_vectorised_explode_keeps_lineage_through_take():
     assert parents(called) == [0, 0, 2]
 
 
-def test_a_new_batch_of_the_same_length_is_taken_row_by_row():
-    called = call_columns("new", lambda b: batch(*[0] * b.num_rows), batch(1, 2))
+@pytest.mark.parametrize("numbers", [(), (1,), (2, 2), (1, 2, 3)])
+def test_a_batch_built_anew_has_lost_its_lineage_however_many_rows_it_has(numbers):
+    called = call_columns("lost", lambda b: batch(*numbers), batch(1, 2))
+    assert len(called.piece) == 0
+    assert set(called.failures) == {0, 1}
+    assert isinstance(called.failures[0], LineageLost)
+    assert str(called.failures[0]) == (
+        "bolt 'lost' returned rows without the column '__parent', so their records cannot be "
+        "told; keep the columns it does not know, or say row_by_row=True if row i is always "
+        "made from row i"
+    )
+
+
+def test_a_bolt_that_says_row_by_row_may_build_its_batch_anew():
+    called = call_columns("new", lambda b: batch(*[0] * len(b)), batch(1, 2), row_by_row=True)
+    assert called.piece.to_pydict() == {"n": [0, 0]}
     assert called.parents is None
 
 
-def test_a_new_batch_of_another_length_has_lost_its_lineage_and_says_so():
-    called = call_columns("lost", lambda b: batch(1), batch(1, 2))
+@pytest.mark.parametrize("numbers", [(), (1,), (1, 2, 3)])
+def test_a_bolt_that_says_row_by_row_must_give_a_row_for_each(numbers):
+    called = call_columns("new", lambda b: batch(*numbers), batch(1, 2), row_by_row=True)
     assert set(called.failures) == {0, 1}
     assert isinstance(called.failures[0], LineageLost)
-    assert "lost" in str(called.failures[0])
+    assert str(called.failures[0]) == (
+        f"bolt 'new' says row_by_row and returned {len(numbers)} rows for 2; one for each is "
+        "allowed"
+    )
+
+
+def test_a_bolt_that_says_row_by_row_may_still_filter_if_it_keeps_the_lineage():
+    called = call_columns(
+        "big", lambda b: b.filter(pc.greater(b["n"], 1)), batch(1, 2), row_by_row=True
+    )
+    assert parents(called) == [1]
+
+
+def test_a_bolt_that_says_row_by_row_is_halved_and_called_again_like_any():
+    def strict(b):
+        numbers = b["n"].to_pylist()
+        if 9 in numbers:
+            raise RejectRows({numbers.index(9): "nine"})
+        if 7 in numbers:
+            raise ValueError("seven")
+        return batch(*[-n for n in numbers])
+
+    called = call_columns("strict", strict, batch(1, 7, 9, 2), row_by_row=True)
+    assert sorted(called.failures) == [1, 2]
+    assert called.piece.to_pydict() == {"n": [-1, -2]}
+    assert parents(called) == [0, 3]
 
 
 def test_a_vectorised_bolt_that_returns_something_else_says_what_is_allowed():
@@ -149,3 +191,60 @@ def test_every_value_is_answered_exactly_once(kinds):
     assert sorted(called.failures) == [i for i, k in enumerate(kinds) if k in ("raise", "none")]
     if called.parents is not None:
         assert np.array_equal(called.parents, called.piece)
+
+
+def test_rows_that_a_vectorised_bolt_names_are_rejected_and_it_goes_on_with_the_others():
+    calls = []
+
+    def process(batch):
+        calls.append(batch.num_rows)
+        numbers = batch.column("n").to_pylist()
+        bad = {place: f"{number} is odd" for place, number in enumerate(numbers) if number % 2}
+        if bad:
+            raise RejectRows(bad)
+        return batch
+
+    called = call_columns("even", process, pa.record_batch({"n": [0, 1, 2, 3, 4]}))
+    assert called.piece.to_pylist() == [{"n": 0}, {"n": 2}, {"n": 4}]
+    assert called.parents.tolist() == [0, 2, 4]
+    assert {place: str(error) for place, error in called.failures.items()} == {
+        1: "1 is odd",
+        3: "3 is odd",
+    }
+    assert calls == [5, 3]
+
+
+def test_rows_are_rejected_by_places_of_the_batch_only():
+    def process(batch):
+        raise RejectRows({7: "no"})
+
+    called = call_columns("all", process, pa.record_batch({"n": [0, 1]}))
+    assert {type(error) for error in called.failures.values()} == {BoltError}
+    assert sorted(called.failures) == [0, 1]
+
+
+def test_a_chunk_of_which_every_row_is_rejected_leaves_nothing():
+    def process(batch):
+        raise RejectRows(dict.fromkeys(range(batch.num_rows), "no"))
+
+    called = call_columns("all", process, pa.record_batch({"n": [0, 1]}))
+    assert called.piece.num_rows == 0
+    assert sorted(called.failures) == [0, 1]
+
+
+def test_a_bolt_that_names_one_bad_row_at_a_time_is_called_a_bounded_number_of_times():
+    calls = []
+
+    def process(batch):
+        calls.append(batch.num_rows)
+        for place, number in enumerate(batch.column("n").to_pylist()):
+            if number % 2:
+                raise RejectRows({place: "odd"})
+        return batch
+
+    numbers = list(range(3_000))
+    called = call_columns("even", process, pa.record_batch({"n": numbers}))
+    assert [row["n"] for row in called.piece.to_pylist()] == numbers[::2]
+    assert called.parents.tolist() == numbers[::2]
+    assert sorted(called.failures) == numbers[1::2]
+    assert sum(calls) < 40 * len(numbers)

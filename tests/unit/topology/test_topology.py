@@ -62,13 +62,12 @@ def test_a_function_annotated_as_iterator_fans_out_without_being_a_generator():
     assert kind_of(both) is Kind.FAN_OUT
 
 
-def test_an_async_generator_is_refused_by_name():
+def test_an_async_generator_is_an_async_bolt():
     @bolt
     async def stream(number: int) -> AsyncIterator[int]:
         yield number
 
-    with pytest.raises(InvalidTopology, match="stream"):
-        kind_of(stream)
+    assert kind_of(stream) is Kind.ASYNC
 
 
 def test_a_decorated_function_can_still_be_called():
@@ -138,7 +137,9 @@ def test_a_topology_can_be_read_as_text_as_a_chart_and_as_facts():
         "      -> Add  (function)",
     ]
     assert "n0 --> n1" in as_mermaid(topology)
-    assert as_facts(topology)["sources"] == [{"topic": "numbers", "to": ["parse"]}]
+    assert as_facts(topology)["sources"] == [
+        {"topic": "numbers", "records_per_second": None, "to": ["parse"]}
+    ]
 
 
 def test_a_pattern_reads_every_topic_whose_whole_name_matches_it():

@@ -7,8 +7,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from sinks.errors import InvalidSchema
-from sinks.schema import schema_of
+from topology.errors import InvalidSchema
+from topology.schema import schema_of
 
 
 class Place(TypedDict):

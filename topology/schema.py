@@ -1,4 +1,4 @@
-"""From a row's type to the table's schema.
+"""From a row's type to the schema of its columns.
 
 | hint | column |
 | --- | --- |
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pyarrow as pa
 
-from sinks.errors import InvalidSchema
+from topology.errors import InvalidSchema
 
 _SCALARS: dict[Any, pa.DataType] = {
     str: pa.string(),

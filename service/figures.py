@@ -1,0 +1,82 @@
+"""Takes snapshots: reads the figures of a running pipeline off its parts."""
+
+from typing import Protocol
+
+from partition.fetcher import Fetcher
+from partition.store import OffsetStore
+from service.letters import Letters
+from service.pipeline import Pipeline
+from service.reader import Reader
+from service.references import ReferenceStatistics
+from service.snapshot import SinkStatistics, Snapshot
+
+
+class Observed(Protocol):
+    """The parts that a snapshot is read off."""
+
+    @property
+    def fetcher(self) -> Fetcher:
+        """Kafka's side."""
+        ...
+
+    @property
+    def store(self) -> OffsetStore:
+        """ZooKeeper's side."""
+        ...
+
+    @property
+    def reader(self) -> Reader:
+        """The partitions."""
+        ...
+
+    @property
+    def letters(self) -> Letters:
+        """The dead letters on their way."""
+        ...
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The loop."""
+        ...
+
+
+def snapshot_of(
+    parts: Observed, now: float, references: tuple[ReferenceStatistics, ...] = ()
+) -> Snapshot:
+    """The figures at `now`, in the seconds of the owner's clock. The owner thread calls it."""
+    tally = parts.pipeline.tally
+    return Snapshot(
+        taken_at=now,
+        partitions=tuple(parts.reader.statistics(now)),
+        halted=parts.reader.halted(),
+        settled=parts.reader.is_settled,
+        mirror_failures=parts.fetcher.mirror_failures,
+        sinks=tuple(
+            SinkStatistics(
+                sink=outlet.step.name,
+                rows_written=outlet.rows_written,
+                rows_rejected=outlet.rows_rejected,
+                rows_pending=outlet.rows_pending,
+                batches_written=outlet.batches_written,
+                write_seconds=outlet.write_seconds,
+                retries=outlet.writer.retries,
+                failing_since=outlet.writer.failing_since,
+                last_error=outlet.writer.last_error,
+            )
+            for outlet in parts.pipeline.outlets
+        ),
+        acker=parts.pipeline.acker.statistics(),
+        sunk=tally.sunk,
+        filtered=tally.filtered,
+        dead_lettered=tally.dead_lettered,
+        failures=dict(tally.failures),
+        letters_pending=parts.letters.pending,
+        letters_refused=parts.letters.refused,
+        held_back=parts.pipeline.backpressure.holds_any,
+        held_back_seconds=dict(parts.pipeline.backpressure.seconds),
+        references=references,
+        runners=parts.pipeline.runners.figures(),
+        failed_ticks=parts.pipeline.failed_ticks,
+        kafka_available=parts.fetcher.available,
+        store_available=parts.store.available,
+    )

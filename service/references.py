@@ -1,0 +1,166 @@
+"""Reference tables on their way: loaded before the first record, refreshed beside the loop."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+
+from topology.errors import InvalidTopology
+from topology.loaded import Loaded
+from topology.reference import Reference
+
+log = structlog.get_logger()
+
+_AGAIN_SECONDS = 60.0  # at most so long after a refresh that failed comes the next
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceStatistics:
+    """One reference table's figures."""
+
+    reference: str
+    rows: int
+    age_seconds: float  # since the reading of the rows in place began
+    loads: int
+    failed_loads: int
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One reference table, and what became of its loads."""
+
+    reference: Reference
+    due_at: float = 0.0  # meaningful to the refreshing thread only
+    read_at: float = 0.0
+    loads: int = 0
+    failed_loads: int = 0
+
+
+class References:
+    """Loads a topology's reference tables and keeps them fresh.
+
+    `read` asks the world for a table's rows; it is called by the owner thread in `open`, then
+    by the refreshing thread alone, for one table at a time. `open`, `poll`, `close` and
+    `statistics` belong to the owner thread.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[Reference],
+        read: Callable[[Reference], pa.Table],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Only stores. Raises InvalidTopology when two tables have one name."""
+        names = [reference.name for reference in references]
+        for place, reference in enumerate(references):
+            if reference.name in names[:place]:
+                message = (
+                    f"two references are named '{reference.name}', one of them "
+                    f"'{reference.place}'; give one of them another name="
+                )
+                raise InvalidTopology(message)
+        self._watched = [_Watched(reference) for reference in references]
+        self._read = read
+        self._clock = clock
+        self._ready: deque[tuple[_Watched, Loaded, float]] = deque()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Load every table, and begin to refresh those that want it.
+
+        Raises ReferenceLoadFailed, or what `read` raises.
+        """
+        for watched in self._watched:
+            started = self._clock()
+            loaded = watched.reference.read(self._read(watched.reference))
+            self._put_in_place(watched, loaded, started)
+            watched.due_at = self._clock() + _every(watched.reference)
+        if any(watched.reference.refresh_seconds for watched in self._watched):
+            first = self._due_at() - self._clock()
+            self._thread = threading.Thread(
+                target=self._run, args=(first,), name="headrace-references", daemon=True
+            )
+            self._thread.start()
+
+    def poll(self) -> None:
+        """Put what was loaded anew in place. Called between chunks, once a turn of the loop."""
+        while self._ready:
+            self._put_in_place(*self._ready.popleft())
+
+    def refresh(self, now: float) -> float:
+        """Load the tables that are due; returns when the next will be. The thread calls it."""
+        for watched in self._watched:
+            if watched.due_at <= now and not self._stop.is_set():
+                self._load(watched)
+        return self._due_at()
+
+    def statistics(self, now: float) -> tuple[ReferenceStatistics, ...]:
+        """The figures of every table."""
+        return tuple(
+            ReferenceStatistics(
+                reference=watched.reference.name,
+                rows=len(watched.reference) if watched.reference.is_loaded else 0,
+                age_seconds=max(0.0, now - watched.read_at) if watched.loads else 0.0,
+                loads=watched.loads,
+                failed_loads=watched.failed_loads,
+            )
+            for watched in self._watched
+        )
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """End the thread and let go of the tables. A load that hangs is left behind."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(timeout_seconds)
+        for watched in self._watched:
+            watched.reference.unload()
+
+    def _run(self, wait: float) -> None:
+        while not self._stop.wait(max(0.0, wait)):
+            wait = self.refresh(self._clock()) - self._clock()
+
+    def _due_at(self) -> float:
+        return min(watched.due_at for watched in self._watched)
+
+    def _load(self, watched: _Watched) -> None:
+        reference = watched.reference
+        started = self._clock()
+        try:
+            loaded = reference.read(self._read(reference))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the old rows stay
+            if self._stop.is_set():
+                return  # Spark ends with the run, under the load
+            watched.failed_loads += 1
+            watched.due_at = self._clock() + min(_every(reference), _AGAIN_SECONDS)
+            log.warning(
+                "reference_refresh_failed",
+                reference=reference.name,
+                error=str(error),
+                age_seconds=round(started - watched.read_at, 1),
+                retry_in_seconds=round(watched.due_at - self._clock(), 1),
+            )
+        else:
+            self._ready.append((watched, loaded, started))
+            watched.due_at = self._clock() + _every(watched.reference)
+
+    def _put_in_place(self, watched: _Watched, loaded: Loaded, read_at: float) -> None:
+        watched.reference.use(loaded)
+        watched.read_at = read_at
+        watched.loads += 1
+        log.info(
+            "reference_loaded",
+            reference=watched.reference.name,
+            rows=loaded.num_rows,
+            seconds=round(self._clock() - read_at, 3),
+        )
+
+
+def _every(reference: Reference) -> float:
+    """Seconds from one load to the next; infinite without refreshes."""
+    return float("inf") if reference.refresh_seconds is None else reference.refresh_seconds

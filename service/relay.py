@@ -1,0 +1,167 @@
+"""Hands on what comes out of bolts whose calls end later, and of advanced bolts."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from acker.acker import Acker, Edges, Trees
+from service.emitter import Emitter, tree_seconds
+from service.failures import Failures
+from service.joints import Joints
+from service.reader import places_of
+from topology.actions import Actions
+from topology.advanced_runner import AdvancedRunner
+from topology.bolt import Kind
+from topology.executor import Executor, Failure, Outcome
+from topology.running.call import Answers, Call, Many
+from topology.running.runners import Runners
+from topology.steps import BoltStep
+from topology.ticks import TickFailures, Ticks
+
+
+class Relay:
+    """Between the bolts: what one gave goes to the next, and its input is acked.
+
+    The owner thread calls everything.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[BoltStep],
+        acker: Acker,
+        joints: Joints,
+        executor: Executor,
+        runners: Runners,
+        emitter: Emitter,
+        failures: Failures,
+        failed_ticks: TickFailures,
+    ) -> None:
+        self._acker = acker
+        self._joints = joints
+        self._executor = executor
+        self._runners = runners
+        self._emitter = emitter
+        self._failures = failures
+        self._failed_ticks = failed_ticks
+        self._advanced_steps = [step for step in steps if step.kind is Kind.ADVANCED]
+        self._timed = [s for s in self._advanced_steps if s.timeout_seconds is not None]
+        self._advanced = AdvancedRunner(self._advanced_steps, acker.owners, places_of)
+        self._ticks = Ticks(steps)
+
+    @property
+    def next_tick(self) -> float | None:
+        """When a bolt is ticked next, or None."""
+        return self._ticks.next_due()
+
+    @property
+    def advanced(self) -> AdvancedRunner:
+        """The advanced bolts."""
+        return self._advanced
+
+    def start(self, now: float) -> None:
+        """Count the ticks from now."""
+        self._ticks.start(now)
+
+    def take_answers(self, answers: Answers, now: float) -> None:
+        """Take what calls of a bolt came to; those of trees already resolved are void."""
+        step, calls = answers.step, answers.take()
+        trees = np.fromiter((call.tree for call in calls), np.int64, len(calls))
+        live = self._acker.owners(trees) >= 0
+        good: list[Call] = []
+        for call, is_live in zip(calls, live.tolist(), strict=True):
+            if not is_live:
+                continue
+            if call.error is None:
+                good.append(call)
+                continue
+            self._failures.fail(call.tree, call.edge, Failure(step.name, call.error))
+            if self._joints and self._joints.is_joint(call.owner):
+                self._runners.release([call.owner])  # it never comes again as it was
+        if good:
+            self._take_good_answers(step, good, now)
+
+    def _take_good_answers(self, step: BoltStep, calls: list[Call], now: float) -> None:
+        count = len(calls)
+        trees = np.fromiter((call.tree for call in calls), np.int64, count)
+        edges = np.fromiter((call.edge for call in calls), np.uint64, count)
+        values = [call.value for call in calls]
+        parents = None
+        if Many in set(map(type, values)):
+            groups = [each if type(each) is Many else (each,) for each in values]
+            parents = np.repeat(np.arange(count), [len(group) for group in groups])
+            values = [value for group in groups for value in group]
+        self._forward(self._executor.run_after(step, values, parents), trees, edges, now)
+        self.run_advanced(now)
+
+    def _forward(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
+        """Deliver what came of tuples and ack them; `trees` and `edges` are theirs."""
+        for place, failure in outcome.failures.items():
+            self._failures.fail(int(trees[place]), int(edges[place]), failure)
+            edges[place] = 0  # the letter keeps the edge, or the tree has failed
+        emitted = np.zeros(len(trees), np.uint64)
+        handed = [self._emitter.edges_of(delivery, emitted) for delivery in outcome.deliveries]
+        for delivery, new_edges in zip(outcome.deliveries, handed, strict=True):
+            self._emitter.deliver(delivery, trees, new_edges, now)
+        self._acker.ack(trees, edges ^ emitted)
+
+    def run_advanced(self, now: float) -> None:
+        """Run advanced bolts on what has arrived for them, and on what they emit for others."""
+        arrived = self._emitter.arrived
+        while arrived:
+            each = arrived.popleft()
+            delivery = each.delivery
+            step = cast("BoltStep", delivery.boundary)
+            actions = self._advanced.run(
+                step,
+                cast("list[Any]", delivery.piece),
+                each.trees,
+                each.edges,
+                now,
+                source=delivery.origin.source,
+                stream=delivery.origin.stream,
+                tasks=delivery.tasks,
+            )
+            self._carry_out(step, actions, now)
+
+    def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:
+        """Do what an advanced bolt asked for, in the order that `Actions` gives."""
+        for tuple_, error in actions.failed:
+            self._failures.fail(tuple_.tree, tuple_.edge, Failure(step.name, error))
+        for emission in actions.emissions() if actions.values else ():
+            placed = self._joints.place(emission, self._emitter.new_edges)
+            outcome = self._executor.run_emitted(step, emission.stream, placed.values, placed.tasks)
+            for place in outcome.failures:
+                if not placed.edges[place]:  # a letter needs one
+                    placed.edges[[place]] = edge = self._emitter.new_edges(1)
+                    self._acker.anchor(placed.trees[[place]], edge)
+            self._forward(outcome, placed.trees, placed.edges, now)
+        if actions.acked:
+            self._acker.ack(*actions.acks())
+        if actions.reset:
+            self._joints.reset_timeout(actions.resets(), tree_seconds(step))
+        for error in actions.errors:
+            self._failed_ticks.add(step.name, error)
+
+    def tick(self, now: float, *, drain: bool) -> bool:
+        """Tick the bolts whose time has come."""
+        steps = self._ticks.due(now)
+        for step in steps:
+            if step.kind is Kind.ADVANCED:
+                self._carry_out(step, self._advanced.tick(step, now), now)
+            elif step.has_runner:
+                self._runners.tick(step)
+            else:
+                self._tick_here(step)
+        for step in self._advanced_steps if drain else ():
+            self._carry_out(step, self._advanced.drain(step, now), now)
+        for step in self._timed:
+            self._carry_out(step, self._advanced.overdue(step, now), now)
+        self.run_advanced(now)
+        return bool(steps)
+
+    def _tick_here(self, step: BoltStep) -> None:
+        try:
+            step.bolt.tick()
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            self._failed_ticks.add(step.name, error)

@@ -1,0 +1,146 @@
+"""A pipeline's parts that tell the timeline what they do."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from acker.acker import Trees
+from partition.chunk import Chunk, Partition
+from service.letters import Letters
+from service.outlet import Written, good_rows
+from service.pipeline import Pipeline
+from service.reader import Owners, Reader
+from service.testing.timeline import Timeline, What
+from topology.executor import Failure
+from topology.record import Record
+from topology.sink import DeadLetter, DeadLetterSink
+
+
+class WatchedReader(Reader):
+    """A reader that remembers the records it acked, and tells of every emission."""
+
+    def __init__(
+        self, timeline: Timeline, clock: Callable[[], float], *parts: Any, **options: Any
+    ) -> None:
+        super().__init__(*parts, **options)
+        self._timeline = timeline
+        self._clock = clock
+        self.acked: list[Record] = []
+
+    def next(self, now: float) -> tuple[Chunk, Owners] | None:
+        """Tell what is emitted."""
+        emission = super().next(now)
+        if emission is not None:
+            chunk, _owners = emission
+            self._timeline.emitted(now, chunk.partition, chunk.offsets.tolist())
+        return emission
+
+    def fetch(self, now: float, timeout_seconds: float) -> bool:  # noqa: ARG002
+        """Take what is there. Nothing comes by itself, so there is nothing to wait for."""
+        return super().fetch(now, 0.0)
+
+    def ack(self, owners: Owners) -> None:
+        """Remember the records, then resolve them."""
+        for message in [self.message(owner) for owner in owners.tolist()]:
+            self.acked.append(Record(message.value(), message))
+            self.note(self._clock(), "resolved", message)
+        super().ack(owners)
+
+    def note(
+        self,
+        now: float,
+        what: What,
+        message: Any,
+        step: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Tell what happened to a message's record."""
+        partition = Partition(message.topic(), message.partition())
+        self._timeline.note(now, what, partition, message.offset(), step, reason)
+
+    def next_due(self) -> float | None:
+        """When the next retry is due, or a rate limit lets the next records pass; or None."""
+        managers = [held.manager for held in self._assignment]
+        dues = [manager.next_due() for manager in managers if manager is not None]
+        wake = self._flow.wake
+        dues.append(wake if math.isfinite(wake) else None)
+        return min((due for due in dues if due is not None), default=None)
+
+    def is_held_up(self, topic: str, now: float) -> bool:
+        """Whether nothing new of a topic may be emitted now, by its rate or by backpressure."""
+        return self._flow.is_held_up(topic, now)
+
+
+class WatchedLetters(Letters):
+    """Dead letters that tell the timeline when they are sent."""
+
+    def __init__(
+        self, timeline: Timeline, clock: Callable[[], float], sink: DeadLetterSink
+    ) -> None:
+        super().__init__(sink)
+        self._timeline = timeline
+        self._clock = clock
+
+    def send(self, letter: DeadLetter, tree: int, edge: int) -> None:
+        """Tell of the letter, and send it."""
+        partition = Partition(letter.record.topic, letter.record.partition)
+        self._timeline.note(
+            self._clock(), "rejected", partition, letter.record.offset, letter.step, letter.reason
+        )
+        super().send(letter, tree, edge)
+
+
+class WatchedPipeline(Pipeline):
+    """A pipeline that tells which tries failed, and which records have durable rows."""
+
+    _reader: WatchedReader
+
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self._failures.on_failure = self._note_failure
+
+    @property
+    def works_elsewhere(self) -> bool:
+        """Whether there is any bolt that is called on another thread, or whose calls may wait."""
+        return any(step.has_runner for step in self._topology.bolts())
+
+    @property
+    def next_tick(self) -> float | None:
+        """When a bolt is ticked next, or None."""
+        return self._relay.next_tick
+
+    @property
+    def rests(self) -> bool:
+        """Whether no thread works on anything: what is unresolved is kept, or waits its turn."""
+        steps = [step for step in self._topology.bolts() if step.has_runner]
+        return (
+            not any(map(self._runners.backlog, steps))
+            and not any(self._runners.statistics(step).in_flight for step in steps)
+            and not any(outlet.rows_pending for outlet in self._outlets.values())
+            and not self._letters.pending
+            and self._results.empty()
+        )
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a result of another thread, at most so long."""
+        self._wait(seconds)
+
+    def _note_failure(self, owner: int, failure: Failure) -> None:
+        message = self._reader.message(owner)
+        reason = str(failure.error) or type(failure.error).__name__
+        self._reader.note(self._clock(), "failed", message, failure.step, reason)
+
+    def _take_written(self, written: Written) -> None:
+        if written.result.error is None:
+            trees, _edges = good_rows(written.result)
+            self._note_written(written.outlet.step.name, trees)
+        super()._take_written(written)
+
+    def _note_written(self, sink: str, trees: Trees) -> None:
+        for owner in np.unique(self._acker.owners(trees)).tolist():
+            # -1: a sibling has failed the record. A joint tree is of several records, or of none.
+            if owner >= 0 and not self._joints.is_joint(owner):
+                message = self._reader.message(owner)
+                self._reader.note(self._clock(), "written", message, sink)

@@ -1,0 +1,254 @@
+"""Backpressure: what is full, which sources it holds back, and for how long."""
+
+import re
+
+import pytest
+
+from headrace import AdvancedBolt, Bolt, Topology, bolt
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from service.backpressure import DEAD_LETTERS, TREES, Backpressure
+from tests.worlds.running import Door, HeldSink, Works
+
+MANY_TREES = 1 << 23
+
+
+class Filled:
+    """Stands for every outlet, the runners and the advanced bolts: what is in it is full."""
+
+    def __init__(self):
+        self.full = set()  # sinks
+        self.waiting = {}  # values that could start, by bolt
+        self.behind = {}  # values behind their key, by bolt
+        self.kept = {}  # tuples, by advanced bolt
+        self.kept_of = {}  # and by the place of a partition
+
+    def __getitem__(self, name):
+        full = self.full
+
+        class Outlet:
+            def is_full(self, now):
+                return name in full
+
+        return Outlet()
+
+    def backlog(self, step):
+        return self.waiting.get(step.name, 0)
+
+    def num_waiting(self, step):
+        return self.waiting.get(step.name, 0) + self.behind.get(step.name, 0)
+
+    def held(self, step):
+        return self.kept.get(step.name, 0) or sum(self.held_by_place(step).values())
+
+    def held_by_place(self, step):
+        return self.kept_of.get(step.name, {0: self.kept.get(step.name, 0)})
+
+
+@bolt
+async def ask(value):
+    return value
+
+
+@bolt
+def same(value):
+    return value
+
+
+class Kept(AdvancedBolt):
+    def process(self, tuple_, collector, /):
+        collector.ack(tuple_)
+
+
+class Own(Bolt):
+    def process(self, value, /):
+        return value
+
+
+def pressure(draw):
+    topology = Topology("pressed")
+    topology.dead_letters.into(MemoryDeadLetters())
+    draw(topology)
+    topology.validate()
+    filled = Filled()
+    topics = {0: "a", 1: "b", 2: "c1", 3: "a"}
+    return Backpressure(topology, filled, filled, filled, topics.get), filled
+
+
+def two_sources(topology):
+    """a -> ask -> out <- (b, c); c -> alone."""
+    out = topology.source("a").then(ask, workers=2)
+    b, c = topology.source("b"), topology.source(re.compile("c.*"))
+    out.merge(b.then(same), c).into(MemorySink("out"))
+    c.then(same).into(MemorySink("alone"))
+
+
+def look(made, now=0.0, letters=0, trees=0):
+    made.look(now, letters=letters, trees=trees)
+    return sorted(made.held_sources)
+
+
+def test_nothing_is_held_back_while_nothing_is_full():
+    made, _filled = pressure(two_sources)
+    assert look(made) == []
+    assert (made.holds_any, made.silences_all, dict(made.seconds)) == (False, False, {})
+
+
+def test_what_is_full_holds_back_the_sources_that_lead_to_it_and_no_other():
+    """Promise 10."""
+    made, filled = pressure(two_sources)
+    filled.full = {"alone"}
+    assert look(made) == ["/c.*/"]
+    filled.full = {"alone", "out"}
+    assert look(made) == ["/c.*/", "a", "b"]
+    assert made.silences_all
+    assert made.silent_sources == made.held_sources
+    filled.full = set()
+    assert look(made) == []
+    filled.waiting = {"ask": 9}
+    assert look(made) == ["a"]
+    assert (made.holds_any, made.silences_all) == (True, False)
+
+
+def test_a_bolt_is_full_when_more_than_four_values_per_worker_and_task_wait():
+    made, filled = pressure(two_sources)
+    filled.waiting = {"ask": 8}
+    assert look(made) == []
+    made, filled = pressure(
+        lambda t: t.source("a").then(Own, name="own", tasks=3).into(MemorySink("out"))
+    )
+    filled.waiting = {"own": 12}
+    assert look(made) == []
+    filled.waiting = {"own": 13}
+    assert look(made) == ["a"]
+
+
+@pytest.mark.parametrize(("letters", "trees"), [(10_000, 0), (0, MANY_TREES)])
+def test_dead_letters_and_trees_are_everybodys(letters, trees):
+    made, _filled = pressure(two_sources)
+    assert look(made, letters=9_999, trees=MANY_TREES - 1) == []
+    assert look(made, letters=letters, trees=trees) == ["/c.*/", "a", "b"]
+    assert look(made) == []
+
+
+@pytest.mark.parametrize("what", ["kept", "behind"])
+def test_what_waits_for_something_else_than_a_worker_lets_retries_through(what):
+    """They may be what it waits for."""
+    made, filled = pressure(lambda t: t.source("a").then(Kept).then(ask).into(MemorySink("out")))
+    setattr(filled, what, {"Kept": 200_000, "ask": 200_000})
+    assert look(made) == []
+    setattr(filled, what, {"Kept": 200_001, "ask": 200_001})
+    assert look(made) == ["a"]
+    assert (sorted(made.silent_sources), made.silences_all) == ([], False)
+    filled.waiting = {"ask": 5}
+    assert look(made) == ["a"]
+    assert made.silences_all
+
+
+def test_what_a_join_keeps_holds_back_only_the_source_it_is_of():
+    """The others may have what it waits for."""
+
+    def draw(topology):
+        streams = [topology.source(name) for name in ("a", "b", "c1")]
+        streams[0].merge(*streams[1:]).then(Kept).into(MemorySink("out"))
+
+    made, filled = pressure(draw)
+    filled.kept_of = {"Kept": {0: 150_000, 1: 190_000, 3: 50_000}}
+    assert look(made) == []
+    filled.kept_of = {"Kept": {0: 150_000, 1: 190_000, 3: 50_001}}
+    assert look(made) == ["a"]
+    of_several = (1 << 15) - 1  # records, as a joint tree has them; or of none
+    filled.kept_of = {"Kept": {1: 190_000, of_several: 10_001}}
+    assert look(made) == ["b"]
+    filled.kept_of = {"Kept": {of_several: 200_001}}
+    assert look(made) == ["a", "b", "c1"]
+
+
+def test_what_lies_behind_an_advanced_bolt_counts():
+    made, filled = pressure(lambda t: t.source("a").then(Kept).then(ask).into(MemorySink("out")))
+    filled.waiting = {"ask": 5}
+    assert look(made) == ["a"]
+
+
+def test_a_named_stream_and_a_bolt_far_behind_count_too():
+    def draw(topology):
+        split = topology.source("a").then(same, streams=("late",))
+        split.into(MemorySink("out"))
+        split["late"].then(Own).then(Kept).keyed_by("n").then(ask).into(MemorySink("late"))
+        topology.source("b").into(MemorySink("rest"))
+
+    made, filled = pressure(draw)
+    filled.full = {"late"}
+    assert look(made) == ["a"]
+    filled.full, filled.waiting = set(), {"ask": 5}
+    assert look(made) == ["a"]
+
+
+def test_the_time_is_told_by_what_was_full():
+    made, filled = pressure(two_sources)
+    look(made, 10.0)
+    filled.full = {"out"}
+    look(made, 11.0)
+    filled.waiting = {"ask": 100}
+    look(made, 13.5)
+    look(made, 14.0, letters=10_000)
+    filled.full, filled.waiting = set(), {}
+    look(made, 15.0, trees=MANY_TREES)
+    look(made, 17.0)
+    look(made, 99.0)
+    assert dict(made.seconds) == {"out": 4.0, "ask": 1.5, DEAD_LETTERS: 1.0, TREES: 2.0}
+
+
+# In the pipeline
+
+
+def test_a_sink_whose_next_batch_is_due_stops_the_emitting_and_the_loop_turns_on():
+    """Promise 10: what waits for the sink is bounded, and all of it arrives."""
+    sink = HeldSink("slow")
+    with Works(bolt(lambda record: record.value), sinks=[sink], batch_rows=5,
+               fetch_records=5) as works:  # fmt: skip
+        sink.gate.clear()
+        works.send(*(b"%d" % n for n in range(40)))
+        works.until(lambda: works.pipeline.backpressure.holds_any)
+        works.turn(20)
+        assert works.pipeline.backpressure.held_sources == {"t"}
+        assert works.ledger.pending - works.ledger.waiting <= 15
+        works.now += 3.0
+        works.turn(1)
+        assert works.pipeline.backpressure.seconds == {"slow": 3.0}
+        sink.gate.set()
+        works.finish()
+        assert [int(row) for row in sink.rows] == list(range(40))
+        assert not works.pipeline.backpressure.holds_any
+
+
+def test_a_bolt_that_waits_stops_the_emitting_until_enough_of_it_has_ended():
+    door = Door()
+    with Works(door.as_bolt(), fetch_records=5) as works:
+        works.send(*(b"%d" % n for n in range(40)))
+        works.until(lambda: works.pipeline.backpressure.holds_any)
+        works.turn(20)
+        assert works.ledger.pending - works.ledger.waiting <= 10
+        door.open()
+        works.finish()
+        assert [int(row) for row in works.sink.rows] == list(range(40))
+
+
+def test_dead_letters_that_are_not_durable_stop_the_emitting(monkeypatch):
+    monkeypatch.setattr("service.backpressure._MAX_LETTERS", 50)
+
+    def never(record):
+        raise ValueError
+
+    with Works(bolt(never), retries=None, fetch_records=20) as works:
+        works.letters_sink.holding = True
+        works.send(*([b"x"] * 200))
+        for _ in range(20):
+            works.advance(1.0)
+        assert works.pipeline.backpressure.held_sources == {"t"}
+        assert works.ledger.pending - works.ledger.waiting < 200
+        assert works.pipeline.backpressure.seconds[DEAD_LETTERS] > 0
+        works.letters_sink.holding = False
+        for _ in range(30):
+            works.advance(1.0)
+        works.finish()
+        assert len(works.letters_sink.letters) == 200

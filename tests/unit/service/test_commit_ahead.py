@@ -1,0 +1,251 @@
+"""At most once: what is read is stored before it is emitted, so nothing is emitted twice."""
+
+import random
+
+import pytest
+
+from partition.errors import Fenced
+from partition.manager import Window
+from partition.memory import MemoryStore
+from partition.position import Position
+from tests.worlds.reading import ONE, TWO, Bench
+
+
+def ahead(window=200, **policy):
+    assignment = {"commit_ahead": True, "window": Window(max_pending=window)}
+    return Bench(assignment=assignment, **policy)
+
+
+def turn(bench, now=0.0):
+    """One turn as the pipeline does it; the owners it emits."""
+    bench.reader.poll(now)
+    emission = bench.reader.next(now)
+    if emission is None:
+        bench.reader.fetch(now, 0.0)
+        emission = bench.reader.next(now)
+    bench.reader.commit(now)
+    return [] if emission is None else emission[1].tolist()
+
+
+def test_the_place_behind_a_record_is_stored_before_it_is_emitted():
+    bench = ahead()
+    bench.start()
+    bench.fill(ONE, 3)
+    bench.store.holding = True
+    assert turn(bench) == []
+    assert bench.store.commits == [{ONE: 3}]
+    assert turn(bench) == []
+    bench.store.open_commits[0].set_result({})
+    assert turn(bench) == []
+    assert turn(bench) == [0, 1, 2]
+
+
+def test_a_commit_follows_the_other_while_records_wait_and_not_after_the_interval():
+    bench = ahead(commit_interval_seconds=60.0, fetch_records=10, chunk_records=10)
+    bench.start()
+    bench.fill(ONE, 100)
+    owners = []
+    for _ in range(40):
+        owners += turn(bench)
+        bench.ack(owners[-10:])
+    assert owners == list(range(100))
+    assert len(bench.store.commits) <= 12
+
+
+def test_a_rate_limit_stores_a_second_ahead_and_not_every_record_by_itself():
+    bench = ahead(5000, commit_interval_seconds=60.0, records_per_second={"t": 100.0})
+    bench.start()
+    bench.fill(ONE, 3000)
+    emitted = 0
+    for turns in range(1000):
+        owners = turn(bench, turns / 100)
+        emitted += len(owners)
+        bench.ack(owners)
+        assert bench.stored() - emitted <= 100
+    assert emitted == pytest.approx(1000, abs=30)
+    assert len(bench.store.commits) <= 25
+
+
+def test_a_source_that_is_held_back_stores_nothing_more_and_goes_on_when_it_is_let_go():
+    bench = ahead(fetch_records=10, chunk_records=5, commit_interval_seconds=60.0)
+    bench.start()
+    bench.fill(ONE, 100)
+    owners = [owner for _ in range(6) for owner in turn(bench)]
+    bench.reader.hold_back(frozenset({"t"}))
+    assert [owner for now in range(5) for owner in turn(bench, 100.0 * now)] == []
+    assert bench.stored() - len(owners) <= 10
+    bench.reader.hold_back(frozenset())
+    owners += [owner for _ in range(60) for owner in turn(bench)]
+    assert owners == list(range(100))
+
+
+def test_one_that_is_held_back_from_the_start_stores_nothing_ahead():
+    bench = ahead()
+    bench.start()
+    bench.fill(ONE, 100)
+    bench.reader.hold_back(frozenset({"t"}))
+    for now in range(5):
+        turn(bench, 100.0 * now)
+    assert bench.stored() == 0
+
+
+def test_what_is_stored_when_the_run_ends_waits_for_no_rate_limit():
+    bench = ahead(records_per_second={"t": 10.0})
+    bench.start()
+    bench.fill(ONE, 100)
+    owners = [owner for _ in range(5) for owner in turn(bench)]
+    bench.reader.hold_back(frozenset({"t"}))
+    assert bench.reader.has_stored_waiting
+    for _ in range(3):
+        bench.reader.poll(0.0, opens=False)
+        emission = bench.reader.next(0.0)
+        owners += [] if emission is None else emission[1].tolist()
+        bench.reader.commit(0.0, force=True)
+    assert owners == list(range(bench.stored()))
+    assert 2 < len(owners) < 20
+
+
+def test_after_a_crash_no_record_is_emitted_again_and_only_what_was_stored_is_lost():
+    bench = ahead(fetch_records=5, chunk_records=2)
+    bench.start()
+    bench.fill(ONE, 20)
+    first = [owner for _ in range(4) for owner in turn(bench)]
+    assert first
+    stored = bench.stored()
+    bench.reader = bench.another()
+    bench.start()
+    second = [owner for _ in range(40) for owner in turn(bench)]
+    assert not set(first) & set(second)
+    assert second == list(range(stored, 20))
+
+
+def test_a_record_that_failed_is_not_tried_again():
+    bench = ahead()
+    bench.start()
+    bench.fill(ONE, 1)
+    assert [owner for _ in range(4) for owner in turn(bench)] == [0]
+    assert not bench.reader.fail(0, 0.0, after_seconds=1.0)
+    assert bench.reader.attempts(0) == 1
+    assert bench.reader.message(0).value() == b"0"
+    bench.ack([0])
+    assert turn(bench, 100.0) == []
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_when_the_run_ends_what_is_stored_is_emitted_and_the_rest_is_left(turns):
+    """Promise 16: a drain loses nothing, not even at most once."""
+    bench = ahead(fetch_records=5, chunk_records=2)
+    bench.start()
+    bench.fill(ONE, 20)
+    owners = [owner for _ in range(turns) for owner in turn(bench)]
+    while bench.reader.has_stored_waiting:
+        bench.reader.poll(0.0, opens=False)
+        emission = bench.reader.next(0.0)
+        owners += [] if emission is None else emission[1].tolist()
+        bench.reader.commit(0.0)
+    while not bench.reader.is_committed:
+        bench.reader.poll(0.0, opens=False)
+        bench.reader.commit(0.0, force=True)
+    assert owners == list(range(bench.stored()))
+    assert 0 < bench.stored() < 20
+
+
+def test_with_the_store_away_nothing_is_emitted_and_what_is_fetched_stays_bounded():
+    """Promise 15: the service waits, and goes on by itself."""
+    bench = ahead(fetch_records=10)
+    bench.start()
+    bench.fill(ONE, 100)
+    bench.nodes.away = True
+    assert [owner for now in range(20) for owner in turn(bench, float(now))] == []
+    one = next(bench.reader.statistics(0.0))
+    assert one.ledger.waiting < 20
+    bench.nodes.away = False
+    owners = [owner for now in range(20, 80) for owner in turn(bench, float(now))]
+    assert owners == list(range(100))
+
+
+def test_the_end_of_a_commit_is_noticed_within_a_millisecond():
+    bench = ahead(fetch_records=10)
+    bench.start()
+    bench.fill(ONE, 100)
+    bench.store.holding = True
+    for _ in range(3):
+        turn(bench, 1.0)
+    bench.slept.clear()
+    assert bench.reader.next(1.0) is None
+    assert not bench.reader.fetch(1.0, 0.02)
+    assert bench.slept == [pytest.approx(0.001)]
+
+
+def test_who_was_fenced_off_emits_nothing_more():
+    """Promise 9."""
+    bench = ahead()
+    bench.start()
+    bench.fill(ONE, 3)
+    bench.fill(TWO, 1)
+    successor = MemoryStore(bench.nodes)
+    successor.open()
+    successor.claim(ONE).result()
+    assert successor.commit({ONE: Position(1)}).result() == {}
+    owners = [owner for _ in range(10) for owner in turn(bench)]
+    assert owners == [1 << 48]
+    assert isinstance(bench.reader._assignment[ONE].halted, Fenced)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_no_record_is_emitted_twice_and_losses_are_bounded(seed):
+    """Each life ends with a crash, the last one with all resolved."""
+    rng = random.Random(seed)
+    window = rng.choice([3, 8, 40])
+    bench = ahead(window, fetch_records=rng.choice([2, 10]), chunk_records=rng.choice([1, 4, 50]))
+    seen: list[int] = []
+    lost: set[int] = set()
+    written = 0
+    lives = 6
+    for life in range(lives):
+        if life:
+            bench.reader = bench.another()
+        bench.start(float(life))
+        begun_at = bench.stored()
+        bench.store.holding = rng.random() < 0.7
+        flying: list[int] = []
+        emitted: list[int] = []
+        for step in range(rng.randrange(120)):
+            now = life + step / 1000
+            if written < 200 and rng.random() < 0.3:
+                count = rng.randrange(1, 12)
+                bench.fill(ONE, count)
+                written += count
+            owners = turn(bench, now)
+            emitted += owners
+            flying += owners
+            _answer(bench, rng)
+            rng.shuffle(flying)
+            for owner in flying[: rng.randrange(4)]:
+                assert rng.random() < 0.7 or not bench.reader.fail(owner, now)
+                bench.ack([owner])
+                flying.remove(owner)
+            assert len(flying) <= window
+            assert all(owner < bench.stored() for owner in owners)
+        seen += emitted
+        skipped = set(range(begun_at, bench.stored())) - set(emitted)
+        assert len(skipped | set(flying)) <= window + len(emitted) - len(flying)
+        lost |= skipped
+        assert len(skipped) <= window
+    bench.reader = bench.another()
+    bench.start(10.0)
+    for step in range(600):
+        owners = turn(bench, 10.0 + step)
+        seen += owners
+        bench.ack(owners)
+    assert len(seen) == len(set(seen))
+    assert set(seen) | lost == set(range(written))
+
+
+def _answer(bench, rng):
+    """Carry a commit out some time after it was asked for."""
+    store = bench.store
+    if store.holding and store.open_commits and rng.random() < 0.5:
+        future = store.open_commits.pop()
+        positions = {partition: Position(at) for partition, at in store.commits[-1].items()}
+        future.set_result(super(type(store), store).commit(positions).result())

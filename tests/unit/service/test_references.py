@@ -1,0 +1,227 @@
+"""Reference tables: loaded before the first record, and kept fresh beside the loop."""
+
+import queue
+import threading
+
+import pyarrow as pa
+import pytest
+from structlog.testing import capture_logs
+
+from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
+from service.references import References, ReferenceStatistics
+from topology.errors import ReferenceLoadFailed
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Tables:
+    """Stands for Spark: gives the next table of each name, or raises it."""
+
+    def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
+        self.now: dict[str, pa.Table | Exception] = {}
+        self.read: list[str] = []
+        self._clock = clock
+        self._seconds = seconds
+
+    def __call__(self, reference: Reference) -> pa.Table:
+        self.read.append(reference.name)
+        if self._clock is not None:
+            self._clock.now += self._seconds
+        found = self.now[reference.name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def table(*names: str) -> pa.Table:
+    return pa.table({"code": [name[:1] for name in names], "name": list(names)})
+
+
+def named(name: str, **options) -> Reference:
+    return reference(f"{name}.csv", key="code", value="name", **options)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tables(clock) -> Tables:
+    found = Tables(clock, seconds=2.0)
+    found.now = {"fixed": table("Anna", "Bert"), "fresh": table("Xenia")}
+    return found
+
+
+@pytest.fixture
+def loading(tables, clock):
+    """Two tables, one of them refreshed every ten minutes; time is the test's."""
+    fixed, fresh = named("fixed"), named("fresh", refresh_seconds=600)
+    references = References([fixed, fresh], tables, clock)
+    yield references, fixed, fresh
+    references.close()
+
+
+def test_every_table_is_loaded_when_open_returns(loading):
+    references, fixed, fresh = loading
+    with capture_logs() as logs:
+        references.open()
+    assert (dict(fixed), dict(fresh)) == ({"A": "Anna", "B": "Bert"}, {"X": "Xenia"})
+    assert [(line["event"], line["reference"], line["rows"], line["seconds"]) for line in logs] == [
+        ("reference_loaded", "fixed", 2, 2.0),
+        ("reference_loaded", "fresh", 1, 2.0),
+    ]
+
+
+def test_a_table_that_cannot_be_loaded_at_first_fails_the_start(loading, tables):
+    references, fixed, _fresh = loading
+    tables.now["fresh"] = ReferenceLoadFailed("fresh", "csv 'fresh.csv': no such path")
+    with pytest.raises(ReferenceLoadFailed, match=r"reference 'fresh': csv .*: no such path"):
+        references.open()
+    tables.now["fresh"] = table("Xenia", "Xaver")
+    with pytest.raises(ReferenceLoadFailed, match=r"1 keys .* more than once: 'X'"):
+        references.open()
+    references.close()
+    assert not fixed.is_loaded
+
+
+def test_a_refresh_comes_when_it_is_due_and_is_in_place_at_the_next_poll(loading, tables, clock):
+    references, fixed, fresh = loading
+    references.open()
+    assert clock.now == 4.0
+    tables.now |= {"fixed": table("Carl"), "fresh": table("Yves")}
+    assert references.refresh(603.9) == 604.0
+    assert tables.read == ["fixed", "fresh"]
+    clock.now = 604.0
+    assert references.refresh(604.0) == 606.0 + 600.0
+    assert dict(fresh) == {"X": "Xenia"}, "a chunk sees one load"
+    references.poll()
+    assert dict(fresh) == {"Y": "Yves"}
+    assert dict(fixed) == {"A": "Anna", "B": "Bert"}, "nobody asked for refreshes of it"
+    assert tables.read == ["fixed", "fresh", "fresh"]
+
+
+@pytest.mark.parametrize(
+    "trouble", [ReferenceLoadFailed("fresh", "gone"), ValueError("gone"), table("Xenia", "Xaver")]
+)
+def test_a_refresh_that_fails_leaves_the_rows_in_place_and_comes_again_soon(
+    loading, tables, clock, trouble
+):
+    references, _fixed, fresh = loading
+    references.open()
+    good, tables.now["fresh"] = tables.now["fresh"], trouble
+    clock.now = 604.0
+    with capture_logs() as logs:
+        assert references.refresh(604.0) == 606.0 + 60.0
+    references.poll()
+    assert dict(fresh) == {"X": "Xenia"}
+    assert [(line["event"], line["log_level"]) for line in logs] == [
+        ("reference_refresh_failed", "warning")
+    ]
+    assert (logs[0]["age_seconds"], logs[0]["retry_in_seconds"]) == (602.0, 60.0)
+    assert references.statistics(606.0)[1] == ReferenceStatistics("fresh", 1, 604.0, 1, 1)
+    tables.now["fresh"] = good
+    clock.now = 666.0
+    references.refresh(666.0)
+    references.poll()
+    assert references.statistics(668.0)[1] == ReferenceStatistics("fresh", 1, 2.0, 2, 1)
+
+
+def test_a_table_refreshed_often_is_not_asked_for_less_often_after_a_failure(tables, clock):
+    references = References([named("fresh", refresh_seconds=5)], tables, clock)
+    references.open()
+    tables.now["fresh"] = ValueError("gone")
+    clock.now = 7.0
+    assert references.refresh(7.0) == 9.0 + 5.0
+    references.close()
+
+
+def test_the_figures_are_there_before_the_first_load_too(loading):
+    references, *_ = loading
+    assert references.statistics(5.0) == (
+        ReferenceStatistics("fixed", 0, 0.0, 0, 0),
+        ReferenceStatistics("fresh", 0, 0.0, 0, 0),
+    )
+    references.open()
+    assert references.statistics(5.0) == (
+        ReferenceStatistics("fixed", 2, 5.0, 1, 0),
+        ReferenceStatistics("fresh", 1, 3.0, 1, 0),
+    )
+
+
+def test_two_tables_of_one_name_are_refused():
+    with pytest.raises(InvalidTopology, match=r"two references are named 'a', .*'b/a\.csv'"):
+        References([named("a"), reference("b/a.csv", key="code")], Tables())
+
+
+def test_a_thread_refreshes_until_it_is_closed_and_the_tables_are_let_go():
+    gate: queue.SimpleQueue[pa.Table] = queue.SimpleQueue()
+    waits, readers, ended = threading.Semaphore(0), [], threading.Event()
+
+    def read(_reference: Reference) -> pa.Table:
+        readers.append(threading.current_thread().name)
+        waits.release()
+        return table("Dora") if ended.is_set() else gate.get(timeout=10)
+
+    fresh = named("fresh", refresh_seconds=0.001)
+    references = References([fresh], read)
+    gate.put(table("Anna"))
+    references.open()
+    assert fresh["A"] == "Anna"
+    assert waits.acquire(timeout=10)
+    for name in ("Bert", "Carl"):
+        gate.put(table(name))
+        assert waits.acquire(timeout=10)
+    assert waits.acquire(timeout=10), "the load of Carl is done once the next has begun"
+    references.poll()
+    assert dict(fresh) == {"C": "Carl"}
+    ended.set()
+    gate.put(table("Dora"))
+    references.close()
+    references.close()
+    assert readers[0] == threading.current_thread().name
+    assert set(readers[1:]) == {"headrace-references"}
+    assert "headrace-references" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(ReferenceNotLoaded):
+        fresh["C"]
+
+
+def test_a_load_that_ends_with_the_run_is_no_failure(loading, tables, clock):
+    references, *_ = loading
+    references.open()
+
+    def ended(_reference: Reference) -> pa.Table:
+        references._stop.set()
+        raise ReferenceLoadFailed("fresh", "Spark died")
+
+    references._read = ended
+    clock.now = 700.0
+    with capture_logs() as logs:
+        references.refresh(700.0)
+    assert logs == []
+    assert references.statistics(700.0)[1].failed_loads == 0
+
+
+def test_close_does_not_wait_for_a_load_that_hangs():
+    began, never = threading.Event(), threading.Event()
+    reads = iter([table("Anna")])
+
+    def read(_reference: Reference) -> pa.Table:
+        for found in reads:
+            return found
+        began.set()
+        never.wait(10)
+        return table("Bert")
+
+    fresh = named("fresh", refresh_seconds=0.001)
+    references = References([fresh], read)
+    references.open()
+    assert began.wait(10)
+    references.close(timeout_seconds=0.01)
+    assert not fresh.is_loaded
+    never.set()

@@ -1,0 +1,167 @@
+"""JSON documents, typed and plain."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topology.bolt import Kind, kind_of
+from topology.errors import InvalidTopology
+from topology.payloads.documents import json
+from topology.payloads.limits import Limits
+from topology.record import Record
+from topology.signals import Reject
+
+
+class Order(msgspec.Struct):
+    id: int
+    at: datetime | None = None
+
+
+@dataclass
+class Line:
+    sku: str
+    price: Decimal
+
+
+class Row(TypedDict):
+    id: int
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+
+
+class Tree(msgspec.Struct):
+    weight: Decimal
+    branches: list["Tree"] = []
+
+
+def decoded(bolt, value):
+    return bolt(Record(value, None))
+
+
+def reason_of(bolt, value):
+    with pytest.raises(Reject) as rejected:
+        decoded(bolt, value)
+    return rejected.value.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Order, b'{"id":1,"more":[1]}', Order(1)),
+        (Line, b'{"sku":"a","price":0.10}', Line("a", Decimal("0.10"))),
+        (Row, b'{"id":1}', {"id": 1}),
+        (Point, b"[1,2.5]", Point(1.0, 2.5)),
+        (list[int], b" [1,2] ", [1, 2]),
+        (Tree, b'{"weight":1e2,"branches":[{"weight":1}]}', Tree(Decimal(100), [Tree(Decimal(1))])),
+    ],
+)
+def test_a_type_is_what_comes_out(kind, text, value):
+    found = decoded(json(kind), text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_without_a_type_an_object_becomes_a_dictionary():
+    assert decoded(json(), b'{"a":[1,2.5,null,true]}') == {"a": [1, 2.5, None, True]}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "the record has no value"),
+        (b"", "no JSON of Order: Input data was truncated"),
+        (b'{"id":', "no JSON of Order: Input data was truncated"),
+        (b"<order/>", "no JSON of Order: JSON is malformed: invalid character (byte 0)"),
+        (b"[]", "no JSON of Order: Expected `object`, got `array`"),
+        (b"{}", "no JSON of Order: Object missing required field `id`"),
+        (b'{"id":"1"}', "no JSON of Order: Expected `int`, got `str` - at `$.id`"),
+        (b'{"id":null}', "no JSON of Order: Expected `int`, got `null` - at `$.id`"),
+        (b'{"id":1.5}', "no JSON of Order: Expected `int`, got `float` - at `$.id`"),
+        (b'{"id":NaN}', "no JSON of Order: JSON is malformed: invalid character (byte 6)"),
+        (b'{"id":1}x', "no JSON of Order: JSON is malformed: trailing characters (byte 9)"),
+    ],
+)
+def test_what_is_not_of_the_type_is_rejected_with_its_place(value, reason):
+    assert reason_of(json(Order), value) == reason
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "the record has no value"),
+        (b"[1]", "no JSON object, but an array"),
+        (b"null", "no JSON object, but null"),
+        (b"1.5", "no JSON object, but a number"),
+        (b'"a"', "no JSON object, but a string"),
+        (b"false", "no JSON object, but true or false"),
+    ],
+)
+def test_without_a_type_only_objects_are_values(value, reason):
+    assert reason_of(json(), value) == reason
+
+
+@pytest.mark.parametrize("bolt", [json(), json(Order)], ids=["plain", "typed"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"id":1',
+        b'{"id":Infinity}',
+        b'{"id":1e999}',
+        b'{"id":1,"at":"\xff"}',
+        b'\xef\xbb\xbf{"id":1}',
+        b'{"id":' + b"[" * 60_000 + b"]" * 60_000 + b"}",
+        b'{"id":' + b"1" * 5_000 + b"}",
+    ],
+)
+def test_neither_parser_lets_an_error_out_that_would_be_retried(bolt, value):
+    assert reason_of(bolt, value)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_value_or_rejected(value):
+    for bolt in (json(), json(Order), json(Any, limits=None)):
+        try:
+            decoded(bolt, value)
+        except Reject:
+            continue
+
+
+def test_depth_that_recursion_cannot_bear_is_rejected_without_limits_too():
+    deep = b"[" * 100_000 + b"]" * 100_000
+    for bolt in (json(limits=None), json(Any, limits=None)):
+        assert reason_of(bolt, deep)
+
+
+def test_the_last_of_two_members_of_one_name_counts():
+    assert decoded(json(Row), b'{"id":1,"id":2}') == decoded(json(), b'{"id":1,"id":2}')
+    assert decoded(json(Row), b'{"id":1,"id":2}') == {"id": 2}
+
+
+def test_a_limit_is_kept_before_the_parser_is_called():
+    limits = Limits(max_bytes=20, max_depth=2)
+    assert reason_of(json(Order, limits=limits), b" " * 21) == "21 bytes; at most 20 are allowed"
+    assert reason_of(json(limits=limits), b'{"a":[[1]]}') == "nested 3 deep; at most 2 is allowed"
+
+
+@pytest.mark.parametrize("kind", [Line, Tree, list[Decimal], dict[str, Decimal | None]])
+def test_a_decimal_wherever_it_stands_has_its_exponent_bounded(kind):
+    assert "an exponent of 999999999" in reason_of(json(kind), b'[{"price":1e999999999}]')
+
+
+def test_a_type_that_msgspec_cannot_decode_is_refused_when_the_topology_is_drawn():
+    with pytest.raises(InvalidTopology, match=r"json\(.*msgspec"):
+        json(Order | Line)
+
+
+def test_they_are_plain_bolts_named_json():
+    assert [json().__name__, json(Order).__name__] == ["json", "json"]
+    assert {kind_of(json()), kind_of(json(Order))} == {Kind.FUNCTION}

@@ -1,0 +1,359 @@
+"""Which calls may start, and when."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from topology.running.call import Call
+from topology.running.lane import Lane, OrderedLane
+from topology.signals import Reject
+
+
+def call(name, key="k", owner=None, tree=None, partition=0):
+    """A call whose record and tree are named alike unless told otherwise."""
+    owner = ord(name) if owner is None else owner
+    return Call(name, owner if tree is None else tree, 1, owner, partition, key)
+
+
+def take_all(lane):
+    taken = []
+    while (one := lane.take()) is not None:
+        taken.append(one)
+    return taken
+
+
+def names(calls):
+    return "".join(one.value for one in calls)
+
+
+def fail(lane, failed, error=None):
+    failed.error = error or RuntimeError("again")
+    lane.end(failed)
+
+
+def test_without_an_order_every_call_may_start_at_once():
+    lane = Lane()
+    lane.add([call("a"), call("b")])
+    assert lane.waiting() == [ord("a"), ord("b")]
+    assert names(take_all(lane)) == "ab"
+    assert lane.held == 0
+
+
+def test_a_key_has_one_call_at_a_time_and_other_keys_go_on():
+    lane = OrderedLane()
+    lane.add([call("a", 1), call("b", 1), call("c", 2)])
+    first, other = take_all(lane)
+    assert names([first, other]) == "ac"
+    assert lane.waiting() == [ord("b")]
+    lane.end(first)
+    assert names(take_all(lane)) == "b"
+
+
+def test_what_waits_behind_a_held_key_is_blocked_and_what_waits_its_turn_is_not():
+    lane = OrderedLane()
+    lane.add([call("a", 1), call("b", 1), call("c", 2), call("d", 2)])
+    assert lane.blocked() == []
+    first, _other = take_all(lane)
+    fail(lane, first)
+    assert lane.blocked() == [ord("b")]
+    assert lane.num_blocked == 1
+    lane.release([first.owner])
+    assert lane.blocked() == Lane().blocked() == []
+
+
+def test_a_failed_call_holds_its_key_until_its_record_comes_again_and_then_goes_first():
+    lane = OrderedLane()
+    lane.add([call("a"), call("b")])
+    fail(lane, lane.take())
+    lane.add([call("c")])
+    assert lane.take() is None
+    assert lane.held == 1
+    lane.add([call("A", owner=ord("a"), tree=7)])
+    again = lane.take()
+    assert (again.value, lane.held) == ("A", 0)
+    lane.end(again)
+    second = lane.take()
+    lane.end(second)
+    assert names([second, *take_all(lane)]) == "bc"
+
+
+def test_every_value_of_a_record_that_comes_again_goes_before_the_others():
+    lane = OrderedLane()
+    lane.add([call("a"), call("b")])
+    fail(lane, lane.take())
+    owner = ord("a")
+    lane.add([call("A", owner=owner, tree=7), call("B", owner=owner, tree=7)])
+    lane.add([call("C", owner=owner, tree=7)])
+    order = ""
+    while (one := lane.take()) is not None:
+        order += one.value
+        lane.end(one)
+    assert order == "ABCb"
+
+
+def test_a_value_of_that_record_that_comes_late_goes_before_the_others_too():
+    lane = OrderedLane()
+    lane.add([call("a"), call("x"), call("y")])
+    fail(lane, lane.take())
+    owner = ord("a")
+    lane.add([call("A", owner=owner, tree=7), call("B", owner=owner, tree=7)])
+    first = lane.take()
+    lane.end(first)
+    second = lane.take()
+    lane.add([call("C", owner=owner, tree=7), call("D", owner=owner, tree=7)])
+    lane.end(second)
+    order = names([first, second])
+    while (one := lane.take()) is not None:
+        order += one.value
+        lane.end(one)
+    assert order == "ABCDxy"
+
+
+def test_what_waits_behind_a_failed_call_and_shares_its_tree_is_dropped():
+    lane = OrderedLane()
+    lane.add([call("a", owner=1, tree=1), call("b", owner=1, tree=1), call("c", owner=2)])
+    fail(lane, lane.take())
+    lane.add([call("d", owner=1, tree=1)])  # from a bolt before that was slow
+    assert lane.waiting() == [2]
+    lane.release([1])
+    assert names(take_all(lane)) == "c"
+
+
+def test_a_call_that_failed_for_good_holds_nothing():
+    lane = OrderedLane()
+    lane.add([call("a"), call("b")])
+    fail(lane, lane.take(), Reject("no"))
+    assert names(take_all(lane)) == "b"
+
+
+def test_a_released_record_frees_every_key_it_holds():
+    lane = OrderedLane()
+    lane.add([call("a", 1, owner=5), call("b", 2, owner=5), call("c", 1), call("d", 2)])
+    for one in take_all(lane):
+        fail(lane, one)
+    assert lane.held == 1
+    lane.release([4, 5, 6])
+    assert lane.held == 0
+    assert names(take_all(lane)) == "cd"
+
+
+def test_a_partition_that_is_lost_frees_the_keys_its_records_hold_and_what_waits_is_dropped():
+    lane = OrderedLane()
+    lane.add([call("a", 1, partition=3), call("b", 2, partition=4), call("c", 1), call("d", 2)])
+    for one in take_all(lane):
+        fail(lane, one)
+    lane.add([call("e", 1, partition=3), call("f", 2, partition=3)])
+    lane.add([call("g", 3, partition=3), call("h", 3)])
+    assert sorted(names(lane.drop_partition(3))) == ["e", "f", "g"]
+    assert names(take_all(lane)) == "ch"
+    assert (lane.held, lane.blocked(), lane.num_blocked) == (1, [ord("d")], 1)
+    assert Lane().drop_partition(3) == []
+
+
+def test_a_record_that_waits_and_comes_again_and_again_waits_once_and_keeps_its_place():
+    lane = OrderedLane()
+    lane.add([call("a"), call("b"), call("c")])
+    fail(lane, lane.take())
+    for tree in range(1000, 1030):
+        lane.add([call("B", owner=ord("b"), tree=tree)])
+    assert lane.num_waiting == 2
+    assert set(lane.waiting()) == {1029, ord("c")}
+    lane.release([ord("a")])
+    order = ""
+    while (one := lane.take()) is not None:
+        order += one.value
+        lane.end(one)
+    assert order == "Bc"
+
+
+def test_a_record_that_already_waits_again_is_not_waited_for():
+    """It failed elsewhere and was retried while its first call still ran here."""
+    lane = OrderedLane()
+    lane.add([call("a", owner=1, tree=1), call("b", owner=2)])
+    first = lane.take()
+    lane.add([call("A", owner=1, tree=9), call("B", owner=1, tree=9)])
+    fail(lane, first)
+    assert lane.held == 0
+    lane.add([call("C", owner=1, tree=9)])
+    order = ""
+    while (one := lane.take()) is not None:
+        order += one.value
+        lane.end(one)
+    assert order == "ABCb"
+
+
+def test_a_lane_forgets_keys_that_nothing_waits_for():
+    lane = OrderedLane()
+    lane.add([call("a", 1), call("b", 1), call("c", 2)])
+    while (one := lane.take()) is not None:
+        lane.end(one)
+    assert not lane._keys
+
+
+class World(RuleBasedStateMachine):
+    """Records arrive at a lane; their calls end well or not, and those that failed come again.
+
+    A record has one or more values of one key. `arrived` has each key's records in order.
+    """
+
+    keys_per_record = 1
+
+    def __init__(self):
+        super().__init__()
+        self.lane = OrderedLane()
+        self.arrived = {}  # key: owners in order
+        self.values = {}  # owner: the keys of its values
+        self.attempt = {}  # owner: the tree of its live attempt, None while it waits
+        self.left = {}  # owner: values of the live attempt that have not ended
+        self.running = []
+        self.trees = 0
+
+    @rule(keys=st.lists(st.integers(0, 2), min_size=1, max_size=3))
+    def arrive(self, keys):
+        if self.keys_per_record == 1:
+            keys = [keys[0]] * len(keys)
+        owner = len(self.values)
+        self.values[owner] = keys
+        for key in set(keys):
+            self.arrived.setdefault(key, []).append(owner)
+        self.send(owner)
+
+    def send(self, owner):
+        self.trees += 1
+        keys = self.values[owner]
+        self.attempt[owner], self.left[owner] = self.trees, len(keys)
+        self.lane.add([Call(owner, self.trees, 1, owner, owner % 2, key) for key in keys])
+
+    @rule()
+    def start(self):
+        one = self.lane.take()
+        if one is None:
+            return
+        assert one.key not in [other.key for other in self.running]
+        self.running.append(one)
+        self.check_order(one)
+
+    def check_order(self, one):
+        earlier = self.arrived[one.key][: self.arrived[one.key].index(one.owner)]
+        assert all(owner not in self.attempt for owner in earlier)  # they are complete
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), outcome=st.sampled_from(["good", "again", "final"]))
+    def end(self, data, outcome):
+        at = data.draw(st.integers(0, len(self.running) - 1))
+        self.end_one(self.running.pop(at), outcome)
+
+    def end_one(self, one, outcome):
+        owner = one.owner
+        if outcome != "good":
+            one.error = Reject("no") if outcome == "final" else RuntimeError("again")
+        self.lane.end(one)
+        if self.attempt.get(owner) != one.tree:  # void: the tree had resolved
+            if one.comes_again:
+                self.lane.release([owner])
+        elif one.comes_again:
+            self.attempt[owner] = None
+        else:
+            self.left[owner] -= 1
+            if not self.left[owner]:
+                del self.attempt[owner]
+                self.lane.release([owner])
+
+    @precondition(lambda self: None in self.attempt.values())
+    @rule(data=st.data())
+    def come_again(self, data):
+        due = [owner for owner, tree in self.attempt.items() if tree is None]
+        self.send(data.draw(st.sampled_from(due)))
+
+    @precondition(lambda self: self.waiting_whole())
+    @rule(data=st.data())
+    def fail_elsewhere_while_all_of_it_waits(self, data):
+        self.send(data.draw(st.sampled_from(self.waiting_whole())))
+
+    def waiting_whole(self):
+        """Records none of whose values has had its turn."""
+        begun = {one.owner for one in [*self.running, *self.lane.ready]}
+        return [
+            owner
+            for owner, left in self.left.items()
+            if left == len(self.values[owner])
+            and self.attempt.get(owner) is not None
+            and owner not in begun
+        ]
+
+    @invariant()
+    def one_try_of_a_record_waits(self):
+        for state in self.lane._keys.values():
+            tries = {} if state is None else {(one.owner, one.tree) for one in state.turns}
+            assert len(tries) == len({owner for owner, _tree in tries})
+
+    @invariant()
+    def nothing_is_held_without_reason(self):
+        for owner in self.lane._held:
+            assert owner in self.attempt
+
+    @invariant()
+    def what_waits_is_counted(self):
+        assert self.lane.num_waiting == len(self.lane.waiting())
+        assert self.lane.num_blocked == len(self.lane.blocked())
+
+    def teardown(self):
+        """Whatever happened, all of it can still be finished, and leaves nothing behind."""
+        for _ in range(10_000):
+            if self.running:
+                self.end_one(self.running.pop(), "good")
+            elif (one := self.lane.take()) is not None:
+                self.running.append(one)
+            else:
+                due = [owner for owner, tree in self.attempt.items() if tree is None]
+                if not due:
+                    break
+                self.send(due[-1])
+        assert not self.attempt
+        assert not self.lane._keys
+        assert self.lane.held == 0
+        assert self.lane.waiting() == []
+
+
+class WorldOfManyKeys(World):
+    """Here a record's values differ in their keys, and records fail elsewhere, too.
+
+    Then a value is processed again that was good, after later ones: only that nothing stops for
+    ever, and that a key has one call at a time, is promised.
+    """
+
+    keys_per_record = 3
+
+    def check_order(self, one):
+        pass
+
+    @precondition(lambda self: any(tree is not None for tree in self.attempt.values()))
+    @rule(data=st.data())
+    def fail_elsewhere(self, data):
+        live = [owner for owner, tree in self.attempt.items() if tree is not None]
+        self.attempt[data.draw(st.sampled_from(live))] = None
+
+    @precondition(lambda self: None in self.attempt.values())
+    @rule(data=st.data())
+    def give_up(self, data):
+        due = [owner for owner, tree in self.attempt.items() if tree is None]
+        owner = data.draw(st.sampled_from(due))
+        del self.attempt[owner]
+        self.lane.release([owner])
+
+
+SETTINGS = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+def test_whatever_fails_the_records_of_a_key_are_processed_in_the_order_of_their_arrival():
+    run_state_machine_as_test(World, settings=SETTINGS)
+
+
+def test_whatever_fails_no_key_stops_for_ever():
+    run_state_machine_as_test(WorldOfManyKeys, settings=SETTINGS)

@@ -1,0 +1,301 @@
+"""Every way of running a bolt, by the same suite, and then what is special about each."""
+
+import asyncio
+import threading
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.worlds.calling import SECONDS, Bench
+from topology.bolt import Bolt, FunctionBolt, Kind
+from topology.errors import BoltError, NothingReturned
+from topology.order import Order
+from topology.running.call import Many
+from topology.signals import SKIP, Reject
+
+KINDS = {"inline": Kind.FUNCTION, "threads": Kind.BLOCKING, "event loop": Kind.ASYNC}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+def bolt_of(kind, function):
+    """The function as a bolt of that kind."""
+    if kind is not Kind.ASYNC:
+        return FunctionBolt(function, blocking=kind is Kind.BLOCKING)
+
+    async def process(value):
+        await asyncio.sleep(0)
+        return function(value)
+
+    return FunctionBolt(process)
+
+
+def workers_of(kind):
+    return 1 if kind is Kind.FUNCTION else 4
+
+
+def bench_of(kind, function, **options):
+    options.setdefault("workers", workers_of(kind))
+    return Bench([bolt_of(kind, function)], kind, **options)
+
+
+def fails_on(*bad, error=RuntimeError):
+    """A function that keeps what it got, and raises on some of it the first time."""
+    seen, left = [], list(bad)
+
+    def process(value):
+        seen.append(value)
+        if value in left:
+            left.remove(value)
+            raise error(f"no {value}")
+        return value
+
+    process.seen = seen
+    return process
+
+
+def test_every_answer_has_the_tree_the_edge_and_the_record_of_its_value(kind):
+    with bench_of(kind, lambda value: value * 2) as bench:
+        bench.submit(1, 2, 3, owners=[7, 8, 9])
+        ended = sorted(bench.take(3), key=lambda call: call.tree)
+    assert [call.value for call in ended] == [2, 4, 6]
+    assert [(call.tree, call.edge, call.owner) for call in ended] == [
+        (0, 100, 7),
+        (1, 101, 8),
+        (2, 102, 9),
+    ]
+
+
+def test_one_failure_loses_nothing_else(kind):
+    with bench_of(kind, fails_on(2)) as bench:
+        bench.submit(1, 2, 3)
+        ended = sorted(bench.take(3), key=lambda call: call.tree)
+    assert [str(call.error) if call.error else call.value for call in ended] == [1, "no 2", 3]
+
+
+def test_returning_nothing_is_an_error_and_skip_is_not(kind):
+    with bench_of(kind, lambda value: SKIP if value else None) as bench:
+        bench.submit(0, 1)
+        nothing, skipped = sorted(bench.take(2), key=lambda call: call.tree)
+    assert isinstance(nothing.error, NothingReturned)
+    assert skipped.value is SKIP
+    assert skipped.error is None
+
+
+def test_a_key_keeps_its_order_and_a_record_that_failed_goes_first_when_it_comes_again(kind):
+    process = fails_on("a1")
+    options = {"order": Order.KEY, "key": lambda value: value[0]}
+    with bench_of(kind, process, **options) as bench:
+        bench.submit("a1", "a2", "b1", owners=[1, 2, 3])
+        assert {call.value for call in bench.take(2)} == {"a1", "b1"}
+        assert bench.runners.held
+        assert bench.figures().held == 1
+        assert {step.name: trees for step, trees in bench.runners.waiting()} == {"step": [1]}
+        assert bench.runners.backlog(bench.step) == 0  # a2 waits for a1, not for a worker
+        bench.submit("a3", owners=[4])
+        bench.submit("a1", owners=[1])
+        assert [call.value for call in bench.take(3)] == ["a1", "a2", "a3"]
+        assert not bench.runners.held
+    assert [value for value in process.seen if value[0] == "a"] == ["a1", "a1", "a2", "a3"]
+
+
+def test_all_values_of_a_record_that_comes_again_go_before_what_has_waited(kind):
+    process = fails_on("a1")
+    options = {"order": Order.KEY, "key": lambda value: value[0]}
+    with bench_of(kind, process, **options) as bench:
+        bench.submit("a1", "a2", "a9", owners=[1, 1, 9], trees=[1, 1, 9])
+        bench.take(1)
+        bench.submit("a1", "a2", owners=[1, 1], trees=[7, 7])
+        assert [call.value for call in bench.take(3)] == ["a1", "a2", "a9"]
+
+
+def test_a_record_that_will_not_come_again_is_released(kind):
+    options = {"order": Order.KEY, "key": lambda value: value[0]}
+    with bench_of(kind, fails_on("a1"), **options) as bench:
+        bench.submit("a1", "a2", owners=[1, 2])
+        assert bench.take(1)[0].comes_again
+        assert bench.runners.holders() == {1}
+        bench.runners.release([5])
+        bench.runners.release([1])
+        assert [call.value for call in bench.take(1)] == ["a2"]
+
+
+def test_a_rejected_record_holds_nobody_up(kind):
+    options = {"order": Order.KEY, "key": lambda value: value[0]}
+    with bench_of(kind, fails_on("a1", error=Reject), **options) as bench:
+        bench.submit("a1", "a2")
+        assert [call.value for call in bench.take(2)] == ["a1", "a2"]
+
+
+def test_partition_order_is_per_partition(kind):
+    process = fails_on(10)
+    with bench_of(kind, process, order=Order.PARTITION) as bench:
+        bench.submit(10, 11, 20, 21, partitions=[1, 1, 2, 2], owners=[10, 11, 20, 21])
+        assert {call.value for call in bench.take(3)} == {10, 20, 21}
+        bench.runners.release([10])
+        assert [call.value for call in bench.take(1)] == [11]
+
+
+def test_of_a_partition_that_is_lost_nothing_that_waits_is_called(kind):
+    process = fails_on("a1")
+    options = {"order": Order.KEY, "key": lambda value: value[0]}
+    with bench_of(kind, process, **options) as bench:
+        bench.submit("a1", "a2", "a3", partitions=[1, 2, 1], owners=[1, 2, 3])
+        bench.take(1)
+        dropped = dict(bench.runners.drop_partition(1))
+        assert [call.value for call in dropped[bench.step]] == ["a3"]
+        assert [call.value for call in bench.take(1)] == ["a2"]
+        assert not bench.runners.held
+    assert process.seen == ["a1", "a2"]
+
+
+def test_what_waits_is_not_called_once_the_runners_have_stopped(kind):
+    process = fails_on("a1")
+    options = {"order": Order.KEY, "key": lambda value: value[0]}
+    with bench_of(kind, process, **options) as bench:
+        bench.submit("a1", "a2", owners=[1, 2])
+        bench.take(1)
+        bench.runners.stop(SECONDS)
+        bench.runners.release([1])
+        bench.submit("b1", owners=[3])
+    assert process.seen == ["a1"]
+    assert bench.answers.empty()
+
+
+def test_a_value_without_a_key_fails_for_good_and_alone(kind):
+    options = {"order": Order.KEY, "key": lambda value: value["id"]}
+    with bench_of(kind, lambda value: value, **options) as bench:
+        bench.submit({"id": 1}, {}, {"id": [2]})
+        ended = sorted(bench.take(3), key=lambda call: call.tree)
+    assert ended[0].error is None
+    for call, reason in ((ended[1], "KeyError('id')"), (ended[2], "unhashable")):
+        assert isinstance(call.error, BoltError)
+        assert "bolt 'step': the key" in str(call.error)
+        assert reason in str(call.error)
+
+
+def test_a_value_whose_tree_has_resolved_is_dropped(kind):
+    with bench_of(kind, lambda value: value) as bench:
+        bench.submit(1, 2, 3, owners=[1, -1, 3], tasks=[0, 0, 0])
+        assert {call.value for call in bench.take(2)} == {1, 3}
+        assert bench.answers.empty()
+
+
+def test_each_task_is_an_instance_that_gets_its_own_values(kind):
+    seen = [[], []]
+
+    def task(number):
+        return bolt_of(kind, lambda value: seen[number].append(value) or value)
+
+    with Bench([task(0), task(1)], kind) as bench:
+        bench.submit(1, 2, 3, 4, tasks=[0, 1, 1, 0])
+        bench.take(4)
+        assert seen == [[1, 4], [2, 3]]
+        with pytest.raises(ValueError, match="step 'step' has 2 tasks"):
+            bench.submit(1)
+
+
+class Ticking(Bolt):
+    """Notes on which thread it ticks and processes; its first tick fails."""
+
+    def __init__(self):
+        self.ticks, self.threads, self.ticked = 0, set(), threading.Event()
+
+    def note(self, value):
+        self.threads.add(threading.current_thread().name)
+        return value
+
+    def process(self, value):
+        return self.note(value)
+
+    def tick(self):
+        self.threads.add(threading.current_thread().name)
+        self.ticks += 1
+        self.ticked.set()
+        if self.ticks == 1:
+            raise RuntimeError("cold")
+
+
+class TickingAsync(Ticking):
+    async def process(self, value):
+        return self.note(value)
+
+
+def test_ticks_come_on_the_thread_of_the_calls_and_a_failing_one_is_counted_and_logged(kind):
+    bolt = TickingAsync() if kind is Kind.ASYNC else Ticking()
+    with Bench([bolt], kind) as bench, capture_logs() as logs:
+        bench.runners.tick(bench.step)
+        bench.wait_until(lambda: bench.failed_ticks.counts() == {"step": 1})
+        bolt.ticked.clear()
+        bench.runners.tick(bench.step)
+        assert bolt.ticked.wait(SECONDS)
+        bench.submit(1)
+        bench.take(1)
+    assert bolt.ticks == 2
+    assert len(bolt.threads) == 1
+    assert [(line["event"], line["step"]) for line in logs] == [("tick_failed", "step")]
+
+
+class TickingSlowly(TickingAsync):
+    async def tick(self):
+        await asyncio.sleep(0)
+        super().tick()
+
+
+def test_the_tick_of_an_async_bolt_may_be_awaited():
+    bolt = TickingSlowly()
+    with Bench([bolt], Kind.ASYNC) as bench:
+        bench.runners.tick(bench.step)
+        bench.wait_until(lambda: bench.failed_ticks.counts() == {"step": 1})
+    assert bolt.ticks == 1
+
+
+class EndsAll(TickingAsync):
+    async def tick(self):
+        raise SystemExit(3)
+
+
+def test_a_tick_that_would_end_the_process_fails_alone():
+    with Bench([EndsAll()], Kind.ASYNC) as bench:
+        bench.runners.tick(bench.step)
+        bench.wait_until(lambda: bench.failed_ticks.counts() == {"step": 1})
+        bench.submit(1)
+        assert [call.value for call in bench.take(1)] == [1]
+
+
+def test_a_generator_gives_many_values_in_order_and_without_what_it_skips():
+    def split(value):
+        yield from value
+
+    for kind in (Kind.FAN_OUT, Kind.BLOCKING):
+        with Bench([FunctionBolt(split)], kind) as bench:
+            bench.submit([1, SKIP, 2], [], [3, None])
+            two, none, bad = sorted(bench.take(3), key=lambda call: call.tree)
+        assert isinstance(two.value, Many)
+        assert (two.value, none.value) == ([1, 2], [])
+        assert isinstance(bad.error, NothingReturned)
+
+
+def test_an_asynchronous_generator_gives_many_values():
+    async def count(value):
+        for number in range(value):
+            await asyncio.sleep(0)
+            yield number
+
+    with Bench([FunctionBolt(count)], Kind.ASYNC) as bench:
+        bench.submit(3)
+        assert bench.take(1)[0].value == Many([0, 1, 2])
+
+
+def test_a_bolt_that_returns_a_generator_by_mistake_is_told():
+    with Bench([FunctionBolt(lambda value: (n for n in value))], Kind.FUNCTION) as bench:
+        bench.submit([1])
+        assert "returned a generator" in str(bench.take(1)[0].error)
+
+
+def test_steps_that_no_runner_calls_are_refused():
+    with pytest.raises(ValueError, match="step 'step' is vectorised"):
+        Bench([FunctionBolt(lambda batch: batch)], Kind.VECTORISED)

@@ -1,0 +1,288 @@
+"""Calls that take too long, that never end, or that end oddly; and how many run at once."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.worlds.calling import SECONDS, Bench
+from topology.bolt import Bolt, FunctionBolt, Kind
+from topology.order import Order
+
+
+class Gate:
+    """A blocking bolt whose calls with "slow" values wait until the gate opens."""
+
+    def __init__(self):
+        self.opened, self.began = threading.Event(), threading.Semaphore(0)
+
+    def process(self, value):
+        if str(value).startswith("slow"):
+            self.began.release()
+            self.opened.wait(SECONDS)
+        return value
+
+    @contextlib.contextmanager
+    def bench(self, **options):
+        bolt = FunctionBolt(self.process, blocking=True)
+        with Bench([bolt], Kind.BLOCKING, 30.0, **options) as bench:
+            try:
+                yield bench
+            finally:
+                self.opened.set()
+
+    def await_calls(self, count):
+        for _ in range(count):
+            assert self.began.acquire(timeout=SECONDS)
+
+
+def test_a_thread_that_takes_too_long_is_replaced_and_its_late_result_dropped():
+    gate = Gate()
+    with gate.bench() as bench:
+        bench.submit("slow", "quick")
+        gate.await_calls(1)
+        bench.pass_seconds(29.9)
+        assert bench.figures().timeouts == 0
+        bench.pass_seconds(0.2)
+        slow, quick = bench.take(2)
+        assert isinstance(slow.error, TimeoutError)
+        assert "bolt 'step' took longer than its 30 seconds" in str(slow.error)
+        assert quick.value == "quick"
+        assert (bench.figures().timeouts, bench.figures().abandoned) == (1, 1)
+        gate.opened.set()
+        bench.wait_until(lambda: bench.figures().late == 1)
+        assert bench.figures().abandoned == 0
+        bench.submit("more")
+        assert bench.take(1)[0].value == "more"
+
+
+def test_no_more_threads_are_abandoned_than_there_are_workers():
+    gate = Gate()
+    with gate.bench(workers=2) as bench, capture_logs() as logs:
+        bench.submit(*["slow"] * 4)
+        for _ in range(2):
+            gate.await_calls(2)
+            bench.pass_seconds(30.0)
+        bench.take(4)
+        bench.submit("waits")
+        assert bench.runners.backlog(bench.step) == 1
+        assert bench.figures().abandoned == 4
+        bench.pass_seconds(1.0)
+        bench.pass_seconds(1.0)
+        assert [line["event"] for line in logs] == ["bolt_calls_never_end"]
+        gate.opened.set()
+        assert bench.take(1)[0].value == "waits"
+
+
+def test_the_time_out_of_a_step_goes_before_the_general_one():
+    gate = Gate()
+    with gate.bench(timeout_seconds=2.0) as bench:
+        bench.submit("slow")
+        gate.await_calls(1)
+        bench.pass_seconds(2.0)
+        assert "its 2 seconds" in str(bench.take(1)[0].error)
+
+
+def test_a_call_past_its_time_out_holds_its_key_like_any_failure():
+    gate = Gate()
+    with gate.bench(order=Order.KEY, key=lambda value: value[-1], workers=2) as bench:
+        bench.submit("slow1", "next1", "other2")
+        gate.await_calls(1)
+        assert bench.take(1)[0].value == "other2"
+        bench.pass_seconds(30.0)
+        assert isinstance(bench.take(1)[0].error, TimeoutError)
+        assert bench.runners.held
+        bench.runners.release([0])
+        assert bench.take(1)[0].value == "next1"
+
+
+def test_closing_does_not_wait_for_threads_that_are_stuck():
+    gate = Gate()
+    with gate.bench(workers=2) as bench, capture_logs() as logs:
+        bench.submit("slow")
+        gate.await_calls(1)
+        bench.pass_seconds(30.0)
+        bench.submit("slow")
+        gate.await_calls(1)
+        began = time.monotonic()
+        bench.runners.stop(0.05)
+        assert time.monotonic() - began < SECONDS / 2
+    assert logs[0]["event"] == "blocking_bolt_still_runs"
+    assert logs[0]["threads"] == 2
+
+
+class StuckTick(Bolt):
+    def __init__(self, gate):
+        self.gate = gate
+
+    def process(self, value):
+        return value
+
+    def tick(self):
+        self.gate.process("slow tick")
+
+
+def test_a_tick_that_never_ends_is_a_failed_tick_and_stops_no_call():
+    gate = Gate()
+    with Bench([StuckTick(gate)], Kind.BLOCKING, 30.0) as bench, capture_logs() as logs:
+        bench.runners.tick(bench.step)
+        gate.await_calls(1)
+        bench.submit("value")
+        bench.pass_seconds(30.0)
+        assert bench.take(1)[0].value == "value"
+        assert bench.failed_ticks.counts() == {"step": 1}
+        gate.opened.set()
+    assert [line["event"] for line in logs] == ["tick_failed"]
+
+
+async def sleeper(value):
+    if value == "slow":
+        await asyncio.Event().wait()
+    return value
+
+
+def test_an_async_call_that_takes_too_long_is_cancelled_and_its_worker_goes_on():
+    with Bench([FunctionBolt(sleeper)], Kind.ASYNC, 30.0) as bench:
+        bench.submit("slow", "quick")
+        bench.wait_until(lambda: bench.figures().in_flight == 1)
+        bench.pass_seconds(30.0)
+        slow, quick = bench.take(2)
+        assert isinstance(slow.error, TimeoutError)
+        assert quick.value == "quick"
+        bench.wait_until(lambda: bench.figures().abandoned == 0)
+        assert (bench.figures().timeouts, bench.figures().late) == (1, 0)
+
+
+def test_an_async_call_that_will_not_be_cancelled_is_replaced():
+    release = []
+
+    async def stubborn(value):
+        if value == "quick":
+            return value
+        loop = asyncio.get_running_loop()
+        gate = loop.create_future()
+        release.append(lambda: loop.call_soon_threadsafe(gate.set_result, None))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(gate)
+        await gate
+        return value
+
+    with Bench([FunctionBolt(stubborn)], Kind.ASYNC, 30.0) as bench:
+        bench.submit("stubborn", "quick")
+        bench.wait_until(lambda: len(release) == 1)
+        bench.pass_seconds(30.0)
+        stubborn_call, quick = bench.take(2)
+        assert isinstance(stubborn_call.error, TimeoutError)
+        assert quick.value == "quick"
+        assert bench.figures().abandoned == 1
+        release[0]()
+        bench.wait_until(lambda: bench.figures().late == 1)
+        assert bench.figures().abandoned == 0
+        bench.submit("quick")
+        assert bench.take(1)[0].value == "quick"
+
+
+def test_an_async_call_that_is_cancelled_from_within_fails_and_its_worker_goes_on():
+    async def suicidal(value):
+        if value == "bad":
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+        if value == "worse":
+            raise asyncio.CancelledError
+        return value
+
+    with Bench([FunctionBolt(suicidal)], Kind.ASYNC) as bench:
+        bench.submit("bad", "worse", "good")
+        bad, worse, good = bench.take(3)
+    assert "was cancelled from within" in str(bad.error)
+    assert "was cancelled from within" in str(worse.error)
+    assert good.value == "good"
+
+
+@pytest.mark.parametrize("kind", [Kind.ASYNC, Kind.BLOCKING])
+def test_a_bolt_that_wants_to_end_the_process_only_fails_its_call(kind):
+    def leave(value):
+        raise SystemExit(value)
+
+    async def leave_too(value):
+        raise SystemExit(value)
+
+    with Bench([FunctionBolt(leave_too if kind is Kind.ASYNC else leave)], kind) as bench:
+        bench.submit(1, 2)
+        assert [str(call.error) for call in bench.take(2)] == [
+            f"bolt 'step' raised SystemExit({number})" for number in (1, 2)
+        ]
+
+
+def test_closing_cancels_async_calls_that_run():
+    cancelled = threading.Event()
+
+    async def wait(value):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with Bench([FunctionBolt(wait)], Kind.ASYNC) as bench:
+        bench.submit(1)
+        bench.wait_until(lambda: bench.figures().in_flight == 1)
+    assert cancelled.is_set()
+    assert bench.answers.empty()
+
+
+def test_an_async_bolt_that_blocks_its_loop_is_told_at_the_close():
+    gate = Gate()
+
+    async def block(value):
+        return gate.process(value)
+
+    with Bench([FunctionBolt(block)], Kind.ASYNC) as bench, capture_logs() as logs:
+        bench.submit("slow")
+        gate.await_calls(1)
+        bench.runners.stop(0.05)
+        bench.runners.close(0.05)
+        gate.opened.set()
+    assert [line["event"] for line in logs] == ["async_bolt_blocks_its_loop"]
+
+
+@pytest.mark.parametrize("kind", [Kind.ASYNC, Kind.BLOCKING])
+def test_at_most_so_many_calls_run_at_once_as_there_are_workers(kind):
+    lock, running, peak = threading.Lock(), 0, 0
+
+    def begin(step):
+        nonlocal running, peak
+        with lock:
+            running += step
+            peak = max(peak, running)
+
+    def process(value):
+        begin(1)
+        time.sleep(0.001)
+        begin(-1)
+        return value
+
+    async def process_too(value):
+        begin(1)
+        await asyncio.sleep(0.001)
+        begin(-1)
+        return value
+
+    function = process_too if kind is Kind.ASYNC else process
+    with Bench([FunctionBolt(function)], kind, workers=3) as bench:
+        for _ in range(10):
+            bench.submit(*range(6))
+        bench.take(60)
+    assert peak == 3
+
+
+def test_while_the_owner_is_busy_answers_gather_behind_one_announcement():
+    with Bench([FunctionBolt(sleeper)], Kind.ASYNC, workers=2) as bench:
+        for value in range(20):
+            bench.submit(value)
+        bench.wait_until(lambda: bench.figures() == type(bench.figures())())
+        assert bench.answers.qsize() == 1
+        assert sorted(call.value for call in bench.take(20)) == list(range(20))

@@ -1,0 +1,129 @@
+"""Which of the calls that wait for a key is next."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topology.running.call import Call
+from topology.running.turns import Turns
+
+
+def call(value, owner, tree, partition=0):
+    return Call(value, tree, 1, owner, partition, "k")
+
+
+def filled(*calls):
+    turns = Turns()
+    for one in calls:
+        turns.add(call(*one))
+    return turns
+
+
+def rest(turns):
+    taken = []
+    while (one := turns.take()) is not None:
+        taken.append(one.value)
+    assert len(turns) == 0
+    return taken
+
+
+def test_calls_start_in_the_order_of_their_arrival():
+    turns = filled(("a1", 1, 1), ("b1", 2, 2), ("a2", 1, 1), ("b2", 2, 2))
+    assert len(turns) == 4
+    assert sorted(one.value for one in turns) == ["a1", "a2", "b1", "b2"]
+    assert rest(turns) == ["a1", "b1", "a2", "b2"]
+
+
+def test_a_record_that_comes_again_keeps_its_place_and_its_earlier_tries_are_dropped():
+    turns = filled(("a", 1, 1), ("b", 2, 2), ("c", 3, 3))
+    for tree in range(10, 40):
+        turns.add(call(f"b{tree}", 2, tree))
+        assert len(turns) == 3
+    assert rest(turns) == ["a", "b39", "c"]
+
+
+def test_all_values_of_a_record_that_comes_again_start_in_its_place():
+    turns = filled(("b1", 2, 2), ("c1", 3, 3), ("b2", 2, 2), ("c2", 3, 3))
+    for value in ("B1", "B2", "B3"):
+        turns.add(call(value, 2, 7))
+    assert len(turns) == 5
+    assert rest(turns) == ["B1", "B2", "B3", "c1", "c2"]
+
+
+def test_a_value_of_it_that_comes_late_starts_there_too():
+    turns = filled(("b", 2, 2), ("c", 3, 3))
+    turns.add(call("B1", 2, 7))
+    assert turns.take().value == "B1"
+    turns.add(call("B2", 2, 7))
+    assert rest(turns) == ["B2", "c"]
+
+
+def test_a_record_that_leads_and_comes_yet_again_leads_with_the_new_try_alone():
+    turns = filled(("c", 3, 3))
+    turns.lead(7)
+    turns.add(call("A1", 1, 7))
+    turns.add(call("A2", 1, 7))
+    turns.add(call("a1", 1, 8))
+    assert rest(turns) == ["a1", "c"]
+
+
+def test_a_failed_call_takes_along_what_waits_of_its_try_only():
+    turns = filled(("a2", 1, 1), ("b", 2, 2))
+    assert not turns.fail(call("a1", 1, 1))
+    assert rest(turns) == ["b"]
+
+
+def test_a_record_that_waits_again_when_its_first_call_fails_is_next():
+    turns = filled(("b", 2, 2), ("A", 1, 9))
+    assert turns.fail(call("a", 1, 1))
+    assert rest(turns) == ["A", "b"]
+
+
+def test_what_led_goes_on_after_the_record_that_failed_meanwhile():
+    turns = filled(("c", 3, 3))
+    turns.lead(7)
+    turns.add(call("late", 1, 7))
+    assert not turns.fail(call("b", 2, 2))
+    turns.lead(8)
+    turns.add(call("b", 2, 8))
+    turns.add(call("later", 1, 7))
+    assert rest(turns) == ["b", "late", "later", "c"]
+
+
+def test_the_calls_of_a_partition_can_be_dropped():
+    turns = filled(("a", 1, 1, 5), ("b", 2, 2, 6), ("c", 3, 3, 5), ("c2", 3, 3, 5))
+    turns.lead(9)
+    turns.add(call("d", 4, 9, 5))
+    assert {one.value for one in turns.drop_partition(5)} == {"a", "c", "c2", "d"}
+    assert len(turns) == 1
+    turns.add(call("e", 3, 4, 5))
+    assert rest(turns) == ["b", "e"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=60))
+def test_whatever_comes_again_only_the_last_try_of_a_record_waits_and_in_its_place(moves):
+    """Against a list of records, in the order of their first arrival, and their last tries.
+
+    Here a try is one value, or more that arrive together.
+    """
+    turns, model, trees = Turns(), [], 0
+    for owner, takes, is_twice in moves:
+        if takes:
+            if not model:
+                assert turns.take() is None
+                continue
+            taken, tries = model.pop(0)
+            for tree in tries:
+                one = turns.take()
+                assert (one.owner, one.tree) == (taken, tree)
+            continue
+        trees += 1
+        tries = [trees] * (1 + is_twice)
+        for tree in tries:
+            turns.add(call(owner, owner, tree))
+        places = {waits: place for place, (waits, _tries) in enumerate(model)}
+        if owner in places:
+            model[places[owner]] = (owner, tries)
+        else:
+            model.append((owner, tries))
+        assert len(turns) == sum(len(each) for _owner, each in model)
+        assert sorted(one.tree for one in turns) == sorted(t for _o, each in model for t in each)

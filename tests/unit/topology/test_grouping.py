@@ -1,0 +1,182 @@
+"""Groupings: which task gets a value, the same in every process."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import InvalidTopology, all_tasks, custom, direct, fields, global_, shuffle
+from headrace import stable_hash as hash_of
+from topology.errors import BoltError
+from topology.grouping import ByKey, Grouping, key_of
+
+VECTORS = {
+    b"": 0,
+    b"123456789": 0xCBF43926,  # the check value of CRC-32
+    b"user-1": 2116437524,
+    "user-1": 1591425390,
+    "ß": 2603566977,
+    0: 4108050209,
+    42: 841265288,
+    -1: 808273962,
+    1.5: 2270993338,
+    True: 4261170317,
+    None: 634125391,
+    ("a", 1): 3127077433,
+}
+KEYS = st.one_of(
+    st.text(), st.binary(), st.integers(-(2**63), 2**63 - 1), st.booleans(), st.none()
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Order:
+    user: str
+    item: int
+
+
+def routed(grouping: Grouping, values, count: int, turn: int = 0):
+    found = grouping.route(values, count, turn)
+    return list(zip(found.places.tolist(), found.tasks, strict=True)), found.failures
+
+
+def test_shuffle_goes_round_and_goes_on_where_the_last_chunk_ended():
+    assert routed(shuffle(), "abcd", 3) == ([(0, 0), (1, 1), (2, 2), (3, 0)], {})
+    assert routed(shuffle(), "ab", 3, turn=4) == ([(0, 1), (1, 2)], {})
+
+
+@given(st.lists(st.builds(Order, st.text(max_size=3), st.integers(0, 5)), max_size=50))
+def test_equal_fields_have_the_same_task_however_the_values_are_cut_into_chunks(values):
+    whole, _ = routed(fields("user", "item"), values, 5)
+    single = [routed(fields("user", "item"), [value], 5, turn)[0] for turn, value in
+              enumerate(values)]  # fmt: skip
+    assert [task for _place, task in whole] == [task for ((_place, task),) in single]
+    tasks = dict(zip(values, [task for _place, task in whole], strict=True))
+    assert all(tasks[value] == task for value, (_place, task) in zip(values, whole, strict=True))
+
+
+def test_fields_are_those_of_a_mapping_or_attributes():
+    of_mapping, _ = routed(fields("user"), [{"user": "ann", "item": 3}], 7)
+    of_object, _ = routed(fields("user"), [Order("ann", 8)], 7)
+    assert of_mapping == of_object
+
+
+def test_all_sends_a_copy_to_every_task():
+    assert routed(all_tasks(), "ab", 2) == ([(0, 0), (0, 1), (1, 0), (1, 1)], {})
+
+
+def test_global_sends_everything_to_the_first_task():
+    assert routed(global_(), "ab", 4) == ([(0, 0), (1, 0)], {})
+
+
+def test_a_function_may_choose_one_task_or_several():
+    chosen = {"one": 2, "some": [0, 2], "numpy": np.int32(1), "set": {1}}
+    found = routed(custom(lambda value, count: chosen[value]), list(chosen), 3)
+    assert found == ([(0, 2), (1, 0), (1, 2), (2, 1), (3, 1)], {})
+    assert all(type(task) is int for _place, task in found[0])
+
+
+@pytest.mark.parametrize(
+    "choice", [3, -1, [0, 3], "x", [1.0], (), None, 1.5, [None]], ids=str
+)  # fmt: skip
+def test_a_task_that_is_not_there_fails_its_value_alone_and_says_which_are(choice):
+    """Nothing goes lost in silence: no task at all is as wrong as one that is not there."""
+    found, failures = routed(custom(lambda value, count: choice if value else 1), [0, 1, 0], 3)
+    assert found == [(0, 1), (2, 1)]
+    assert isinstance(failures[1], BoltError)
+    assert "one or more of 0 to 2 are allowed" in str(failures[1])
+
+
+def test_a_function_that_raises_fails_its_value_alone():
+    found, failures = routed(custom(lambda value, count: 1 // value), [1, 0, 1], 2)
+    assert found == [(0, 1), (2, 1)]
+    assert isinstance(failures[1], ZeroDivisionError)
+
+
+@pytest.mark.parametrize("value", [{"item": 1}, Order, 7, None])
+def test_a_value_without_the_field_fails_alone_and_is_told(value):
+    found, failures = routed(fields("user"), [{"user": 1}, value], 1)
+    assert found == [(0, 0)]
+    kind = type(value).__name__
+    assert str(failures[1]) == f"{kind} has no field 'user'; it is needed to group or to order"
+
+
+@pytest.mark.parametrize("key", [object(), {1, 2}, 2**64, {3: 4}])
+def test_a_key_that_json_does_not_have_is_told(key):
+    found, failures = routed(fields("k"), [{"k": key}], 2)
+    assert found == []
+    assert "cannot be grouped by" in str(failures[0])
+    with pytest.raises(BoltError, match="bytes and what JSON has are allowed"):
+        hash_of(key)
+
+
+def test_a_key_chooses_as_a_field_of_the_same_value_does():
+    values = [{"user": f"user-{n}"} for n in range(20)]
+    assert routed(ByKey(lambda v: v["user"]), values, 5) == routed(fields("user"), values, 5)
+
+
+def test_names_are_needed_to_group_by_fields():
+    with pytest.raises(InvalidTopology, match=r"fields\(\) got no name"):
+        fields()
+
+
+def test_direct_asks_nobody():
+    with pytest.raises(NotImplementedError):
+        direct().tasks_of(1, 2, 3)
+
+
+def test_a_key_of_several_fields_is_the_tuple():
+    assert key_of({"a": 1, "b": 2}, ["b", "a"]) == (2, 1)
+    assert key_of(Order("ann", 3), ["user"]) == "ann"
+
+
+# The hash that must never change
+
+
+@pytest.mark.parametrize(("value", "number"), VECTORS.items(), ids=repr)
+def test_the_hash_of_a_value_is_for_ever(value, number):
+    """State that is split by it would go elsewhere."""
+    assert hash_of(value) == number
+
+
+def test_a_mapping_hashes_alike_in_every_order():
+    assert hash_of({"a": 1, "b": [2]}) == hash_of({"b": [2], "a": 1})
+
+
+def test_text_and_the_same_bytes_are_two_keys_and_so_are_whole_and_broken_numbers():
+    assert hash_of("1") != hash_of(b"1") == hash_of(1)
+    assert hash_of(1) != hash_of(1.0)
+
+
+def test_the_hash_is_the_same_in_another_process_with_another_seed():
+    code = f"from headrace import stable_hash; print([stable_hash(v) for v in {list(VECTORS)!r}])"
+    for seed in ("1", "77"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True, text=True, check=True, timeout=60,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        )  # fmt: skip
+        assert done.stdout.strip() == str(list(VECTORS.values()))
+
+
+@given(KEYS, st.integers(1, 64))
+def test_every_key_has_a_task(key, count):
+    ((_place, task),), failures = routed(fields("k"), [{"k": key}], count)
+    assert 0 <= task < count
+    assert failures == {}
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("make", [str, int, lambda n: f"user-{n:08}", lambda n: str(n).encode()])
+def test_keys_spread_evenly_over_the_tasks(make, tasks):
+    count = 8_000
+    found = Counter(hash_of(make(n)) % tasks for n in range(count))
+    fair = count / tasks
+    assert len(found) == tasks
+    assert all(0.85 * fair < number < 1.15 * fair for number in found.values())

@@ -1,0 +1,207 @@
+"""Advanced bolts: bolts that anchor, ack and fail tuples themselves.
+
+For what one value in and some values out cannot say: joins, aggregations, anything that
+keeps a tuple and answers later. `Collector` only records what a bolt asks for; the pipeline
+carries it out, chunk by chunk. Pure: no I/O, no clock of its own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from threading import get_ident
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from acker.acker import Owners, Trees
+from topology.actions import NO_TREE, Actions, Mark
+from topology.bolt import Component
+from topology.errors import BoltError
+from topology.signals import DEFAULT_STREAM, SKIP, Retry
+from topology.tuples import Tuple
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class Collector(Generic[Out]):
+    """Takes what an advanced bolt does with its tuples.
+
+    It is good on the owner thread, while the bolt is called; anything else is a BoltError, so
+    that nothing gets lost between threads. What a call recorded counts when it returns: if it
+    raises, nothing of it has happened (see `AdvancedBolt.process`).
+    """
+
+    def __init__(
+        self, step: str, streams: Iterable[str], owners: Callable[[Trees], Owners]
+    ) -> None:
+        """`streams` are those besides the default one; `owners` says -1 for resolved trees."""
+        self._step = step
+        self._streams = frozenset([DEFAULT_STREAM, *streams])
+        self._owners = owners
+        self._thread = 0
+        self._actions = Actions()
+        self.now = 0.0
+        """Seconds of the owner's monotonic clock; the test kit steps it."""
+
+    def emit(
+        self,
+        value: Out,
+        *,
+        anchors: Tuple[Any] | Iterable[Tuple[Any]],
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+    ) -> None:
+        """Send a value on, anchored to one tuple, to several, or (with `()`) to none.
+
+        No anchor's record is complete before the value is done with, and if that fails, all
+        of them are tried again. Emit before you ack: a tuple that is settled anchors nothing
+        more. With no anchor nobody waits for the value, and if it fails it is lost. `task` is
+        for a stream that is grouped `direct()`. Raises BoltError.
+        """
+        if get_ident() != self._thread:
+            raise self._out_of_place("emit")
+        if value is None or value is SKIP:
+            message = f"bolt '{self._step}' emitted {value}; a value is allowed"
+            raise BoltError(message)
+        if stream not in self._streams:
+            allowed = ", ".join(sorted(self._streams))
+            message = f"bolt '{self._step}' emitted to stream '{stream}'; it has {allowed}"
+            raise BoltError(message)
+        actions = self._actions
+        if isinstance(anchors, Tuple):
+            if anchors.is_settled:
+                raise self._settled("anchored a value to", anchors)
+            actions.trees.append(anchors.tree)
+        else:
+            actions.trees.append(self._anchor(anchors))
+        actions.values.append(value)
+        actions.streams.append(stream)
+        if task is not None:
+            actions.tasks[len(actions.values) - 1] = task
+
+    def ack(self, tuple_: Tuple[Any]) -> None:
+        """Say that a tuple is processed. Raises BoltError if it is settled already."""
+        if get_ident() != self._thread:
+            raise self._out_of_place("ack")
+        if tuple_.is_settled:
+            raise self._settled("acked", tuple_)
+        tuple_.is_settled = True
+        self._actions.acked.append(tuple_)
+
+    def fail(self, tuple_: Tuple[Any], error: Exception | None = None) -> None:
+        """Say that a tuple cannot be processed: its record, or records, are tried again.
+
+        With a Reject as `error` they go to the dead letters; `Retry(after_seconds=)` says
+        when. Raises BoltError if the tuple is settled already.
+        """
+        if get_ident() != self._thread:
+            raise self._out_of_place("fail")
+        if tuple_.is_settled:
+            raise self._settled("failed", tuple_)
+        if error is None:
+            error = Retry(f"bolt '{self._step}' failed the tuple")
+        tuple_.is_settled = True
+        self._actions.failed.append((tuple_, error))
+
+    def reset_timeout(self, tuple_: Tuple[Any]) -> None:
+        """Let the time of a tuple's records start anew: it is kept on purpose, not lost."""
+        if get_ident() != self._thread:
+            raise self._out_of_place("reset_timeout")
+        self._actions.reset.append(tuple_)
+
+    def pending(self, tuples: Iterable[Tuple[Any]]) -> list[Tuple[Any]]:
+        """Those of the tuples that still count: neither settled, nor is their tree resolved.
+
+        The record of one that has expired, or that failed elsewhere, comes again. A bolt that
+        adds up what it keeps leaves such tuples out, or the record would be counted twice.
+        """
+        if get_ident() != self._thread:
+            raise self._out_of_place("pending")
+        kept = [each for each in tuples if not each.is_settled]
+        owners = self._owners(np.array([each.tree for each in kept], np.int64))
+        return [each for each, owner in zip(kept, owners.tolist(), strict=True) if owner >= 0]
+
+    def _anchor(self, anchors: Iterable[Tuple[Any]]) -> int:
+        """The tree of anchors that have one; else they are noted beside the value."""
+        trees: dict[int, None] = {}
+        for anchor in anchors:
+            if anchor.is_settled:
+                raise self._settled("anchored a value to", anchor)
+            trees[anchor.tree] = None
+        if len(trees) == 1:
+            return next(iter(trees))
+        self._actions.several[len(self._actions.values)] = tuple(trees)
+        return NO_TREE
+
+    def _settled(self, did: str, tuple_: Tuple[Any]) -> BoltError:
+        return BoltError(
+            f"bolt '{self._step}' {did} a tuple from '{tuple_.source}' that it had acked or "
+            "failed before; emit first, then ack or fail each tuple once"
+        )
+
+    def _out_of_place(self, did: str) -> BoltError:
+        return BoltError(
+            f"bolt '{self._step}' called {did} outside its own call or on another thread; "
+            "the collector is good while process, tick or drain runs, on their thread"
+        )
+
+    # For the runner
+
+    def begin(self, now: float) -> None:
+        """Record anew; only the calling thread may."""
+        self._actions = Actions()
+        self._thread = get_ident()
+        self.now = now
+
+    def end(self) -> Actions:
+        """What was recorded since `begin`."""
+        self._thread = 0
+        return self._actions
+
+    def mark(self) -> Mark:
+        """Where a call of the bolt begins, for `undo`."""
+        return self._actions.mark()
+
+    def undo(self, mark: Mark, error: Exception, tuple_: Tuple[Any] | None) -> None:
+        """Take back all that a call recorded that raised, and fail its own tuple, if any."""
+        actions = self._actions
+        actions.cut(mark)
+        if tuple_ is None:
+            actions.errors.append(error)
+        else:
+            tuple_.is_settled = True
+            actions.failed.append((tuple_, error))
+
+
+class AdvancedBolt(Component, ABC, Generic[In, Out]):
+    """A step with its tuples in its own hands.
+
+    Everything runs on the owner thread, one call at a time, so its state needs no lock; and
+    while it runs nothing else does: it must not wait. A step with several tasks has an instance
+    per task. State is in memory only: after a crash every tuple that was not acked comes again.
+    A tuple may be kept for the message time-out, and longer by `Collector.reset_timeout`. All
+    that is kept counts against its partition's window (`max_pending`): a bolt that keeps as
+    much stops the partition until it acks some, or until they expire.
+    """
+
+    @abstractmethod
+    def process(self, tuple_: Tuple[In], collector: Collector[Out], /) -> None:
+        """Take a tuple: emit what comes of it, then ack or fail it, now or in a later call.
+
+        If it raises, nothing that it asked of the collector in this call has happened, and the
+        tuple fails with the exception: Reject and BoltError send its record to the dead
+        letters, everything else has it tried again. So emit, then ack, and only then forget
+        what you kept: tuples that are forgotten before a call raises have to expire first.
+        """
+
+    def tick(self, collector: Collector[Out], /) -> None:
+        """Emit what is due every `tick_seconds`, and ack what it was made of.
+
+        If it raises, that is logged, and nothing that it asked for has happened.
+        """
+
+    def drain(self, collector: Collector[Out], /) -> None:
+        """Answer what you keep. Called, perhaps often, while the run ends: no new records come.
+
+        What is not acked within the drain's deadline is read again at the next start.
+        """

@@ -1,0 +1,178 @@
+"""Calls advanced bolts over chunks of values and says what they asked for."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from inspect import isawaitable, iscoroutine, isgenerator
+from itertools import repeat
+from typing import Any, Protocol
+
+from acker.acker import Edges, Owners, Trees
+from topology.actions import Actions
+from topology.advanced import AdvancedBolt, Collector
+from topology.errors import BoltError
+from topology.kept import Kept
+from topology.signals import DEFAULT_STREAM
+from topology.tuples import Tuple
+
+
+class AdvancedStep(Protocol):
+    """What the runner asks of a step."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def bolts(self) -> Sequence[Any]:
+        """The AdvancedBolts, one per task."""
+        ...
+
+    @property
+    def streams(self) -> Collection[str]:
+        """The streams it may emit to; the default one is always among them."""
+        ...
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """How long its bolts may keep a tuple; None: as long as its tree may take."""
+        ...
+
+
+class AdvancedRunner:
+    """Runs advanced bolts on the owner thread, which calls everything.
+
+    `run`, `tick` and `drain` return the actions of a whole chunk or round, to be carried out
+    in bulk. A bolt that raises never makes them raise. The runner knows the tuples that bolts
+    keep: those that a chunk left neither acked nor failed.
+    """
+
+    def __init__(
+        self,
+        steps: Collection[AdvancedStep],
+        owners: Callable[[Trees], Owners],
+        places: Callable[[Owners], Owners],
+    ) -> None:
+        """`owners` says whose trees are, -1 for those resolved (`Acker.owners`).
+
+        `places` says to which partition's records owners belong.
+        """
+        self._collectors: dict[str, Collector[Any]] = {
+            step.name: Collector(step.name, step.streams, owners) for step in steps
+        }
+        self._kept = {step.name: Kept(step.timeout_seconds, owners, places) for step in steps}
+
+    def run(
+        self,
+        step: AdvancedStep,
+        values: Sequence[Any],
+        trees: Trees,
+        edges: Edges,
+        now: float,
+        *,
+        source: str,
+        stream: str = DEFAULT_STREAM,
+        tasks: Iterable[int] | None = None,
+    ) -> Actions:
+        """Have the step's bolt process each value, in order, in its task (the first, if none).
+
+        `source` and `stream` say where the values come from.
+        """
+        collector = self._collectors[step.name]
+        tuples = list(
+            map(Tuple, values, trees.tolist(), edges.tolist(), repeat(source), repeat(stream))
+        )
+        processes = [bolt.process for bolt in step.bolts]
+        places = repeat(0) if tasks is None else tasks
+        collector.begin(now)
+        mark = collector.mark
+        for tuple_, task in zip(tuples, places, strict=False):
+            before = mark()
+            try:
+                returned = processes[task](tuple_, collector)
+                if returned is not None:
+                    raise _misreturned(step, returned)  # noqa: TRY301 - as if the bolt had raised
+            except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+                collector.undo(before, error, tuple_)
+        return self._ended(step, collector, [each for each in tuples if not each.is_settled])
+
+    def tick(self, step: AdvancedStep, now: float) -> Actions:
+        """Call the `tick` of every task. What one raises is in the actions' `errors`."""
+        return self._round(step, now, [bolt.tick for bolt in step.bolts])
+
+    def drain(self, step: AdvancedStep, now: float) -> Actions:
+        """Call the `drain` of every task that has one, as long as the step keeps tuples."""
+        if not self._kept[step.name]:
+            return Actions()
+        drains = [b.drain for b in step.bolts if type(b).drain is not AdvancedBolt.drain]
+        return self._round(step, now, drains)
+
+    def overdue(self, step: AdvancedStep, now: float) -> Actions:
+        """Fail the tuples that the step's bolts have kept for longer than its time-out.
+
+        They are not settled: a bolt that acks one later does nothing wrong, and nothing happens.
+        """
+        tuples = self._kept[step.name].take_overdue(now)
+        if not tuples:
+            return Actions()
+        error = TimeoutError(late(step.name, f"timeout_seconds={step.timeout_seconds:g}"))
+        return Actions(failed=[(each, error) for each in tuples])
+
+    def held(self, step: AdvancedStep) -> int:
+        """How many tuples the step's bolts keep, the resolved ones too until they are forgotten."""
+        return len(self._kept[step.name])
+
+    def held_by_place(self, step: AdvancedStep) -> Mapping[int, int]:
+        """The same, by the place of the partition whose records they are."""
+        return self._kept[step.name].by_place
+
+    def holders(self) -> dict[int, str]:
+        """The step that keeps a tuple, by the record or joint tree that the tuple belongs to."""
+        return {owner: step for step, kept in self._kept.items() for owner in kept.of_owners()}
+
+    def forget_resolved(self) -> None:
+        """Forget the tuples whose trees have resolved: their records come again, or are done."""
+        for kept in self._kept.values():
+            if kept:
+                kept.forget_resolved()
+
+    def _round(
+        self, step: AdvancedStep, now: float, calls: list[Callable[[Collector[Any]], Any]]
+    ) -> Actions:
+        collector = self._collectors[step.name]
+        collector.begin(now)
+        for call in calls:
+            before = collector.mark()
+            try:
+                call(collector)
+            except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+                collector.undo(before, error, None)
+        return self._ended(step, collector, [])
+
+    def _ended(
+        self, step: AdvancedStep, collector: Collector[Any], kept: list[Tuple[Any]]
+    ) -> Actions:
+        actions = collector.end()
+        of_step = self._kept[step.name]
+        if of_step:
+            of_step.drop(actions.acked)
+            of_step.drop(tuple_ for tuple_, _error in actions.failed)
+            of_step.reset(actions.reset, collector.now)
+        if kept:
+            of_step.add(kept, collector.now)
+        return actions
+
+
+def late(step: str, limit: str) -> str:
+    """What is said of a tuple that a bolt kept for too long."""
+    return f"bolt '{step}' neither acked nor failed a tuple in time: {limit}"
+
+
+def _misreturned(step: AdvancedStep, returned: Any) -> BoltError:
+    """The error of a `process` that returned something, which nobody would ever see."""
+    if iscoroutine(returned) or isgenerator(returned):
+        returned.close()
+    kind = "an awaitable" if isawaitable(returned) else type(returned).__name__
+    return BoltError(
+        f"bolt '{step.name}' returned {kind} from process; an advanced bolt returns None, "
+        "emits to its collector, and is no generator nor coroutine function"
+    )

@@ -1,0 +1,83 @@
+"""Complaints: what fails again and again is logged now and then, with a count."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import structlog
+
+log = structlog.get_logger()
+
+EVERY_SECONDS = 10.0
+_MAX_CHARACTERS = 500
+
+_Cause: TypeAlias = tuple[str, str, str]  # event, place, class of the error
+
+
+@dataclass(slots=True)
+class _Told:
+    """When a cause was logged last, and what has come of it since."""
+
+    at: float
+    count: int = 0
+    error: str = ""
+
+
+class Complaints:
+    """Logs a failure at once, and the next of its kind at most every 10 seconds.
+
+    Of one kind are failures with the same event, the same step and the same class of error. A
+    line has in `count` how many there were since the line before, and the text of one of them.
+    Any thread.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told: dict[_Cause, _Told] = {}
+
+    def hear(self, event: str, step: str, error: BaseException) -> None:
+        """Take note of a failure, and log it if it is time to."""
+        cause = event, step, type(error).__name__
+        now = self._clock()
+        with self._lock:
+            told = self._told.get(cause)
+            if told is not None and now - told.at < EVERY_SECONDS:
+                if not told.count:
+                    told.error = line_of(error)
+                told.count += 1
+                return
+            count = 1 if told is None else told.count + 1
+            self._told[cause] = _Told(now)
+        _log(cause, count, line_of(error))
+
+    def tell(self, *, all_of_it: bool = False) -> None:
+        """Log what has been held back for long enough, or `all_of_it`. To be called often."""
+        now = self._clock()
+        due: list[tuple[_Cause, _Told]] = []
+        with self._lock:
+            for cause, told in list(self._told.items()):
+                if not all_of_it and now - told.at < EVERY_SECONDS:
+                    continue
+                del self._told[cause]
+                if told.count:
+                    due.append((cause, told))
+                    self._told[cause] = _Told(now)
+        for cause, told in due:
+            _log(cause, told.count, told.error)
+
+
+def line_of(error: BaseException) -> str:
+    """The first line of an error's text, cut short; its class where it has none."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # noqa: BLE001  # an error that cannot be told must stop nothing
+        lines = []
+    return (lines[0] if lines else type(error).__name__)[:_MAX_CHARACTERS]
+
+
+def _log(cause: _Cause, count: int, error: str) -> None:
+    event, step, kind = cause
+    log.warning(event, step=step, error_class=kind, error=error, count=count)

@@ -1,0 +1,332 @@
+"""Reference tables: loaded before the first record, looked up by bolts, refreshed as a whole."""
+
+import re
+import threading
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from pathlib import PurePosixPath
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from topology.errors import (
+    BoltError,
+    InvalidReference,
+    ReferenceLoadFailed,
+    ReferenceNotLoaded,
+)
+from topology.loaded import Loaded, loaded_from
+from topology.places import Column, comparable
+
+Format: TypeAlias = Literal["parquet", "delta", "csv", "json", "table"]
+Rows: TypeAlias = "pa.Table | Iterable[Mapping[str, Any]]"
+
+MAX_ROWS = 1_000_000
+_FORMATS: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".delta": "delta",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+_PACKED = (".gz", ".bz2", ".zst")
+_TABLE_NAME = re.compile(r"[^/\\:\s]+")
+
+
+class Reference(Mapping[Any, Any]):
+    """A table to look things up in: a plain mapping, and an Arrow join. Made by `reference`.
+
+    As a mapping it goes from the key (a tuple, if it is of several columns) to a read-only
+    mapping of the row's other columns, or to the value of one column. Two references are equal
+    only if they are the same one.
+
+    The service loads it before the first record, and again every `refresh_seconds`. A new load
+    replaces the old one as a whole, on the owner thread between two turns of its loop: a bolt
+    that runs there sees one load during a chunk. Any thread may look up; each look-up and each
+    join is answered from one load.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        *,
+        key: str | Iterable[str],
+        value: str | None = None,
+        columns: Iterable[str] | None = None,
+        refresh_seconds: float | None = None,
+        max_rows: int = MAX_ROWS,
+        format: Format | None = None,  # noqa: A002 - the name that Spark's reader has for it
+        properties: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Only stores. Raises InvalidReference."""
+        self.place = place
+        self.format: Format = format or _format_of(place)
+        self.name = name or _name_of(place, self.format)
+        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.value = value
+        self.columns = None if columns is None else tuple(columns)
+        self.refresh_seconds = refresh_seconds
+        self.max_rows = max_rows
+        self.properties = dict(properties or {})
+        self._check()
+        self._lock = threading.Lock()  # of those who replace `_loaded` and `_rows`
+        self._loaded: Loaded | None = None
+        # What stands here before there is a dictionary raises or makes it, so that a look-up
+        # costs nothing more than the dictionary's own.
+        self._rows: Mapping[Any, Any] = _Unloaded(self)
+
+    @property
+    def wanted(self) -> tuple[str, ...] | None:
+        """The columns that have to be read, keys first; None for all."""
+        if self.value is not None:
+            return tuple(dict.fromkeys((*self.key, self.value)))
+        return None if self.columns is None else tuple(dict.fromkeys((*self.key, *self.columns)))
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it can be looked into."""
+        return self._loaded is not None
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._rows[key]
+
+    def get(self, key: Any, /, default: Any = None) -> Any:
+        """The row of a key, or `default`."""
+        return self._rows.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return self._current().num_rows
+
+    def keys(self) -> KeysView[Any]:
+        """The keys of one load, whatever is loaded meanwhile."""
+        return self._rows.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The rows of one load, whatever is loaded meanwhile."""
+        return self._rows.values()
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Keys and rows of one load, whatever is loaded meanwhile."""
+        return self._rows.items()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"reference('{self.place}', key={self.key})"
+
+    def join(
+        self, batch: pa.RecordBatch, *, on: str | Iterable[str], prefix: str = ""
+    ) -> pa.RecordBatch:
+        """The batch with this table's columns behind its own, named with `prefix`.
+
+        `on` names the batch's columns that hold the key. The rows stay as they are, in order
+        and number, so their lineage does too; where the table has no row of the key the new
+        columns are null. Raises BoltError when the columns do not fit, ReferenceNotLoaded.
+        """
+        loaded = self._current()
+        names = (on,) if isinstance(on, str) else tuple(on)
+        if len(names) != len(self.key):
+            raise BoltError(
+                f"reference '{self.name}' has the key {list(self.key)}; "
+                f"join(on={list(names)}) names {len(names)} columns for it"
+            )
+        pairs = zip(names, self.key, loaded.keys, strict=True)
+        columns = [self._comparable(batch, *pair) for pair in pairs]
+        schema = batch.schema
+        for field in loaded.values.schema:
+            name = prefix + field.name
+            if name in schema.names:
+                raise BoltError(
+                    f"reference '{self.name}' would add a second column '{name}' to the batch; "
+                    "give another prefix="
+                )
+            schema = schema.append(pa.field(name, field.type))
+        found = loaded.values.take(loaded.places.of(columns))
+        return pa.RecordBatch.from_arrays([*batch.columns, *found.columns], schema=schema)
+
+    def load(self, rows: Rows) -> None:
+        """Fill it by hand, in a test: with rows as mappings, or with a table.
+
+        Raises ReferenceLoadFailed.
+        """
+        if not isinstance(rows, pa.Table):
+            listed = [dict(row) for row in rows]
+            if not listed:
+                reason = "no rows, so its columns are not known; give an empty pyarrow.Table"
+                raise ReferenceLoadFailed(self.name, reason)
+            names = dict.fromkeys(name for row in listed for name in row)
+            rows = pa.table({name: [row.get(name) for row in listed] for name in names})
+        self.use(self.read(rows))
+
+    def unload(self) -> None:
+        """Let go of what is loaded."""
+        with self._lock:
+            self._loaded, self._rows = None, _Unloaded(self)
+
+    def read(self, table: pa.Table) -> Loaded:
+        """Make a load of a table, on any thread; `use` puts it in place.
+
+        What the load in place has had made for it, its dictionary, is made here too. Raises
+        ReferenceLoadFailed: too many rows, a column that is missing, a key that is null, is
+        there twice, or is of a type that cannot be looked up.
+        """
+        loaded = loaded_from(
+            table,
+            reference=self.name,
+            key=self.key,
+            value=self.value,
+            columns=self.columns,
+            max_rows=self.max_rows,
+        )
+        current = self._loaded
+        if current is not None and current.has_rows:
+            loaded.rows()
+        return loaded
+
+    def use(self, loaded: Loaded) -> None:
+        """Put a load in place of the one before; the owner thread calls it between chunks."""
+        with self._lock:
+            self._loaded = loaded
+            self._rows = loaded.rows() if loaded.has_rows else _Unmade(self, loaded)
+
+    def made(self, loaded: Loaded) -> dict[Any, Any]:
+        """The dictionary of a load, which takes its place if the load is still in place."""
+        with self._lock:
+            rows = loaded.rows()
+            if self._loaded is loaded:
+                self._rows = rows
+            return rows
+
+    def _current(self) -> Loaded:
+        if self._loaded is None:
+            raise ReferenceNotLoaded(self.name)
+        return self._loaded
+
+    def _comparable(self, batch: pa.RecordBatch, name: str, key: str, keys: Column) -> Column:
+        if name not in batch.schema.names:
+            raise BoltError(
+                f"reference '{self.name}' cannot be joined on '{name}': "
+                f"the batch has the columns {', '.join(batch.schema.names)}"
+            )
+        column = batch.column(name)
+        found = comparable(column, keys.type)
+        if found is None:
+            raise BoltError(
+                f"reference '{self.name}' cannot be joined on '{name}': it is {column.type}, "
+                f"the key '{key}' is {keys.type}; cast it first"
+            )
+        return found
+
+    def _check(self) -> None:
+        place = f"reference '{self.place}'"
+        if not self.place or (self.format == "table" and not _TABLE_NAME.fullmatch(self.place)):
+            message = (
+                f"{place}: a path with one of the suffixes {', '.join(_FORMATS)}, a path with "
+                "format=, or the name of a table is allowed"
+            )
+            raise InvalidReference(message)
+        if self.format not in (*_FORMATS.values(), "table"):
+            allowed = ", ".join(sorted({*_FORMATS.values(), "table"}))
+            raise InvalidReference(f"{place}: format={self.format!r}; allowed are {allowed}")
+        if not self.key or len(set(self.key)) < len(self.key) or not all(self.key):
+            raise InvalidReference(f"{place}: key={self.key}; one or more columns are allowed")
+        if self.value is not None and self.columns is not None:
+            raise InvalidReference(f"{place}: value= and columns= were given; one is allowed")
+        both = [name for name in self.columns or () if name in self.key]
+        if both or len(set(self.columns or ())) < len(self.columns or ()):
+            message = f"{place}: columns={self.columns}; columns beside the key are allowed, once"
+            raise InvalidReference(message)
+        if self.max_rows < 1 or (self.refresh_seconds is not None and self.refresh_seconds <= 0):
+            raise InvalidReference(f"{place}: max_rows and refresh_seconds must be positive")
+
+
+class _Unloaded(Mapping[Any, Any]):
+    """Stands for the rows of a reference that is not loaded: every use of it raises."""
+
+    def __init__(self, owner: Reference) -> None:
+        self._owner = owner
+
+    def __getitem__(self, key: Any) -> Any:
+        raise ReferenceNotLoaded(self._owner.name)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ReferenceNotLoaded(self._owner.name)
+
+    def __len__(self) -> int:
+        raise ReferenceNotLoaded(self._owner.name)
+
+
+class _Unmade(Mapping[Any, Any]):
+    """Stands for a load's dictionary until it is first used."""
+
+    def __init__(self, owner: Reference, loaded: Loaded) -> None:
+        self._owner = owner
+        self._loaded = loaded
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._owner.made(self._loaded)[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._owner.made(self._loaded))
+
+    def __len__(self) -> int:
+        return self._loaded.num_rows
+
+
+def reference(
+    place: str,
+    *,
+    key: str | Iterable[str],
+    value: str | None = None,
+    columns: Iterable[str] | None = None,
+    refresh_seconds: float | None = None,
+    max_rows: int = MAX_ROWS,
+    format: Format | None = None,  # noqa: A002 - the name that Spark's reader has for it
+    properties: Mapping[str, str] | None = None,
+    name: str | None = None,
+) -> Reference:
+    """Name a table that bolts look things up in; nothing is read yet.
+
+    `place` is the name of a table that Spark knows, or a path: its suffix says the format
+    (`.parquet`, `.delta`, `.csv`, `.json`), or `format` does. Relative paths lie below the
+    warehouse. `key` is the column, or are the columns, that tell a row; `columns` are the
+    others that are wanted (all of them, if not given), and with `value` there is one, whose
+    value is then what a look-up gives. `properties` go to Spark's reader. Every `refresh_seconds`
+    it is loaded anew. More than `max_rows` rows fail the load. `name` stands in metrics, logs
+    and errors. Raises InvalidReference.
+    """
+    return Reference(
+        place,
+        key=key,
+        value=value,
+        columns=columns,
+        refresh_seconds=refresh_seconds,
+        max_rows=max_rows,
+        format=format,
+        properties=properties,
+        name=name,
+    )
+
+
+def _unpacked(place: str) -> PurePosixPath:
+    path = PurePosixPath(place)
+    return path.with_suffix("") if path.suffix.lower() in _PACKED else path
+
+
+def _format_of(place: str) -> Format:
+    return _FORMATS.get(_unpacked(place).suffix.lower(), "table")
+
+
+def _name_of(place: str, format: Format) -> str:  # noqa: A002 - as in `reference`
+    return place if format == "table" else _unpacked(place).stem or place

@@ -1,0 +1,200 @@
+"""Async bolts: many calls at once, on one event loop's thread."""
+
+import asyncio
+import contextlib
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from topology.bolt import Bolt
+from topology.order import Order
+from topology.running.call import Answers, Call
+from topology.running.calling import async_process_of, finish, overdue
+from topology.running.crew import Crew, Worker
+from topology.running.lane import Lane
+from topology.running.loop import EventLoop
+from topology.running.runner import Runner, RunnerStatistics
+from topology.ticks import TickFailures
+
+log = structlog.get_logger()
+
+
+class AsyncRunner(Runner):
+    """Awaits one instance of an async bolt, at most `workers` calls at once.
+
+    Its workers are tasks that live on, and are begun as they are needed: a task per call costs
+    more than many a call. A call past its time-out fails at once and is cancelled.
+    """
+
+    def __init__(
+        self,
+        bolt: Bolt[Any, Any],
+        lane: Lane,
+        answers: Answers,
+        failed_ticks: TickFailures,
+        loop: EventLoop,
+        timeout_seconds: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(lane, failed_ticks)
+        self._bolt = bolt
+        self._answers = answers
+        self._step = answers.step.name
+        self._loop = loop
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+        self._process = async_process_of(self._step, bolt)
+        self._is_ordered = answers.step.order is not Order.NONE
+        self._is_closing = False
+        # From here on everything belongs to the event loop's thread.
+        self._crew = Crew(answers.step.workers, timeout_seconds)
+        self._tasks: dict[Worker, asyncio.Task[None]] = {}
+        self._idle: list[asyncio.Future[None]] = []
+        self._ticking: set[asyncio.Task[None]] = set()
+
+    def _go_on(self) -> None:
+        self._loop.call(self._wake)
+
+    def poll(self, now: float) -> None:
+        """Fail the calls that take too long."""
+        for worker, call in self._crew.overdue(now):
+            self._loop.call(self._cut_short, worker, call)
+        self._crew.warn_if_stuck(self._step, now)
+
+    def tick(self) -> None:
+        """Have the bolt's `tick` called on the event loop's thread; not while one still runs."""
+        self._loop.call(self._start_tick)
+
+    def statistics(self) -> RunnerStatistics:
+        """Figures of this moment."""
+        crew = self._crew
+        return RunnerStatistics(
+            in_flight=crew.in_flight,
+            waiting=self.num_waiting,
+            held=self._lane.held,
+            abandoned=crew.abandoned,
+            timeouts=crew.timeouts,
+            late=crew.late,
+        )
+
+    def close(self, deadline: float) -> None:
+        """Take no more calls, and cancel those that run: the bolt is closed next."""
+        self._is_closing = True
+        if self._loop.is_open:
+            with contextlib.suppress(TimeoutError):  # the loop tells of it when it is closed
+                self._loop.run(self._cancel_all(), deadline)
+
+    # What follows runs on the event loop's thread.
+
+    async def _cancel_all(self) -> None:
+        tasks = [*self._tasks.values(), *self._ticking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _wake(self) -> None:
+        """Get workers for what is ready: idle ones, else new ones."""
+        if self._is_closing:
+            return
+        wanted = len(self._lane.ready)
+        while wanted > 0 and self._idle:
+            self._idle.pop().set_result(None)
+            wanted -= 1
+        while wanted > 0 and self._crew.can_grow:
+            worker = self._crew.hire()
+            self._tasks[worker] = asyncio.get_running_loop().create_task(self._work(worker))
+            wanted -= 1
+
+    async def _work(self, worker: Worker) -> None:
+        loop = asyncio.get_running_loop()
+        process, clock, step, take = self._process, self._clock, self._step, self._take
+        while not self._is_closing:
+            call = take()
+            if call is None:
+                idle = loop.create_future()
+                self._idle.append(idle)
+                await idle
+                continue
+            worker.started = clock()
+            worker.call = call
+            value, error = None, None
+            try:
+                value = await process(call.value)
+            except (Exception, SystemExit, asyncio.CancelledError) as raised:  # noqa: BLE001
+                error = raised  # the user's code may raise anything
+            if worker.call is not call:  # it has failed already
+                if self._is_needed_again(worker, error):
+                    continue
+                return
+            worker.call = None
+            if error is None:
+                finish(step, call, value)
+            elif isinstance(error, Exception):
+                call.error = error
+            elif self._is_closing:
+                raise error
+            else:
+                call.error = self._odd_end(worker, error)
+            self._end(call)
+
+    def _take(self) -> Call | None:
+        if not self._is_ordered:
+            return self._lane.take()  # only this thread takes, and a deque needs no lock
+        with self._lock:
+            return self._lane.take()
+
+    def _end(self, call: Call) -> None:
+        """Let what waited for the call go on, and hand it over with others of this turn."""
+        if self._is_ordered:
+            with self._lock:
+                self._lane.end(call)
+        if self._answers.add_quietly(call):
+            asyncio.get_running_loop().call_soon(self._answers.announce)
+
+    def _cut_short(self, worker: Worker, call: Call) -> None:
+        if worker.call is not call:
+            return  # it has ended in the meantime
+        self._crew.abandon(worker)
+        self._tasks[worker].cancel()
+        call.error = overdue(self._step, self._timeout_seconds or 0.0)
+        self._end(call)
+        self._wake()
+
+    def _is_needed_again(self, worker: Worker, error: BaseException | None) -> bool:
+        """Take back a worker whose call was cut short."""
+        task = self._tasks[worker]
+        while task.cancelling():
+            task.uncancel()
+        late = not isinstance(error, asyncio.CancelledError)
+        if self._crew.returned(worker, late=late):
+            return True
+        del self._tasks[worker]
+        return False
+
+    def _odd_end(self, worker: Worker, error: BaseException) -> Exception:
+        """Why a call failed that ended its task, or tried to end the process."""
+        task = self._tasks[worker]
+        while task.cancelling():
+            task.uncancel()
+        if isinstance(error, asyncio.CancelledError):
+            return RuntimeError(f"the call of bolt '{self._step}' was cancelled from within")
+        return RuntimeError(f"bolt '{self._step}' raised {error!r}")
+
+    def _start_tick(self) -> None:
+        if not self._ticking and not self._is_closing:
+            self._ticking.add(asyncio.get_running_loop().create_task(self._tick()))
+
+    async def _tick(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                result = self._bolt.tick()
+                if inspect.isawaitable(result):
+                    await result
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            # The user's code may raise anything, and a SystemExit would end the event loop.
+            self._failed_ticks.add(self._step, error)
+        finally:
+            self._ticking.clear()

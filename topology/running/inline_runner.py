@@ -1,0 +1,76 @@
+"""Plain bolts that have an order or several tasks: called by the owner thread, at once."""
+
+from typing import Any
+
+from topology.bolt import Bolt
+from topology.running.call import Answers, Call
+from topology.running.calling import finish, process_of
+from topology.running.lane import Lane
+from topology.running.runner import Runner, RunnerStatistics
+from topology.ticks import TickFailures
+
+
+class InlineRunner(Runner):
+    """Calls a bolt as soon as a value comes, unless the value's key is held.
+
+    Nothing runs beside it, so an order keeps itself; only what waits for a retry needs the lane.
+    """
+
+    def __init__(
+        self, bolt: Bolt[Any, Any], lane: Lane, answers: Answers, failed_ticks: TickFailures
+    ) -> None:
+        super().__init__(lane, failed_ticks)
+        self._bolt = bolt
+        self._answers = answers
+        self._step = answers.step.name
+        self._process = process_of(self._step, bolt)
+        self._is_closing = False
+
+    def submit(self, calls: list[Call]) -> None:
+        """Call the bolt for each whose key is free."""
+        for place, call in enumerate(calls):
+            if self._lane.held or self._is_closing:
+                self._lane.add(calls[place:])  # at once: one record may have several of them
+                self._go_on()
+                return
+            self._run(call)
+            if call.comes_again:
+                self._lane.add((call,))
+                self._lane.take()
+                self._lane.end(call)
+
+    def backlog(self) -> int:
+        """None: what could start has been called."""
+        return 0
+
+    def poll(self, now: float) -> None:
+        """Nothing: a call on the owner thread cannot be cut short."""
+
+    def tick(self) -> None:
+        """Call the bolt's `tick`."""
+        try:
+            self._bolt.tick()
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            self._failed_ticks.add(self._step, error)
+
+    def statistics(self) -> RunnerStatistics:
+        """Figures of this moment."""
+        return RunnerStatistics(waiting=self.num_waiting, held=self._lane.held)
+
+    def close(self, deadline: float) -> None:  # noqa: ARG002
+        """Take no more calls: what waits comes again after the next start."""
+        self._is_closing = True
+
+    def _go_on(self) -> None:
+        while not self._is_closing and (call := self._lane.take()) is not None:
+            self._run(call)
+            self._lane.end(call)
+
+    def _run(self, call: Call) -> None:
+        try:
+            value = self._process(call.value)
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            call.error = error
+        else:
+            finish(self._step, call, value)
+        self._answers.add(call)

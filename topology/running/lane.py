@@ -1,0 +1,213 @@
+"""Lanes: which calls of a bolt may start, and in which order. Pure; not thread-safe."""
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+
+from topology.running.call import Call
+from topology.running.turns import Turns
+
+
+class Lane:
+    """Any order: a call may start at once."""
+
+    def __init__(self) -> None:
+        self.ready: deque[Call] = deque()  # may start now
+
+    @property
+    def num_waiting(self) -> int:
+        """How many calls have not started. Any thread."""
+        return len(self.ready)
+
+    @property
+    def held(self) -> int:
+        """Records whose keys wait for them to come again. Any thread."""
+        return 0
+
+    def holders(self) -> list[int]:
+        """Those records. Any thread."""
+        return []
+
+    def add(self, calls: Iterable[Call]) -> None:
+        """Take calls in, in the order of their arrival."""
+        self.ready.extend(calls)
+
+    def take(self) -> Call | None:
+        """The next call to start, if there is one."""
+        return self.ready.popleft() if self.ready else None
+
+    def end(self, call: Call) -> None:
+        """Note that a call has ended; its `error` is set if it failed."""
+
+    def release(self, owners: Iterable[int]) -> None:
+        """Free the keys that these records hold, because they will not come again."""
+
+    def drop_partition(self, partition: int) -> list[Call]:
+        """Free the keys that records of this partition hold, and drop what waits in an order.
+
+        Returns the calls dropped. Without an order, what waits is on its way all the same.
+        """
+        del partition
+        return []
+
+    def waiting(self) -> list[int]:
+        """The trees of the calls that have not started."""
+        return [call.tree for call in list(self.ready)]
+
+    def blocked(self) -> list[int]:
+        """The trees of those that cannot start before a record comes again."""
+        return []
+
+    @property
+    def num_blocked(self) -> int:
+        """How many calls those are."""
+        return 0
+
+
+class _Key:
+    """A key with more to it than one call that may run."""
+
+    __slots__ = ("holder", "turns")
+
+    def __init__(self) -> None:
+        self.turns = Turns()  # behind the call that may run, or behind the hold
+        self.holder: Call | None = None  # the failed call whose record must come again first
+
+
+class OrderedLane(Lane):
+    """One call at a time per key, in the order of arrival; keys do not wait for each other.
+
+    A call that fails and will be retried holds its key: nothing of the key starts until its
+    record comes again, which then goes first, or is released because it never will. What waits
+    behind it and belongs to the same tree is dropped, since the tree has failed. `Turns` says
+    who is next.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Each key with a call that is ready or runs, or that is held. Most have nothing else.
+        self._keys: dict[Hashable, _Key | None] = {}
+        self._held: dict[int, set[Hashable]] = {}  # by the owner that holds them
+        self._behind = 0  # calls in all the queues of the keys
+
+    @property
+    def num_waiting(self) -> int:
+        """How many calls have not started. Any thread."""
+        return len(self.ready) + self._behind
+
+    @property
+    def held(self) -> int:
+        """Records whose keys wait for them to come again. Any thread."""
+        return len(self._held)
+
+    def holders(self) -> list[int]:
+        """Those records. Any thread."""
+        return list(self._held)
+
+    def add(self, calls: Iterable[Call]) -> None:
+        """Take calls in, in the order of their arrival."""
+        keys = self._keys
+        for call in calls:
+            if call.key not in keys:
+                keys[call.key] = None
+                self.ready.append(call)
+            else:
+                self._add_behind(call)
+
+    def _add_behind(self, call: Call) -> None:
+        state = self._keys[call.key]
+        if state is None:
+            state = self._keys[call.key] = _Key()
+        holder = state.holder
+        if holder is None or holder.owner != call.owner:
+            before = len(state.turns)
+            state.turns.add(call)
+            self._behind += len(state.turns) - before
+        elif holder.tree != call.tree:  # else it is late: the record comes under another tree
+            self._free(call.key, state)
+            state.turns.lead(call.tree)
+            self.ready.append(call)
+
+    def end(self, call: Call) -> None:
+        """Note that a call has ended; its `error` is set if it failed."""
+        state = self._keys[call.key]
+        if call.error is not None and call.comes_again:
+            if state is None:
+                state = self._keys[call.key] = _Key()
+            before = len(state.turns)
+            waits_again = state.turns.fail(call)
+            self._behind += len(state.turns) - before
+            if not waits_again:
+                state.holder = call
+                self._held.setdefault(call.owner, set()).add(call.key)
+                return
+        self._next(call.key, state)
+
+    def release(self, owners: Iterable[int]) -> None:
+        """Free the keys that these records hold, because they will not come again."""
+        for owner in owners:
+            for key in tuple(self._held.get(owner, ())):
+                self._release_key(key)
+
+    def drop_partition(self, partition: int) -> list[Call]:
+        """Free the keys that records of this partition hold, and drop what waits of it."""
+        dropped: list[Call] = []
+        for state in self._keys.values():
+            if state is not None:
+                dropped += state.turns.drop_partition(partition)
+        self._behind -= len(dropped)
+        for key in [key for keys in self._held.values() for key in keys]:
+            state = self._keys[key]
+            holder = None if state is None else state.holder
+            if holder is not None and holder.partition == partition:
+                self._release_key(key)
+        gone = [call for call in self.ready if call.partition == partition]
+        if gone:
+            self.ready = deque(call for call in self.ready if call.partition != partition)
+            for call in gone:
+                self._next(call.key, self._keys[call.key])
+        return gone + dropped
+
+    def waiting(self) -> list[int]:
+        """The trees of the calls that have not started."""
+        trees = super().waiting()
+        for state in self._keys.values():
+            if state is not None:
+                trees += [call.tree for call in state.turns]
+        return trees
+
+    def blocked(self) -> list[int]:
+        """The trees of those that cannot start before a record comes again."""
+        return [call.tree for turns in self._held_turns() for call in turns]
+
+    @property
+    def num_blocked(self) -> int:
+        """How many calls those are."""
+        return sum(map(len, self._held_turns()))
+
+    def _held_turns(self) -> list[Turns]:
+        keys = [key for keys in self._held.values() for key in keys]
+        return [state.turns for key in keys if (state := self._keys[key]) is not None]
+
+    def _release_key(self, key: Hashable) -> None:
+        state = self._keys[key]
+        if state is not None:
+            self._free(key, state)
+            self._next(key, state)
+
+    def _free(self, key: Hashable, state: _Key) -> None:
+        if state.holder is None:
+            return
+        keys = self._held[state.holder.owner]
+        keys.remove(key)
+        if not keys:
+            del self._held[state.holder.owner]
+        state.holder = None
+
+    def _next(self, key: Hashable, state: _Key | None) -> None:
+        """Let the next call of a key start, or forget the key."""
+        call = None if state is None else state.turns.take()
+        if call is None:
+            del self._keys[key]
+            return
+        self._behind -= 1
+        self.ready.append(call)

@@ -1,0 +1,109 @@
+"""What every runner can do. A runner has one task of one step."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from topology.running.call import Call
+from topology.running.lane import Lane
+from topology.ticks import TickFailures
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerStatistics:
+    """What becomes of a step's calls at one moment; the last two only grow."""
+
+    in_flight: int = 0  # calls that run
+    waiting: int = 0  # values whose call has not started
+    held: int = 0  # records that others of their keys wait for
+    abandoned: int = 0  # calls past their time-out that have not returned yet
+    timeouts: int = 0
+    late: int = 0  # calls that returned after their time-out, to no effect
+
+    def __add__(self, other: "RunnerStatistics") -> "RunnerStatistics":
+        return RunnerStatistics(
+            self.in_flight + other.in_flight,
+            self.waiting + other.waiting,
+            self.held + other.held,
+            self.abandoned + other.abandoned,
+            self.timeouts + other.timeouts,
+            self.late + other.late,
+        )
+
+
+class Runner(ABC):
+    """Calls one instance of a bolt, as its lane allows. The owner thread calls what is public."""
+
+    def __init__(self, lane: Lane, failed_ticks: TickFailures) -> None:
+        self._lane = lane
+        self._failed_ticks = failed_ticks
+        self._lock = threading.Lock()  # of the lane
+
+    def submit(self, calls: list[Call]) -> None:
+        """Have the bolt called for each; the answers come as they end."""
+        with self._lock:
+            self._lane.add(calls)
+            self._go_on()
+
+    def backlog(self) -> int:
+        """Calls that could start were there a free worker."""
+        return len(self._lane.ready)
+
+    @property
+    def num_waiting(self) -> int:
+        """Calls that have not started, also those behind their own key."""
+        return self._lane.num_waiting
+
+    def waiting(self) -> list[int]:
+        """The trees of the calls that have not started."""
+        with self._lock:
+            return self._lane.waiting()
+
+    def blocked(self) -> list[int]:
+        """The trees of those that cannot start before a record comes again."""
+        with self._lock:
+            return self._lane.blocked()
+
+    @property
+    def num_blocked(self) -> int:
+        """How many of them there are."""
+        with self._lock:
+            return self._lane.num_blocked
+
+    def holders(self) -> list[int]:
+        """The records that keys wait for."""
+        return self._lane.holders()
+
+    def release(self, owners: Iterable[int]) -> None:
+        """Free the keys that these records hold."""
+        with self._lock:
+            self._lane.release(owners)
+            self._go_on()
+
+    def drop_partition(self, partition: int) -> list[Call]:
+        """Free the keys that records of this partition hold; returns the calls dropped."""
+        with self._lock:
+            dropped = self._lane.drop_partition(partition)
+            self._go_on()
+        return dropped
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """See to what has become ready. The lock is held."""
+
+    @abstractmethod
+    def poll(self, now: float) -> None:
+        """Fail the calls that take too long."""
+
+    @abstractmethod
+    def tick(self) -> None:
+        """Have the bolt's `tick` called where its `process` is; not again while one is due."""
+
+    @abstractmethod
+    def statistics(self) -> RunnerStatistics:
+        """Figures of this moment."""
+
+    @abstractmethod
+    def close(self, deadline: float) -> None:
+        """Take no more calls and end what can be ended, by that time of the monotonic clock."""

@@ -1,0 +1,114 @@
+"""What a topology is made of: its sources, its bolts and its sinks, each in its place."""
+
+import random
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from topology.bolt import Component, Kind
+from topology.grouping import Direct, Grouping
+from topology.order import Order
+from topology.signals import DEFAULT_STREAM
+from topology.sink import Sink
+
+BATCH_ROWS = 100_000
+BATCH_BYTES = 128 * 1024 * 1024
+BATCH_SECONDS = 5.0
+
+Key: TypeAlias = Callable[[Any], Hashable]
+
+
+@runtime_checkable
+class Retries(Protocol):
+    """When a failed record is tried again, and how often (`headrace.RetryPolicy` has it all)."""
+
+    @property
+    def limit(self) -> int:
+        """Retries after the first try."""
+        ...
+
+    def delay_seconds(self, failures: int, rng: random.Random) -> float:
+        """The pause after the record's n-th failure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """When a micro-batch is full: at so many rows, so many bytes, or this old."""
+
+    batch_rows: int = BATCH_ROWS
+    batch_bytes: int = BATCH_BYTES
+    batch_seconds: float = BATCH_SECONDS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SinkStep:
+    """A sink in its place."""
+
+    name: str
+    sink: Sink[Any]
+    policy: BatchPolicy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoltStep:
+    """A bolt in its place, and what comes after it, by stream."""
+
+    name: str
+    bolts: tuple[Component, ...]  # one per task
+    kind: Kind
+    workers: int = 1
+    timeout_seconds: float | None = None
+    retries: Retries | None = None
+    grouping: Grouping | None = None
+    order: Order = Order.NONE
+    key: Key | None = None  # of order KEY
+    streams: "dict[str, list[Step]]" = field(default_factory=lambda: {DEFAULT_STREAM: []})
+
+    @property
+    def bolt(self) -> Any:
+        """The bolt, or the first of its tasks."""
+        return self.bolts[0]
+
+    @property
+    def is_boundary(self) -> bool:
+        """Whether the executor stops here: what comes out comes out later."""
+        is_spread = len(self.bolts) > 1 or self.grouping is not None
+        return self.kind in _LATER or self.order is not Order.NONE or is_spread
+
+    @property
+    def has_runner(self) -> bool:
+        """Whether its calls are made by a runner: not by the executor, and not by its own hands."""
+        return self.is_boundary and self.kind is not Kind.ADVANCED
+
+    @property
+    def children(self) -> "list[Step]":
+        """Every step behind this one, once."""
+        return list(dict.fromkeys(step for steps in self.streams.values() for step in steps))
+
+    def is_direct(self, stream: str) -> bool:
+        """Whether the bolt itself says which task gets what it sends into this stream."""
+        return any(
+            isinstance(step, BoltStep) and isinstance(step.grouping, Direct)
+            for step in self.streams[stream]
+        )
+
+
+_LATER = frozenset({Kind.ASYNC, Kind.BLOCKING, Kind.ADVANCED})
+
+Step: TypeAlias = BoltStep | SinkStep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A topic to read, or every topic whose whole name matches a pattern."""
+
+    topic: str | re.Pattern[str]
+    records_per_second: float | None = None
+    children: list[Step] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """The topic's name, or the pattern between slashes."""
+        return self.topic if isinstance(self.topic, str) else f"/{self.topic.pattern}/"
