@@ -60,8 +60,8 @@ simulate: $(READY)  ## Simulate a million steps, and see that every deliberate f
 soak: $(READY)  ## Simulate a thousand times as many: make soak STEPS=1000000000.
 	@$(BIN)/python -m tests.simulation --no-mutants --steps $(STEPS)
 
-bench: $(READY)  ## Measure against the raw consume loop: make bench SUITE=hot-path.
-	@$(BIN)/python -m benchmarks $(SUITE)
+bench: $(READY)  ## Measure (docs/benchmarks.md): make bench SUITE=hot-path, or SUITE=all.
+	@$(BIN)/python -m benchmarks $(SUITE) $(if $(REPORT),--report $(REPORT))
 
 docs: $(READY)  ## Write the generated parts of docs/ anew.
 	@$(BIN)/python -m service.reference

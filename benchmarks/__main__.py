@@ -1,24 +1,77 @@
-"""python -m benchmarks [SUITE]: run a suite of measurements."""
+"""python -m benchmarks [SUITE]: run a suite of measurements, or all of them.
+
+Tables for people go to standard error; the last line of standard output is one JSON object.
+With --report they also go into a page, with a profile of each variant of Headrace.
+"""
 
 import argparse
 import importlib
+import json
 import sys
+from pathlib import Path
 
-SUITES = {"acker": "benchmarks.acker", "hot-path": "benchmarks.hot_path"}
+from rich.console import Console
+
+from benchmarks.bench import Bench
+from benchmarks.conditions import Conditions
+from benchmarks.options import Options
+from benchmarks.report import written_into
+from benchmarks.result import Facts, Result
+from service import logs
+
+SUITES = {
+    "hot-path": "benchmarks.hot_path",
+    "enrich": "benchmarks.enrich",
+    "io": "benchmarks.io_bound",
+    "fanout": "benchmarks.fanout",
+    "memory": "benchmarks.memory",
+    "acker": "benchmarks.acker",
+}
+ALL = "all"
 
 
 def main() -> int:
-    """Run the suite that was asked for; the others are not imported."""
+    """Run what was asked for; other suites are not imported."""
+    suite, report, options = _arguments()
+    console = Console(stderr=True)
+    logs.configure("warning", "console")
+    facts: list[Facts] = []
+    conditions = Conditions.now()  # a later suite would see the load of those before it
+    with Bench(console, options) as bench:
+        for name in SUITES if suite == ALL else [suite]:
+            bench.profiles.clear()
+            result: Result = importlib.import_module(SUITES[name]).run(bench)
+            for table in result.all_tables:
+                table.show(console)
+            facts.append(result.json)
+            if report is not None:  # at once: a later suite may fail
+                page = report.read_text(encoding="utf-8")
+                page = written_into(page, result, conditions, bench.profiles)
+                report.write_text(page, encoding="utf-8")
+    print(json.dumps({"suite": ALL, "suites": facts} if suite == ALL else facts[0]))
+    return 0
+
+
+def _arguments() -> tuple[str, Path | None, Options]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suite", nargs="?", default="hot-path", choices=sorted(SUITES))
-    parser.add_argument("--records", type=int, help="hot-path: how many at least (2000000)")
+    parser.add_argument("suite", nargs="?", default="hot-path", choices=[*SUITES, ALL])
+    parser.add_argument("--records", type=int, help="how many at least; each suite has its own")
+    parser.add_argument("--rounds", type=int, help="runs of each variant; medians count")
+    parser.add_argument("--slow-seconds", type=float, help="io: what a slow call takes (10)")
     parser.add_argument("--trees", type=int, help="acker: how many a round (200000)")
     parser.add_argument("--in-flight", type=int, help="acker: when bytes are counted (1000000)")
-    parser.add_argument("--rounds", type=int, help="runs of each variant; medians count (3, 9)")
-    options = {name: value for name, value in vars(parser.parse_args()).items() if value}
-    suite = importlib.import_module(SUITES[options.pop("suite")])
-    code: int = suite.main(**options)
-    return code
+    parser.add_argument("--profile", action="store_true", help="profile Headrace's variants, too")
+    parser.add_argument("--report", type=Path, help="a page that has a place for the suite")
+    given = parser.parse_args()
+    options = Options(
+        records=given.records,
+        rounds=given.rounds,
+        trees=given.trees,
+        in_flight=given.in_flight,
+        slow_seconds=given.slow_seconds,
+        profiled=given.profile or given.report is not None,
+    )
+    return given.suite, given.report, options
 
 
 if __name__ == "__main__":

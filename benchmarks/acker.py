@@ -5,7 +5,6 @@ of its batch. Every variant runs once per round, in turn; medians of the rounds 
 server is needed.
 """
 
-import json
 import random
 import statistics
 import time
@@ -13,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from acker.acker import Acker
+from benchmarks.bench import Bench
 from benchmarks.dictionary_acker import DictionaryAcker
+from benchmarks.result import Result, Table
 
 IN_FLIGHT = 1_000_000
 BATCHES = (1_000, 4_000)
@@ -28,9 +27,12 @@ _DRAIN_EVERY = 1_000  # trees, one by one
 _PLACE = 3 << 48  # an owner is a partition's place and an offset
 
 
-def main(*, trees: int = TREES, in_flight: int = IN_FLIGHT, rounds: int = ROUNDS) -> int:
-    """Measure, print a table, and the JSON object as the last line."""
-    console = Console(stderr=True)
+def run(bench: Bench) -> Result:
+    """Measure."""
+    options = bench.options
+    trees = options.trees or TREES
+    in_flight = options.in_flight or IN_FLIGHT
+    rounds = options.rounds or ROUNDS
     held = bytes_per_tree(in_flight)
     ones = Ones(max(trees // 4, 2 * SINGLES_IN_FLIGHT))
     variants: dict[str, Callable[[], float]] = {
@@ -46,20 +48,21 @@ def main(*, trees: int = TREES, in_flight: int = IN_FLIGHT, rounds: int = ROUNDS
     ratio = statistics.median(
         one / other for one, other in zip(found["single"], found["dictionary"], strict=True)
     )
-    _show(console, figures, held, in_flight, ratio)
-    print(
-        json.dumps(
-            {
-                "suite": "acker",
-                "rounds": rounds,
-                "in_flight": in_flight,
-                "bytes_per_tree": round(held, 2),
-                "ns_per_tree": {name: round(value, 1) for name, value in figures.items()},
-                "single_to_dictionary": round(ratio, 3),
-            }
-        )
+    rows = [(name, f"{nanoseconds:.0f}") for name, nanoseconds in figures.items()]
+    title = f"begin, init, ack, drain; medians of {rounds} rounds"
+    return Result(
+        "acker",
+        {
+            "rounds": rounds,
+            "in_flight": in_flight,
+            "bytes_per_tree": round(held, 2),
+            "ns_per_tree": {name: round(value, 1) for name, value in figures.items()},
+            "single_to_dictionary": round(ratio, 3),
+        },
+        [Table(title, ("variant", "ns/tree"), rows)],
+        notes=f"{held:.2f} bytes per tree with {in_flight:,} in flight. One by one, the acker "
+        f"takes {ratio:.2f} of a plain dictionary's time.",
     )
-    return 0
 
 
 def bytes_per_tree(in_flight: int, batch: int = 1_000) -> float:
@@ -146,16 +149,3 @@ class Ones:
         if acked != len(self._edges):
             raise SystemExit("not every tree was acked")
         return seconds / acked * 1e9
-
-
-def _show(
-    console: Console, figures: dict[str, float], held: float, in_flight: int, ratio: float
-) -> None:
-    console.print(f"{held:.2f} bytes per tree, {in_flight:,} in flight")
-    table = Table(title="begin, init, ack, drain", title_justify="left")
-    table.add_column("variant")
-    table.add_column("ns/tree", justify="right")
-    for name, nanoseconds in figures.items():
-        table.add_row(name, f"{nanoseconds:.0f}")
-    console.print(table)
-    console.print(f"single calls to dictionary: {ratio:.2f}")

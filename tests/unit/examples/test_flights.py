@@ -14,10 +14,11 @@ from examples.flights import bolts, columns, publish, tables
 from examples.flights.malformed import damaged
 from examples.flights.rows import Airport, Flight, FlightEvent, NamedFlight
 from headrace import SKIP, Record, Reject
-from sinks.schema import schema_of
 from tests.oracles import flights as oracle
-from topology.calls import call_columns, call_each, call_fan_out
-from topology.topology import BoltStep
+from topology.calls import call_each, call_fan_out
+from topology.columns import call_columns
+from topology.schema import schema_of
+from topology.steps import BoltStep
 
 LIMIT = 3_000
 ROW = {
@@ -162,21 +163,26 @@ def test_the_columnar_bolt_gives_what_the_plain_ones_give() -> None:
     flown = call_each("keep_flown", bolts.keep_flown.process, parsed.piece)
     plain = call_each("NameCarrier", named.process, flown.piece)
     batch = pa.record_batch({"value": pa.array(values, pa.binary())})
-    called = call_columns("enrich_columns", columns.enrich_columns.process, batch)
+    read = call_columns("parse_columns", columns.parse_columns.process, batch)
+    assert isinstance(read.piece, pa.RecordBatch)
+    assert read.parents is not None
+    called = call_columns("name_carriers", columns.name_carriers.process, read.piece)
     assert isinstance(called.piece, pa.RecordBatch)
     assert called.parents is not None
     assert called.piece.schema == columns.NAMED_FLIGHT
     assert called.piece.to_pylist() == plain.piece
-    assert len(called.failures) == publish.MALFORMED
-    assert all(isinstance(error, Reject) for error in called.failures.values())
-    assert values[called.parents[-1]] == values[-1]
+    errors = [*read.failures.values(), *called.failures.values()]
+    assert len(errors) == publish.MALFORMED
+    assert all(isinstance(error, Reject) for error in errors)
+    assert values[read.parents[called.parents[-1]]] == values[-1]
 
 
 def test_the_columnar_bolt_takes_a_chunk_without_any_flown_flight() -> None:
     value = orjson.dumps(ROW | {"dep_time": None})
     batch = pa.record_batch({"value": pa.array([value], pa.binary())})
-    assert columns.enrich_columns(batch).num_rows == 0
-    assert columns.enrich_columns(batch.slice(0, 0)).num_rows == 0
+    flights = columns.parse_columns(batch)
+    assert columns.name_carriers(flights).num_rows == 0
+    assert columns.name_carriers(flights.slice(0, 0)).num_rows == 0
 
 
 def test_the_columns_of_a_named_flight_are_those_of_its_type() -> None:

@@ -1,0 +1,173 @@
+"""A bench: servers to measure on, and runs of variants, each in a process of its own."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from rich.console import Console
+
+from benchmarks.job import Figures, Job
+from benchmarks.options import Options
+from benchmarks.publishing import publish
+from service.cli.embedded import Servers, embedded
+from service.cli.render import RunProgress
+
+TIMEOUT_SECONDS = 300.0
+_POLL_SECONDS = 0.1
+
+Runs = dict[str, list[Figures]]  # by variant
+
+
+class Bench:
+    """Servers, which start when the first suite asks for them, and runs of variants.
+
+    Use it in a `with`; `close` ends the servers. `profiles` are those that were taken.
+    """
+
+    def __init__(self, console: Console, options: Options) -> None:
+        self.options = options
+        self.progress = RunProgress(console)
+        self.profiles: dict[str, Figures] = {}
+        self._servers: Servers | None = None
+        self._closing = ExitStack()
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        """Show the progress."""
+        self._closing.enter_context(self.progress)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the servers."""
+        self._closing.close()
+
+    @property
+    def servers(self) -> Servers:
+        """Kafka and ZooKeeper, running."""
+        if self._servers is None:
+            folder = self._closing.enter_context(TemporaryDirectory(prefix="headrace-bench-"))
+            servers = embedded(Path(folder), self.progress.jars)
+            self._servers = self._closing.enter_context(servers)
+        return self._servers
+
+    def publish(
+        self, topic: str, value_of: Callable[[int], bytes], records: int, *, partitions: int = 4
+    ) -> None:
+        """Fill a new topic; see `publishing.publish`."""
+        publish(
+            self.servers.kafka,
+            topic,
+            value_of,
+            records,
+            partitions=partitions,
+            progress=lambda done, total: self.progress.step("publishing", done, total),
+        )
+
+    def rounds(
+        self,
+        module: str,
+        variants: Sequence[str],
+        topic: str,
+        records: int,
+        *,
+        rounds: int,
+        profile: Sequence[str] = (),
+    ) -> Runs:
+        """Every variant once a round, on one topic, with the order turned each time.
+
+        If profiles are wanted, those named in `profile` run once more under the sampler.
+        """
+        runs: Runs = {name: [] for name in variants}
+        names = list(variants)
+        for turn in range(rounds):
+            for place, name in enumerate(names):
+                done, total = turn * len(names) + place, rounds * len(names)
+                self.progress.step(f"round {turn + 1}: {name}", done, total)
+                runs[name].append(self.run(module, name, topic, records))
+            names = names[1:] + names[:1]
+        for name in profile if self.options.profiled else ():
+            self.progress.step(f"profiling {name}")
+            figures = self.run(module, name, topic, records, profiled=True)
+            self.profiles[name] = figures["profile"]
+        return runs
+
+    def run(
+        self,
+        module: str,
+        variant: str,
+        topic: str,
+        records: int,
+        *,
+        options: Mapping[str, float] | None = None,
+        profiled: bool = False,
+        meanwhile: Callable[[Job], None] | None = None,
+    ) -> Figures:
+        """One variant in a process and session of its own.
+
+        `meanwhile` is called again and again while it runs. Raises SystemExit with what it
+        wrote if it fails, does not end, or has not read every record.
+        """
+        self._count += 1
+        job = Job(
+            module=module,
+            variant=variant,
+            kafka=self.servers.kafka.address,
+            zookeeper=self.servers.zookeeper.address,
+            topic=topic,
+            records=records,
+            pipeline=f"{variant}-{self._count}",
+            options=dict(options or {}),
+            profiled=profiled,
+        )
+        figures = _run(job, meanwhile)
+        if figures["records"] != records:
+            raise SystemExit(f"variant {variant} read {figures['records']} of {records} records")
+        return figures
+
+
+def _run(job: Job, meanwhile: Callable[[Job], None] | None) -> Figures:
+    command = [sys.executable, "-m", "benchmarks.child", msgspec.json.encode(job).decode()]
+    ends = time.monotonic() + TIMEOUT_SECONDS
+    with (
+        TemporaryFile("w+", encoding="utf-8") as out,
+        TemporaryFile("w+", encoding="utf-8") as err,
+        subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True) as child,
+    ):
+        try:
+            while meanwhile is not None and child.poll() is None and time.monotonic() < ends:
+                meanwhile(job)
+                time.sleep(_POLL_SECONDS)
+            child.wait(max(0.0, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"variant {job.variant} ran for {TIMEOUT_SECONDS:g} s") from None
+        finally:
+            child.kill()
+        out.seek(0)
+        err.seek(0)
+        if child.returncode:
+            raise SystemExit(f"variant {job.variant} failed:\n{err.read()}")
+        figures: Figures = json.loads(out.read().splitlines()[-1])
+        return figures
+
+
+def medians(runs: Sequence[Figures]) -> dict[str, float]:
+    """The median of each figure that is a number."""
+    return {
+        key: statistics.median(run[key] for run in runs)
+        for key, value in runs[0].items()
+        if isinstance(value, int | float)
+    }
