@@ -94,6 +94,18 @@ def dead_letters(bootstrap: str, topic: str) -> Counter[Place]:
     return found
 
 
+def reasons(bootstrap: str, topic: str) -> list[dict[str, str]]:
+    """What the headers of each dead letter say, without their prefix."""
+    return [
+        {
+            name.removeprefix("headrace."): (value or b"").decode()
+            for name, value in message.headers() or []
+            if isinstance(value, bytes)
+        }
+        for message in _messages(bootstrap, topic)
+    ]
+
+
 def _is_malformed(message: Message) -> bool:
     return (message.key() or b"").startswith(b"malformed-")
 

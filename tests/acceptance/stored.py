@@ -1,7 +1,9 @@
 """The stored offsets, read from ZooKeeper directly, and watched for a step back."""
 
 import json
+import math
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,12 +53,14 @@ class Watch:
     """Reads all stored offsets a hundred times a second on a thread of its own.
 
     `steps_back` lists every offset that was lower than one seen before it, and every
-    node that was there and is gone. While ZooKeeper is away it waits.
+    node that was there and is gone; `steps` every change, with its moment of the monotonic
+    clock, its partition and the offset. While ZooKeeper is away it waits.
     """
 
     hosts: str
     folder: str
     steps_back: list[str] = field(default_factory=list)
+    steps: list[tuple[float, int, int]] = field(default_factory=list)
     newest: Offsets = field(default_factory=dict)
     reads: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -82,6 +86,10 @@ class Watch:
         """The sum of the newest offsets: how much is committed."""
         return sum(self.newest.values())
 
+    def passed(self, partition: int, offset: int) -> float:
+        """When a stored offset past that record was first seen; infinite if never."""
+        return next((at for at, p, o in self.steps if p == partition and o > offset), math.inf)
+
     def _run(self) -> None:
         with client(self.hosts) as zookeeper:
             while not self._ended.wait(_POLL_SECONDS):
@@ -89,7 +97,7 @@ class Watch:
                     found = self._read(zookeeper)
                 except (KazooException, KazooTimeoutError):
                     continue
-                self._compare(found)
+                self._compare(found, time.monotonic())
                 self.newest = found
                 self.reads += 1
 
@@ -106,7 +114,8 @@ class Watch:
                 continue
         return found
 
-    def _compare(self, found: Mapping[int, int]) -> None:
+    def _compare(self, found: Mapping[int, int], now: float) -> None:
+        self.steps += [(now, p, o) for p, o in found.items() if self.newest.get(p) != o]
         for number, before in self.newest.items():
             after = found.get(number)
             if after is None or after < before:

@@ -1,27 +1,97 @@
-"""The benchmark runs, and its last line is what its readers expect."""
+"""Every suite runs, and the last line is what its readers expect."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-VARIANTS = {"raw", "raw_json", "noop", "functions", "vectorised"}
+from benchmarks.__main__ import SUITES
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/benchmarks.md"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    copy = tmp_path_factory.mktemp("report") / "benchmarks.md"
+    copy.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def suites(page):
+    """All suites, once, with few records: what they measure is of no interest."""
+    ended = subprocess.run(
+        [
+            sys.executable, "-m", "benchmarks", "all", "--records", "40000", "--rounds", "1",
+            "--slow-seconds", "0.5", "--trees", "8000", "--in-flight", "50000",
+            "--report", str(page),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["suite"] == "all"
+    return {facts["suite"]: facts for facts in found["suites"]}
 
 
 @pytest.mark.acceptance
-def test_the_hot_path_suite_ends_with_its_figures_as_one_json_object():
-    ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "hot-path", "--records", "1", "--rounds", "1"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    figures = json.loads(ended.stdout.splitlines()[-1])
-    assert figures["suite"] == "hot-path"
-    assert figures["records"] == 336_776
-    assert set(figures["per_second"]) == set(figures["cpu_us"]) == VARIANTS
-    assert set(figures["ratio"]) == {"noop", "functions", "vectorised"}
-    assert all(value > 0 for value in figures["ratio"].values())
+def test_all_suites_end_with_their_figures_as_one_json_object(suites):
+    assert list(suites) == list(SUITES)
+    for suite, facts in suites.items():
+        assert suite == "acker" or facts["goals"], suite
+
+
+@pytest.mark.acceptance
+def test_the_hot_path_is_held_against_the_bare_loops(suites):
+    facts = suites["hot-path"]
+    assert facts["records"] == 336_776
+    variants = {"raw", "raw_json", "noop", "functions", "vectorised"}
+    assert set(facts["per_second"]) == set(facts["cpu_us"]) == variants
+    assert set(facts["ratio"]) == {"noop", "functions", "vectorised"}
+    assert all(value > 0 for value in facts["ratio"].values())
+
+
+@pytest.mark.acceptance
+def test_enriching_gives_the_same_rows_by_hand_as_by_headrace(suites):
+    facts = suites["enrich"]
+    assert 0 < facts["rows"] < facts["records"] == 40_000
+    assert set(facts["cpu_ratio"]) == {"functions", "vectorised"}
+
+
+@pytest.mark.acceptance
+def test_waiting_calls_are_held_against_the_ideal_and_no_offset_passes_a_slow_one(suites):
+    """Promise 1."""
+    facts = suites["io"]
+    assert set(facts["of_ideal"]) == {"100", "100 slow", "1,000", "1,000 slow"}
+    assert all(0 < share < 1.1 for each in facts["of_ideal"].values() for share in each.values())
+    assert facts["looks"] > 0
+    assert facts["passed_slow"] == 0
+
+
+@pytest.mark.acceptance
+def test_fanning_out_is_measured_per_tuple(suites):
+    facts = suites["fanout"]
+    assert facts["tuples_per_record"] == 10
+    assert set(facts["cpu_us_per_tuple"]) == {"loop", "functions", "vectorised"}
+
+
+@pytest.mark.acceptance
+def test_memory_is_measured_on_the_way_and_per_pending_record(suites):
+    facts = suites["memory"]
+    assert set(facts["growth"]) == {"noop", "functions"}
+    assert set(facts["bytes_per_pending"]) == {"behind", "unresolved"}
+    assert all(9 < payload < 15 for payload in facts["payload_bytes"].values())
+
+
+@pytest.mark.acceptance
+def test_the_report_has_every_suite_and_where_the_time_goes(suites, page):
+    text = page.read_text(encoding="utf-8")
+    assert "Not measured yet." not in text
+    assert text.count("Where the owner thread is in") == 7
+    for suite in suites:
+        assert f"\n## {suite}\n" in text

@@ -9,6 +9,7 @@ import pytest
 import typer.main
 
 import headrace
+import headrace.payloads
 import headrace.sinks
 import headrace.testing
 from partition.kafka.properties import DEFAULTS, FORCED
@@ -128,7 +129,7 @@ def test_the_logs_page_names_every_event():
     assert logged - listed == set()
 
 
-@pytest.mark.parametrize("surface", [headrace, headrace.sinks, headrace.testing])
+@pytest.mark.parametrize("surface", [headrace, headrace.payloads, headrace.sinks, headrace.testing])
 def test_the_python_page_names_everything_public(surface):
     page = read("docs/reference/python-api.md")
     missing = [name for name in surface.__all__ if not re.search(rf"`{name}\b", page)]

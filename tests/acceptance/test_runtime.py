@@ -1,0 +1,283 @@
+"""The runtime on real servers: at most once, several sources and sinks, order, rates, hooks."""
+
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import count, groupby
+from pathlib import Path
+from signal import SIGTERM
+
+import pytest
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.acceptance.evidence import Place
+from tests.acceptance.harness import Run
+from tests.acceptance.processes import until
+from tests.acceptance.stored import Offsets
+from tests.acceptance.trial import Trial, places, rows_below, rows_of
+
+pytestmark = pytest.mark.acceptance
+
+WINDOW = 500  # max_pending, of each partition
+CHUNK = 100
+RETRIES = {"limit": 5, "initial_seconds": 0.05}
+
+# What runtime.py has:
+ORDERS_RATE = 400.0
+LATE_EVERY = 10
+KEYS = 17
+FAILS_EVERY = 50
+FAILURES = 2
+TROUBLED_KEYS = 20  # that troubled.py has
+
+ENDS_WITHIN_SECONDS = 15.0
+
+
+@pytest.fixture
+def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
+    """A pipeline of the test's own on the shared servers."""
+    made = Trial(kafka, zookeeper, tmp_path, topologies="tests.acceptance.runtime")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    """Draws other numbers each time, and shows the seed when the test fails."""
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")  # noqa: T201
+    return random.Random(seed)
+
+
+def test_at_most_once_kill_9_has_no_effect_happen_twice_and_loses_no_more_than_the_windows(
+    trial: Trial, rng: random.Random
+) -> None:
+    counts = (5_000, 5_000)
+    trial.publish(*counts)
+    config = {"pipeline": {"max_pending": WINDOW, "chunk_records": CHUNK}}
+    kills = 2
+    with trial.watch() as watch:
+        for _ in range(kills):
+            run = trial.start("at_most_once", config=config)
+            trial.wait_for(run, rng.randrange(1, 3_000), "effects")
+            offsets = trial.kill(run)
+            not_stored = [
+                place for place in _noted(trial, run, "effects") if _is_at(place, offsets)
+            ]
+            assert not_stored == [], "their effect came before their offset was stored"
+        run = trial.start("at_most_once", "--until-caught-up", config=config)
+        assert run.wait() == 0, run.tail()
+    effects = Counter(trial.notes("effects"))
+    assert max(effects.values()) == 1
+    assert trial.rows() <= effects
+    for partition, number in enumerate(counts):
+        had_none = number - sum(1 for place in effects if place.startswith(f"{partition}:"))
+        print(f"partition {partition}: {had_none} records are lost")  # noqa: T201
+        assert had_none <= kills * WINDOW
+    assert trial.stored() == dict(enumerate(counts))
+    assert watch.steps_back == []
+
+
+def test_at_most_once_sigterm_loses_nothing_and_a_record_that_fails_is_tried_once(
+    trial: Trial, rng: random.Random
+) -> None:
+    """Promise 16: it drains what is stored ahead, too."""
+    counts = (3_000, 3_000)
+    bad = [(0, 10), (0, 11), (1, 2_999)]
+    trial.publish(*counts, trouble=bad)
+    config = {"pipeline": {"max_pending": WINDOW, "chunk_records": CHUNK}}
+    run = trial.start("at_most_once", config=config)
+    trial.wait_for(run, rng.randrange(1_000, 3_000), "effects")
+    run.send(SIGTERM)
+    assert run.wait() == 0, run.tail()
+    until_then = rows_below(trial.stored())
+    assert 1_000 <= until_then.total() < sum(counts)
+    assert Counter(trial.notes("effects")) == until_then
+    run = trial.start("at_most_once", "--until-caught-up", config=config)
+    assert run.wait() == 0, run.tail()
+    assert Counter(trial.notes("effects")) == rows_of(places(*counts))
+    assert trial.rows() == rows_of(place for place in places(*counts) if place not in bad)
+    letters = [(int(x["partition"]), int(x["offset"]), x["attempts"]) for x in trial.letters()]
+    assert sorted(letters) == [(*place, "1") for place in bad]
+    assert [len(trial.tries(place)) for place in bad] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "topology", ["awaited", "blocking", "async_fan_out", "by_key", "in_order", "advanced"]
+)
+def test_sigterm_finishes_what_bolts_have_begun_and_waits_for_no_retry(
+    trial: Trial, topology: str
+) -> None:
+    """Promise 16: the deadline is not waited for, also when others must come after the retry."""
+    counts = (20_000, 20_000)
+    stuck = (0, 500)
+    trial.publish(*counts, trouble=[stuck])
+    trial.topologies = "tests.acceptance.troubled"
+    run = trial.start(
+        topology,
+        config={"retries": {"initial_seconds": 300.0}, "pipeline": {"drain_seconds": 60.0}},
+    )
+    trial.wait_for(run, 1_000)
+    until("it fails", lambda: trial.tries(stuck) or not run.alive)
+    sent = time.monotonic()
+    run.send(SIGTERM)
+    assert run.wait() == 0, run.tail()
+    assert time.monotonic() - sent < ENDS_WITHIN_SECONDS
+    assert run.events("drain_deadline_passed") == []
+    done = {partition: set[int]() for partition in range(len(counts))}
+    for row in trial.rows():
+        partition, offset = _place(row.split()[0])
+        done[partition].add(offset)
+    stored = trial.stored()
+    assert stored == {p: _first_left(done[p]) for p in stored}
+    left = {
+        (partition, offset)
+        for partition, offsets in done.items()
+        for offset in range(max(offsets, default=0))
+        if offset not in offsets
+    }
+    if topology == "by_key":
+        left = {place for place in left if place[1] % TROUBLED_KEYS != stuck[1] % TROUBLED_KEYS}
+    assert left <= {stuck}
+    assert max(trial.rows().values()) == 1
+
+
+def test_sources_meet_and_streams_part_and_one_source_alone_is_held_to_its_rate(
+    trial: Trial,
+) -> None:
+    """Every second order fails once: were retries counted, two thirds of the rate would be left."""
+    orders, returns = (1_000, 1_000), (1_500, 500)
+    trial.publish(*orders, topic="orders")
+    trial.publish(*returns, topic="returns")
+    run = trial.start("joined", "--until-caught-up", config={"retries": RETRIES})
+    assert run.wait() == 0, run.tail()
+    late = [place for place in places(*orders) if place[1] % LATE_EVERY == 0]
+    in_time = [place for place in places(*orders) if place[1] % LATE_EVERY]
+    assert trial.rows("late") == rows_of(late)
+    assert trial.rows("returned") == _with(" return", places(*returns))
+    wanted = _with(" order counted", in_time) + _with(" return counted", places(*returns))
+    assert trial.rows() == wanted
+    assert trial.stored("orders") == dict(enumerate(orders))
+    assert trial.stored("returns") == dict(enumerate(returns))
+    assert trial.letters() == []
+
+    calls = _moments(trial.notes("orders"))
+    assert Counter(map(len, calls.values())) == {1: 1_000, 2: 1_000}
+    first = sorted(moments[0] for moments in calls.values())
+    rate = (len(first) - 1) / (first[-1] - first[0])
+    assert ORDERS_RATE * 0.8 <= rate <= ORDERS_RATE * 1.2
+    given_back = sorted(m[0] for m in _moments(trial.notes("returns")).values())
+    assert given_back[-1] < first[len(first) // 2], "the other source waits for none"
+
+
+def test_a_sink_that_does_not_write_holds_its_own_source_and_no_other(trial: Trial) -> None:
+    """Promise 10."""
+    counts = (5_000, 5_000)
+    trial.publish(*counts, topic="held")
+    trial.publish(*counts, topic="free")
+    config = {"pipeline": {"chunk_records": CHUNK}}
+    with trial.watch("free") as watch:
+        run = trial.start("beside", "--until-caught-up", config=config)
+        trial.wait_for(run, sum(counts), "free")
+        until("it is stored", lambda: watch.newest == dict(enumerate(counts)) or not run.alive)
+    assert trial.stored("held") == {0: 0, 1: 0}
+    assert 0 < trial.written(run, "calls") <= 4 * CHUNK, "one batch is written, one is full"
+    assert trial.rows("held") == Counter()
+    trial.open()
+    assert run.wait() == 0, run.tail()
+    assert trial.rows("held") == trial.rows("free") == rows_of(places(*counts))
+    assert trial.stored("held") == dict(enumerate(counts))
+
+
+def test_each_key_is_called_in_order_from_the_stored_offset_on_after_kill_9(
+    trial: Trial, rng: random.Random
+) -> None:
+    """Promise 16, and nothing of a key is called while a record of it waits for its retry."""
+    counts = (4_000, 4_000)
+    trial.publish(*counts)
+    since: Offsets = {}
+    for _ in range(2):
+        run = trial.start("keyed", config={"retries": RETRIES})
+        trial.wait_for(run, rng.randrange(200, 2_500), "calls")
+        offsets = trial.kill(run)
+        assert set(rows_below(offsets)) <= set(trial.rows())
+        _check_order(trial, run, since, counts)
+        since = offsets
+    run = trial.start("keyed", "--until-caught-up", config={"retries": RETRIES})
+    assert run.wait() == 0, run.tail()
+    _check_order(trial, run, since, counts)
+    assert set(trial.rows()) == set(rows_of(places(*counts)))
+    assert trial.stored() == dict(enumerate(counts))
+    assert trial.letters() == []
+
+
+def test_each_partition_is_assigned_before_its_first_record_and_revoked_at_the_end_once(
+    trial: Trial,
+) -> None:
+    counts = (50, 0, 50, 50)
+    trial.publish(*counts)
+    run = trial.start("hooked")
+    trial.wait_for(run, sum(counts))
+    run.send(SIGTERM)
+    assert run.wait() == 0, run.tail()
+    assert trial.stored() == dict(enumerate(counts))
+    news = trial.notes("news")
+    assert news[:2] == ["start", "open"]
+    assert news[-2:] == ["close", "stop"]
+    for partition, number in enumerate(counts):
+        name = f"{trial.name} {partition}: "
+        assert [line.removeprefix(name) for line in news if line.startswith(name)] == [
+            "assigned",
+            "assigned, to the bolt",
+            *(["begins"] if number else []),
+            "revoked, to the bolt",
+            "revoked",
+        ]
+
+
+def _check_order(trial: Trial, run: Run, since: Offsets, counts: tuple[int, ...]) -> None:
+    """What a process called of each key: all in order, and those that failed until they did not."""
+    by_key: defaultdict[Place, list[int]] = defaultdict(list)
+    for partition, offset in _noted(trial, run, "calls"):
+        by_key[partition, offset % KEYS].append(offset)
+    for (partition, key), called in by_key.items():
+        wanted = [o for o in range(since.get(partition, 0), counts[partition]) if o % KEYS == key]
+        calls = [(offset, len(list(each))) for offset, each in groupby(called)]
+        assert [offset for offset, _ in calls] == wanted[: len(calls)]
+        for offset, tries in calls[:-1]:  # the process may be killed before the last is tried again
+            assert tries == (1 if offset % FAILS_EVERY else 1 + FAILURES)
+
+
+def _noted(trial: Trial, run: Run, kind: str) -> list[Place]:
+    """The places of the lines of one kind, in their order."""
+    return list(map(_place, trial.notes(kind, run)))
+
+
+def _place(text: str) -> Place:
+    partition, offset = text.split(":")
+    return int(partition), int(offset)
+
+
+def _first_left(offsets: set[int]) -> int:
+    """The lowest offset that is not among these."""
+    return next(offset for offset in count() if offset not in offsets)
+
+
+def _is_at(place: Place, offsets: Offsets) -> bool:
+    """Whether a record stands at the stored offset of its partition, or behind it."""
+    return place[1] >= offsets.get(place[0], 0)
+
+
+def _with(end: str, these: Iterable[Place]) -> Counter[str]:
+    return Counter(f"{place}{end}" for place in rows_of(these))
+
+
+def _moments(lines: Iterable[str]) -> dict[str, list[float]]:
+    """By the place of each line, its moments, ascending."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        place, moment = line.split()
+        found[place].append(float(moment))
+    return {place: sorted(moments) for place, moments in found.items()}

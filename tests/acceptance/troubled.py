@@ -1,0 +1,184 @@
+"""Topologies in which some records are trouble, each with another kind of bolt.
+
+traces.py says how they meet with their tests.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import AdvancedBolt, Bolt, Collector, Record, Topology, Tuple, bolt
+from headrace.sinks import KafkaSink
+from tests.acceptance.traces import TOPIC, TROUBLE, Lines, Trouble, check, is_opened, text
+from topology.stream import Stream
+
+COPIES = 3  # rows that the generator makes of a record
+WORKERS = 200
+THREADS = 4
+SLOW_SECONDS = 8.0
+POLL_SECONDS = 0.02
+KEYS = 20
+BATCH_SECONDS = 0.05
+
+
+@bolt
+def fails(record: Record) -> str:
+    check(text(record))
+    return text(record)
+
+
+class FailsInClass(Bolt[Record, str]):
+    def process(self, record: Record) -> str:
+        check(text(record))
+        return text(record)
+
+
+@bolt
+async def fails_awaited(record: Record) -> str:
+    await asyncio.sleep(0)
+    check(text(record))
+    return text(record)
+
+
+@bolt
+async def hangs(record: Record) -> str:
+    """Never come back, instead of failing; the step's time-out sees to it."""
+    try:
+        check(text(record))
+    except Trouble:
+        await asyncio.Event().wait()
+    return text(record)
+
+
+@bolt
+def fails_midway(record: Record) -> Iterator[str]:
+    for copy in range(COPIES):
+        if copy == COPIES - 1:
+            check(text(record))
+        yield f"{text(record)} {copy}"
+
+
+@bolt
+async def fails_midway_awaited(record: Record) -> AsyncIterator[str]:
+    for copy in range(COPIES):
+        await asyncio.sleep(0)
+        if copy == COPIES - 1:
+            check(text(record))
+        yield f"{text(record)} {copy}"
+
+
+@bolt(blocking=True)
+def fails_in_a_thread(record: Record) -> str:
+    check(text(record))
+    return text(record)
+
+
+@bolt(blocking=True)
+def hangs_in_a_thread(record: Record) -> str:
+    """Never return, instead of failing; the thread is left behind."""
+    try:
+        check(text(record))
+    except Trouble:
+        threading.Event().wait()
+    return text(record)
+
+
+class FailsLater(AdvancedBolt[Record, str]):
+    """Keeps its tuples, and answers them all at the next tick."""
+
+    tick_seconds = 0.05
+
+    def open(self) -> None:
+        self._kept: list[Tuple[Record]] = []
+
+    def process(self, tuple_: Tuple[Record], _collector: Collector[str]) -> None:
+        self._kept.append(tuple_)
+
+    def tick(self, collector: Collector[str]) -> None:
+        kept, self._kept = self._kept, []
+        for each in kept:
+            try:
+                check(text(each.value))
+            except Trouble as error:
+                collector.fail(each, error)
+            else:
+                collector.emit(text(each.value), anchors=each)
+                collector.ack(each)
+
+
+@bolt(vectorised=True, columns=["value"])
+def fails_as_a_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    places = pc.cast(batch["value"], pa.string())
+    for place in map(str, places.to_pylist()):
+        check(place)
+    return batch.set_column(batch.schema.get_field_index("value"), "value", places)
+
+
+@bolt
+async def waits(record: Record) -> str:
+    """Wait as long as the record is trouble."""
+    place = text(record)
+    while place in TROUBLE and not is_opened(place):  # noqa: ASYNC110 - another process opens it
+        await asyncio.sleep(POLL_SECONDS)
+    return place
+
+
+@bolt
+async def takes_long(record: Record) -> str:
+    """Take 8 seconds for a record that is trouble, and nearly none for the others."""
+    await asyncio.sleep(SLOW_SECONDS if text(record) in TROUBLE else 0)
+    return text(record)
+
+
+@bolt
+def passes(record: Record) -> str:
+    return text(record)
+
+
+Input: TypeAlias = Stream[Record]
+
+
+def as_it_comes(stream: Input) -> Input:
+    return stream
+
+
+def by_key_of(stream: Input) -> Input:
+    return stream.keyed_by(lambda record: record.offset % KEYS)
+
+
+def _through(
+    bolt: Any,
+    workers: int = 1,
+    *,
+    timeout_seconds: float | None = None,
+    rejects: bool = False,
+    arrange: Callable[[Input], Input] = as_it_comes,
+) -> Topology:
+    made = Topology("troubled")
+    stream = arrange(made.source(TOPIC)).then(
+        bolt, workers=workers, timeout_seconds=timeout_seconds
+    )
+    stream.into(Lines(rejects=TROUBLE if rejects else ()), batch_seconds=BATCH_SECONDS)
+    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    return made
+
+
+function = _through(fails)
+in_class = _through(FailsInClass)
+awaited = _through(fails_awaited, WORKERS)
+hanging = _through(hangs, WORKERS, timeout_seconds=0.5)
+fan_out = _through(fails_midway)
+async_fan_out = _through(fails_midway_awaited, WORKERS)
+blocking = _through(fails_in_a_thread, THREADS)
+hanging_thread = _through(hangs_in_a_thread, THREADS, timeout_seconds=0.5)
+advanced = _through(FailsLater)
+by_key = _through(fails_awaited, WORKERS, arrange=by_key_of)
+in_order = _through(fails_in_a_thread, THREADS, arrange=Stream.ordered)
+vectorised = _through(fails_as_a_batch)
+rejected = _through(passes, rejects=True)
+waiting = _through(waits, WORKERS)
+slow = _through(takes_long, WORKERS)

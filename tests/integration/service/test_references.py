@@ -1,0 +1,109 @@
+"""Reference tables in the whole service: Spark loads them, bolts look into them, they change."""
+
+import os
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from signal import SIGTERM
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.acceptance.harness import Run
+from tests.acceptance.processes import until
+from tests.acceptance.trial import Trial
+
+pytestmark = pytest.mark.integration
+
+RECORDS = 20_000  # more than the rate limit lets pass while the test runs
+CODES = 3  # that records have; the tables have the first two
+SOME_ROWS = 30
+
+
+@pytest.fixture
+def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
+    """A pipeline of the test's own on the shared servers."""
+    made = Trial(kafka, zookeeper, tmp_path, topologies="tests.acceptance.runtime")
+    made.publish(RECORDS)
+    yield made
+    made.end()
+
+
+def test_bolts_see_what_is_loaded_anew_and_keep_the_old_rows_when_a_refresh_fails(
+    trial: Trial,
+) -> None:
+    _write(trial.folder, "Oslo", "Rome")
+    run = trial.start("enriched", config=_config(trial))
+    _wait_for_rows(trial, run, "Oslo")
+
+    _write(trial.folder, "Oslo-Gardermoen", "Fiumicino")
+    _wait_for_rows(trial, run, "Oslo-Gardermoen")
+
+    _replace(trial.folder, b"this is no Parquet")
+    until("a refresh fails", lambda: run.events("reference_refresh_failed") or not run.alive)
+    _wait_for_rows(trial, run, "Oslo-Gardermoen")
+
+    _write(trial.folder, "Torp", "Ciampino")
+    _wait_for_rows(trial, run, "Torp")
+    run.send(SIGTERM)
+    assert run.wait() == 0, run.tail()
+
+    rows = _by_offset(trial, "looked-up")
+    assert rows == _by_offset(trial, "joined"), "a record has one load, whoever looks"
+    assert list(rows) == list(range(trial.stored()[0]))
+    first = [name for offset, name in rows.items() if offset % CODES == 0]
+    second = [name for offset, name in rows.items() if offset % CODES == 1]
+    assert [name for name, _ in groupby(first)] == ["Oslo", "Oslo-Gardermoen", "Torp"]
+    assert [name for name, _ in groupby(second)] == ["Rome", "Fiumicino", "Ciampino"]
+    assert {name for offset, name in rows.items() if offset % CODES == 2} == {"nowhere"}
+
+
+def test_a_table_that_is_not_there_ends_the_start_with_one_clear_line(trial: Trial) -> None:
+    run = trial.start("enriched", config=_config(trial))
+    assert run.wait() == 1
+    [line] = [line for line in run.errors.splitlines() if not line.startswith("{")]
+    assert line.startswith("headrace: reference 'airports': parquet 'airports.parquet': ")
+    assert "does not exist" in line
+    assert trial.stored() == {}
+    assert trial.rows("looked-up").total() == 0
+
+
+def _config(trial: Trial) -> Mapping[str, Mapping[str, object]]:
+    return {"spark": {"warehouse": str(trial.folder)}}
+
+
+def _write(folder: Path, first: str, second: str) -> None:
+    """Put a table of two airports in place of the one before."""
+    table = pa.table({"code": pa.array([0, 1], pa.int64()), "name": [first, second]})
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    _replace(folder, buffer.getvalue().to_pybytes())
+
+
+def _replace(folder: Path, content: bytes) -> None:
+    new = folder / "new"
+    new.write_bytes(content)
+    os.replace(new, folder / "airports.parquet")  # noqa: PTH105 - it is there already
+
+
+def _wait_for_rows(trial: Trial, run: Run, name: str) -> None:
+    """Wait for some more rows, of which the last have this name."""
+    enough = trial.written(run, "looked-up") + SOME_ROWS
+
+    def come() -> bool:
+        rows = trial.notes("looked-up", run)
+        return len(rows) >= enough and any(name in row.split() for row in rows[-CODES:])
+
+    until(f"rows with {name}", lambda: come() or not run.alive)
+    assert run.alive, run.tail()
+
+
+def _by_offset(trial: Trial, sink: str) -> dict[int, str]:
+    """The name in each record's row, in the order of the records. Each has one row."""
+    rows = trial.rows(sink)
+    assert set(rows.values()) == {1}
+    pairs = (row.split(" ", 1) for row in rows)
+    return dict(sorted((int(place.split(":")[1]), name) for place, name in pairs))
