@@ -235,6 +235,9 @@ class Life(Bolts):
     def _retry(self, owner: int, after: float | None) -> None:
         attempt = self.attempts[owner]
         again = self.reader.fail(owner, self.world.now, after)
+        if self.reader.loss_of(attempt.record.partition) is not None:
+            self.world.oracle.left(self, attempt, again=again)
+            return
         self.world.oracle.retried(self, attempt, after, again=again)
         if again:
             return

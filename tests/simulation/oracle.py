@@ -162,6 +162,12 @@ class Oracle:
         flight.retry_from[record.offset] = self._world.now + shortest
         flight.retry_by[record.offset] = self._world.now + longest
 
+    def left(self, life: "Life", attempt: Attempt, *, again: bool) -> None:
+        """A record of a lost partition has failed: it is whose the partition is now (9)."""
+        if not again:
+            raise Violation(9, f"{life.name} buries {attempt.record}, which another process has")
+        self._world.seen("failed_in_a_lost_partition")
+
     def burying(self, life: "Life", burial: Attempt) -> None:
         """A record's dead letter is being written; it stays unresolved until it is durable."""
         self._flight_of(life, burial).unresolved[burial.record.offset] = burial

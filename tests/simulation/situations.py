@@ -35,6 +35,7 @@ REQUIRED = {
     "range_notice_durable": "a lost range was told in the dead letters",
     "request_carried_out_after_its_sender_gave_up": "a request arrived very late",
     "retries_used_up": "a record failed as often as it may",
+    "failed_in_a_lost_partition": "a record failed when another process had its partition",
     "retry": "a record was tried again",
     "retry_of_a_compacted_record": "a record was tried again that its log holds no more",
     "retry_with_a_full_window": "a retry was due in a full window",
