@@ -2,8 +2,7 @@
 
 `raw` is `Consumer.consume()` alone, `raw_json` parses every value as well. The others are
 Headrace as it is deployed: real partitions, acker, offsets in ZooKeeper, and a sink that
-only counts. All use the same consumer settings. `functions` and `vectorised` are suite
-enrich's: they parse, look up, multiply and filter.
+only counts. All use the same consumer settings.
 """
 
 from collections.abc import Callable
@@ -11,9 +10,10 @@ from collections.abc import Callable
 import orjson
 from confluent_kafka import Message
 
-from benchmarks.enrich_variants import functions, vectorised
 from benchmarks.job import Figures, Job
 from benchmarks.measured import BareLoop, run_headrace
+from examples.flights.bolts import NameCarrier, keep_flown, parse
+from examples.flights.columns import name_carriers, parse_columns
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink
 
@@ -44,6 +44,22 @@ def noop(job: Job) -> Figures:
     """One bolt that does nothing."""
     topology = Topology("noop")
     topology.source(job.topic).then(pass_on).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+def functions(job: Job) -> Figures:
+    """The flights bolts as functions: parse, keep those that flew, look the carrier up."""
+    topology = Topology("functions")
+    flown = topology.source(job.topic).then(parse).then(keep_flown)
+    flown.then(NameCarrier).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+def vectorised(job: Job) -> Figures:
+    """The same work as vectorised bolts."""
+    topology = Topology("vectorised")
+    flights = topology.source(job.topic).then(parse_columns)
+    flights.then(name_carriers).into(DiscardSink())
     return run_headrace(topology, job)
 
 
