@@ -6,7 +6,8 @@ from service.testing.chaos import ChaosCounts, ChaosError
 from service.testing.chaos_advanced import ChaosAdvancedBolt
 from service.testing.chaos_bolt import ChaosBolt
 from service.testing.chaos_sink import ChaosSink, ChaosSinkCounts
-from service.testing.kit import NotSettled, TopologyTest, topology_test
+from service.testing.driver import NotSettled
+from service.testing.kit import TopologyTest, topology_test
 from service.testing.timeline import Event
 
 __all__ = [

@@ -9,15 +9,16 @@ is told to, and tells).
 
 import random
 from collections import deque
-from collections.abc import Mapping, Sized
-from dataclasses import dataclass, field, replace
+from collections.abc import Sized
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from partition.chunk import Chunk, Offsets, Partition
-from partition.ledger import Ledger, LedgerStatistics
+from partition.ledger import Ledger
 from partition.position import LeaderEpochs, Position
 from partition.retries import Retries, RetryPolicy, RetryQueue
+from partition.statistics import PartitionStatistics
 
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024
@@ -30,29 +31,6 @@ class Window:
     max_pending: int = MAX_PENDING  # records
     max_pending_bytes: int = MAX_PENDING_BYTES  # of payload
     max_record_bytes: int | None = None  # of payload; a larger record is no usual one
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatistics:
-    """What a user may see of a partition. Offsets are the next to read."""
-
-    partition: Partition
-    ledger: LedgerStatistics
-    committed: int
-    read: int  # records emitted for the first time
-    retried: int  # emissions after the first
-    pending_bytes: int
-    oldest_pending_seconds: float  # since the oldest unresolved record was fetched; else 0
-    log_start: int | None = None  # None: not heard yet
-    log_end: int | None = None
-    fetch_latency_seconds: float | None = None  # from the newest record's time stamp to us
-    lost: Mapping[str, int] = field(default_factory=dict)  # records the source lost, by reason
-
-    @property
-    def lag(self) -> int:
-        """Offsets between what is committed and the log's end, as far as it is known."""
-        end = self.ledger.fetched_to if self.log_end is None else self.log_end
-        return max(0, end - self.committed)
 
 
 @dataclass(slots=True)
@@ -299,6 +277,23 @@ class PartitionManager:
             self._taken = 0
         self._read += len(offsets)
         return Chunk(self.partition, offsets, messages, unusual=chunk.unusual)
+
+    def upcoming(self, limit: int) -> list[Chunk]:
+        """The chunks of at most `limit` records that, as things stand, are handed out whole next.
+
+        `next_new` then gives the same list of messages. At most once nothing is foreseen.
+        """
+        chunks: list[Chunk] = []
+        if self._commit_ahead or self.is_full:
+            return chunks
+        room = self._room
+        for chunk in self._waiting:
+            room -= len(chunk) - (self._taken if chunk is self._waiting[0] else 0)
+            if room < 0 or len(chunk) > limit:
+                break
+            if not (chunk is self._waiting[0] and self._taken):
+                chunks.append(chunk)
+        return chunks
 
     def ack(self, offsets: Offsets) -> int:
         """Resolve records; return how many were in flight."""

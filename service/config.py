@@ -115,8 +115,8 @@ class PipelineConfig(Section):
     drain_seconds: PositiveFloat = 25.0
     max_pending: PositiveInt = MAX_PENDING
     max_pending_bytes: PositiveInt = MAX_PENDING_BYTES
-    fetch_records: PositiveInt = 10_000
-    chunk_records: PositiveInt = 4_000
+    fetch_records: PositiveInt | None = None
+    chunk_records: PositiveInt | None = None
 
 
 class RetriesConfig(Section):

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from partition.manager import PartitionStatistics
+from partition.statistics import PartitionStatistics
 from service.references import ReferenceStatistics
 from service.snapshot import SinkStatistics, Snapshot
 from topology.running.runner import RunnerStatistics

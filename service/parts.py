@@ -26,6 +26,7 @@ from service.pacing import limits_of
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.references import References
+from service.sizes import sizes_of
 from sinks.spark.driver import SparkDriver
 from sinks.spark.table import DeltaSink, SparkTableSink
 from sinks.spark.tables import read_reference
@@ -134,11 +135,12 @@ def wire(topology: Topology, config: Config) -> Parts:
         storm_mirror=config.zookeeper.storm_mirror,
         storm_mirror_by_topic=mirrors_by_topic(topology),
     )
+    sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
     policy = ReaderPolicy(
         assignment=config.assignment(commit_ahead=topology.reliability == "at-most-once"),
         commit_interval_seconds=config.pipeline.commit_interval_seconds,
-        fetch_records=config.pipeline.fetch_records,
-        chunk_records=config.pipeline.chunk_records,
+        fetch_records=sizes.fetch_records,
+        chunk_records=sizes.chunk_records,
         mirror=config.pipeline.mirror_to_group,
         records_per_second=limits_of(topology),
     )

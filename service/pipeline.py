@@ -18,30 +18,30 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
 from acker.acker import Acker, Resolved
-from partition.chunk import Chunk, Partition
+from partition.chunk import Partition
 from service.account import Tally
 from service.backpressure import Backpressure
 from service.emitter import LETTERED, SUNK, Emitter, tree_seconds
-from service.failures import Failures, is_final
+from service.failures import Failures
+from service.intake import Intake
 from service.joints import Joints
 from service.letters import Letters
 from service.outlet import Outlet, Written, good_rows
-from service.overdue import Overdue
-from service.reader import Owners, Reader
+from service.reader import Reader
 from service.relay import Relay
-from service.screen import ScreenPolicy, only, screen
+from service.screen import ScreenPolicy
+from service.timekeeper import Timekeeper
 from sinks.writer import WriteRetries
 from topology.complaints import Complaints
-from topology.executor import Executor, Failure, Outcome
+from topology.executor import Executor, Failure
 from topology.life import Life
-from topology.record import Message
 from topology.running.call import Answers
 from topology.running.runners import Runners
 from topology.signals import Reject
@@ -53,8 +53,6 @@ from topology.topology import Topology
 log = structlog.get_logger()
 
 _IDLE_SECONDS = 0.02
-_EXPIRE_EVERY_SECONDS = 0.5
-_SPARE_SECONDS = 1e-5  # per value that waits: looking at all of them costs a hundredth of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +129,16 @@ class Pipeline:
             reasons=reasons,
             complaints=self._complaints,
         )
+        self._intake = Intake(
+            topology,
+            reader,
+            self._executor,
+            self._acker,
+            self._emitter,
+            self._failures,
+            self.tally,
+            policy.screen,
+        )
         self._relay = Relay(
             bolts,
             self._acker,
@@ -144,8 +152,17 @@ class Pipeline:
         self._backpressure = Backpressure(
             topology, self._outlets, self._runners, self._relay.advanced, reader.topic_at
         )
-        self._expire_due = 0.0
-        self._spare_due = 0.0
+        self._timekeeper = Timekeeper(
+            self._acker,
+            self._joints,
+            self._runners,
+            list(self._outlets.values()),
+            self._relay.advanced,
+            reader,
+            letters,
+            self._complaints,
+            message_timeout_seconds=policy.message_timeout_seconds,
+        )
 
     def open(self) -> None:
         """Open the bolts and start the threads. The sinks and the reader are open already."""
@@ -156,6 +173,7 @@ class Pipeline:
         except BaseException:
             self._runners.close()
             raise
+        self._intake.open()
         for outlet in self._outlets.values():
             outlet.start()
         self._relay.start(self._clock())
@@ -177,13 +195,22 @@ class Pipeline:
         for outlet in self._outlets.values():
             moved |= outlet.submit_due(now, flush=flush or self._reader.is_stuck)
         may_read = self._may_read(now, read=read)
-        moved |= may_read and self._read(now, wait=not moved, fetch=read)
+        if may_read and self._intake.take(now, 0.0 if moved else self._patience(), fetch=read):
+            moved = True
+            self._relay.run_advanced(now)
         if not moved and not (may_read and read):  # a fetch waits by itself
             self._wait(_IDLE_SECONDS)
         self._resolve(now)
         self._reader.commit(now)
-        self._expire(now)
+        self._timekeeper.expire(now)
         return moved
+
+    def _patience(self) -> float:
+        """How many seconds there are to wait for records."""
+        if not self._results.empty():
+            return 0.0
+        is_busy = self._acker.in_flight > 0 or self._letters.pending > 0
+        return _IDLE_SECONDS / 4 if is_busy else _IDLE_SECONDS
 
     def _may_read(self, now: float, *, read: bool) -> bool:
         pressure = self._backpressure
@@ -211,18 +238,8 @@ class Pipeline:
 
         So may those that come after such a one in the order of a key or a partition.
         """
-        return self._acker.in_flight == self._blocked() and not self._reader.has_stored_waiting
-
-    def _blocked(self) -> int:
-        """How many trees cannot resolve before the retry of a record that holds their key."""
-        runners = self._runners
-        if not runners.held or not all(map(self._reader.comes_again, runners.holders())):
-            return 0  # a holder that does not come again is soon released
-        if not self._joints and runners.num_blocked < self._acker.in_flight:
-            return 0  # others are on their way: no need to list those that are blocked
-        blocked = np.array(runners.blocked(), np.int64)
-        trees = np.unique(self._joints.with_anchors(blocked))
-        return int(np.count_nonzero(self._acker.owners(trees) >= 0))
+        blocked = self._timekeeper.num_blocked()
+        return self._acker.in_flight == blocked and not self._reader.has_stored_waiting
 
     @property
     def outlets(self) -> list[Outlet]:
@@ -268,6 +285,7 @@ class Pipeline:
         ended = [outlet.stop(timeout_seconds) for outlet in self._outlets.values()]
         self._reader.release()
         self._complaints.tell(all_of_it=True)
+        self._intake.close()
         try:
             self._life.close(timeout_seconds)
         finally:
@@ -318,7 +336,7 @@ class Pipeline:
 
     def _resolve(self, now: float) -> bool:
         resolved: Resolved = self._acker.drain()
-        overdue = Overdue(self._policy.message_timeout_seconds, self._relay.advanced)
+        overdue = self._timekeeper.overdue()
         if self._joints:
             resolved = self._joints.resolve(resolved, overdue.of)
         if len(resolved.acked):
@@ -331,90 +349,3 @@ class Pipeline:
         for owner in resolved.expired.tolist():
             self._failures.retry(owner, overdue.of(owner), now)
         return bool(len(resolved.acked) or len(resolved.failed) or len(resolved.expired))
-
-    # Step 5: one chunk
-
-    def _read(self, now: float, *, wait: bool, fetch: bool) -> bool:
-        emission = self._reader.next(now)
-        if emission is None and not fetch:
-            return False
-        if emission is None:
-            waits = wait and self._results.empty()
-            busy = self._acker.in_flight > 0 or self._letters.pending > 0
-            seconds = (_IDLE_SECONDS / 4 if busy else _IDLE_SECONDS) if waits else 0.0
-            if not self._reader.fetch(now, seconds):
-                return False
-            emission = self._reader.next(now)
-            if emission is None:
-                return True
-        chunk, owners = self._screen(*emission) if emission[0].unusual else emission
-        if len(chunk):
-            source = self._topology.source_of(chunk.partition.topic)
-            # To the partition room a message is only something with a length.
-            outcome = self._executor.run_source(source, cast("list[Message]", chunk.messages))
-            self._emit(outcome, owners, now)
-            self._relay.run_advanced(now)
-        return True
-
-    def _screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
-        """Set apart what policy keeps from the bolts: it is filtered, or buried."""
-        screened = screen(chunk, self._policy.screen)
-        for place, error in screened.refused.items():
-            self._failures.bury_owner(int(owners[place]), Failure("screen", error))
-        if screened.skipped:
-            self.tally.filtered += len(screened.skipped)
-            self._reader.ack(owners[screened.skipped])
-        return only(chunk, screened.kept), owners[screened.kept]
-
-    def _emit(self, outcome: Outcome, owners: Owners, now: float) -> None:
-        """Begin the trees of a chunk and deliver what came out of it."""
-        final = {p: f for p, f in outcome.failures.items() if is_final(f.error)}
-        for place, failure in outcome.failures.items():
-            if place not in final:
-                self._failures.retry(int(owners[place]), failure, now)
-        roots = np.zeros(len(owners), np.uint64)
-        edges = [self._emitter.edges_of(delivery, roots) for delivery in outcome.deliveries]
-        buried = self._emitter.new_edges(len(final))
-        for place, edge in zip(final, buried, strict=True):
-            roots[place] ^= edge
-        if len(final) == len(outcome.failures):
-            trees = self._acker.begin(owners)
-            alive: Any = slice(None)
-        else:  # what waits for its retry has no tree
-            alive = np.ones(len(owners), np.bool_)
-            alive[[place for place in outcome.failures if place not in final]] = False
-            trees = np.zeros(len(owners), np.int64)
-            trees[alive] = self._acker.begin(owners[alive])
-        for delivery, new_edges in zip(outcome.deliveries, edges, strict=True):
-            self._emitter.deliver(delivery, trees, new_edges, now)
-        self._acker.init(trees[alive], roots[alive])
-        for (place, failure), edge in zip(final.items(), buried.tolist(), strict=True):
-            self._failures.bury(int(trees[place]), edge, failure)
-
-    # Step 6: time
-
-    def _expire(self, now: float) -> None:
-        if now < self._expire_due:
-            return
-        self._expire_due = now + min(_EXPIRE_EVERY_SECONDS, self._acker.tick_seconds / 4)
-        self._complaints.tell()
-        self._relay.advanced.forget_resolved()
-        # A call of an earlier try may fail when its record is complete, or another process's.
-        again = self._reader.comes_again
-        self._runners.release([o for o in self._runners.holders() if not again(o)])
-        if now >= self._spare_due:
-            self._spare(now)
-        self._acker.expire(now)
-
-    def _spare(self, now: float) -> None:
-        """Let no time pass for what waits: it is slow, not lost. Rarer the more that is."""
-        reset = self._joints.reset_timeout
-        count = 0
-        for outlet in self._outlets.values():
-            for trees in outlet.trees():
-                reset(trees)
-        for step, waiting in self._runners.waiting():
-            reset(np.array(waiting, np.int64), tree_seconds(step))
-            count += len(waiting)
-        reset(np.array(self._letters.trees(), np.int64))
-        self._spare_due = now + min(count * _SPARE_SECONDS, self._acker.tick_seconds / 2)

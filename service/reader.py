@@ -18,11 +18,13 @@ from partition.discovery import TopicName
 from partition.errors import StoreError
 from partition.fetcher import Fetcher
 from partition.loss import Loss
-from partition.manager import PartitionManager, PartitionStatistics
+from partition.manager import PartitionManager
 from partition.opening import Ways
 from partition.retries import Retries
+from partition.statistics import PartitionStatistics
 from partition.store import OffsetStore
 from service.commits import Commits
+from service.fetches import Fetches
 from service.flow import Flow
 from service.pacing import Pacing
 
@@ -38,8 +40,8 @@ class ReaderPolicy:
 
     assignment: AssignmentPolicy = field(default_factory=AssignmentPolicy)
     commit_interval_seconds: float = 1.0
-    fetch_records: int = 10_000
-    chunk_records: int = 4_000
+    fetch_records: int = 4_000
+    chunk_records: int = 2_000
     mirror: bool = False  # commit to the consumer group too
     # Of a source, by what it reads; a source that is not there has no limit. First emissions
     # count, retries do not.
@@ -77,8 +79,6 @@ class Reader:
         self._store = store
         self._catalogue = catalogue
         self._policy = policy
-        self._wall_clock = wall_clock
-        self._sleep = sleep
         ways = Ways(store, catalogue, notify)
         self._assignment = Assignment(
             fetcher, ways, sources, policy.assignment, rng, on_assigned, on_revoked
@@ -95,7 +95,15 @@ class Reader:
             policy.commit_interval_seconds,
             fetcher if policy.mirror else None,
         )
-        self._latency: dict[Partition, float] = {}
+        self._fetches = Fetches(
+            fetcher,
+            self._assignment,
+            self._flow,
+            self._commits,
+            policy.fetch_records,
+            wall_clock,
+            sleep,
+        )
         self._turn = 0
 
     def open(self) -> None:
@@ -158,36 +166,7 @@ class Reader:
 
         It takes nothing, and waits, if what waits already is enough for every partition.
         """
-        timeout_seconds = min(timeout_seconds, max(0.0, self._flow.wake - now))
-        if not self._flow.has_room(self._assignment, now):
-            self._sleep(timeout_seconds)
-            return False
-        fetched = self._fetcher.fetch(self._policy.fetch_records, timeout_seconds)
-        for chunk in fetched.chunks:
-            self._offer(chunk, now)
-        for partition, end in fetched.ends.items():
-            held = self._assignment[partition]
-            if held.manager is not None:
-                held.manager.reached(end)
-                held.goal = end if held.goal is None else held.goal
-                held.in_vain = (-1, 0)  # the place was read
-        for chunk in fetched.chunks:
-            self._flow.pause_if_full(self._assignment[chunk.partition])
-        for partition, trouble in fetched.failures.items():
-            self._assignment.fail(partition, trouble)
-        return bool(fetched.chunks)
-
-    def _offer(self, chunk: Chunk, now: float) -> None:
-        manager = self._assignment[chunk.partition].manager
-        if manager is None:
-            return
-        manager.offer(chunk, now)
-        newest: Any = chunk.messages[-1]
-        written_ms = newest.timestamp()[1]
-        if written_ms > 0:
-            latency = self._wall_clock() - written_ms / 1000
-            self._latency[chunk.partition] = max(0.0, latency)
-        self._commits.look_at(manager)
+        return self._fetches.fetch(now, timeout_seconds)
 
     def next(self, now: float) -> tuple[Chunk, Owners] | None:
         """The next records to emit, with their owners; partitions take turns."""
@@ -209,6 +188,33 @@ class Reader:
                 self._turn = turn + 1
                 return chunk, chunk.offsets | held.place << _OFFSET_BITS
         return None
+
+    def upcoming(self) -> list[Chunk]:
+        """The chunks that, as things stand, `next` gives whole, partition by partition.
+
+        Where a rate or backpressure decides how much is emitted nothing is foreseen.
+        """
+        if not self._flow.is_free:
+            return []
+        limit = self._policy.chunk_records
+        upcoming: list[Chunk] = []
+        for held in self._in_turn():
+            if held.is_owned and held.manager is not None:
+                upcoming += held.manager.upcoming(limit)
+        return upcoming
+
+    @property
+    def waits_little(self) -> bool:
+        """Whether fewer records than two fetches wait that may be emitted now."""
+        managers = [held.manager for held in self._assignment if held.is_owned]
+        waiting = sum(m.waiting for m in managers if m is not None and m.may_emit)
+        return waiting < 2 * self._policy.fetch_records
+
+    def _in_turn(self) -> Iterator[Held]:
+        """Every partition, the one whose turn it is first."""
+        count = len(self._assignment)
+        for turn in range(self._turn, self._turn + count):
+            yield self._assignment.at(turn % count)
 
     @property
     def has_stored_waiting(self) -> bool:
@@ -336,7 +342,7 @@ class Reader:
                 held.manager.statistics(now),
                 log_start=start,
                 log_end=end,
-                fetch_latency_seconds=self._latency.get(held.partition),
+                fetch_latency_seconds=self._fetches.latency_of(held.partition),
                 lost=dict(held.lost),
             )
 

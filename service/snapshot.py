@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from acker.acker import AckerStatistics
 from partition.chunk import Partition
-from partition.manager import PartitionStatistics
+from partition.statistics import PartitionStatistics
 from service.account import Account, PartitionAccount
 from service.references import ReferenceStatistics
 from topology.running.runner import RunnerStatistics

@@ -86,7 +86,8 @@ class Bolt(Component, ABC, Generic[In, Out]):
     `process` runs on the owner thread, and holds everything up while it runs; if it is a
     coroutine function, on the event loop's thread; if `blocking` is True, in a thread of the
     step's own pool, `workers` at once. `tick` runs where `process` does. If `vectorised` is
-    True, `process` takes and gives what a `@bolt(vectorised=True)` function does.
+    True, `process` takes and gives what a `@bolt(vectorised=True)` function does; if it is
+    `concurrent`, too, `tick` runs on the owner thread whatever `process` does meanwhile.
     """
 
     blocking: ClassVar[bool] = False
@@ -100,6 +101,10 @@ class Bolt(Component, ABC, Generic[In, Out]):
 
     row_by_row: ClassVar[bool] = False
     """Of a vectorised bolt: whether it makes row i from row i, so that it may drop the lineage."""
+
+    concurrent: ClassVar[bool] = False
+    """Of a vectorised bolt: whether it may be called on several threads at once; then chunks that
+    wait are processed while the owner thread is busy with the last one."""
 
     @abstractmethod
     def process(
@@ -148,15 +153,20 @@ class VectorisedBolt(FunctionBolt[Any, pa.RecordBatch]):
 
     vectorised = True
 
+    line_breaks: ClassVar[bool] = False
+    """Whether the column `value` is made with a line break behind each value. Not for users."""
+
     def __init__(
         self,
         function: Callable[[pa.RecordBatch], Tables],
         columns: Sequence[str] = RECORD_COLUMNS,
         *,
         row_by_row: bool = False,
+        concurrent: bool = False,
     ) -> None:
         super().__init__(function)
         self.row_by_row = row_by_row  # type: ignore[misc]  # a function has no class of its own
+        self.concurrent = concurrent  # type: ignore[misc]
         check_columns(self.__name__, columns)
         self.columns = tuple(columns)  # type: ignore[misc]
 
@@ -186,7 +196,11 @@ def bolt(function: Callable[[In], Out | Skip | To], /) -> FunctionBolt[In, Out]:
 def bolt(*, blocking: Literal[True]) -> _Blocking: ...
 @overload
 def bolt(
-    *, vectorised: Literal[True], columns: Sequence[str] = ..., row_by_row: bool = ...
+    *,
+    vectorised: Literal[True],
+    columns: Sequence[str] = ...,
+    row_by_row: bool = ...,
+    concurrent: bool = ...,
 ) -> Callable[[Callable[[pa.RecordBatch], Tables]], VectorisedBolt]: ...
 def bolt(
     function: Callable[[Any], Any] | None = None,
@@ -196,6 +210,7 @@ def bolt(
     blocking: bool = False,
     columns: Sequence[str] = RECORD_COLUMNS,
     row_by_row: bool = False,
+    concurrent: bool = False,
 ) -> Any:
     """Make a function a bolt.
 
@@ -206,14 +221,18 @@ def bolt(
     rows. Columns it does not know must travel on through filters and
     takes, because one of them carries the lineage. Only with `row_by_row=True`, which
     promises that row i is made from row i, may it drop them. `columns` says which of a
-    record's columns it needs: fewer are faster.
+    record's columns it needs: fewer are faster. With `concurrent=True` it may be called on
+    several threads at once, so chunks that wait are processed while the owner thread is busy;
+    it must share nothing that it changes.
     """
     if function is not None:
         return FunctionBolt[Any, Any](function)
     if vectorised == blocking:
         raise InvalidTopology("bolt() takes a function, or one of vectorised=True, blocking=True")
     if vectorised:
-        return lambda function: VectorisedBolt(function, columns, row_by_row=row_by_row)
+        return lambda function: VectorisedBolt(
+            function, columns, row_by_row=row_by_row, concurrent=concurrent
+        )
     return lambda function: FunctionBolt[Any, Any](function, blocking=True)
 
 
@@ -227,6 +246,9 @@ def kind_of(bolt: Component) -> Kind:
 
     Raises InvalidTopology if these contradict each other.
     """
+    if getattr(bolt, "concurrent", False) and not getattr(bolt, "vectorised", False):
+        message = f"bolt '{name_of(bolt)}' is concurrent; only a vectorised bolt is allowed to be"
+        raise InvalidTopology(message)
     kind = _written_as(bolt)
     marks = [mark for mark in (Kind.BLOCKING, Kind.VECTORISED) if getattr(bolt, mark.value, False)]
     if not marks:

@@ -7,9 +7,8 @@ its edges. The owner thread calls it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,13 +18,13 @@ from topology.bolt import Bolt, Kind, VectorisedBolt, target_of
 from topology.calls import Called, Parents, Sent, call_each, call_fan_out, sort_out
 from topology.columns import call_columns
 from topology.errors import BoltError
+from topology.messages import columns_of, records_of
 from topology.record import Message, Record
 from topology.rows import columns_of_values
 from topology.signals import DEFAULT_STREAM
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
 
-_MOST_BYTES = 2**31 - 1  # of one binary column
 _CALLS = {Kind.FUNCTION: call_each, Kind.FAN_OUT: call_fan_out}
 
 
@@ -73,15 +72,26 @@ class Executor:
     def __init__(self) -> None:
         self._turns: Counter[str] = Counter()  # values routed, by step
 
-    def run_source(self, source: Source, messages: Sequence[Message]) -> Outcome:
-        """Run the records of one topic through the topology."""
-        outcome = Outcome([], {})
+    def run_source(
+        self, source: Source, messages: Sequence[Message], ahead: Outcome | None = None
+    ) -> Outcome:
+        """Run the records of one topic through the topology.
+
+        `ahead` is what `run_ahead` has made of them, if it was called already.
+        """
+        outcome = run_ahead(source, messages) if ahead is None else ahead
+        reached, outcome.deliveries = outcome.deliveries, []
+        for each in reached:
+            if isinstance(each.boundary, SinkStep) or each.tasks is not None:
+                outcome.deliveries.append(each)
+            else:
+                self._run_step(each.boundary, each.piece, each.parents, each.origin, outcome)
+        others = [child for child in source.children if not child.is_concurrent]
         origin = Origin(source.label)
         records: list[Record] | None = None
-        for child in source.children:
+        for child in others:
             if isinstance(child, BoltStep) and child.kind is Kind.VECTORISED:
-                wanted = cast("VectorisedBolt", child.bolt).columns
-                self._run_columns(child, columns_of(messages, wanted), None, outcome)
+                self._run_columns(child, _columns_for(child, messages), None, outcome)
                 continue
             if records is None:
                 records = records_of(messages)
@@ -206,6 +216,39 @@ class Executor:
         outcome.deliveries.append(Delivery(step, chosen, came_from, origin, routed.tasks))
 
 
+class _Prefix(Executor):
+    """Runs concurrent bolts only; what comes out of them is delivered to whatever is next."""
+
+    def run(self, source: Source, messages: Sequence[Message]) -> Outcome:
+        outcome = Outcome([], {})
+        for child in source.children:
+            if isinstance(child, BoltStep) and child.is_concurrent:
+                self._run_columns(child, _columns_for(child, messages), None, outcome)
+        return outcome
+
+    def _run_step(
+        self, step: Step, piece: Piece, parents: Parents, origin: Origin, outcome: Outcome
+    ) -> None:
+        if step.is_concurrent:
+            super()._run_step(step, piece, parents, origin, outcome)
+        else:
+            outcome.deliveries.append(Delivery(step, piece, parents, origin))
+
+
+def run_ahead(source: Source, messages: Sequence[Message]) -> Outcome:
+    """Run the concurrent bolts that come first; `Executor.run_source` goes on from there.
+
+    Any thread may call it: nothing outlives the call.
+    """
+    return _Prefix().run(source, messages)
+
+
+def _columns_for(step: BoltStep, messages: Sequence[Message]) -> pa.RecordBatch:
+    bolt: Bolt[Any, Any] = step.bolt
+    as_lines = isinstance(bolt, VectorisedBolt) and bolt.line_breaks
+    return columns_of(messages, bolt.columns, line_breaks=as_lines)
+
+
 def _check_tasks(step: BoltStep, tasks: list[int], parents: Parents, outcome: Outcome) -> None:
     count = len(step.bolts)
     for place, task in enumerate(tasks):
@@ -216,43 +259,6 @@ def _check_tasks(step: BoltStep, tasks: list[int], parents: Parents, outcome: Ou
 
 def _origin(parents: Parents, place: int) -> int:
     return place if parents is None else int(parents[place])
-
-
-def records_of(messages: Sequence[Message]) -> list[Record]:
-    """A Record for each message; all messages are of one class."""
-    if not messages:
-        return []
-    return list(map(Record, map(type(messages[0]).value, messages), messages))
-
-
-def columns_of(messages: Sequence[Message], wanted: Sequence[str]) -> pa.RecordBatch:
-    """Messages as columns; those wanted of key, value (binary), partition, offset, timestamp_ms."""
-    kind = type(messages[0]) if messages else Message
-    count = len(messages)
-    makers: dict[str, Callable[[], pa.Array[Any]]] = {
-        "key": lambda: _binary(list(map(kind.key, messages))),
-        "value": lambda: _binary(list(map(kind.value, messages))),
-        "partition": lambda: pa.array(np.fromiter(map(kind.partition, messages), np.int32, count)),
-        "offset": lambda: pa.array(np.fromiter(map(kind.offset, messages), np.int64, count)),
-        "timestamp_ms": lambda: pa.array(
-            np.fromiter(map(itemgetter(1), map(kind.timestamp, messages)), np.int64, count)
-        ),
-    }
-    return pa.RecordBatch.from_arrays([makers[name]() for name in wanted], names=list(wanted))
-
-
-def _binary(values: list[bytes | None]) -> "pa.Array[Any]":
-    """Bytes as a column; without nulls put together by hand, in half of the time."""
-    try:
-        data = b"".join(cast("list[bytes]", values))
-    except TypeError:  # there is a null
-        return pa.array(values, pa.binary())
-    if len(data) > _MOST_BYTES:
-        return pa.array(values, pa.binary())
-    offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, cast("list[bytes]", values)), np.int32), out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def _compose(outer: Parents, inner: Parents) -> Parents:

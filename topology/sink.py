@@ -14,6 +14,8 @@ Result = TypeVar("Result")
 Piece: TypeAlias = "list[Any] | pa.RecordBatch"
 Scalar: TypeAlias = str | int | float | bool
 
+BATCH_ROWS = 100_000
+
 
 class SparkDriver(Protocol):
     """The process's one Spark session, healed when it dies."""
@@ -51,10 +53,18 @@ class Sink(ABC, Generic[Row]):
     """A place for rows.
 
     `open` and `close` are called by the owner thread, `write` by the sink's writer
-    thread; never two at once.
+    thread; never two at once. A sink that stands in front of another one takes over its
+    `batch_rows`.
     """
 
     name: str
+
+    batch_rows: int = BATCH_ROWS
+    """How many rows make a batch full, unless `into` says otherwise.
+
+    Many where a write costs much by itself, as a file and its commit do. Few where it costs
+    nothing: a large batch then only keeps records in memory until they have left the caches.
+    """
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:

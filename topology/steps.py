@@ -4,15 +4,14 @@ import random
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from topology.bolt import Component, Kind
 from topology.grouping import Direct, Grouping
 from topology.order import Order
 from topology.signals import DEFAULT_STREAM
-from topology.sink import Sink
+from topology.sink import BATCH_ROWS, Sink
 
-BATCH_ROWS = 100_000
 BATCH_BYTES = 128 * 1024 * 1024
 BATCH_SECONDS = 5.0
 
@@ -46,6 +45,8 @@ class BatchPolicy:
 class SinkStep:
     """A sink in its place."""
 
+    is_concurrent: ClassVar[bool] = False
+
     name: str
     sink: Sink[Any]
     policy: BatchPolicy
@@ -76,6 +77,11 @@ class BoltStep:
         """Whether the executor stops here: what comes out comes out later."""
         is_spread = len(self.bolts) > 1 or self.grouping is not None
         return self.kind in _LATER or self.order is not Order.NONE or is_spread
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether any thread may run it, over several chunks at once."""
+        return self.kind is Kind.VECTORISED and not self.is_boundary and self.bolt.concurrent
 
     @property
     def has_runner(self) -> bool:

@@ -26,7 +26,6 @@ from topology.signals import DEFAULT_STREAM
 from topology.sink import Sink
 from topology.steps import (
     BATCH_BYTES,
-    BATCH_ROWS,
     BATCH_SECONDS,
     BatchPolicy,
     BoltStep,
@@ -185,19 +184,23 @@ class Stream(Generic[T]):
         sink: Sink[T],
         *,
         name: str | None = None,
-        batch_rows: int = BATCH_ROWS,
+        batch_rows: int | None = None,
         batch_bytes: int = BATCH_BYTES,
         batch_seconds: float = BATCH_SECONDS,
     ) -> None:
-        """Write every value to a sink, in micro-batches of so many rows, bytes or seconds."""
+        """Write every value to a sink, in micro-batches of so many rows, bytes or seconds.
+
+        How many rows is up to the sink if it is not said (`Sink.batch_rows`). Raises
+        InvalidTopology.
+        """
         self._check_unordered("into()")
+        if not isinstance(sink, Sink):
+            raise InvalidTopology(f"into() got {sink!r}; an instance of Sink is allowed")
         label = name or sink.name
-        if not (is_count(batch_rows) and is_count(batch_bytes) and is_positive(batch_seconds)):
-            message = f"sink '{label}': batch_rows, batch_bytes and batch_seconds must be positive"
-            raise InvalidTopology(message)
-        policy = BatchPolicy(batch_rows, batch_bytes, batch_seconds)
+        rows = sink.batch_rows if batch_rows is None else batch_rows
+        _check_batch(label, rows, batch_bytes, batch_seconds, is_own=batch_rows is None)
         unique = self._names.claim(label, is_given=bool(name))
-        self.ends.attach(SinkStep(unique, sink, policy))
+        self.ends.attach(SinkStep(unique, sink, BatchPolicy(rows, batch_bytes, batch_seconds)))
 
     def __getitem__(self, stream: str) -> "Stream[Any]":
         """The named stream of the bolt that this one comes from. Raises InvalidTopology."""
@@ -358,6 +361,18 @@ def _check_bolt(label: str, kind: Kind, bolt: Component) -> None:
             f"bolt '{label}' is {kind.value} and has async def {', '.join(names)}, which nobody "
             f"would await; allowed for bolts whose process is async: {', '.join(_AWAITED)}"
         )
+        raise InvalidTopology(message)
+
+
+def _check_batch(label: str, rows: Any, size: Any, seconds: Any, *, is_own: bool) -> None:
+    """What `into` was given; `is_own`: the rows are what the sink says itself."""
+    own = " of its own" if is_own else ""
+    for name, number, whose in (("batch_rows", rows, own), ("batch_bytes", size, "")):
+        if not is_count(number):
+            found = f"sink '{label}' has {name}={number!r}{whose}"
+            raise InvalidTopology(f"{found}; a whole number above 0 is allowed")
+    if not is_positive(seconds):
+        message = f"sink '{label}' has batch_seconds={seconds!r}; a positive number is allowed"
         raise InvalidTopology(message)
 
 

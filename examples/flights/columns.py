@@ -41,7 +41,7 @@ parse_columns = json_columns(
 """Read flights; what is none is rejected, each with its reason."""
 
 
-@bolt(vectorised=True)
+@bolt(vectorised=True, concurrent=True)
 def name_carriers(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Keep the flights that departed and add their carriers' names.
 

@@ -5,9 +5,9 @@ methods into numpy arrays), because one Python-level step per record would cost 
 as reading it.
 """
 
-import contextlib
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import filterfalse
 from typing import Any
 
 import structlog
@@ -23,7 +23,6 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.fetcher import Fetched
-from partition.kafka.ahead import Ahead
 from partition.kafka.availability import Availability
 from partition.kafka.complaints import Complaints
 from partition.kafka.errors import (
@@ -38,17 +37,16 @@ from partition.kafka.errors import (
     is_refused,
     truncation,
 )
-from partition.kafka.mirror import GroupMirror, place
+from partition.kafka.mirror import GroupMirror
 from partition.kafka.places import Places
 from partition.kafka.properties import Scalar, consumer_properties
+from partition.kafka.seats import Seats
 from partition.position import Position
 
 log = structlog.get_logger()
 
 _STATISTICS_MS = 2000
 _CLOSE_SECONDS = 10.0
-_HEAR_SECONDS = 1.0  # the catalogue has just had an answer, so this is the rare case
-_SEATS = 4  # how often a partition is sought out anew before its error is believed
 
 _error = Message.error
 
@@ -57,8 +55,7 @@ class KafkaFetcher:
     """A `Fetcher` on Kafka. `properties` are librdkafka's, see `partition.kafka.properties`.
 
     The owner thread calls everything; librdkafka prefetches on threads of its own, at
-    most `queued.max.messages.kbytes`, and while there is much to read, one more thread takes
-    the next records from it (`Ahead`). `mirror` commits to the group `group.id`.
+    most `queued.max.messages.kbytes`. `mirror` commits to the group `group.id`.
     """
 
     def __init__(self, properties: Mapping[str, Scalar]) -> None:
@@ -71,13 +68,9 @@ class KafkaFetcher:
         self._missing: set[str] = set()  # topics, told during the current call
         self._places = Places()
         self._next = self._places.next
-        self._seats: dict[Partition, int] = {}
-        self._unchecked: set[Partition] = set()  # whose leader epoch is to be checked
+        self._seats = Seats(self._places)
         self._ranges: dict[Partition, tuple[int, int]] = {}
         self._failed: set[Partition] = set()  # told, and not removed since
-        self._paused: set[Partition] = set()
-        self._heard_of: set[str] = set()  # topics, by this client
-        self._ahead = Ahead()
 
     @property
     def available(self) -> bool:
@@ -95,10 +88,8 @@ class KafkaFetcher:
 
     @property
     def _consumer(self) -> Consumer:
-        """The client, which nothing else is using."""
         if self._client is None:
             raise KafkaFailed("the fetcher is not open")
-        self._ahead.settle()
         return self._client
 
     def open(self) -> None:
@@ -129,16 +120,10 @@ class KafkaFetcher:
         """Close the client. librdkafka can hang in it, so a helper thread does it."""
         client, self._client = self._client, None
         available = self.available
-        with contextlib.suppress(Exception):  # whatever it is, there is no use for it any more
-            self._ahead.settle()
-        self._ahead.close()
         self._places.clear()
-        self._ranges.clear()
-        self._unchecked.clear()
         self._seats.clear()
-        self._paused.clear()
+        self._ranges.clear()
         self._failed.clear()
-        self._heard_of.clear()
         if client is None:
             return
         if available:  # without a broker, closing would wait for its answer
@@ -152,20 +137,9 @@ class KafkaFetcher:
     def add(self, positions: Mapping[Partition, Position]) -> None:
         """Read these partitions too, each from its position on; see `Fetcher.add`."""
         self.remove(positions)
-        for topic in {partition.topic for partition in positions} - self._heard_of:
-            self._hear_of(topic)
+        client = self._consumer
         self._places.add(positions)
-        self._seats.update(dict.fromkeys(positions, 1))
-        self._assign(positions)
-
-    def _hear_of(self, topic: str) -> None:
-        """Have the client ask where a topic's leaders are, before it is to read from them.
-
-        Assigned a topic that it has not heard of, it would look for them a second later.
-        """
-        self._heard_of.add(topic)
-        with contextlib.suppress(KafkaException):  # then it asks by itself
-            self._consumer.list_topics(topic, timeout=_HEAR_SECONDS)
+        self._seats.add(client, positions.keys())
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """Read these partitions no more; all others keep what was prefetched."""
@@ -175,63 +149,20 @@ class KafkaFetcher:
         for partition in partitions:
             self._ranges.pop(partition, None)
 
-    def _assign(self, partitions: Collection[Partition]) -> None:
-        """Seat the client at the places known here."""
-        places = [place(partition, self._places.position(partition)) for partition in partitions]
-        if not places:
-            return
-        try:
-            self._consumer.incremental_assign(places)
-        except KafkaException as error:
-            raise KafkaFailed(f"Kafka's client cannot read {places}: {error}") from error
-        self._unchecked.update(
-            p for p in partitions if self._places.position(p).leader_epoch is not None
-        )
-        self._check_epochs()
-
-    def _check_epochs(self) -> None:
-        """Have leader epochs checked by a seek.
-
-        An assignment has its epoch checked only when the client first hears of the
-        partition's leader, not when it reads the partition again; a seek always has. It
-        is refused while the assignment is under way, and tried again with the next fetch.
-        """
-        for partition in list(self._unchecked):
-            try:
-                self._consumer.seek(place(partition, self._places.position(partition)))
-            except KafkaException:
-                continue
-            self._unchecked.discard(partition)
-            self._ahead.drop([partition])  # it comes again, checked
-
-    def _unassign(self, partitions: Iterable[Partition]) -> None:
-        places = [TopicPartition(each.topic, each.number) for each in partitions]
-        if places:
-            self._consumer.incremental_unassign(places)
-
     def _let_go(self, partitions: list[Partition]) -> None:
-        for partition in partitions:
-            if partition in self._paused:
-                self.resume(partition)  # the client would keep it paused when it is added again
-            del self._seats[partition]
-        self._places.drop(partitions)
-        self._unchecked.difference_update(partitions)
-        self._unassign(partitions)
-        self._ahead.drop(partitions)
+        if partitions:
+            self._places.drop(partitions)
+            self._seats.remove(self._consumer, partitions)
 
     def pause(self, partition: Partition) -> None:
         """Stop delivering a partition's records; its prefetched ones are fetched again."""
         if partition in self._next:
-            self._consumer.pause([TopicPartition(partition.topic, partition.number)])
-            self._ahead.withhold(partition)
-            self._paused.add(partition)
+            self._seats.pause(self._consumer, partition)
 
     def resume(self, partition: Partition) -> None:
         """Deliver a paused partition's records again."""
-        if partition in self._paused:
-            self._consumer.resume([TopicPartition(partition.topic, partition.number)])
-            self._ahead.give_back(partition)
-            self._paused.discard(partition)
+        if partition in self._next:
+            self._seats.resume(self._consumer, partition)
 
     def log_range(self, partition: Partition) -> tuple[int, int] | None:
         """Return the log's first offset and its end as of the last fetch that was answered.
@@ -260,21 +191,18 @@ class KafkaFetcher:
         messages = received
         ends: dict[Partition, int] = {}
         stops: dict[Partition, Message] = {}
-        if any(map(_error, received)):
-            messages = [message for message in received if message.error() is None]
-            for message in received:
-                if message.error() is not None:
-                    self._on_event(message, ends, stops)
-            if stops:
-                messages = before_stops(received, stops)
-        if self._unchecked:  # these come again after the seek
-            unchecked: set[Any] = self._unchecked
+        events = list(filter(_error, received))
+        if events:
+            for event in events:
+                self._on_event(event, ends, stops)
+            kept = filterfalse(_error, received)
+            messages = before_stops(received, stops) if stops else list(kept)
+        if self._seats.unchecked:  # these come again after the seek
+            unchecked: set[Any] = self._seats.unchecked
             messages = [m for m in messages if (m.topic(), m.partition()) not in unchecked]
         chunks = self._places.chunks(messages) if messages else []
         ends = self._places.pass_ends(ends) if ends else ends
         failures = self._failures(stops) if stops or self._missing else {}
-        if len(received) > max_records // 2 and self._client is not None:
-            self._ahead.start(self._client, max_records)
         if chunks or ends or failures:
             self._availability.hear()
             return Fetched(chunks, ends, failures)
@@ -283,15 +211,13 @@ class KafkaFetcher:
 
     def _receive(self, max_records: int, timeout_seconds: float) -> list[Message]:
         consumer = self._consumer
-        if self._unchecked:
-            self._check_epochs()
+        if self._seats.unchecked:
+            self._seats.check_epochs(consumer)
         if self._mirror.due:
             self._mirror.send(consumer)
         # `consume` waits for the full number or the whole time, so it is given no time to
         # take what is there, and all the time only for a first record.
-        messages = self._ahead.take()
-        if len(messages) < max_records:
-            messages += consumer.consume(max_records - len(messages), 0)
+        messages = consumer.consume(max_records, 0)
         if not messages and timeout_seconds > 0:
             messages = consumer.consume(1, timeout_seconds)
             if messages and max_records > 1:
@@ -319,7 +245,7 @@ class KafkaFetcher:
             return
         code = error.code()
         if code == EOF:
-            if partition not in self._unchecked:
+            if partition not in self._seats.unchecked:
                 ends[partition] = event.offset() or 0
         elif code in OUT_OF_RANGE or code in UNREADABLE or code in MISSING:
             stops[partition] = event
@@ -351,15 +277,12 @@ class KafkaFetcher:
             return False
         cut = truncation(error.str())
         offset = event.offset() if cut is None else cut.offset
-        if offset in (None, self._next[partition]) or self._seats[partition] >= _SEATS:
+        if offset in (None, self._next[partition]):
             return False
-        self._seats[partition] += 1
-        self._unassign([partition])
-        self._assign([partition])
-        return True
+        return self._seats.renew(self._consumer, partition)
 
     def _on_error(self, error: Code) -> None:
-        """Take librdkafka's general errors: during `fetch`, or on the thread that takes ahead."""
+        """Take librdkafka's general errors: during `fetch`, on the owner thread."""
         if is_refused(error):
             self._failure = KafkaFailed(f"Kafka refuses: {error.str()} ({error.name()})")
             return
@@ -367,7 +290,7 @@ class KafkaFetcher:
             self._availability.lose()
         if error.code() == Code.UNKNOWN_TOPIC_OR_PART:
             topic = error.str().partition(" [")[0]  # "topic [partition]: ..."
-            if any(topic == partition.topic for partition in list(self._next)):
+            if any(topic == partition.topic for partition in self._next):
                 self._missing.add(topic)
         self._complaints.warn("kafka_trouble", error.name(), error.str())
 

@@ -54,6 +54,7 @@ class ChaosSink(Sink[Row]):
         if delay_seconds < 0:
             raise ValueError(f"delay_seconds={delay_seconds}; 0 or more is allowed")
         self.name = sink.name
+        self.batch_rows = sink.batch_rows
         self.sink = sink
         self.counts = ChaosSinkCounts()
         self._seed = seed

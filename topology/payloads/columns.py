@@ -1,14 +1,11 @@
 """JSON documents as Arrow columns: a whole chunk at once, and without the GIL.
 
-The values are joined with line breaks and parsed by `pyarrow.json`. Each row must be the
-record it came from, so no value may become two rows, or none. It cannot: each value begins
-with `{`, ends with `}` and has no line break, and within a document `}`, white space, `{` is
-an error. So at each line's end a document ends, each line holds one at least, and if there
-are as many rows as lines, each holds exactly one.
+The values are lines of one text (`lines.py` says why no row can become another's), and the
+text is parsed by `pyarrow.json`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,18 +15,17 @@ import pyarrow.json as pj
 
 from topology.bolt import RECORD_COLUMNS, VectorisedBolt
 from topology.errors import BoltError, InvalidTopology
+from topology.messages import has_line_breaks
 from topology.nulls import MisplacedNull, without_misplaced_nulls
 from topology.payloads.documents import complaint
 from topology.payloads.limits import Limits
+from topology.payloads.lines import Screen, Values, own_values
 from topology.payloads.nested import all_finite, as_type, with_nulls
-from topology.payloads.plain import DEFAULT, NO_VALUE
+from topology.payloads.plain import DEFAULT
 from topology.schema import schema_of
 from topology.signals import Reject, RejectRows
 
-Values: TypeAlias = "pa.Array[Any]"  # of a binary type
 _VALUE = "value"
-_MUCH_BYTES = 512 * 1024
-_OPENING, _CLOSING, _ARRAY, _BREAK = b"{}[\n"
 
 
 def json_columns(
@@ -60,27 +56,29 @@ def json_columns(
 
     def json_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
         place = batch.schema.get_field_index(_VALUE)
-        if place < 0 or not pa.types.is_binary(batch.schema.field(place).type):
+        field = batch.schema.field(place) if place >= 0 else None
+        if field is None or not pa.types.is_binary(field.type):
             raise BoltError(
                 f"json_columns reads a binary column '{_VALUE}', as a topic has it; "
                 f"found {batch.schema.to_string(truncate_metadata=True)!r}"
             )
-        rows = reader.read(batch.column(place))
+        rows = reader.read(batch.column(place), with_breaks=has_line_breaks(field))
         others = [at for at in range(batch.num_columns) if at != place]  # one is the lineage
         fields = [*schema, *(batch.schema.field(at) for at in others)]
         columns = [*rows, *(batch.column(at) for at in others)]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
-    return VectorisedBolt(json_columns, columns=(_VALUE, *keep))
+    made = VectorisedBolt(json_columns, columns=(_VALUE, *keep), concurrent=True)
+    made.line_breaks = True  # type: ignore[misc]  # a function has no class of its own
+    return made
 
 
 class _Reader:
-    """Reads values into the columns of one schema."""
+    """Reads values into the columns of one schema. Any number of threads may call it."""
 
     def __init__(self, schema: pa.Schema, limits: Limits) -> None:
         self._schema = schema
-        self._limits = limits
-        self._refused = limits.json_screen()
+        self._screen = Screen(limits)
         # Of a missing field Arrow would say no name, so it is told that all may be missing.
         lenient = pa.schema(list(map(with_nulls, schema)))
         self._parsing = pj.ParseOptions(explicit_schema=lenient, unexpected_field_behavior="ignore")
@@ -94,91 +92,33 @@ class _Reader:
         _check(self._parsing)
         self._explain = _explainer(schema)
 
-    def read(self, values: Values) -> "list[pa.Array[Any]]":
-        """Return the schema's columns. Raises Reject, or RejectRows, whose rows are bad."""
+    def read(self, values: Values, *, with_breaks: bool = False) -> "list[pa.Array[Any]]":
+        """Return the schema's columns. Raises Reject, or RejectRows, whose rows are bad.
+
+        `with_breaks` says that a line break that is not the record's ends each value.
+        """
         if not len(values):
             return [pa.array([], field.type) for field in self._schema]
-        text = self._screened(values)
-        if text is None:
-            text = self._looked_at(values)
-        columns = self._parsed(text, values)
+        text = self._screen.lines_of(values, with_breaks=with_breaks)
+        try:
+            table = _read(text, self._parsing)
+        except (pa.ArrowInvalid, ValueError) as error:
+            own = own_values(values, with_breaks=with_breaks)
+            raise self._reason(own, str(error)) from error
+        if table.num_rows != len(values):
+            own = own_values(values, with_breaks=with_breaks)
+            raise self._reason(own, "more than one document in a value")
+        columns = [_flat(table.column(name)) for name in self._schema.names]
         self._check_nulls_and_floats(columns)
         for at in self._nested:
             columns[at] = _nested(columns[at], self._schema.field(at))
         return columns
 
-    def _screened(self, values: Values) -> bytes | None:
-        """The values as lines if nothing about them needs a closer look, in a few calls."""
-        count, limits = len(values), self._limits
-        if values.null_count:
-            return None
-        _, offsets_buffer, data_buffer = values.buffers()
-        if offsets_buffer is None or data_buffer is None:
-            return None
-        offsets = np.frombuffer(memoryview(offsets_buffer), np.int32)
-        offsets = offsets[values.offset : values.offset + count + 1]
-        starts, ends = offsets[:-1], offsets[1:]
-        sizes = ends - starts
-        if sizes.min() == 0 or sizes.max() > limits.max_bytes:
-            return None
-        data = np.frombuffer(memoryview(data_buffer), np.uint8)
-        if (data[starts] != _OPENING).any() or (data[ends - 1] != _CLOSING).any():
-            return None
-        text = _lines(values)
-        codes = np.frombuffer(text, np.uint8)  # numpy counts four times as fast as bytes do
-        if (
-            np.count_nonzero(codes == _BREAK) != count - 1
-            or _most_brackets(text, codes, starts) > limits.max_depth
-            or limits.may_hide_a_long_number(text)
-            or not (text.isascii() or _is_utf8(text))
-        ):
-            return None
-        return text
-
-    def _looked_at(self, values: Values) -> bytes:
-        """The values as lines, each looked at. Raises RejectRows."""
-        lines: list[bytes] = []
-        reasons: dict[int, str] = {}
-        for place, value in enumerate(values.to_pylist()):
-            try:
-                lines.append(self._line_of(value))
-            except Reject as rejected:
-                reasons[place] = rejected.reason
-        if reasons:
-            raise RejectRows(reasons)
-        return b"\n".join(lines)
-
-    def _line_of(self, value: bytes | None) -> bytes:
-        if value is None:
-            raise Reject(NO_VALUE)
-        if (reason := self._refused(value)) is not None:
-            raise Reject(reason)
-        if not value.isascii() and not _is_utf8(value):
-            raise Reject("no JSON: not UTF-8")
-        if value[:1] == b"{" and value[-1:] == b"}" and b"\n" not in value:
-            return value
-        try:
-            line = msgspec.json.format(value, indent=-1)  # without any white space
-        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-            raise Reject(complaint(error)) from error
-        if line[:1] != b"{":
-            raise Reject("no JSON object")
-        return line
-
-    def _parsed(self, text: bytes, values: Values) -> "list[pa.Array[Any]]":
-        try:
-            table = _read(text, self._parsing)
-        except (pa.ArrowInvalid, ValueError) as error:
-            raise self._reason(values, str(error)) from error
-        if table.num_rows != len(values):
-            raise self._reason(values, "more than one document in a value")
-        return [_flat(table.column(name)) for name in self._schema.names]
-
-    def _reason(self, values: Values, message: str) -> Reject:
+    def _reason(self, values: list[bytes | None], message: str) -> Reject:
         """Which rows are to blame, if that can be told; else the executor halves the chunk."""
         reasons = {
             place: reason
-            for place, value in enumerate(values.to_pylist())
+            for place, value in enumerate(values)
             if (reason := self._explain(value)) is not None
         }
         if reasons:
@@ -201,25 +141,6 @@ class _Reader:
             raise RejectRows(reasons)
 
 
-def _lines(values: Values) -> bytes:
-    """Join the values with line breaks, in C++."""
-    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-    joined: Any = pc.binary_join(whole, b"\n")
-    text: bytes = joined[0].as_py()
-    return text
-
-
-def _most_brackets(text: bytes, codes: Any, starts: Any) -> int:
-    """At least as many brackets as the row with the most of them opens."""
-    count = len(starts)
-    opened = codes == _OPENING
-    if _ARRAY not in text and np.count_nonzero(opened) == count:
-        return 1
-    opened |= codes == _ARRAY
-    begins = starts - starts[0] + np.arange(count)  # in the text, with its line breaks
-    return int(np.add.reduceat(opened, begins, dtype=np.int64).max())
-
-
 def _nested(column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
     """A nested column in its own type. Raises Reject for a null within that may not be, and NaN."""
     column = as_type(column, field.type)
@@ -237,25 +158,21 @@ def _flat(column: Any) -> "pa.Array[Any]":
     return array
 
 
-def _read(text: bytes, parsing: "pj.ParseOptions") -> pa.Table:
-    """Parse without the GIL: in Arrow's threads, two blocks of whole lines, if it is much."""
+def _read(text: pa.Buffer, parsing: "pj.ParseOptions") -> pa.Table:
+    """Parse without the GIL, on the calling thread.
+
+    In one block, because a value may hold line breaks, and at a chunk's size Arrow's threads
+    cost more than they bring. A block that is much larger than a small text costs time, too.
+    """
     source: Any = pa.BufferReader(text)
-    much = len(text) >= _MUCH_BYTES
-    size = len(text) // 2 + 1 if much else len(text) + 1
-    return pj.read_json(source, pj.ReadOptions(use_threads=much, block_size=size), parsing)
+    return pj.read_json(
+        source, pj.ReadOptions(use_threads=False, block_size=text.size + 1), parsing
+    )
 
 
 def _places(mask: Any) -> list[int]:
     places: list[int] = np.flatnonzero(np.array(mask.to_pylist(), np.bool_)).tolist()
     return places
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _explainer(schema: pa.Schema) -> Callable[[Any], str | None]:
@@ -295,6 +212,6 @@ def _python_type(kind: pa.DataType) -> Any:
 def _check(parsing: "pj.ParseOptions") -> None:
     """Raise InvalidTopology if JSON cannot be read into the schema."""
     try:
-        _read(b"{}", parsing)
+        _read(pa.py_buffer(b"{}"), parsing)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
         raise InvalidTopology(f"json_columns: {error}; JSON cannot be read into it") from error

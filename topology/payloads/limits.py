@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from topology.errors import InvalidTopology
 
@@ -91,9 +92,9 @@ class Limits:
         """What a too long number leaves among the samples, with every digit made a zero."""
         return b"0" * ((self.max_number_digits + 1) // self.stride)
 
-    def may_hide_a_long_number(self, text: bytes) -> bool:
-        """Whether a text must be looked at closely; True is no proof. O(bytes / stride)."""
-        return self.run in text[:: self.stride].translate(_TO_ZERO)
+    def may_hide_a_long_number(self, codes: "npt.NDArray[np.uint8]") -> bool:
+        """Whether a text's bytes must be looked at closely; True is no proof. O(bytes / stride)."""
+        return self.run in codes[:: self.stride].tobytes().translate(_TO_ZERO)
 
     def too_deep_or_long(self, value: bytes) -> str | None:
         """Look closely: why a JSON text's depth or numbers are refused, or None."""

@@ -279,3 +279,28 @@ def test_a_restart_without_a_store_leaves_what_was_committed():
     assert (partition.committed, partition.frontier) == (0, 3)
     partition.restart(Position(9), stored=True)
     assert (partition.committed, partition.frontier) == (9, 9)
+
+
+def test_the_chunks_foreseen_are_those_that_are_handed_out_whole_next():
+    partition = manager()
+    for numbers in ((0, 1, 2), (3, 4), (5,)):
+        partition.offer(chunk(*numbers), 0.0)
+    foreseen = partition.upcoming(10)
+    assert [each.offsets.tolist() for each in foreseen] == [[0, 1, 2], [3, 4], [5]]
+    for each in foreseen:
+        assert partition.next(0, 10).messages is each.messages
+    assert partition.upcoming(10) == []
+
+
+def test_no_chunk_is_foreseen_that_the_window_or_the_limit_would_part():
+    partition = manager(max_pending=4)
+    for numbers in ((0, 1, 2), (3, 4), (5,)):
+        partition.offer(chunk(*numbers), 0.0)
+    assert [len(each) for each in partition.upcoming(10)] == [3]
+    assert partition.upcoming(2) == []
+    partition.next(0, 2)
+    assert partition.upcoming(10) == []  # of the first one record is left, of the next one fits
+    partition.next(0, 10)
+    partition.next(0, 10)
+    assert partition.upcoming(10) == []
+    assert partition.is_full

@@ -38,7 +38,7 @@ def ordered(step, order: str = "key", **options) -> Topology:
 
 def take_over(kit, number: int) -> None:
     place = Partition("words", number)
-    kit._reader._assignment.refuse(place, Fenced(place, "offset 7"))
+    kit._bench.reader._assignment.refuse(place, Fenced(place, "offset 7"))
 
 
 RETRIES = RetryPolicy(limit=1, jitter=0, initial_seconds=5)
@@ -58,18 +58,18 @@ def test_a_call_that_fails_after_its_partition_was_taken_over_holds_no_key():
 
     with topology_test(ordered(look_up, workers=4), retries=RETRIES) as kit:
         kit.send(b"x", key=b"w", partition=1).send(b"x", key=b"w")
-        kit._log.append(Partition("words", 0), b"bad", key=b"k")
+        kit._bench.log.append(Partition("words", 0), b"bad", key=b"k")
         while not entered.is_set():
-            kit._pipeline.step(flush=True)
+            kit._bench.pipeline.step(flush=True)
         take_over(kit, 0)
         goes_on.set()
-        while not kit._pipeline.runners.held:
-            kit._pipeline.step(flush=True)
+        while not kit._bench.pipeline.runners.held:
+            kit._bench.pipeline.step(flush=True)
         kit.send(b"x", key=b"k", partition=1)
         kit.advance(60)
         assert len(kit.rows) == 3
         assert kit.rejected == []
-        assert not kit._pipeline.runners.held
+        assert not kit._bench.pipeline.runners.held
 
 
 def test_of_a_partition_that_was_taken_over_nothing_that_waits_is_begun():
@@ -84,7 +84,7 @@ def test_of_a_partition_that_was_taken_over_nothing_that_waits_is_begun():
         kit.advance(600)
         assert notes.calls == [(0, 0), (1, 0)]
         assert kit.rejected == []
-        assert kit._pipeline.is_idle
+        assert kit._bench.pipeline.is_idle
 
 
 @pytest.mark.parametrize("order", ["key", "partition"])
@@ -93,7 +93,7 @@ def test_an_order_outlives_the_session_of_the_store(order):
     notes = Notes()
     with topology_test(ordered(notes.bolt, order), retries=RETRIES) as kit:
         kit.send(b"bad", b"x", b"y", key=b"k")
-        kit._store.end_session()
+        kit._bench.store.end_session()
         kit.advance(1)
         assert notes.calls == [(0, 0)]
         notes.fails = False
@@ -108,7 +108,7 @@ def test_what_waits_behind_a_held_key_is_not_begun_when_the_run_ends(blocking):
     notes = Notes(blocking=blocking)
     with topology_test(ordered(notes.bolt), retries=RETRIES) as kit:
         kit.send(b"bad", b"x", b"y", key=b"k")
-        assert kit._pipeline.is_idle
+        assert kit._bench.pipeline.is_idle
     assert notes.calls == [(0, 0)]
 
 
@@ -125,13 +125,13 @@ def test_a_drain_waits_for_what_runs_beside_a_held_key():
 
     with topology_test(ordered(look_up, workers=4), retries=RETRIES) as kit:
         for value, key in ((b"bad", b"k"), (b"x", b"k"), (b"slow", b"l")):
-            kit._log.append(Partition("words", 0), value, key=key)
-        while not kit._pipeline.runners.held:
-            kit._pipeline.step(flush=True)
-        assert not kit._pipeline.is_idle
+            kit._bench.log.append(Partition("words", 0), value, key=key)
+        while not kit._bench.pipeline.runners.held:
+            kit._bench.pipeline.step(flush=True)
+        assert not kit._bench.pipeline.is_idle
         goes_on.set()
-        while not kit._pipeline.is_idle:
-            kit._pipeline.step(flush=True)
+        while not kit._bench.pipeline.is_idle:
+            kit._bench.pipeline.step(flush=True)
         assert [row["offset"] for row in kit.rows] == [2]
 
 
@@ -157,7 +157,7 @@ def test_a_record_that_waits_and_fails_elsewhere_is_called_once():
         kit.send(b"bad", b"x", b"y", key=b"k")
         kit.advance(60)
         assert len(tries) == 20
-        assert kit._pipeline.runners.figures()["look_up"].waiting == 2
+        assert kit._bench.pipeline.runners.figures()["look_up"].waiting == 2
         notes.fails = False
         kit.advance(60)
         assert [offset for _partition, offset in notes.calls][-3:] == [0, 1, 2]

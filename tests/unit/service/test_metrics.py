@@ -42,25 +42,25 @@ def snapshot() -> Snapshot:
         known = {"fetch_latency_seconds": 0.5, "lost": {"expired": 7}}
         return Snapshot(
             taken_at=1.0,
-            partitions=tuple(replace(each, **known) for each in test._reader.statistics(0.0)),
+            partitions=tuple(replace(each, **known) for each in test._bench.reader.statistics(0.0)),
             sinks=tuple(
                 SinkStatistics(
                     outlet.step.name, outlet.rows_written, outlet.rows_rejected,
                     outlet.rows_pending, outlet.batches_written, outlet.write_seconds,
                     outlet.writer.retries, None, None,
                 )
-                for outlet in test._pipeline.outlets
+                for outlet in test._bench.pipeline.outlets
             ),
-            acker=test._pipeline.acker.statistics(),
-            sunk=test._pipeline.tally.sunk,
-            filtered=test._pipeline.tally.filtered,
-            dead_lettered=test._pipeline.tally.dead_lettered,
+            acker=test._bench.pipeline.acker.statistics(),
+            sunk=test._bench.pipeline.tally.sunk,
+            filtered=test._bench.pipeline.tally.filtered,
+            dead_lettered=test._bench.pipeline.tally.dead_lettered,
             mirror_failures=3,
             held_back_seconds={"out": 1.5},
             references=(ReferenceStatistics("airports", 1458, 60.5, 3, 1),),
             runners={"parse": RunnerStatistics(2, 5, 1, 3, 4, 6)},
             failed_ticks={"parse": 7},
-            failures=dict(test._pipeline.tally.failures) | {'odd "step"\n': 1},
+            failures=dict(test._bench.pipeline.tally.failures) | {'odd "step"\n': 1},
         )  # fmt: skip
 
 

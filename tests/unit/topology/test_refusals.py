@@ -80,6 +80,10 @@ def plain(value):
     return value
 
 
+class Nothing(MemorySink):
+    batch_rows = 0
+
+
 class OpensLater(Own):
     async def open(self):
         """Nobody awaits it."""
@@ -121,7 +125,25 @@ def twice(bolt_):
         (lambda s: s.then(wait, timeout_seconds="2"), "bolt 'wait' has timeout_seconds='2'"),
         (lambda s: s.then(Own, tasks="2"), "bolt 'Own' has tasks='2'"),
         (lambda s: s.then(Ticking, name="t"), "bolt 't' has tick_seconds='5'; a positive number"),
-        (lambda s: s.into(MemorySink("m"), batch_rows="9"), "sink 'm': batch_rows"),
+        (
+            lambda s: s.into(MemorySink("m"), batch_rows="9"),
+            "sink 'm' has batch_rows='9'; a whole number above 0 is allowed",
+        ),
+        (lambda s: s.into(MemorySink("m"), batch_rows=0), "sink 'm' has batch_rows=0; a whole"),
+        (lambda s: s.into(MemorySink("m"), batch_bytes=1.5), "sink 'm' has batch_bytes=1.5; a who"),
+        (
+            lambda s: s.into(MemorySink(), name="n", batch_seconds=-1),
+            "sink 'n' has batch_seconds=-1; a positive number is allowed",
+        ),
+        (
+            lambda s: s.into(Nothing("m")),
+            "sink 'm' has batch_rows=0 of its own; a whole number above 0 is allowed",
+        ),
+        (lambda s: s.into(MemorySink), r"into\(\) got <class .*; an instance of Sink is allowed"),
+        (
+            lambda s: s.into(MemoryDeadLetters()),
+            r"into\(\) got <.*MemoryDeadLetters.*; an instance",
+        ),
         (lambda s: s.then(both), "bolt 'both' is blocking and async; only one"),
         (lambda s: s.then(many_batches), "bolt 'many_batches' is vectorised and fan-out; only one"),
         (lambda s: s.then(Marked), "bolt 'Marked' is blocking and vectorised; only one"),

@@ -190,7 +190,7 @@ def test_a_size_limit_is_kept_row_by_row():
 
 
 def test_whole_chunks_of_nested_and_of_numeric_documents_need_no_closer_look(monkeypatch):
-    monkeypatch.setattr("topology.payloads.columns._Reader._looked_at", None)
+    monkeypatch.setattr("topology.payloads.lines.Screen._looked_at", None)
     nested = [b'{"id":%d,"x":{"y":[1,{"z":[]}]}}' % number for number in range(500)]
     numeric = [b'{"id":%d,"x":[%s1]}' % (number, b"12345678," * 100) for number in range(500)]
     for values in (nested, numeric, [*nested, *numeric]):
@@ -300,16 +300,17 @@ def test_behind_a_bolt_without_values_it_says_what_it_wants():
         json_columns(SCHEMA).function(pa.RecordBatch.from_pydict({"n": [1]}))
 
 
-def test_it_is_a_vectorised_bolt_with_a_name():
+def test_it_is_a_vectorised_bolt_with_a_name_that_asks_for_line_breaks():
     bolt = json_columns(SCHEMA)
     assert (kind_of(bolt), bolt.__name__) == (Kind.VECTORISED, "json_columns")
+    assert (bolt.concurrent, bolt.line_breaks) == (True, True)
 
 
 @pytest.mark.parametrize(
     "sizes",
     [[700_000], [700_000, 10], [10, 700_000], [10, 700_000, 10], [300_000] * 3, [1] * 50_000],
 )
-def test_what_is_parsed_in_two_blocks_keeps_each_row_whole(sizes):
+def test_much_text_keeps_each_row_whole(sizes):
     read = json_columns(
         pa.schema({"n": pa.int64(), "text": pa.string()}), limits=Limits(max_bytes=1_000_000)
     )

@@ -1,0 +1,30 @@
+"""What a user may see of a partition."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from partition.chunk import Partition
+from partition.ledger import LedgerStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """The figures of one moment. Offsets are the next to read."""
+
+    partition: Partition
+    ledger: LedgerStatistics
+    committed: int
+    read: int  # records emitted for the first time
+    retried: int  # emissions after the first
+    pending_bytes: int
+    oldest_pending_seconds: float  # since the oldest unresolved record was fetched; else 0
+    log_start: int | None = None  # None: not heard yet
+    log_end: int | None = None
+    fetch_latency_seconds: float | None = None  # from the newest record's time stamp to us
+    lost: Mapping[str, int] = field(default_factory=dict)  # records the source lost, by reason
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what is committed and the log's end, as far as it is known."""
+        end = self.ledger.fetched_to if self.log_end is None else self.log_end
+        return max(0, end - self.committed)

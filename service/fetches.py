@@ -1,0 +1,74 @@
+"""Fetched records on their way to their partitions."""
+
+from collections.abc import Callable
+from typing import Any
+
+from partition.assignment import Assignment
+from partition.chunk import Chunk, Partition
+from partition.fetcher import Fetcher
+from service.commits import Commits
+from service.flow import Flow
+
+
+class Fetches:
+    """Gives what the fetcher has to the partitions' managers. The owner thread calls everything."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        assignment: Assignment,
+        flow: Flow,
+        commits: Commits,
+        num_records: int,
+        wall_clock: Callable[[], float],
+        sleep: Callable[[float], object],
+    ) -> None:
+        """At most `num_records` are taken at once. `wall_clock` is what records are stamped by."""
+        self._fetcher = fetcher
+        self._assignment = assignment
+        self._flow = flow
+        self._commits = commits
+        self._num_records = num_records
+        self._wall_clock = wall_clock
+        self._sleep = sleep
+        self._latency: dict[Partition, float] = {}
+
+    def fetch(self, now: float, timeout_seconds: float) -> bool:
+        """Take what the fetcher has; True if there was anything.
+
+        It takes nothing, and waits, if what waits already is enough for every partition.
+        """
+        timeout_seconds = min(timeout_seconds, max(0.0, self._flow.wake - now))
+        if not self._flow.has_room(self._assignment, now):
+            self._sleep(timeout_seconds)
+            return False
+        fetched = self._fetcher.fetch(self._num_records, timeout_seconds)
+        for chunk in fetched.chunks:
+            self._offer(chunk, now)
+        for partition, end in fetched.ends.items():
+            held = self._assignment[partition]
+            if held.manager is not None:
+                held.manager.reached(end)
+                held.goal = end if held.goal is None else held.goal
+                held.in_vain = (-1, 0)  # the place was read
+        for chunk in fetched.chunks:
+            self._flow.pause_if_full(self._assignment[chunk.partition])
+        for partition, trouble in fetched.failures.items():
+            self._assignment.fail(partition, trouble)
+        return bool(fetched.chunks)
+
+    def latency_of(self, partition: Partition) -> float | None:
+        """Seconds from a partition's newest record's time stamp to its fetch; None: of none yet."""
+        return self._latency.get(partition)
+
+    def _offer(self, chunk: Chunk, now: float) -> None:
+        manager = self._assignment[chunk.partition].manager
+        if manager is None:
+            return
+        manager.offer(chunk, now)
+        newest: Any = chunk.messages[-1]
+        written_ms = newest.timestamp()[1]
+        if written_ms > 0:
+            latency = self._wall_clock() - written_ms / 1000
+            self._latency[chunk.partition] = max(0.0, latency)
+        self._commits.look_at(manager)

@@ -1,0 +1,125 @@
+"""The way in: one chunk at a time is fetched, run through the bolts, and delivered as trees."""
+
+from typing import Any, cast
+
+import numpy as np
+
+from acker.acker import Acker
+from partition.chunk import Chunk
+from service.account import Tally
+from service.emitter import Emitter
+from service.failures import Failures, is_final
+from service.reader import Owners, Reader
+from service.screen import ScreenPolicy, only, screen
+from topology.ahead import Ahead
+from topology.executor import Executor, Failure, Outcome, run_ahead
+from topology.record import Message
+from topology.topology import Topology
+
+
+class Intake:
+    """Emits records: retries first, then those that are fetched. The owner calls everything."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        reader: Reader,
+        executor: Executor,
+        acker: Acker,
+        emitter: Emitter,
+        failures: Failures,
+        tally: Tally,
+        screen_policy: ScreenPolicy,
+    ) -> None:
+        self._topology = topology
+        self._reader = reader
+        self._executor = executor
+        self._acker = acker
+        self._emitter = emitter
+        self._failures = failures
+        self._tally = tally
+        self._screen_policy = screen_policy
+        self._ahead = Ahead(topology.sources, run_ahead)
+
+    def open(self) -> None:
+        """Get ready to run concurrent bolts ahead."""
+        self._ahead.open()
+
+    def close(self) -> None:
+        """Wait for what runs ahead."""
+        self._ahead.close()
+
+    def take(self, now: float, timeout_seconds: float, *, fetch: bool) -> bool:
+        """Emit at most one chunk; True if one was fetched or emitted.
+
+        When there is nothing it waits for so long; without `fetch` nothing new is fetched.
+        """
+        if fetch and self._ahead.is_needed:
+            self._look_ahead(now)
+        emission = self._reader.next(now)
+        if emission is None and not fetch:
+            return False
+        if emission is None:
+            if not self._reader.fetch(now, timeout_seconds):
+                return False
+            emission = self._reader.next(now)
+            if emission is None:
+                return True
+        chunk, owners = self._screen(*emission) if emission[0].unusual else emission
+        if len(chunk):
+            source = self._topology.source_of(chunk.partition.topic)
+            messages = _messages(chunk)
+            outcome = self._executor.run_source(source, messages, self._ahead.take(messages))
+            self._emit(outcome, owners, now)
+        return True
+
+    def _look_ahead(self, now: float) -> None:
+        """Have enough chunks wait that those behind the next one can be begun."""
+        if self._reader.waits_little:
+            self._reader.fetch(now, 0)
+        source_of = self._topology.source_of
+        self._ahead.look(
+            (source_of(chunk.partition.topic), _messages(chunk))
+            for chunk in self._reader.upcoming()
+            if not chunk.unusual
+        )
+
+    def _screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
+        """Set apart what policy keeps from the bolts: it is filtered, or buried."""
+        screened = screen(chunk, self._screen_policy)
+        for place, error in screened.refused.items():
+            self._failures.bury_owner(int(owners[place]), Failure("screen", error))
+        if screened.skipped:
+            self._tally.filtered += len(screened.skipped)
+            self._reader.ack(owners[screened.skipped])
+        return only(chunk, screened.kept), owners[screened.kept]
+
+    def _emit(self, outcome: Outcome, owners: Owners, now: float) -> None:
+        """Begin the trees of a chunk and deliver what came out of it."""
+        final = {p: f for p, f in outcome.failures.items() if is_final(f.error)}
+        for place, failure in outcome.failures.items():
+            if place not in final:
+                self._failures.retry(int(owners[place]), failure, now)
+        roots = np.zeros(len(owners), np.uint64)
+        edges = [self._emitter.edges_of(delivery, roots) for delivery in outcome.deliveries]
+        buried = self._emitter.new_edges(len(final))
+        for place, edge in zip(final, buried, strict=True):
+            roots[place] ^= edge
+        if len(final) == len(outcome.failures):
+            trees = self._acker.begin(owners)
+            alive: Any = slice(None)
+        else:  # what waits for its retry has no tree
+            alive = np.ones(len(owners), np.bool_)
+            alive[[place for place in outcome.failures if place not in final]] = False
+            trees = np.zeros(len(owners), np.int64)
+            trees[alive] = self._acker.begin(owners[alive])
+        for delivery, new_edges in zip(outcome.deliveries, edges, strict=True):
+            self._emitter.deliver(delivery, trees, new_edges, now)
+        self._acker.init(trees[alive], roots[alive])
+        for (place, failure), edge in zip(final.items(), buried.tolist(), strict=True):
+            self._failures.bury(int(trees[place]), edge, failure)
+
+
+def _messages(chunk: Chunk) -> "list[Message]":
+    # To the partition room a message is only something with a length.
+    return cast("list[Message]", chunk.messages)

@@ -1,0 +1,175 @@
+"""The pipeline under test: the real one, on a log in memory, with sinks that keep their rows."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from partition.assignment import AssignmentPolicy
+from partition.chunk import Partition
+from partition.manager import Window
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
+from partition.retries import RetryPolicy
+from service.pacing import limits_of
+from service.pipeline import PipelinePolicy
+from service.reader import ReaderPolicy
+from service.screen import ScreenPolicy
+from service.testing.chaos_sink import ChaosSink
+from service.testing.timeline import Timeline
+from service.testing.watched import WatchedLetters, WatchedPipeline, WatchedReader
+from sinks.memory import MemoryDeadLetters, MemorySink
+from sinks.writer import WriteRetries
+from topology.errors import InvalidTopology
+from topology.reference import Reference, Rows
+from topology.sink import Sink, SinkContext, innermost
+from topology.steps import SinkStep
+from topology.topology import Topology
+
+_CONTEXT = SinkContext(pipeline="test", sink="test", kafka={}, warehouse="", spark=None)
+
+
+class Bench:
+    """The parts of a run, wired as `service.parts` does, but for its servers and its sinks.
+
+    The thread that makes it owns all of it. Time stands still: `now` is what its owner sets.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        retries: RetryPolicy | None,
+        screen: ScreenPolicy | None,
+        references: Mapping[Reference, Rows],
+        message_timeout_seconds: float,
+        seed: int,
+    ) -> None:
+        """Nothing is opened yet. Raises InvalidTopology."""
+        topology.validate()
+        self.topology = topology
+        self.now = 0.0
+        """Seconds since the start."""
+        names = [source.topic for source in topology.sources]
+        self.topics = {name: 1 for name in names if isinstance(name, str)}
+        """How many partitions each topic has."""
+        self.log = MemoryLog(self.topics)
+        self.dead_letters = MemoryDeadLetters()
+        steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+        self.tables = {
+            step.name: MemorySink[Any](
+                step.name, schema=getattr(innermost(step.sink), "schema", None)
+            )
+            for step in steps
+        }
+        """What keeps the rows, by the sink's name."""
+        self._sinks = {step.name: _stand_in(step.sink, self.tables[step.name]) for step in steps}
+        self.timeline = Timeline()
+        self.fetcher = MemoryFetcher(self.log)
+        self.store = MemoryStore()
+        self.letters = WatchedLetters(self.timeline, lambda: self.now, self.dead_letters)
+        self.reader = WatchedReader(
+            self.timeline,
+            lambda: self.now,
+            self.fetcher,
+            self.store,
+            MemoryCatalogue(self.log),
+            self.letters.notify,
+            names,
+            ReaderPolicy(
+                _assignment(topology, retries, screen), records_per_second=limits_of(topology)
+            ),
+            random.Random(seed),  # noqa: S311  # a test wants the same numbers again
+            on_assigned=self._tell_assigned,
+            on_revoked=self._tell_revoked,
+        )
+        self.pipeline: WatchedPipeline = WatchedPipeline(
+            topology,
+            self.reader,
+            self.letters,
+            PipelinePolicy(
+                message_timeout_seconds,
+                screen=screen or ScreenPolicy(),
+                write_retries=WriteRetries(first_seconds=0, longest_seconds=0),
+            ),
+            np.random.default_rng(seed),
+            clock=lambda: self.now,
+            sinks=self._sinks,
+        )
+        self._references = dict(references)
+        self._is_open = False
+
+    @property
+    def retrying(self) -> int:
+        """Records that wait for their retry."""
+        return sum(part.ledger.failed for part in self.reader.statistics(self.now))
+
+    @property
+    def unresolved(self) -> int:
+        """Records that are not complete."""
+        return sum(part.ledger.pending for part in self.reader.statistics(self.now))
+
+    def open(self) -> None:
+        """Load the reference tables and open all parts, if that is not done yet.
+
+        Raises InvalidTopology where a run would have other reference tables than the test.
+        """
+        if not self._is_open:
+            _check_references(self.topology, self._references)
+            self._is_open = True
+            for reference, rows in self._references.items():
+                reference.load(rows)
+            for sink in self._sinks.values():
+                sink.open(_CONTEXT)
+            self.dead_letters.open(_CONTEXT)
+            self.reader.open()
+            self.pipeline.open()
+
+    def close(self, timeout_seconds: float) -> None:
+        """Close the bolts, end the threads, unload the reference tables. Does nothing twice."""
+        if self._is_open:
+            self._is_open = False
+            self.pipeline.close(timeout_seconds)
+            self.reader.close()
+            for sink in self._sinks.values():
+                sink.close()
+            for reference in self._references:
+                reference.unload()
+
+    def _tell_assigned(self, partition: Partition) -> None:
+        self.pipeline.partition_assigned(partition)
+
+    def _tell_revoked(self, partition: Partition) -> None:
+        self.pipeline.partition_revoked(partition)
+
+
+def _check_references(topology: Topology, filled: Mapping[Reference, Rows]) -> None:
+    """Raise InvalidTopology where a run would have other reference tables than the test."""
+    for reference in filled:
+        if reference not in topology.references:
+            raise InvalidTopology(
+                f"reference '{reference.name}' has rows in the test, but a run would not load it; "
+                "name it in topology.uses(...)"
+            )
+    for reference in topology.references:
+        if reference not in filled and not reference.is_loaded:
+            raise InvalidTopology(
+                f"reference '{reference.name}' of topology '{topology.name}' has no rows in the "
+                "test; give them in references={...}"
+            )
+
+
+def _assignment(
+    topology: Topology, retries: RetryPolicy | None, screen: ScreenPolicy | None
+) -> AssignmentPolicy:
+    return AssignmentPolicy(
+        window=Window(max_record_bytes=screen.max_record_bytes if screen else None),
+        retries=retries or RetryPolicy(jitter=0),
+        discover_interval_seconds=0,
+        commit_ahead=topology.reliability == "at-most-once",
+    )
+
+
+def _stand_in(sink: Sink[Any], table: MemorySink[Any]) -> Sink[Any]:
+    """What takes a sink's place: `table`, behind the chaos that is in front of the sink."""
+    return sink.around(_stand_in(sink.sink, table)) if isinstance(sink, ChaosSink) else table

@@ -1,0 +1,158 @@
+"""Concurrent bolts see chunks before their turn, and nothing about the records changes by it."""
+
+import random
+import threading
+
+import pyarrow as pa
+import pytest
+
+from headrace import Topology, bolt
+from headrace.payloads import json_columns
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from partition.chunk import Partition
+from partition.manager import Window
+from partition.retries import RetryPolicy
+from service.sizes import Sizes, sizes_of
+from tests.worlds.reading import Bench
+from tests.worlds.running import Works
+
+PLACE = Partition("t", 0)
+CHUNK = 600
+NUMBER = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+class Seen:
+    """Which threads read the columns, and how many rows of each chunk."""
+
+    def __init__(self):
+        self.threads = set()
+        self.calls = []
+
+    def as_bolt(self):
+        @bolt(vectorised=True, concurrent=True)
+        def see(batch):
+            self.threads.add(threading.current_thread().name)
+            self.calls.append(batch.num_rows)
+            return batch
+
+        return see
+
+
+def numbers(sink):
+    return [row["n"] for row in sink.rows]
+
+
+def fill(works, values):
+    for value in values:
+        works.log.append(PLACE, value)
+
+
+def run(works):
+    for _ in range(2_000):
+        moved = works.pipeline.step(flush=True)
+        works.now += 0.01
+        if not moved and works.pipeline.is_idle and not works.reader.upcoming():
+            return
+    raise AssertionError("it did not come to an end")
+
+
+def test_chunks_that_wait_are_read_on_other_threads_and_arrive_in_their_order():
+    sink, seen = MemorySink(), Seen()
+    count = 10 * CHUNK
+    with Works(
+        json_columns(NUMBER), seen.as_bolt(), sinks=[sink], fetch_records=CHUNK,
+        chunk_records=CHUNK,
+    ) as works:  # fmt: skip
+        fill(works, (b'{"n": %d}' % n for n in range(count)))
+        run(works)
+    assert sorted(numbers(sink)) == list(range(count))
+    assert any(name.startswith("ahead") for name in seen.threads)
+    assert sum(seen.calls) == count  # nothing was read twice
+
+
+def test_bad_records_of_a_chunk_that_was_read_ahead_are_buried_alone():
+    """Promise 13."""
+    sink = MemorySink()
+    count, bad = 8 * CHUNK, {5, 700, 701, 4_799}
+    with Works(
+        json_columns(NUMBER), sinks=[sink], fetch_records=CHUNK, chunk_records=CHUNK
+    ) as works:
+        fill(works, (b"no" if n in bad else b'{"n": %d}' % n for n in range(count)))
+        run(works)
+        buried = {letter.record.offset for letter in works.letters_sink.letters}
+    assert sorted(numbers(sink)) == sorted(set(range(count)) - bad)
+    assert buried == bad
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_the_window_and_the_sizes_are_every_record_arrives_once(seed):
+    """Promise 10: what waits stays bounded too."""
+    rng = random.Random(seed)
+    sink, count = MemorySink(), 6_000
+    fetch = rng.choice([700, 1_500, 4_000])
+    window = Window(max_pending=rng.choice([650, 2_000, 50_000]))
+    with Works(
+        json_columns(NUMBER), sinks=[sink], window=window, fetch_records=fetch,
+        chunk_records=rng.choice([500, 650, 4_000]), batch_rows=rng.choice([100, 5_000]),
+        retries=RetryPolicy(limit=0),
+    ) as works:  # fmt: skip
+        fill(works, (b'{"n": %d}' % n for n in range(count)))
+        most = 0
+        while len(sink.rows) < count:
+            works.pipeline.step(flush=True)
+            works.now += 0.01
+            most = max(most, next(works.reader.statistics(works.now)).ledger.waiting)
+    assert sorted(numbers(sink)) == list(range(count))
+    assert most <= 4 * fetch  # two wait, one comes ahead, one before a full window is noticed
+
+
+def test_where_a_rate_decides_nothing_is_foreseen():
+    bench = Bench(records_per_second={"t": 100.0})
+    bench.start()
+    bench.fill(PLACE, 50)
+    bench.reader.fetch(0.0, 0.0)
+    assert bench.reader.upcoming() == []
+
+
+def test_the_partition_whose_turn_it_is_comes_first():
+    bench = Bench(fetch_records=100)
+    bench.start()
+    for place in (PLACE, Partition("t", 1)):
+        bench.fill(place, 3)
+        bench.reader.fetch(0.0, 0.0)
+    first, second = bench.reader.upcoming()
+    assert bench.reader.next(0.0)[0].messages is first.messages
+    assert [chunk.partition for chunk in bench.reader.upcoming()] == [second.partition]
+
+
+def test_little_waits_until_two_fetches_wait():
+    bench = Bench(fetch_records=10)
+    bench.start()
+    bench.fill(PLACE, 25)
+    waits = []
+    while bench.reader.fetch(0.0, 0.0):
+        waits.append(bench.reader.waits_little)
+    assert waits == [True, False, False]
+
+
+def topology_of(*bolts, reliability="at-least-once"):
+    topology = Topology("sized", reliability=reliability)
+    topology.dead_letters.into(MemoryDeadLetters())
+    stream = topology.source("t")
+    for each in bolts:
+        stream = stream.then(each)
+    stream.into(MemorySink())
+    return topology
+
+
+@bolt
+def plain(record):
+    return record.value
+
+
+def test_columns_come_in_long_chunks_and_objects_in_short_ones():
+    assert sizes_of(topology_of(plain)) == Sizes(4_000, 2_000)
+    assert sizes_of(topology_of(json_columns(NUMBER))) == Sizes(8_000, 8_000)
+    assert sizes_of(topology_of(plain, reliability="at-most-once")) == Sizes(10_000, 4_000)
+    assert sizes_of(topology_of(plain), fetch_records=7) == Sizes(7, 2_000)
+    assert sizes_of(topology_of(plain), chunk_records=3) == Sizes(4_000, 3)

@@ -1,0 +1,113 @@
+"""Orders by the test kit: of a key and of a partition, through retries and tasks."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from headrace import bolt
+from headrace.sinks import MemorySink
+from headrace.testing import RetryPolicy, topology_test
+from tests.worlds.noting import ORDERED_KINDS, Seen, drawn, payload
+
+
+@pytest.mark.parametrize("kind", ORDERED_KINDS)
+def test_a_key_keeps_its_order_through_a_retry_while_other_keys_go_on(kind):
+    """Promise 13."""
+    seen = Seen(failing=[(0, 1), (0, 1)])
+    topology = drawn(
+        lambda s: (
+            s.keyed_by("user")
+            .then(lambda: seen.make(kind), name="t", **({"workers": 4} if kind == "async" else {}))
+            .into(MemorySink("out"))
+        )
+    )
+    with topology_test(topology) as kit:
+        kit.send(*[payload(n=n, user=n % 2) for n in range(1, 9)])
+        assert sorted(row["n"] for row in kit.rows) == [2, 4, 6, 8]
+        assert (kit.retrying, kit.unresolved) == (1, 4)
+        assert seen.calls[0].count(3) == 0, "it waits behind the record that comes again"
+        kit.advance(120)
+        rows = [row["n"] for row in kit.rows]
+        assert [n for n in rows if n % 2] == [1, 3, 5, 7]
+        assert [n for n in rows if not n % 2] == [2, 4, 6, 8]
+        assert kit.unresolved == 0
+
+
+@pytest.mark.parametrize("kind", ORDERED_KINDS)
+def test_a_key_goes_on_when_its_record_is_out_of_retries(kind):
+    seen = Seen(failing=[(0, 1)] * 3)
+    topology = drawn(
+        lambda s: s.keyed_by("user").then(lambda: seen.make(kind), name="t").into(MemorySink("o"))
+    )
+    with topology_test(topology, retries=RetryPolicy(limit=2, jitter=0)) as kit:
+        kit.send(*[payload(n=n, user=1) for n in range(1, 4)])
+        assert kit.rows == []
+        kit.advance(600)
+        assert [row["n"] for row in kit.rows] == [2, 3]
+        assert [letter.attempts for letter in kit.rejected] == [3]
+
+
+@pytest.mark.parametrize("kind", ORDERED_KINDS)
+def test_a_partition_keeps_its_order_and_another_goes_on(kind):
+    seen = Seen(failing=[(0, 1)])
+    topology = drawn(
+        lambda s: s.ordered().then(lambda: seen.make(kind), name="t").into(MemorySink("out"))
+    )
+    with topology_test(topology) as kit:
+        kit.send(*[payload(n=n) for n in (1, 2, 3)])
+        kit.send(*[payload(n=n) for n in (11, 12)], partition=1)
+        assert sorted(row["n"] for row in kit.rows) == [11, 12]
+        kit.advance(60)
+        rows = [row["n"] for row in kit.rows]
+        assert [n for n in rows if n < 10] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ORDERED_KINDS)
+def test_a_key_has_one_task_and_keeps_its_order_there(kind):
+    seen = Seen(failing=[(task, n) for task in range(3) for n in (0, 4)])
+    topology = drawn(
+        lambda s: (
+            s.keyed_by("user")
+            .then(lambda: seen.make(kind), name="t", tasks=3)
+            .into(MemorySink("out"))
+        )
+    )
+    with topology_test(topology) as kit:
+        kit.send(*[payload(n=n, user=f"u{n % 4}") for n in range(24)])
+        kit.advance(600)
+        assert sorted(row["n"] for row in kit.rows) == list(range(24))
+        for user in range(4):
+            mine = [row for row in kit.rows if row["n"] % 4 == user]
+            assert [row["n"] for row in mine] == sorted(row["n"] for row in mine)
+            assert len({row["task"] for row in mine}) == 1
+
+
+def test_different_keys_of_an_async_bolt_run_at_once_and_one_key_never_does():
+    running, most, by_key = Counter(), [], []
+
+    @bolt
+    async def wait(value):
+        running[value["user"]] += 1
+        by_key.append(running[value["user"]])
+        most.append(sum(running.values()))
+        await asyncio.sleep(0.002)
+        running[value["user"]] -= 1
+        return value
+
+    topology = drawn(lambda s: s.keyed_by("user").then(wait, workers=8).into(MemorySink("out")))
+    with topology_test(topology) as kit:
+        kit.send(*[payload(n=n, user=n % 4) for n in range(40)])
+        assert len(kit.rows) == 40
+    assert max(by_key) == 1
+    assert max(most) == 4
+
+
+def test_a_record_whose_key_cannot_be_told_is_a_dead_letter_and_holds_nobody():
+    topology = drawn(
+        lambda s: s.keyed_by("user").then(bolt(lambda value: value), name="t").into(MemorySink("o"))
+    )
+    with topology_test(topology) as kit:
+        kit.send(payload(n=1), payload(n=2, user=[]), payload(n=3, user="ann"))
+        assert [(letter.step, letter.attempts) for letter in kit.rejected] == [("t", 1), ("t", 1)]
+        assert [row["n"] for row in kit.rows] == [3]

@@ -1,0 +1,115 @@
+"""Tasks by the test kit: which of them gets a value, and a copy to each."""
+
+from collections import Counter
+
+import pytest
+
+from headrace import To, all_tasks, bolt, custom, direct, fields, global_, shuffle
+from headrace.sinks import MemorySink
+from headrace.testing import topology_test
+from tests.worlds.noting import KINDS, Seen, drawn, payload
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_goes_to_every_task_and_the_record_waits_for_all_of_them(kind):
+    """Promise 4: one copy that fails brings all of them again."""
+    seen = Seen(failing=[(1, 7)])
+    topology = drawn(
+        lambda s: s.then(
+            lambda: seen.make(kind), name="copies", tasks=3, grouping=all_tasks()
+        ).into(MemorySink("out"))
+    )
+    with topology_test(topology) as kit:
+        kit.send(payload(n=7), payload(n=8))
+        assert [record.offset for record in kit.acked] == [1]
+        assert kit.retrying == 1
+        kit.advance(60)
+        assert [record.offset for record in kit.acked] == [1, 0]
+        assert all(Counter(seen.calls[task]) == {7: 2, 8: 1} for task in range(3))
+        rows = Counter((row["task"], row["n"]) for row in kit.rows)
+        assert all(rows[task, 8] == 1 and rows[task, 7] >= 1 for task in range(3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("grouping", "tasks"),
+    [
+        (shuffle(), [0, 1, 2, 0, 1, 2]),
+        (global_(), [0] * 6),
+        (custom(lambda value, count: value["n"] // 2 % count), [0, 0, 1, 1, 2, 2]),
+        (fields("user"), None),
+    ],
+    ids=["shuffle", "global", "custom", "fields"],
+)
+def test_a_grouping_says_which_task_gets_a_value(kind, grouping, tasks):
+    seen = Seen()
+    topology = drawn(
+        lambda s: s.then(lambda: seen.make(kind), name="t", tasks=3, grouping=grouping).into(
+            MemorySink("out")
+        )
+    )
+    with topology_test(topology) as kit:
+        for n in range(6):
+            kit.send(payload(n=n, user=n % 2))
+        assert len(kit.acked) == 6
+        found = {row["n"]: row["task"] for row in kit.rows}
+        if tasks is None:
+            assert len({found[n] for n in (0, 2, 4)}) == len({found[n] for n in (1, 3, 5)}) == 1
+        else:
+            assert [found[n] for n in range(6)] == tasks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_direct_stream_reaches_the_task_that_the_bolt_before_named(kind):
+    seen = Seen()
+
+    @bolt
+    def choose(value):
+        return To("chosen", value, task=value["to"])
+
+    def draw(stream):
+        chosen = stream.then(choose, streams=("chosen",))
+        chosen.into(MemorySink("rest"))
+        chosen["chosen"].then(lambda: seen.make(kind), name="t", tasks=2, grouping=direct()).into(
+            MemorySink("out")
+        )
+
+    with topology_test(drawn(draw)) as kit:
+        kit.send(payload(n=1, to=1), payload(n=2, to=0), payload(n=3, to=5))
+        assert seen.calls == {1: [1], 0: [2]}
+        (letter,) = kit.rejected
+        assert letter.reason == "bolt 't' has no task 5; 0 to 1 are allowed"
+        assert len(kit.acked) == 2
+
+
+def test_a_value_that_a_function_sends_to_no_task_is_a_dead_letter():
+    """Promise 3: it is not filtered, as nobody said that it may be."""
+    seen = Seen()
+    topology = drawn(
+        lambda s: s.then(
+            seen.make, name="t", tasks=2, grouping=custom(lambda value, count: ())
+        ).into(MemorySink("out"))
+    )
+    with topology_test(topology) as kit:
+        kit.send(payload(n=1))
+        (letter,) = kit.rejected
+        assert letter.step == "t"
+        assert letter.reason == (
+            "the grouping chose the tasks []; one or more of 0 to 1 are allowed"
+        )
+        assert dict(seen.calls) == {}
+
+
+def test_a_value_that_cannot_be_grouped_is_a_dead_letter_of_the_step_it_was_for():
+    seen = Seen()
+    topology = drawn(
+        lambda s: s.then(seen.make, name="count", tasks=2, grouping=fields("user")).into(
+            MemorySink("out")
+        )
+    )
+    with topology_test(topology) as kit:
+        kit.send(payload(n=1), payload(n=2, user=1))
+        (letter,) = kit.rejected
+        assert letter.step == "count"
+        assert "has no field 'user'" in letter.reason
+        assert len(kit.rows) == 1

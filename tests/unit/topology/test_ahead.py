@@ -1,0 +1,195 @@
+"""Concurrent bolts run ahead: what they give is what the executor would have got, or nothing."""
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from headrace import Reject, Topology, bolt
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from partition.chunk import Partition
+from partition.memory.log import MemoryMessage
+from topology.ahead import Ahead
+from topology.executor import Executor, run_ahead
+
+PLACE = Partition("in", 0)
+MANY = 600
+WAIT_SECONDS = 10.0
+
+
+@bolt(vectorised=True, columns=["value"], concurrent=True)
+def lengths(batch):
+    sizes = pa.array([len(value) for value in batch["value"].to_pylist()])
+    if 13 in sizes.to_pylist():
+        raise Reject("thirteen")
+    names = ["length" if name == "value" else name for name in batch.schema.names]
+    columns = [sizes if name == "value" else batch[name] for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+@bolt(vectorised=True, concurrent=True)
+def even(batch):
+    keep = pa.array([length % 2 == 0 for length in batch["length"].to_pylist()])
+    return batch.filter(keep)
+
+
+@bolt(vectorised=True)
+def plain(batch):
+    return batch
+
+
+@bolt
+def text(record):
+    return record.value.decode()
+
+
+def messages(*lengths):
+    return [MemoryMessage(PLACE, offset, b"x" * size) for offset, size in enumerate(lengths)]
+
+
+def source_of(draw):
+    topology = Topology("drawn")
+    topology.dead_letters.into(MemoryDeadLetters())
+    stream = topology.source("in")
+    draw(stream)
+    topology.validate()
+    return topology.sources[0]
+
+
+def found(outcome):
+    """What is delivered where, from which inputs, and what failed."""
+    deliveries = sorted(
+        (
+            each.boundary.name,
+            each.piece.to_pylist() if isinstance(each.piece, pa.RecordBatch) else each.piece,
+            None if each.parents is None else each.parents.tolist(),
+            each.tasks,
+        )
+        for each in outcome.deliveries
+    )
+    return deliveries, {place: str(each.error) for place, each in outcome.failures.items()}
+
+
+def draw_branches(stream):
+    """Concurrent bolts in a row and side by side, before sinks and plain bolts."""
+    measured = stream.then(lengths)
+    measured.then(even).into(MemorySink("evens"))
+    measured.then(plain).into(MemorySink("all"))
+    stream.then(text).into(MemorySink("texts"))
+
+
+def test_the_executor_goes_on_from_what_was_run_ahead_as_if_it_had_run_all_itself():
+    source = source_of(draw_branches)
+    records = messages(1, 2, 13, 4)
+    ahead = run_ahead(source, records)
+    together = found(Executor().run_source(source, records, ahead))
+    assert together == found(Executor().run_source(source, records))
+    assert together == (
+        [
+            ("all", [{"length": 1}, {"length": 2}, {"length": 4}], [0, 1, 3], None),
+            ("evens", [{"length": 2}, {"length": 4}], [1, 3], None),
+            ("texts", ["x", "xx", "xxxx"], [0, 1, 3], None),
+        ],
+        {2: "thirteen"},
+    )
+
+
+def test_ahead_of_its_turn_nothing_runs_but_concurrent_bolts():
+    source = source_of(draw_branches)
+    reached = [each.boundary.name for each in run_ahead(source, messages(1, 2)).deliveries]
+    assert sorted(reached) == ["evens", "plain"]
+
+
+class Gate:
+    """Runs chunks when it is opened, and counts them."""
+
+    def __init__(self):
+        self.opened = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.threads = set()
+
+    def run(self, source, records):
+        self.begun.release()
+        assert self.opened.wait(WAIT_SECONDS)
+        self.threads.add(threading.current_thread().name)
+        return run_ahead(source, records)
+
+
+@pytest.fixture
+def source():
+    return source_of(lambda stream: stream.then(lengths).into(MemorySink()))
+
+
+@pytest.fixture
+def gate():
+    return Gate()
+
+
+@pytest.fixture
+def ahead(source, gate):
+    ahead = Ahead([source], gate.run)
+    ahead.open()
+    yield ahead
+    gate.opened.set()
+    ahead.close()
+
+
+def test_chunks_are_run_on_threads_of_their_own_two_at_once(ahead, source, gate):
+    chunks = [messages(*[size] * MANY) for size in (1, 2)]
+    ahead.look((source, chunk) for chunk in chunks)
+    for _ in chunks:
+        assert gate.begun.acquire(timeout=WAIT_SECONDS)  # the first has not ended
+    gate.opened.set()
+    for size, chunk in zip((1, 2), chunks, strict=True):
+        piece = ahead.take(chunk).deliveries[0].piece
+        assert piece["length"].to_pylist() == [size] * MANY
+    assert all(name.startswith("ahead") for name in gate.threads)
+
+
+def test_a_chunk_is_begun_once_however_often_it_is_seen(ahead, source, gate):
+    gate.opened.set()
+    chunk = messages(*[1] * MANY)
+    for _ in range(3):
+        ahead.look([(source, chunk)])
+    assert ahead.take(chunk) is not None
+    assert gate.begun.acquire(blocking=False)
+    assert not gate.begun.acquire(blocking=False)
+    assert ahead.take(chunk) is None  # an outcome is changed by whoever takes it
+
+
+def test_what_does_not_come_any_more_is_forgotten(ahead, source, gate):
+    gate.opened.set()
+    gone, stays = messages(*[1] * MANY), messages(*[2] * MANY)
+    ahead.look([(source, gone), (source, stays)])
+    ahead.look([(source, stays)])
+    assert ahead.take(gone) is None
+    assert ahead.take(stays) is not None
+
+
+def test_a_short_chunk_is_left_to_the_owner(ahead, source):
+    chunk = messages(1, 2)
+    ahead.look([(source, chunk)])
+    assert ahead.take(chunk) is None
+
+
+def test_a_source_that_no_concurrent_bolt_reads_needs_no_threads(gate):
+    source = source_of(lambda stream: stream.then(plain).into(MemorySink()))
+    ahead = Ahead([source], gate.run)
+    ahead.open()
+    assert not ahead.is_needed
+    ahead.look([(source, messages(*[1] * MANY))])
+    ahead.close()
+    assert not gate.begun.acquire(blocking=False)
+
+
+def test_what_breaks_a_run_is_raised_where_its_outcome_is_taken(source):
+    def broken(_source, _records):
+        raise MemoryError("no more")
+
+    ahead = Ahead([source], broken)
+    ahead.open()
+    chunk = messages(*[1] * MANY)
+    ahead.look([(source, chunk)])
+    with pytest.raises(MemoryError, match="no more"):
+        ahead.take(chunk)
+    ahead.close()

@@ -1,0 +1,72 @@
+"""How large a sink's micro-batches are: what suits the sink, or what `into` says."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace import Topology
+from headrace.sinks import Batch, DiscardSink, MemorySink, ParquetSink, Sink, SinkContext
+from headrace.testing import ChaosSink
+from topology.steps import BatchPolicy, SinkStep
+
+
+class Table(Sink[Any]):
+    """A sink that says nothing about batches."""
+
+    def __init__(self) -> None:
+        self.name = "table"
+
+    def open(self, context: SinkContext) -> None:
+        """Nothing to open."""
+
+    def write(self, batch: Batch) -> None:
+        """Write nothing."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Fast(Table):
+    batch_rows = 300
+
+
+class Sized(Table):
+    """Each has a size of its own."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.batch_rows = rows
+
+
+def policy_of(sink: Sink[Any], **said: Any) -> BatchPolicy:
+    topology = Topology("batches")
+    topology.source("in").into(sink, **said)
+    (step,) = topology.steps()
+    assert isinstance(step, SinkStep)
+    return step.policy
+
+
+@pytest.mark.parametrize(
+    ("sink", "rows"),
+    [
+        (Table(), 100_000),
+        (ParquetSink("table", schema=pa.schema([("n", pa.int64())])), 100_000),
+        (Fast(), 300),
+        (Sized(20), 20),
+        (DiscardSink(), 4_000),
+        (MemorySink(), 4_000),
+        (ChaosSink(ChaosSink(Fast(), seed=1), seed=2), 300),
+    ],
+)
+def test_a_sink_says_how_many_rows_make_its_batch_full(sink, rows):
+    assert policy_of(sink) == BatchPolicy(batch_rows=rows)
+    assert policy_of(sink, batch_rows=None, batch_seconds=1.0).batch_rows == rows
+
+
+def test_what_into_says_comes_before_what_the_sink_says():
+    assert policy_of(Fast(), batch_rows=7).batch_rows == 7
+
+
+def test_what_into_says_may_replace_what_the_sink_must_not_say():
+    assert policy_of(Sized(0), batch_rows=7).batch_rows == 7
