@@ -164,6 +164,15 @@ def _run(job: Job, meanwhile: Callable[[Job], None] | None) -> Figures:
         return figures
 
 
+def opened(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """How many seconds each variant took to open its partitions, where it tells."""
+    return {
+        name: round(found["open_seconds"], 3)
+        for name, found in figures.items()
+        if "open_seconds" in found
+    }
+
+
 def medians(runs: Sequence[Figures]) -> dict[str, float]:
     """The median of each figure that is a number."""
     return {

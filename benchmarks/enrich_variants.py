@@ -7,6 +7,7 @@ consumer, the same parser, the same table of users and the same rows.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from benchmarks.job import Figures, Job
-from benchmarks.measured import BareLoop, run_headrace
+from benchmarks.measured import AT_ONCE, FEW_AT_ONCE, BareLoop, run_headrace
 from benchmarks.orders import LEAST_TOTAL, users
 from headrace import SKIP, Bolt, Record, Reject, Skip, Topology, bolt
 from headrace.sinks import DiscardSink
@@ -26,10 +27,10 @@ COMMIT_SECONDS = 1.0
 Order = dict[str, Any]
 
 
-def loop(job: Job) -> Figures:
+def loop(job: Job, at_once: int = AT_ONCE) -> Figures:
     """The hand-written loop. A record that it cannot process is counted and passed over."""
     segments = users()
-    bare = BareLoop(job, store_offsets=True)
+    bare = BareLoop(job, at_once, store_offsets=True)
     consumer, commit_due = bare.consumer, time.monotonic() + COMMIT_SECONDS
     rows_written = bad = 0
 
@@ -105,7 +106,10 @@ class _Fields(msgspec.Struct, gc=False):
 
 
 class Columns:
-    """The same work on a chunk at once. The table of users is a sorted array here."""
+    """The same work on a chunk at once, on any thread: nothing is changed after `__init__`.
+
+    The table of users is a sorted array here.
+    """
 
     def __init__(self) -> None:
         segments = users()
@@ -146,13 +150,14 @@ def vectorised(job: Job) -> Figures:
     """One vectorised bolt."""
     topology = Topology("enrich-vectorised")
     columns = Columns()
-    enrich = bolt(vectorised=True, columns=["value"])(columns.enrich)
+    enrich = bolt(vectorised=True, columns=["value"], concurrent=True)(columns.enrich)
     topology.source(job.topic).then(enrich).into(DiscardSink())
     return run_headrace(topology, job)
 
 
 VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "loop": loop,
+    "loop_few": partial(loop, at_once=FEW_AT_ONCE),
     "functions": functions,
     "vectorised": vectorised,
 }

@@ -1,6 +1,6 @@
 """Suite fanout: ten tuples per record through three bolts, and what one tuple costs."""
 
-from benchmarks.bench import Bench, medians
+from benchmarks.bench import Bench, medians, opened
 from benchmarks.fanout_variants import WORDS, line
 from benchmarks.result import Goal, Result, Table
 
@@ -54,6 +54,7 @@ def run(bench: Bench) -> Result:
         {
             "records": records,
             "rounds": rounds,
+            "open_seconds": opened(figures),
             "tuples_per_record": WORDS,
             "cpu_us_per_tuple": {name: round(value, 3) for name, value in cpu.items()},
             "wall_us_per_tuple": {name: round(value, 3) for name, value in wall.items()},

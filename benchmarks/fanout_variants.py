@@ -69,7 +69,7 @@ def functions(job: Job) -> Figures:
     return run_headrace(topology, job)
 
 
-@bolt(vectorised=True, columns=["value"])
+@bolt(vectorised=True, columns=["value"], concurrent=True)
 def split_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Give the words of a chunk's lines; the other columns, the lineage's too, are repeated."""
     lines = batch.column("value").cast(pa.string())
@@ -78,14 +78,14 @@ def split_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     return others.append_column("word", pc.list_flatten(words))
 
 
-@bolt(vectorised=True)
+@bolt(vectorised=True, concurrent=True)
 def to_upper_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Give the words in capitals."""
     place = batch.schema.get_field_index("word")
     return batch.set_column(place, "word", pc.utf8_upper(batch.column(place)))
 
 
-@bolt(vectorised=True)
+@bolt(vectorised=True, concurrent=True)
 def measure_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Add the words' lengths."""
     words: Any = batch.column("word")

@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from benchmarks.job import Figures, Job
-from headrace import Topology
+from headrace import Hooks, Topology
 from headrace.sinks import MemoryDeadLetters
 from partition.kafka.properties import DEFAULTS
 from service import logs
@@ -19,10 +20,40 @@ from service.service import Service
 from service.snapshot import Snapshot
 
 CONSUMER = {**DEFAULTS, "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000}
-AT_ONCE = 10_000
+AT_ONCE = 10_000  # as the peers were measured
+FEW_AT_ONCE = 2_000  # where the bare loop is fastest here, because its messages stay in the caches
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 
 OnSnapshot = Callable[[Service, Snapshot], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a run is: monotonic seconds, those of our own processor time, and records read."""
+
+    at: float
+    cpu: float
+    read: int
+
+    @classmethod
+    def now(cls, read: int) -> Self:
+        """This one."""
+        return cls(time.monotonic(), time.process_time(), read)
+
+
+class Opening(Hooks):
+    """Notes the moment at which the last partition was opened; `read` tells what was read."""
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        self._read = read
+        self._opened: set[tuple[str, int]] = set()
+        self.moment: Moment | None = None
+
+    def partition_assigned(self, topic: str, partition: int) -> None:
+        """Note it. A partition that comes back later, after a lost session, is not opened anew."""
+        if (topic, partition) not in self._opened:
+            self._opened.add((topic, partition))
+            self.moment = Moment.now(self._read())
 
 
 class Memory:
@@ -41,9 +72,10 @@ class Memory:
 class BareLoop:
     """`Consumer.consume()` over all partitions of a topic, with the same consumer as Headrace."""
 
-    def __init__(self, job: Job, *, store_offsets: bool = False) -> None:
+    def __init__(self, job: Job, at_once: int = AT_ONCE, *, store_offsets: bool = False) -> None:
         """With `store_offsets`, `consumer.commit()` commits what `consume` has returned."""
         self._records = job.records
+        self._at_once = at_once
         self.consumer = Consumer(
             {
                 **CONSUMER,
@@ -65,10 +97,10 @@ class BareLoop:
         consumer, records = self.consumer, self._records
         memory = Memory(records)
         consumer.assign(self._partitions)
-        started, cpu = time.monotonic(), time.process_time()
+        start = Moment.now(0)
         read = 0
         while read < records:
-            messages = consumer.consume(AT_ONCE, 0.1)
+            messages = consumer.consume(self._at_once, 0.1)
             for message in messages:
                 if message.error() is not None:
                     raise SystemExit(str(message.error()))
@@ -76,7 +108,7 @@ class BareLoop:
             read += len(messages)
             memory.at(read)
         at_end()
-        found = figures(read, started, cpu, memory)
+        found = figures(start, Moment.now(read), memory)
         consumer.close()
         return found
 
@@ -90,14 +122,17 @@ def run_headrace(
     on_snapshot: OnSnapshot | None = None,
     until_caught_up: bool = True,
 ) -> Figures:
-    """Headrace, from the first fetch until every record is resolved and committed.
+    """Headrace, from when its partitions are open until every record is resolved and committed.
 
-    Its dead letters are kept in memory. `kafka` and `pipeline` are properties over the
-    defaults of those tables. Without `until_caught_up`, `on_snapshot` must stop the service,
-    and batches are written only when they are due. The processor time counts from when the
-    partitions are open.
+    So the bare loop is measured, from its `assign` on; what is read before the last partition
+    is open counts for nothing. `open_seconds` are what came before: clients, claims in
+    ZooKeeper, metadata. Dead letters are kept in memory. `kafka` and `pipeline` are properties
+    over the defaults of those tables. Without `until_caught_up`, `on_snapshot` must stop the
+    service, and batches are written only when they are due.
     """
     topology.dead_letters.into(MemoryDeadLetters())
+    opening = Opening(lambda: sum(part.read for part in parts.reader.statistics(0.0)))
+    topology.hooks(opening)
     config = load(
         None,
         {
@@ -107,16 +142,14 @@ def run_headrace(
         },
     )
     logs.configure("error", "json")
-    service = Service(wire(topology, config), drain_seconds=config.pipeline.drain_seconds)
+    parts = wire(topology, config)
+    service = Service(parts, drain_seconds=config.pipeline.drain_seconds)
     memory = Memory(job.records)
-    cpu, read_then, is_open = time.process_time(), 0, False
+    began = end = Moment.now(0)
 
     def taken(snapshot: Snapshot) -> None:
-        nonlocal cpu, read_then, is_open
-        if snapshot.settled and not is_open:  # the bare loop opens nothing while it is measured
-            is_open = True
-            if snapshot.read < job.records:  # else the run is too short for its opening to be told
-                cpu, read_then = time.process_time(), snapshot.read
+        nonlocal end
+        end = Moment.now(snapshot.read)  # the last one comes when all is committed
         memory.at(snapshot.read)
         if on_snapshot is not None:
             on_snapshot(service, snapshot)
@@ -125,24 +158,24 @@ def run_headrace(
     account = service.run(until_caught_up=until_caught_up)
     if account.gaps():
         raise SystemExit("; ".join(account.gaps()))
-    found = figures(account.read, time.monotonic() - account.seconds, cpu, memory)
-    per_record = account.read / (account.read - read_then)
+    if opening.moment is None:
+        raise SystemExit("no partition was opened")
     return {
-        **found,
-        "cpu_us": found["cpu_us"] * per_record,
+        **figures(opening.moment, end, memory),
+        "open_seconds": opening.moment.at - began.at,
         "sunk": account.sunk,
         "filtered": account.filtered,
         "rows": account.rows,
     }
 
 
-def figures(read: int, started: float, cpu: float, memory: Memory) -> Figures:
-    """The figures of a run that ends now; `started` in monotonic seconds, `cpu` in our own."""
-    seconds = time.monotonic() - started
+def figures(start: Moment, end: Moment, memory: Memory) -> Figures:
+    """The figures of a run that has just ended; its memory is that of now."""
+    read = end.read - start.read
     return {
-        "records": read,
-        "per_second": read / seconds,
-        "cpu_us": (time.process_time() - cpu) / read * 1e6,
+        "records": end.read,
+        "per_second": read / (end.at - start.at),
+        "cpu_us": (end.cpu - start.cpu) / read * 1e6,
         "early_mb": memory.early_mb,
         "end_mb": resident_mb(),
         "peak_mb": _peak_mb(),

@@ -1,6 +1,6 @@
 """Suite memory: whether memory stays flat over many records, and bytes per pending record."""
 
-from benchmarks.bench import Bench, medians
+from benchmarks.bench import Bench, medians, opened
 from benchmarks.memory_variants import PARTS, mark
 from benchmarks.result import Goal, Result, Table
 
@@ -63,6 +63,7 @@ def run(bench: Bench) -> Result:
         {
             "records": records,
             "rounds": rounds,
+            "open_seconds": opened(figures),
             "resident_mb": {
                 name: [round(found[mark(part)], 1) for part in PARTS]
                 for name, found in figures.items()

@@ -22,7 +22,7 @@ class Table:
         """Print it to a terminal."""
         table = RichTable(title=self.title, title_justify="left")
         for place, name in enumerate(self.columns):
-            table.add_column(name, justify="right" if place else "left")
+            table.add_column(name, justify="right" if place else "left", no_wrap=not place)
         for row in self.rows:
             table.add_row(*row)
         console.print(table)

@@ -50,10 +50,12 @@ def test_all_suites_end_with_their_figures_as_one_json_object(suites):
 def test_the_hot_path_is_held_against_the_bare_loops(suites):
     facts = suites["hot-path"]
     assert facts["records"] == 336_776
-    variants = {"raw", "raw_json", "noop", "functions", "vectorised"}
-    assert set(facts["per_second"]) == set(facts["cpu_us"]) == variants
-    assert set(facts["ratio"]) == {"noop", "functions", "vectorised"}
+    ours = {"noop", "functions", "vectorised", "functions_flights", "vectorised_flights"}
+    assert set(facts["per_second"]) == set(facts["cpu_us"]) == ours | {"raw", "raw_json"}
+    assert set(facts["ratio"]) == set(facts["open_seconds"]) == ours
     assert all(value > 0 for value in facts["ratio"].values())
+    assert all(value > 0 for value in facts["open_seconds"].values())
+    assert set(facts["goals"]) == {"noop: rate", "functions: rate", "vectorised: rate"}
 
 
 @pytest.mark.acceptance
