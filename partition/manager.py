@@ -143,6 +143,11 @@ class PartitionManager:
         return self._ledger.waiting
 
     @property
+    def waiting_chunks(self) -> int:
+        """Chunks that wait to be emitted, or a part of which does."""
+        return len(self._waiting)
+
+    @property
     def uncommitted(self) -> int:
         """Records emitted behind what is stored: what a crash would repeat."""
         return self._read - self._committed_read

@@ -45,12 +45,20 @@ class Intake:
         """Get ready to run concurrent bolts ahead."""
         self._ahead.open()
 
-    def close(self) -> None:
-        """Wait for what runs ahead."""
-        self._ahead.close()
+    def close(self, timeout_seconds: float) -> bool:
+        """End what runs ahead; False if a bolt did not end in time."""
+        return self._ahead.close(timeout_seconds)
+
+    def forget(self) -> None:
+        """Begin nothing ahead any more: the run ends."""
+        self._ahead.forget()
+
+    def settle(self) -> None:
+        """Forget what was made ahead, and wait until no bolt is at work."""
+        self._ahead.settle()
 
     def take(self, now: float, timeout_seconds: float, *, fetch: bool) -> bool:
-        """Emit at most one chunk; True if one was fetched or emitted.
+        """Emit at most one chunk; True if one was emitted, or fetched to be.
 
         When there is nothing it waits for so long; without `fetch` nothing new is fetched.
         """
@@ -74,15 +82,14 @@ class Intake:
         return True
 
     def _look_ahead(self, now: float) -> None:
-        """Have enough chunks wait that those behind the next one can be begun."""
-        if self._reader.waits_little:
-            self._reader.fetch(now, 0)
+        """Have some chunks wait, and begin them, but those that the screen has yet to see."""
+        if not self._reader.foresees:
+            return
+        while self._reader.waits_little and self._reader.fetch(now, 0):
+            pass
+        upcoming = [chunk for chunk in self._reader.upcoming() if not chunk.unusual]
         source_of = self._topology.source_of
-        self._ahead.look(
-            (source_of(chunk.partition.topic), _messages(chunk))
-            for chunk in self._reader.upcoming()
-            if not chunk.unusual
-        )
+        self._ahead.look([(source_of(c.partition.topic), _messages(c)) for c in upcoming])
 
     def _screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
         """Set apart what policy keeps from the bolts: it is filtered, or buried."""

@@ -173,7 +173,11 @@ def wire(topology: Topology, config: Config) -> Parts:
         sinks=sinks,
         dead_letter_sink=dead_letter_sink,
         spark=spark,
-        references=References(topology.references, partial(_read_reference, spark, config)),
+        references=References(
+            topology.references,
+            partial(_read_reference, spark, config),
+            before_change=pipeline.settle,
+        ),
         fetcher=fetcher,
         store=store,
         catalogue=catalogue,

@@ -194,6 +194,8 @@ class Pipeline:
         moved |= self._relay.tick(now, drain=drain)
         for outlet in self._outlets.values():
             moved |= outlet.submit_due(now, flush=flush or self._reader.is_stuck)
+        if not read:
+            self._intake.forget()
         may_read = self._may_read(now, read=read)
         if may_read and self._intake.take(now, 0.0 if moved else self._patience(), fetch=read):
             moved = True
@@ -285,12 +287,16 @@ class Pipeline:
         ended = [outlet.stop(timeout_seconds) for outlet in self._outlets.values()]
         self._reader.release()
         self._complaints.tell(all_of_it=True)
-        self._intake.close()
+        ended.append(self._intake.close(timeout_seconds))
         try:
             self._life.close(timeout_seconds)
         finally:
             self._runners.close(timeout_seconds)
         return all(ended)
+
+    def settle(self) -> None:
+        """Let no bolt be at work on another thread's chunk: what bolts look up is to change."""
+        self._intake.settle()
 
     # Step 1: results of other threads
 

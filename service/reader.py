@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ from service.pacing import Pacing
 # An owner names a record to the acker: the partition's place in the high bits, the offset below.
 Owners: TypeAlias = npt.NDArray[np.int64]
 _OFFSET_BITS = 48
+_FEW_CHUNKS = 2
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 
 
@@ -189,26 +191,33 @@ class Reader:
                 return chunk, chunk.offsets | held.place << _OFFSET_BITS
         return None
 
-    def upcoming(self) -> list[Chunk]:
-        """The chunks that, as things stand, `next` gives whole, partition by partition.
+    @property
+    def foresees(self) -> bool:
+        """Whether `upcoming` can tell: no rate, and nothing that is held back, has a say."""
+        return self._flow.is_free
 
-        Where a rate or backpressure decides how much is emitted nothing is foreseen.
-        """
-        if not self._flow.is_free:
-            return []
+    def upcoming(self) -> list[Chunk]:
+        """The chunks that, as things stand, `next` gives whole, in turn."""
         limit = self._policy.chunk_records
-        upcoming: list[Chunk] = []
-        for held in self._in_turn():
-            if held.is_owned and held.manager is not None:
-                upcoming += held.manager.upcoming(limit)
-        return upcoming
+        queues = [
+            held.manager.upcoming(limit)
+            for held in self._in_turn()
+            if held.is_owned and held.manager is not None
+        ]
+        return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
 
     @property
     def waits_little(self) -> bool:
-        """Whether fewer records than two fetches wait that may be emitted now."""
-        managers = [held.manager for held in self._assignment if held.is_owned]
-        waiting = sum(m.waiting for m in managers if m is not None and m.may_emit)
-        return waiting < 2 * self._policy.fetch_records
+        """Whether few chunks and fewer records than two fetches wait that may be emitted now.
+
+        With records alone, short chunks that come fast would pile up, one emitted a turn.
+        """
+        chunks = records = 0
+        for held in self._assignment:
+            if held.is_owned and held.manager is not None and held.manager.may_emit:
+                chunks += held.manager.waiting_chunks
+                records += held.manager.waiting
+        return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
 
     def _in_turn(self) -> Iterator[Held]:
         """Every partition, the one whose turn it is first."""

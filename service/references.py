@@ -53,8 +53,12 @@ class References:
         references: Sequence[Reference],
         read: Callable[[Reference], pa.Table],
         clock: Callable[[], float] = time.monotonic,
+        before_change: Callable[[], object] = lambda: None,
     ) -> None:
-        """Only stores. Raises InvalidTopology when two tables have one name."""
+        """Only stores. Raises InvalidTopology when two tables have one name.
+
+        `before_change` is called by `poll` before rows change, so that no bolt is amid a chunk.
+        """
         names = [reference.name for reference in references]
         for place, reference in enumerate(references):
             if reference.name in names[:place]:
@@ -66,6 +70,7 @@ class References:
         self._watched = [_Watched(reference) for reference in references]
         self._read = read
         self._clock = clock
+        self._before_change = before_change
         self._ready: deque[tuple[_Watched, Loaded, float]] = deque()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -89,6 +94,8 @@ class References:
 
     def poll(self) -> None:
         """Put what was loaded anew in place. Called between chunks, once a turn of the loop."""
+        if self._ready:
+            self._before_change()
         while self._ready:
             self._put_in_place(*self._ready.popleft())
 

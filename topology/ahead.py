@@ -1,8 +1,11 @@
 """Concurrent bolts run over the chunks that come next, while the owner works on the last one."""
 
+import queue
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from concurrent.futures import Future, wait
+from typing import NamedTuple, TypeAlias
 
 from topology.executor import Outcome
 from topology.record import Message
@@ -13,18 +16,21 @@ _LEAST_RECORDS = 500  # fewer are done sooner than handed over
 
 
 class _Begun(NamedTuple):
-    """A chunk that a thread has been given."""
+    """A chunk that the threads have been given."""
 
+    source: Source
     messages: Sequence[Message]  # the same list as long as it is kept here
     outcome: "Future[Outcome]"
+
+
+_Tasks: TypeAlias = "queue.SimpleQueue[_Begun | None]"
 
 
 class Ahead:
     """Runs the concurrent bolts that read topics, on threads of its own.
 
-    What they give depends on nothing but the records, so it may be made before the chunk is
-    emitted, and forgotten if it never is. The owner thread calls everything; `run` is called by
-    the threads, several at once.
+    What they give may be made before the chunk is emitted, and forgotten if it never is. The
+    owner thread calls everything; `run` is called by the threads, several at once.
     """
 
     def __init__(
@@ -33,11 +39,11 @@ class Ahead:
         run: Callable[[Source, Sequence[Message]], Outcome],
     ) -> None:
         self._run = run
-        self._sources = frozenset(
-            source for source in sources if any(step.is_concurrent for step in source.children)
-        )
-        self._threads: ThreadPoolExecutor | None = None
+        self._sources = frozenset(source for source in sources if source.is_concurrent)
+        self._tasks: _Tasks = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._begun: dict[int, _Begun] = {}
+        self._forgotten: list[Future[Outcome]] = []  # those under way that nobody will take
 
     @property
     def is_needed(self) -> bool:
@@ -45,24 +51,32 @@ class Ahead:
         return bool(self._sources)
 
     def open(self) -> None:
-        """Get ready; the threads start when there is something for them."""
-        if self.is_needed:
-            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ahead")
-
-    def look(self, upcoming: Iterable[tuple[Source, Sequence[Message]]]) -> None:
-        """Begin what comes next, and forget what was begun and does not come any more."""
-        if self._threads is None:
+        """Start the threads, if they are needed."""
+        if not self.is_needed:
             return
+        for number in range(THREADS):
+            thread = threading.Thread(target=self._work, name=f"ahead-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def look(self, upcoming: Sequence[tuple[Source, Sequence[Message]]]) -> None:
+        """Begin what comes next, and forget what was begun and does not come any more.
+
+        A chunk that comes alone is left to the owner, who would only wait for it.
+        """
         kept: dict[int, _Begun] = {}
         for source, messages in upcoming:
             key = id(messages)
             if key in self._begun:
-                kept[key] = self._begun[key]
-            elif source in self._sources and len(messages) >= _LEAST_RECORDS:
-                kept[key] = _Begun(messages, self._threads.submit(self._run, source, messages))
-        for key in self._begun.keys() - kept.keys():
-            self._begun[key].outcome.cancel()
+                kept[key] = self._begun.pop(key)
+            elif self._is_worth_it(source, messages) and len(upcoming) > 1:
+                kept[key] = _Begun(source, messages, Future())
+                self._tasks.put(kept[key])
+        self.forget()
         self._begun = kept
+
+    def _is_worth_it(self, source: Source, messages: Sequence[Message]) -> bool:
+        return source in self._sources and len(messages) >= _LEAST_RECORDS
 
     def take(self, messages: Sequence[Message]) -> Outcome | None:
         """What came of a chunk, once it is there; None if it was not begun.
@@ -72,9 +86,32 @@ class Ahead:
         begun = self._begun.pop(id(messages), None)
         return None if begun is None else begun.outcome.result()
 
-    def close(self) -> None:
-        """Wait for the calls under way, and end the threads."""
-        threads, self._threads = self._threads, None
-        self._begun.clear()
-        if threads is not None:
-            threads.shutdown(cancel_futures=True)
+    def forget(self) -> None:
+        """Begin nothing that was not begun yet, and take nothing of what was."""
+        self._forgotten = [outcome for outcome in self._forgotten if not outcome.done()]
+        self._forgotten += [e.outcome for e in self._begun.values() if not e.outcome.cancel()]
+        self._begun = {}
+
+    def settle(self) -> None:
+        """Forget all, and wait until no bolt is at work."""
+        self.forget()
+        wait(self._forgotten)
+
+    def close(self, timeout_seconds: float) -> bool:
+        """End the threads; False if one did not end in time. It is a daemon."""
+        self.forget()
+        for _ in self._threads:
+            self._tasks.put(None)
+        deadline = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _work(self) -> None:
+        while (begun := self._tasks.get()) is not None:
+            if begun.outcome.set_running_or_notify_cancel():
+                try:
+                    begun.outcome.set_result(self._run(begun.source, begun.messages))
+                except BaseException as error:  # noqa: BLE001 - it is the owner's
+                    begun.outcome.set_exception(error)
+            del begun

@@ -104,7 +104,8 @@ class Bolt(Component, ABC, Generic[In, Out]):
 
     concurrent: ClassVar[bool] = False
     """Of a vectorised bolt: whether it may be called on several threads at once; then chunks that
-    wait are processed while the owner thread is busy with the last one."""
+    wait are processed while the owner thread is busy with the last one. A tick, or news of a
+    partition, may come meanwhile."""
 
     @abstractmethod
     def process(

@@ -82,7 +82,7 @@ class Executor:
         outcome = run_ahead(source, messages) if ahead is None else ahead
         reached, outcome.deliveries = outcome.deliveries, []
         for each in reached:
-            if isinstance(each.boundary, SinkStep) or each.tasks is not None:
+            if isinstance(each.boundary, SinkStep):
                 outcome.deliveries.append(each)
             else:
                 self._run_step(each.boundary, each.piece, each.parents, each.origin, outcome)

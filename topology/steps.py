@@ -115,6 +115,11 @@ class Source:
     children: list[Step] = field(default_factory=list)
 
     @property
+    def is_concurrent(self) -> bool:
+        """Whether a concurrent bolt reads it."""
+        return any(step.is_concurrent for step in self.children)
+
+    @property
     def label(self) -> str:
         """The topic's name, or the pattern between slashes."""
         return self.topic if isinstance(self.topic, str) else f"/{self.topic.pattern}/"

@@ -15,6 +15,7 @@ from service.pacing import limits_of
 from service.pipeline import PipelinePolicy
 from service.reader import ReaderPolicy
 from service.screen import ScreenPolicy
+from service.sizes import sizes_of
 from service.testing.chaos_sink import ChaosSink
 from service.testing.timeline import Timeline
 from service.testing.watched import WatchedLetters, WatchedPipeline, WatchedReader
@@ -77,7 +78,9 @@ class Bench:
             self.letters.notify,
             names,
             ReaderPolicy(
-                _assignment(topology, retries, screen), records_per_second=limits_of(topology)
+                _assignment(topology, retries, screen),
+                **sizes_of(topology)._asdict(),
+                records_per_second=limits_of(topology),
             ),
             random.Random(seed),  # noqa: S311  # a test wants the same numbers again
             on_assigned=self._tell_assigned,

@@ -1,13 +1,8 @@
 """Plain bolts that have an order or several tasks: called by the owner thread, at once."""
 
-from typing import Any
-
-from topology.bolt import Bolt
-from topology.running.call import Answers, Call
+from topology.running.call import Call
 from topology.running.calling import finish, process_of
-from topology.running.lane import Lane
-from topology.running.runner import Runner, RunnerStatistics
-from topology.ticks import TickFailures
+from topology.running.runner import Duty, Runner, RunnerStatistics
 
 
 class InlineRunner(Runner):
@@ -16,14 +11,9 @@ class InlineRunner(Runner):
     Nothing runs beside it, so an order keeps itself; only what waits for a retry needs the lane.
     """
 
-    def __init__(
-        self, bolt: Bolt[Any, Any], lane: Lane, answers: Answers, failed_ticks: TickFailures
-    ) -> None:
-        super().__init__(lane, failed_ticks)
-        self._bolt = bolt
-        self._answers = answers
-        self._step = answers.step.name
-        self._process = process_of(self._step, bolt)
+    def __init__(self, duty: Duty) -> None:
+        super().__init__(duty)
+        self._process = process_of(self._step, duty.bolt)
         self._is_closing = False
 
     def submit(self, calls: list[Call]) -> None:

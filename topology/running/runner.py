@@ -1,11 +1,14 @@
 """What every runner can do. A runner has one task of one step."""
 
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from topology.running.call import Call
+from topology.bolt import Bolt
+from topology.running.call import Answers, Call
 from topology.running.lane import Lane
 from topology.ticks import TickFailures
 
@@ -32,12 +35,33 @@ class RunnerStatistics:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What one runner is there for.
+
+    It calls one instance of a bolt with what is in `lane`, at most `workers` calls at once, and
+    puts them into `answers`. A call that takes longer than `timeout_seconds` by `clock` fails,
+    if the runner can leave it alone.
+    """
+
+    bolt: Bolt[Any, Any]
+    lane: Lane
+    answers: Answers
+    failed_ticks: TickFailures
+    workers: int
+    timeout_seconds: float | None
+    clock: Callable[[], float] = time.monotonic
+
+
 class Runner(ABC):
     """Calls one instance of a bolt, as its lane allows. The owner thread calls what is public."""
 
-    def __init__(self, lane: Lane, failed_ticks: TickFailures) -> None:
-        self._lane = lane
-        self._failed_ticks = failed_ticks
+    def __init__(self, duty: Duty) -> None:
+        self._bolt = duty.bolt
+        self._lane = duty.lane
+        self._answers = duty.answers
+        self._step = duty.answers.step.name
+        self._failed_ticks = duty.failed_ticks
         self._lock = threading.Lock()  # of the lane
 
     def submit(self, calls: list[Call]) -> None:

@@ -17,7 +17,7 @@ from topology.running.call import Answers, Call, Inputs
 from topology.running.inline_runner import InlineRunner
 from topology.running.lane import Lane, OrderedLane
 from topology.running.loop import EventLoop
-from topology.running.runner import Runner, RunnerStatistics
+from topology.running.runner import Duty, Runner, RunnerStatistics
 from topology.running.thread_runner import ThreadRunner
 from topology.steps import BoltStep, Key
 from topology.ticks import TickFailures
@@ -169,23 +169,24 @@ class Runners:
         return {name: self.statistics(step) for name, step in self._steps.items()}
 
     def _runner(self, step: BoltStep, bolt: Bolt[Any, Any]) -> Runner:
-        lane = Lane() if step.order is Order.NONE else OrderedLane()
-        answers = self._answers[step.name]
         timeout = step.timeout_seconds
-        if timeout is None:
-            timeout = self._timeout_seconds
+        # An instance with state of its own is called by one thread at a time.
+        is_shared = step.kind is not Kind.BLOCKING or len(step.bolts) == 1
+        duty = Duty(
+            bolt,
+            Lane() if step.order is Order.NONE else OrderedLane(),
+            self._answers[step.name],
+            self._failed_ticks,
+            step.workers if is_shared else 1,
+            self._timeout_seconds if timeout is None else timeout,
+            self._clock,
+        )
         if step.kind is Kind.ASYNC:
-            return AsyncRunner(
-                bolt, lane, answers, self._failed_ticks, self._loop, timeout, self._clock
-            )
+            return AsyncRunner(duty, self._loop)
         if step.kind is Kind.BLOCKING:
-            # An instance with state of its own is called by one thread at a time.
-            workers = step.workers if len(step.bolts) == 1 else 1
-            return ThreadRunner(
-                bolt, lane, answers, self._failed_ticks, workers, timeout, self._clock
-            )
+            return ThreadRunner(duty)
         if step.kind in (Kind.FUNCTION, Kind.FAN_OUT):
-            return InlineRunner(bolt, lane, answers, self._failed_ticks)
+            return InlineRunner(duty)
         raise ValueError(f"step '{step.name}' is {step.kind.value}; no runner calls such a bolt")
 
     def _calls(self, step: BoltStep, every: Inputs) -> tuple[list[Call], list[int] | None]:

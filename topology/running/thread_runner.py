@@ -3,19 +3,15 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import structlog
 
-from topology.bolt import Bolt
-from topology.running.call import Answers, Call
+from topology.running.call import Call
 from topology.running.calling import finish, overdue, process_of
 from topology.running.crew import Crew, Worker
-from topology.running.lane import Lane
-from topology.running.runner import Runner, RunnerStatistics
+from topology.running.runner import Duty, Runner, RunnerStatistics
 from topology.signals import SKIP
-from topology.ticks import TickFailures
 
 log = structlog.get_logger()
 
@@ -33,25 +29,13 @@ class ThreadRunner(Runner):
     time; then the values wait.
     """
 
-    def __init__(
-        self,
-        bolt: Bolt[Any, Any],
-        lane: Lane,
-        answers: Answers,
-        failed_ticks: TickFailures,
-        workers: int,
-        timeout_seconds: float | None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(lane, failed_ticks)
-        self._bolt = bolt
-        self._answers = answers
-        self._step = answers.step.name
-        self._timeout_seconds = timeout_seconds
-        self._clock = clock
-        self._process = process_of(self._step, bolt)
+    def __init__(self, duty: Duty) -> None:
+        super().__init__(duty)
+        self._timeout_seconds = duty.timeout_seconds
+        self._clock = duty.clock
+        self._process = process_of(self._step, duty.bolt)
         # What follows is guarded by the lane's lock.
-        self._crew = Crew(workers, timeout_seconds)
+        self._crew = Crew(duty.workers, duty.timeout_seconds)
         self._threads: dict[Worker, threading.Thread] = {}
         self._begun = 0
         self._idle = 0

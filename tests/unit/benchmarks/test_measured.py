@@ -18,16 +18,14 @@ def test_what_was_read_before_all_partitions_were_open_counts_for_nothing():
     assert found["cpu_us"] == pytest.approx(1_500)
 
 
-def test_the_opening_ends_with_the_last_partition_and_not_with_one_that_comes_back():
-    read = iter([0, 10, 999])
+def test_the_opening_ends_with_the_first_partition_for_then_the_client_fetches():
+    read = iter([0, 10])
     opening = Opening(lambda: next(read))
     assert opening.moment is None
     opening.partition_assigned("t", 0)
     opening.partition_assigned("t", 1)
-    opening.partition_revoked("t", 0)
-    opening.partition_assigned("t", 0)
     assert opening.moment is not None
-    assert opening.moment.read == 10
+    assert opening.moment.read == 0
 
 
 def test_the_opening_is_noted_before_the_first_record_is_emitted():

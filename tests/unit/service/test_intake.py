@@ -111,7 +111,7 @@ def test_where_a_rate_decides_nothing_is_foreseen():
     bench.start()
     bench.fill(PLACE, 50)
     bench.reader.fetch(0.0, 0.0)
-    assert bench.reader.upcoming() == []
+    assert not bench.reader.foresees
 
 
 def test_the_partition_whose_turn_it_is_comes_first():
@@ -125,7 +125,7 @@ def test_the_partition_whose_turn_it_is_comes_first():
     assert [chunk.partition for chunk in bench.reader.upcoming()] == [second.partition]
 
 
-def test_little_waits_until_two_fetches_wait():
+def test_little_waits_until_two_fetches_or_three_chunks_wait():
     bench = Bench(fetch_records=10)
     bench.start()
     bench.fill(PLACE, 25)
@@ -133,6 +133,75 @@ def test_little_waits_until_two_fetches_wait():
     while bench.reader.fetch(0.0, 0.0):
         waits.append(bench.reader.waits_little)
     assert waits == [True, False, False]
+    bench.emit()
+    for _ in range(3):
+        assert bench.reader.waits_little
+        bench.fill(PLACE, 1)
+        bench.reader.fetch(0.0, 0.0)
+    assert not bench.reader.waits_little
+
+
+def test_what_waits_behind_a_full_window_does_not_count():
+    bench = Bench(assignment={"window": Window(max_pending=5)}, fetch_records=10)
+    bench.start()
+    bench.fill(PLACE, 25)
+    bench.reader.fetch(0.0, 0.0)
+    assert bench.reader.next(0.0) is not None
+    assert bench.reader.waits_little
+
+
+def test_records_that_trickle_in_do_not_pile_up():
+    """Each turn emits one chunk, so many short ones must not be fetched ahead of it."""
+    sink = MemorySink()
+    with Works(json_columns(NUMBER), sinks=[sink], fetch_records=8_000) as works:
+        for number in range(300):
+            fill(works, [b'{"n": %d}' % number] * 3)
+            works.pipeline.step(flush=True)
+            works.now += 0.01
+            waiting = next(works.reader.statistics(works.now)).ledger.waiting
+            assert waiting <= 12
+        run(works)
+    assert len(sink.rows) == 900
+
+
+def test_a_failure_in_a_chunk_that_was_run_ahead_is_tried_again_with_its_record():
+    sink, failed = MemorySink(), []
+
+    @bolt(vectorised=True, concurrent=True)
+    def stumble(batch):
+        if 700 in batch["n"].to_pylist() and len(failed) < 30:  # until its retry, and then once
+            failed.append(batch.num_rows)
+            raise ValueError("not yet")
+        return batch
+
+    count = 4 * CHUNK
+    with Works(
+        json_columns(NUMBER), stumble, sinks=[sink], fetch_records=CHUNK, chunk_records=CHUNK,
+        retries=RetryPolicy(limit=50, initial_seconds=0.05, multiplier=1, jitter=0),
+    ) as works:  # fmt: skip
+        fill(works, (b'{"n": %d}' % n for n in range(count)))
+        while len(sink.rows) < count:
+            works.pipeline.step(flush=True)
+            works.now += 0.01
+    assert sorted(numbers(sink)) == list(range(count))
+    assert failed.count(1) > 1
+
+
+def test_nothing_is_begun_any_more_when_the_run_ends():
+    """Promise 16."""
+    sink, seen = MemorySink(), Seen()
+    with Works(
+        json_columns(NUMBER), seen.as_bolt(), sinks=[sink], fetch_records=CHUNK,
+        chunk_records=CHUNK,
+    ) as works:  # fmt: skip
+        fill(works, (b'{"n": %d}' % n for n in range(10 * CHUNK)))
+        for _ in range(3):
+            works.pipeline.step(flush=True)
+        works.pipeline.settle()
+        rows = sum(seen.calls)
+        while not works.pipeline.is_idle:
+            works.pipeline.step(read=False, flush=True, drain=True)
+        assert sum(seen.calls) == rows
 
 
 def topology_of(*bolts, reliability="at-least-once"):
@@ -150,9 +219,15 @@ def plain(record):
     return record.value
 
 
+@bolt
+async def waits(record):
+    return record.value
+
+
 def test_columns_come_in_long_chunks_and_objects_in_short_ones():
     assert sizes_of(topology_of(plain)) == Sizes(4_000, 2_000)
     assert sizes_of(topology_of(json_columns(NUMBER))) == Sizes(8_000, 8_000)
     assert sizes_of(topology_of(plain, reliability="at-most-once")) == Sizes(10_000, 4_000)
+    assert sizes_of(topology_of(waits)) == Sizes(2_000, 1_000)
     assert sizes_of(topology_of(plain), fetch_records=7) == Sizes(7, 2_000)
     assert sizes_of(topology_of(plain), chunk_records=3) == Sizes(4_000, 3)

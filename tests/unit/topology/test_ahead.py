@@ -131,12 +131,12 @@ def ahead(source, gate):
     ahead.open()
     yield ahead
     gate.opened.set()
-    ahead.close()
+    assert ahead.close(WAIT_SECONDS)
 
 
 def test_chunks_are_run_on_threads_of_their_own_two_at_once(ahead, source, gate):
     chunks = [messages(*[size] * MANY) for size in (1, 2)]
-    ahead.look((source, chunk) for chunk in chunks)
+    ahead.look([(source, chunk) for chunk in chunks])
     for _ in chunks:
         assert gate.begun.acquire(timeout=WAIT_SECONDS)  # the first has not ended
     gate.opened.set()
@@ -148,9 +148,10 @@ def test_chunks_are_run_on_threads_of_their_own_two_at_once(ahead, source, gate)
 
 def test_a_chunk_is_begun_once_however_often_it_is_seen(ahead, source, gate):
     gate.opened.set()
-    chunk = messages(*[1] * MANY)
+    chunk, other = messages(*[1] * MANY), messages(1)
     for _ in range(3):
-        ahead.look([(source, chunk)])
+        ahead.look([(source, chunk), (source, other)])
+    ahead.look([(source, chunk)])
     assert ahead.take(chunk) is not None
     assert gate.begun.acquire(blocking=False)
     assert not gate.begun.acquire(blocking=False)
@@ -161,15 +162,62 @@ def test_what_does_not_come_any_more_is_forgotten(ahead, source, gate):
     gate.opened.set()
     gone, stays = messages(*[1] * MANY), messages(*[2] * MANY)
     ahead.look([(source, gone), (source, stays)])
-    ahead.look([(source, stays)])
+    ahead.look([(source, stays), (source, messages(1))])
     assert ahead.take(gone) is None
     assert ahead.take(stays) is not None
 
 
-def test_a_short_chunk_is_left_to_the_owner(ahead, source):
-    chunk = messages(1, 2)
-    ahead.look([(source, chunk)])
-    assert ahead.take(chunk) is None
+def test_a_chunk_that_is_short_or_comes_alone_is_left_to_the_owner(ahead, source):
+    short, long = messages(1, 2), messages(*[1] * MANY)
+    ahead.look([(source, short), (source, short)])
+    assert ahead.take(short) is None
+    ahead.look([(source, long)])
+    assert ahead.take(long) is None
+
+
+def test_a_chunk_that_was_begun_is_not_taken_for_a_later_one_at_its_place(ahead, source, gate):
+    """What tells chunks apart is where their lists lie, so a list is kept while it is begun."""
+    chunk = messages(*[1] * MANY)
+    place = id(chunk)
+    ahead.look([(source, chunk), (source, messages(1))])
+    del chunk
+    others = [messages(*[2] * MANY) for _ in range(20)]
+    assert place not in {id(other) for other in others}
+    gate.opened.set()
+
+
+def test_what_is_forgotten_before_its_turn_is_never_run(ahead, source, gate):
+    chunks = [messages(*[1] * MANY) for _ in range(4)]
+    ahead.look([(source, chunk) for chunk in chunks])
+    for _ in range(2):
+        assert gate.begun.acquire(timeout=WAIT_SECONDS)
+    ahead.forget()
+    gate.opened.set()
+    ahead.settle()
+    assert not gate.begun.acquire(blocking=False)
+
+
+def test_when_it_has_settled_no_bolt_is_at_work(ahead, source, gate):
+    chunks = [messages(*[1] * MANY) for _ in range(2)]
+    ahead.look([(source, chunk) for chunk in chunks])
+    for _ in chunks:
+        assert gate.begun.acquire(timeout=WAIT_SECONDS)
+    opener = threading.Timer(0.05, gate.opened.set)
+    opener.start()
+    ahead.settle()
+    assert len(gate.threads) == 2
+    opener.join()
+
+
+def test_a_bolt_that_does_not_return_holds_up_no_end(source, gate):
+    """Promise 16: the exit has a deadline, and the threads are daemons."""
+    ahead = Ahead([source], gate.run)
+    ahead.open()
+    ahead.look([(source, messages(*[1] * MANY)) for _ in range(2)])
+    assert gate.begun.acquire(timeout=WAIT_SECONDS)
+    assert not ahead.close(0.0)
+    gate.opened.set()
+    assert ahead.close(WAIT_SECONDS)
 
 
 def test_a_source_that_no_concurrent_bolt_reads_needs_no_threads(gate):
@@ -177,8 +225,8 @@ def test_a_source_that_no_concurrent_bolt_reads_needs_no_threads(gate):
     ahead = Ahead([source], gate.run)
     ahead.open()
     assert not ahead.is_needed
-    ahead.look([(source, messages(*[1] * MANY))])
-    ahead.close()
+    ahead.look([(source, messages(*[1] * MANY)) for _ in range(2)])
+    assert ahead.close(WAIT_SECONDS)
     assert not gate.begun.acquire(blocking=False)
 
 
@@ -189,7 +237,7 @@ def test_what_breaks_a_run_is_raised_where_its_outcome_is_taken(source):
     ahead = Ahead([source], broken)
     ahead.open()
     chunk = messages(*[1] * MANY)
-    ahead.look([(source, chunk)])
+    ahead.look([(source, chunk), (source, messages(1))])
     with pytest.raises(MemoryError, match="no more"):
         ahead.take(chunk)
-    ahead.close()
+    assert ahead.close(WAIT_SECONDS)
