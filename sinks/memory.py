@@ -21,7 +21,7 @@ from topology.sink import (
 )
 
 # A write costs nothing here, and rows that are still in the caches cost least.
-_FEW_ROWS = 4_000
+_FEW_ROWS = 8_000
 
 
 class MemorySink(Sink[Row]):

@@ -204,7 +204,7 @@ def test_graph_shows_the_topology_as_text_and_as_mermaid(headrace):
         "      -> split  (fan-out)",
         "        -> rows  (DiscardSink, every 10 rows or 2 s)",
         "      -> ask  (async, 8 at once)",
-        "        -> asked  (DiscardSink, every 4000 rows or 5 s)",
+        "        -> asked  (DiscardSink, every 8000 rows or 5 s)",
         "  dead letters -> flow.dead",
     ]
     assert chart == headrace("graph", "flow:topology", "--mermaid")[1]

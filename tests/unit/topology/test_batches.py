@@ -54,8 +54,8 @@ def policy_of(sink: Sink[Any], **said: Any) -> BatchPolicy:
         (ParquetSink("table", schema=pa.schema([("n", pa.int64())])), 100_000),
         (Fast(), 300),
         (Sized(20), 20),
-        (DiscardSink(), 4_000),
-        (MemorySink(), 4_000),
+        (DiscardSink(), 8_000),
+        (MemorySink(), 8_000),
         (ChaosSink(ChaosSink(Fast(), seed=1), seed=2), 300),
     ],
 )
