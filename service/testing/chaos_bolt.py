@@ -34,7 +34,8 @@ class ChaosBolt(Bolt[In, Out]):
     what was done.
 
     It takes a bolt of any kind (for an AdvancedBolt there is ChaosAdvancedBolt), or what makes
-    one, and is of the same kind and name. Raises InvalidTopology, and ValueError for a chance
+    one, and is of the same kind and name, but never concurrent: its calls are counted one by
+    one. Raises InvalidTopology, and ValueError for a chance
     that is none.
     """
 

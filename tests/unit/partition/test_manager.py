@@ -292,6 +292,16 @@ def test_the_chunks_foreseen_are_those_that_are_handed_out_whole_next():
     assert partition.upcoming(10) == []
 
 
+def test_nothing_is_foreseen_of_a_window_that_is_full_of_bytes():
+    partition = manager(max_pending_bytes=25)
+    partition.offer(chunk(0, 1, 2), 0.0)
+    partition.offer(chunk(3, 4), 0.0)
+    assert len(partition.upcoming(10)) == 2
+    partition.next(0, 2)
+    assert partition.is_full
+    assert partition.upcoming(10) == []
+
+
 def test_no_chunk_is_foreseen_that_the_window_or_the_limit_would_part():
     partition = manager(max_pending=4)
     for numbers in ((0, 1, 2), (3, 4), (5,)):

@@ -114,6 +114,22 @@ def test_where_a_rate_decides_nothing_is_foreseen():
     assert not bench.reader.foresees
 
 
+def test_where_a_source_is_held_back_nothing_is_foreseen():
+    bench = Bench()
+    bench.start()
+    assert bench.reader.foresees
+    bench.reader.hold_back(frozenset({"t"}))
+    assert not bench.reader.foresees
+
+
+def test_nothing_is_foreseen_of_records_whose_place_must_be_stored_first():
+    bench = Bench(assignment={"commit_ahead": True})
+    bench.start()
+    bench.fill(PLACE, 50)
+    bench.reader.fetch(0.0, 0.0)
+    assert bench.reader.upcoming() == []
+
+
 def test_the_partition_whose_turn_it_is_comes_first():
     bench = Bench(fetch_records=100)
     bench.start()
