@@ -291,14 +291,13 @@ class PartitionManager:
         chunks: list[Chunk] = []
         if self._commit_ahead or self.is_full:
             return chunks
-        room = self._room
+        room = self._room + self._taken  # so much of the first chunk has had its room
         for chunk in self._waiting:
-            room -= len(chunk) - (self._taken if chunk is self._waiting[0] else 0)
+            room -= len(chunk)
             if room < 0 or len(chunk) > limit:
                 break
-            if not (chunk is self._waiting[0] and self._taken):
-                chunks.append(chunk)
-        return chunks
+            chunks.append(chunk)
+        return chunks[1:] if self._taken else chunks
 
     def ack(self, offsets: Offsets) -> int:
         """Resolve records; return how many were in flight."""

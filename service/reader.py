@@ -174,9 +174,7 @@ class Reader:
         """The next records to emit, with their owners; partitions take turns."""
         self._flow.wake = math.inf
         commit = self._commits.seconds_under_way(now)
-        count = len(self._assignment)
-        for turn in range(self._turn, self._turn + count):
-            held = self._assignment.at(turn % count)
+        for held in self._in_turn():
             manager = held.manager
             if manager is None or not held.is_owned:
                 continue
@@ -187,7 +185,7 @@ class Reader:
             if chunk is not None or self._policy.assignment.commit_ahead:
                 self._commits.look_at(manager)
             if chunk is not None and len(chunk):
-                self._turn = turn + 1
+                self._turn = held.place + 1
                 return chunk, chunk.offsets | held.place << _OFFSET_BITS
         return None
 

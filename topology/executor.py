@@ -86,10 +86,11 @@ class Executor:
                 outcome.deliveries.append(each)
             else:
                 self._run_step(each.boundary, each.piece, each.parents, each.origin, outcome)
-        others = [child for child in source.children if not child.is_concurrent]
         origin = Origin(source.label)
         records: list[Record] | None = None
-        for child in others:
+        for child in source.children:
+            if child.is_concurrent:
+                continue
             if isinstance(child, BoltStep) and child.kind is Kind.VECTORISED:
                 self._run_columns(child, _columns_for(child, messages), None, outcome)
                 continue
