@@ -16,6 +16,7 @@ from topology.errors import (
     RowsRejected,
     SinkBusy,
     SinkFailed,
+    SinkFenced,
 )
 from topology.grouping import (
     Grouping,
@@ -59,6 +60,7 @@ __all__ = [
     "RowsRejected",
     "SinkBusy",
     "SinkFailed",
+    "SinkFenced",
     "Skip",
     "To",
     "Topology",

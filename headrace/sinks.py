@@ -3,24 +3,41 @@
 from sinks import (
     DeltaSink,
     DiscardSink,
+    FencedTarget,
+    ForeachSink,
     KafkaSink,
     MemoryDeadLetters,
     MemorySink,
     ParquetSink,
+    Target,
+    TopicSink,
+    TransactionalForeachSink,
 )
 from topology.sink import Batch, DeadLetter, DeadLetterSink, RangeNotice, Sink, SinkContext
+from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
 
 __all__ = [
     "Batch",
+    "Committed",
     "DeadLetter",
     "DeadLetterSink",
     "DeltaSink",
     "DiscardSink",
+    "Fence",
+    "FencedTarget",
+    "ForeachSink",
+    "Group",
     "KafkaSink",
     "MemoryDeadLetters",
     "MemorySink",
     "ParquetSink",
     "RangeNotice",
+    "Share",
     "Sink",
     "SinkContext",
+    "Staged",
+    "Target",
+    "TopicSink",
+    "TransactionalForeachSink",
+    "TransactionalSink",
 ]

@@ -19,8 +19,10 @@ from partition.errors import (
     PartitionError,
     StoreError,
     TopicMissing,
+    TransactionError,
 )
 from partition.fetcher import Fetcher
+from partition.gate import MakeGate
 from partition.manager import PartitionManager, Window
 from partition.opening import Opened, StartPolicy, Ways, opening, reclaiming, recovering
 from partition.retries import RetryPolicy
@@ -39,6 +41,7 @@ class AssignmentPolicy:
     window: Window = field(default_factory=Window)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     commit_ahead: bool = False  # at most once; see PartitionManager
+    make_gate: MakeGate | None = None  # exactly once; the ways then have a fencing
     discover_interval_seconds: float = 30.0
 
 
@@ -57,6 +60,7 @@ class Held:
         self.is_owned = False  # whether its records may be emitted and its frontier stored
         self.is_told = False  # whether `on_assigned` was called, and `on_revoked` not since
         self.session = 0  # of the store, when it was claimed last
+        self.epoch = 0  # of the ownership; 0: it was never ours
         self.is_read = False  # whether the fetcher delivers it
         self.is_paused = False
         self.halted: PartitionError | None = None
@@ -64,6 +68,12 @@ class Held:
         # right is known when the fetcher comes to an end or tells of trouble.
         self.goal: int | None = None
         self.lost: Counter[str] = Counter()
+
+    @property
+    def loss(self) -> StoreError | TransactionError | None:
+        """Why it is lost for good: none of its records is emitted any more, retries neither."""
+        lost = isinstance(self.halted, StoreError | TransactionError)
+        return self.halted if lost else None  # type: ignore[return-value]
 
     @property
     def is_moving(self) -> bool:
@@ -201,6 +211,10 @@ class Assignment:
                 held.again_at = 0.0
             self._reclaim(held)
 
+    def halt(self, partition: Partition, error: PartitionError) -> None:
+        """Learn that a partition cannot go on, as what was read of it is not what it must be."""
+        self._halt(self._by_name[partition], error)
+
     def _reclaim(self, held: Held) -> None:
         """Take a partition up again in the session that is; until then nothing of it is emitted."""
         held.is_owned = False
@@ -274,11 +288,13 @@ class Assignment:
                 held.steps = None
                 self._run(held, ended.value)
 
-    def _run(self, held: Held, opened: Opened | None) -> None:
-        """Let a partition's records flow: it is ours, and its position is stored."""
+    def _run(self, held: Held, ended: Opened | int) -> None:
+        """Let a partition's records flow: it is ours, under a new epoch or newly opened."""
         held.is_owned = True
-        if opened is not None:
-            self._read_from(held, opened)
+        if isinstance(ended, Opened):
+            self._read_from(held, ended)
+        else:
+            held.epoch = ended
         if held.session != self._ways.store.session:  # which has ended since the claim
             self._reclaim(held)
         self._tell(held)
@@ -286,6 +302,7 @@ class Assignment:
     def _read_from(self, held: Held, opened: Opened) -> None:
         trouble, held.trouble = held.trouble, None
         held.goal = opened.end if opened.end >= opened.position.offset else None
+        held.epoch = held.epoch if opened.epoch is None else opened.epoch
         if held.manager is None:
             held.manager = PartitionManager(
                 held.partition,
@@ -294,24 +311,29 @@ class Assignment:
                 retry_policy=self._policy.retries,
                 rng=self._rng,
                 commit_ahead=self._policy.commit_ahead,
+                make_gate=self._policy.make_gate,
+                resumed=opened.resumed,
             )
         else:
             if trouble is not None and not opened.losses:
                 offset, count = held.in_vain
                 same = offset == opened.position.offset
                 held.in_vain = (opened.position.offset, count + 1 if same else 1)
-            held.manager.restart(opened.position, stored=bool(opened.losses))
+            if not opened.reads_on:
+                held.manager.restart(
+                    opened.position, stored=bool(opened.losses), resumed=opened.resumed
+                )
         for loss in opened.losses:
             held.lost[loss.reason] += loss.lost
         self._fetcher.add({held.partition: opened.position})
         held.is_read = True
 
     def _halt(self, held: Held, error: PartitionError) -> None:
-        """Read nothing more of a partition. Where the store refuses, emit nothing more either."""
+        """Read nothing more of a partition. If it is lost for good, emit nothing more either."""
         self._stop_reading(held)
         held.steps = held.trouble = held.again_at = None
         held.halted = error
-        if isinstance(error, StoreError):
+        if held.loss is not None:
             held.is_owned = False
         log.error("partition_halted", partition=str(held.partition), error=str(error))
         self._tell(held)

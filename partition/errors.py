@@ -9,6 +9,11 @@ PartitionError
 │   ├── OffsetOutOfRange   the log does not hold the offset to read next
 │   ├── SourceLost         records were lost before they were read, and policy says halt
 │   └── CorruptRecord      a record's checksum is wrong
+├── TransactionError       what is stored of open transactions, the sinks' word, and the log differ
+│   ├── ReplayDiffers      the log does not give the records of an open transaction again
+│   ├── SinkAhead          a sink has transactions that were never recorded here
+│   ├── SinkStateLost      a sink has lost transactions that were committed
+│   └── KindChanged        transactions of another kind are open
 └── StoreError             storing offsets; as itself: refused for good (rights, size)
     ├── StoreUnavailable   no answer now; trying again can help
     ├── StoreCorrupt       what is stored is no offset
@@ -100,6 +105,65 @@ class CorruptRecord(KafkaError):
         self.partition = partition
         self.offset = offset
         self.reason = reason
+
+
+class TransactionError(PartitionError):
+    """Open transactions, the sinks, and the log do not fit together."""
+
+
+class ReplayDiffers(TransactionError):
+    """The log does not give the records of an open transaction again."""
+
+    def __init__(self, partition: object, txid: int, expected: str, found: str) -> None:
+        super().__init__(
+            f"{partition} transaction {txid} was of {expected}, but the log now gives {found}; "
+            "see docs/how-to/when-a-replay-differs.md"
+        )
+        self.partition = partition
+        self.txid = txid
+        self.expected = expected
+        self.found = found
+
+
+class SinkAhead(TransactionError):
+    """A sink has committed a transaction that is not recorded in the offset store."""
+
+    def __init__(self, partition: object, sink: str, found: int, recorded: int) -> None:
+        super().__init__(
+            f"{partition}: sink '{sink}' has transaction {found}, the offset store knows up to "
+            f"{recorded}; offsets were put back or removed, or two pipelines share a name"
+        )
+        self.partition = partition
+        self.sink = sink
+        self.found = found
+        self.recorded = recorded
+
+
+class SinkStateLost(TransactionError):
+    """A sink does not know of transactions that were committed in it."""
+
+    def __init__(self, partition: object, sink: str, found: int, committed: int) -> None:
+        super().__init__(
+            f"{partition}: sink '{sink}' has transactions up to {found}, but {committed} were "
+            "committed in it; its table was removed or put back, or its step is new or renamed"
+        )
+        self.partition = partition
+        self.sink = sink
+        self.found = found
+        self.committed = committed
+
+
+class KindChanged(TransactionError):
+    """Transactions of another kind than the topology's are open."""
+
+    def __init__(self, partition: object, stored: str, asked: str) -> None:
+        super().__init__(
+            f"{partition} has open transactions that are {stored}, the topology is {asked}; "
+            f"run it as {stored} until it is drained, then change it"
+        )
+        self.partition = partition
+        self.stored = stored
+        self.asked = asked
 
 
 class StoreError(PartitionError):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from partition.chunk import Offsets
 
-RESOLVED, WAITING, EMITTED, FAILED = 0, 1, 2, 3
+RESOLVED, WAITING, EMITTED, FAILED, PROCESSED = 0, 1, 2, 3, 4
 
 _INITIAL_CAPACITY = 1024
 
@@ -136,6 +136,23 @@ class Ledger:
         self._advance()
         return before
 
+    def resolve_below(self, offset: int) -> int:
+        """Mark every emitted record below an offset as resolved; return how many were in flight."""
+        end = self._head + int(np.searchsorted(self._offsets[self._head : self._cursor], offset))
+        states = self._states[self._head : end]
+        before = int(np.count_nonzero(states))
+        self._failed -= int(np.count_nonzero(states == FAILED))
+        states[:] = RESOLVED
+        self._unresolved -= before
+        self._advance()
+        return before
+
+    def processed(self, offsets: Offsets) -> None:
+        """Mark emitted records as done but for their transaction: they do not fail any more."""
+        places = self._places(offsets)
+        states = self._states[places]
+        self._states[places] = np.where(states == EMITTED, PROCESSED, states)
+
     def fail(self, offset: int) -> bool:
         """Mark an emitted record as failed; False (and counted) if it is not emitted."""
         return self._change(offset, EMITTED, FAILED)
@@ -146,9 +163,11 @@ class Ledger:
 
     def is_pending(self, offset: int) -> bool:
         """Whether a record was fetched and is not resolved."""
-        place = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
-        known = place < self._tail and self._offsets[place] == offset
-        return bool(known and self._states[place] != RESOLVED)
+        return self._state_of(offset) != RESOLVED
+
+    def comes_again(self, offset: int) -> bool:
+        """Whether a record was fetched, and is neither resolved nor processed."""
+        return self._state_of(offset) not in (RESOLVED, PROCESSED)
 
     def pass_gap(self, offset: int) -> None:
         """Learn that no record lies before `offset` but those already fetched.
@@ -170,6 +189,12 @@ class Ledger:
             failed=self._failed,
             ignored=self._ignored,
         )
+
+    def _state_of(self, offset: int) -> int:
+        """A record's state; RESOLVED for one that is not in flight."""
+        place = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
+        known = place < self._tail and self._offsets[place] == offset
+        return int(self._states[place]) if known else RESOLVED
 
     def _change(self, offset: int, before: int, after: int) -> bool:
         place = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head

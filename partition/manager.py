@@ -8,17 +8,21 @@ is told to, and tells).
 """
 
 import random
-from collections import deque
 from collections.abc import Sized
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from partition.ahead import Ahead
 from partition.chunk import Chunk, Offsets, Partition
+from partition.gate import Gate, MakeGate
 from partition.ledger import Ledger
+from partition.payloads import Payloads
 from partition.position import LeaderEpochs, Position
+from partition.queue import ChunkQueue
 from partition.retries import Retries, RetryPolicy, RetryQueue
 from partition.statistics import PartitionStatistics
+from partition.transaction import Resumed
 
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024
@@ -33,15 +37,6 @@ class Window:
     max_record_bytes: int | None = None  # of payload; a larger record is no usual one
 
 
-@dataclass(slots=True)
-class _Held:
-    """A fetched chunk whose payloads stay until the frontier has passed it."""
-
-    chunk: Chunk
-    num_bytes: int
-    fetched_at: float
-
-
 class PartitionManager:
     """One partition's records from fetched to resolved. The owner thread calls everything.
 
@@ -53,6 +48,10 @@ class PartitionManager:
     as `allow_ahead` says, is stored before they are emitted, and only what lies below the
     stored offset is. A crash repeats nothing then, and loses what was stored and not
     processed: at most the window, which reaches from the frontier. Nothing is tried twice.
+
+    With a gate (exactly once) only what it has opened is emitted, which lies in a stored
+    transaction; records are resolved by `resolve_to` once theirs is committed, and the offset
+    that is stored is where the lowest open transaction begins.
     """
 
     def __init__(
@@ -64,11 +63,14 @@ class PartitionManager:
         retry_policy: RetryPolicy,
         rng: random.Random,
         commit_ahead: bool = False,
+        make_gate: MakeGate | None = None,
+        resumed: Resumed | None = None,
     ) -> None:
+        """With `make_gate`, `resumed` says how the partition's transactions go on."""
         self.partition = partition
-        self._commit_ahead = commit_ahead
-        self._ahead = 0
-        self._is_ending = False
+        self.gate: Gate | None = None
+        self._make_gate = make_gate
+        self._ahead = Ahead() if commit_ahead else None
         self._window = window
         self._retry_policy = retry_policy
         self._rng = rng
@@ -77,25 +79,27 @@ class PartitionManager:
         self._committed = position.offset
         self._committed_read = 0  # how many of the records read lie below `committed`
         self._submitted = (position.offset, 0)  # a frontier on its way, and the same of it
-        self.restart(position)
+        self.restart(position, resumed=resumed)
 
-    def restart(self, position: Position, *, stored: bool = True) -> None:
+    def restart(
+        self, position: Position, *, stored: bool = True, resumed: Resumed | None = None
+    ) -> None:
         """Forget what is in flight, and go on from `position`. The counts stay.
 
-        `stored` says that the position is what the store holds now.
+        `stored` says that the position is what the store holds now; `resumed` is for the gate.
         """
         self._ledger = Ledger(position.offset)
         self._retries = RetryQueue(self._retry_policy, self._rng)
-        self._held: deque[_Held] = deque()
-        self._held_bytes = 0
-        self._taken = 0  # records of the first waiting chunk that are already emitted
-        self._waiting: deque[Chunk] = deque()
+        self._payloads = Payloads()
+        self._queue = ChunkQueue()
         if stored:
             self._committed = position.offset
             self._committed_read = self._read
-        if self._commit_ahead:  # what is on its way to the store is of the place before
+        if self._ahead is not None:  # what is on its way to the store is of the place before
             self._submitted = (position.offset, 0)
         self._epochs = LeaderEpochs(position)
+        if self._make_gate is not None and resumed is not None:
+            self.gate = self._make_gate(self.partition, resumed, lambda: self.room)
 
     @property
     def frontier(self) -> int:
@@ -106,21 +110,23 @@ class PartitionManager:
     def storable(self) -> int:
         """The offset that may be stored now: the frontier, or with `commit_ahead` beyond it.
 
-        That is what is allowed ahead, and the window has room for, of the records that wait; it
-        never goes back.
+        With a gate it is where the lowest open transaction begins; gaps may lie behind it.
         """
-        frontier = self._ledger.frontier
-        if not self._commit_ahead:
-            return frontier
-        known = max(frontier, self._stored_to)
-        if self._is_ending or self.is_full:
-            return known
-        return max(known, self._ledger.emitted_after(min(self._ahead, self._room)))
+        if self._ahead is not None:
+            return self._ahead.storable(self._ledger, self._stored_to, self.room)
+        begins_at = None if self.gate is None else self.gate.begins_at
+        return self._ledger.frontier if begins_at is None else begins_at
 
     @property
     def position(self) -> Position:
-        """The frontier with its resume key."""
-        return self._epochs.at(self._ledger.frontier)
+        """The frontier with its resume key; with a gate it may lie before the frontier's gap."""
+        position = self._epochs.at(self._ledger.frontier)
+        return position if self.gate is None else replace(position, offset=self.storable)
+
+    @property
+    def fetch_position(self) -> Position:
+        """The next offset to fetch, with its resume key."""
+        return self._epochs.at(self._ledger.fetched_to)
 
     @property
     def emitted_to(self) -> int:
@@ -145,7 +151,7 @@ class PartitionManager:
     @property
     def waiting_chunks(self) -> int:
         """Chunks that wait to be emitted, or a part of which does."""
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def uncommitted(self) -> int:
@@ -159,48 +165,79 @@ class PartitionManager:
         It reaches from what is stored, not only from the frontier: with the store away a
         partition runs on to the window's end and then waits (promise 15). With nothing
         emitted it is not full of bytes: one record larger than that passes, alone.
+
+        With a gate: whether nothing may be emitted before a transaction is committed.
         """
-        if self._room <= 0:
+        if self.gate is not None:
+            return self.gate.is_shut and not self.may_emit
+        return self.room == 0
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether more records are of use before others are resolved."""
+        return not (self.is_full if self.gate is None else self.gate.is_shut)
+
+    def has_enough(self, count: int) -> bool:
+        """Whether so many records wait, or, with a gate, as many bytes as the window allows."""
+        if self._ledger.waiting >= count:
             return True
-        return self._ledger.window > 0 and self._held_bytes >= self._window.max_pending_bytes
+        is_large = self._payloads.num_bytes >= self._window.max_pending_bytes
+        return self.gate is not None and self.has_waiting and is_large
+
+    @property
+    def room(self) -> int:
+        """Records that may be emitted until the window is used up, by records or by bytes."""
+        used_bytes = self._payloads.num_bytes if self._ledger.window > 0 else 0
+        if used_bytes >= self._window.max_pending_bytes:
+            return 0
+        used = self.uncommitted if self._ahead is None else self._ledger.window
+        return max(0, self._window.max_pending - used)
+
+    @property
+    def _emits_to(self) -> int | None:
+        """Only records below it may be emitted; None: as many as the window has room for."""
+        if self._ahead is not None:
+            return self._committed
+        return None if self.gate is None else min(self.gate.open_to, self.gate.ends_at)
 
     @property
     def _stored_to(self) -> int:
-        """The offset that is stored, or on its way to the store."""
-        return max(self._committed, self._submitted[0])
-
-    @property
-    def _room(self) -> int:
-        """Records that may be emitted until the window is used up."""
-        used = self._ledger.window if self._commit_ahead else self.uncommitted
-        return self._window.max_pending - used
+        """What waits below it is stored as read or planned, or on its way to the store."""
+        if self._ahead is not None:
+            return max(self._committed, self._submitted[0])
+        planned = () if self.gate is None else self.gate.to_store().open
+        return planned[-1].range.end if planned else 0
 
     @property
     def may_emit(self) -> bool:
         """Whether a record waits that may be emitted now for the first time."""
-        if self._commit_ahead:
-            return self.has_waiting and self.emitted_to < self._committed
-        return self.has_waiting and not self.is_full
+        emits_to = self._emits_to
+        if emits_to is None:
+            return self.has_waiting and not self.is_full
+        return self.has_waiting and self.emitted_to < emits_to
 
     @property
     def has_stored_waiting(self) -> bool:
-        """Whether records wait that are stored as read, or about to be (at most once).
+        """Whether records wait that are stored as read, or planned, or about to be.
 
-        A crash would lose them, and so would an end that does not wait for them.
+        At most once a crash would lose them, and so would an end that does not wait for them;
+        with a gate their transaction could not be committed.
         """
-        return self._commit_ahead and self.has_waiting and self.emitted_to < self._stored_to
+        return self.has_waiting and self.emitted_to < self._stored_to
 
     @property
     def should_commit(self) -> bool:
         """Whether waiting for the interval may stall: half of the window is not stored.
 
         With `commit_ahead`: at most half of what is allowed ahead is stored, and more could be.
+        With a gate also: something is planned.
         """
-        if self._commit_ahead:
-            if not self.has_waiting or self.storable <= self._committed:
-                return False
-            return 2 * self._ledger.waiting_below(self._stored_to) <= self._ahead
-        moved = self._ledger.frontier > self._committed
+        moved = self.storable > self._committed
+        if self._ahead is not None:
+            more = self.has_waiting and moved
+            return more and self._ahead.should_store(self._ledger, self._stored_to)
+        if self.gate is not None and self.gate.is_due:
+            return True
         return moved and 2 * self.uncommitted >= self._window.max_pending
 
     @property
@@ -228,26 +265,30 @@ class PartitionManager:
         limit = self._window.max_record_bytes
         if not lengths.all() or (limit is not None and lengths.max() > limit):
             chunk = replace(chunk, unusual=True)
-        num_bytes = int(lengths.sum())
-        self._held.append(_Held(chunk, num_bytes, now))
-        self._held_bytes += num_bytes
-        self._waiting.append(chunk)
+        self._payloads.keep(chunk, int(lengths.sum()), now)
+        self._queue.add(chunk)
         self._epochs.fetched(chunk.leader_epochs)
+        if self.gate is not None:
+            self.gate.offered(chunk.offsets, lengths, chunk.leader_epochs)
 
     def reached(self, end: int) -> None:
         """Learn that the log ends at `end`: gaps before it hold nothing back."""
         self._ledger.pass_gap(end)
+        if self.gate is not None:
+            self.gate.reached(end)
 
     def allow_ahead(self, count: int) -> None:
         """With `commit_ahead`: store so many records more than are emitted; none at first.
 
         What is stored ahead already stays so.
         """
-        self._ahead = count
+        if self._ahead is not None:
+            self._ahead.count = count
 
     def end(self) -> None:
         """Store nothing more ahead: what is stored already is the last that is emitted."""
-        self._is_ending = True
+        if self._ahead is not None:
+            self._ahead.is_ending = True
 
     def next(self, now: float, limit: int) -> Chunk | None:
         """Hand out at most `limit` records: due retries, else new ones, else None."""
@@ -267,50 +308,45 @@ class PartitionManager:
         """Hand out at most `limit` records for the first time, or None."""
         if not self.may_emit:
             return None
-        # What is stored ahead had room when it was stored.
-        ahead = self._commit_ahead
-        room = self._ledger.waiting_below(self._committed) if ahead else self._room
-        chunk = self._waiting[0]
-        end = min(len(chunk), self._taken + min(limit, room))
-        offsets = self._ledger.emit(end - self._taken)
-        messages = chunk.messages
-        if len(offsets) < len(chunk):
-            messages = messages[self._taken : end]
-        self._taken = end
-        if end == len(chunk):
-            self._waiting.popleft()
-            self._taken = 0
+        emits_to = self._emits_to  # what lies below it had room when it was stored
+        room = self.room if emits_to is None else self._ledger.waiting_below(emits_to)
+        offsets = self._ledger.emit(min(limit, room, self._queue.first))
+        messages, unusual = self._queue.take(len(offsets))
         self._read += len(offsets)
-        return Chunk(self.partition, offsets, messages, unusual=chunk.unusual)
+        if self.gate is not None:
+            self.gate.emitted(len(offsets))
+        return Chunk(self.partition, offsets, messages, unusual=unusual)
 
     def upcoming(self, limit: int) -> list[Chunk]:
         """The chunks of at most `limit` records that, as things stand, are handed out whole next.
 
-        `next_new` then gives the same list of messages. At most once nothing is foreseen.
+        `next_new` then gives the same list of messages. At most once nothing is foreseen; with
+        a gate also what is not planned yet, as it is planned whole.
         """
-        chunks: list[Chunk] = []
-        if self._commit_ahead or self.is_full:
-            return chunks
-        room = self._room + self._taken  # so much of the first chunk has had its room
-        for chunk in self._waiting:
-            room -= len(chunk)
-            if room < 0 or len(chunk) > limit:
-                break
-            chunks.append(chunk)
-        return chunks[1:] if self._taken else chunks
+        if self._ahead is not None or (self.gate is None and self.is_full):
+            return []
+        return self._queue.upcoming(limit, self.room, self._emits_to)
 
     def ack(self, offsets: Offsets) -> int:
         """Resolve records; return how many were in flight."""
         before = self._ledger.frontier
         resolved = self._ledger.resolve(offsets)
+        if self._ledger.frontier != before:
+            self._forget_resolved()
+        return resolved
+
+    def resolve_to(self, end: int) -> int:
+        """Resolve what was emitted below `end`: its transaction is committed. Return how many."""
+        resolved = self._ledger.resolve_below(end)
+        self._forget_resolved()
+        return resolved
+
+    def _forget_resolved(self) -> None:
+        """Let go of what is kept of the records below the frontier."""
         frontier = self._ledger.frontier
-        if frontier == before:
-            return resolved
-        while self._held and self._held[0].chunk.offsets[-1] < frontier:
-            self._held_bytes -= self._held.popleft().num_bytes
+        self._payloads.forget_below(frontier)
         self._retries.forget_below(frontier)
         self._epochs.forget_below(frontier)
-        return resolved
 
     def fail(
         self,
@@ -327,7 +363,7 @@ class PartitionManager:
         """
         if not self._ledger.fail(offset):
             return True
-        again = not self._commit_ahead
+        again = self._ahead is None
         if again and self._retries.failed(offset, now, after_seconds, policy):
             return True
         self._ledger.retry(offset)
@@ -337,29 +373,31 @@ class PartitionManager:
         """Whether a record was fetched and is not resolved."""
         return self._ledger.is_pending(offset)
 
+    def processed(self, offsets: Offsets) -> None:
+        """Learn that records are done, but for the transaction they are in."""
+        self._ledger.processed(offsets)
+
+    def comes_again(self, offset: int) -> bool:
+        """Whether a record is, or may yet be, tried."""
+        return self._ledger.comes_again(offset)
+
     def attempts(self, offset: int) -> int:
         """How often the record has been tried, this time included."""
         return self._retries.attempts(offset)
 
     def message(self, offset: int) -> Sized:
         """The message of a record in flight. Raises KeyError when it is not."""
-        for held in self._held:
-            if offset <= held.chunk.offsets[-1]:
-                place = int(np.searchsorted(held.chunk.offsets, offset))
-                if held.chunk.offsets[place] == offset:
-                    return held.chunk.messages[place]
-                break
-        raise KeyError(offset)
+        return self._payloads.message(offset)
 
     def submit(self) -> Position:
         """The position to store now; `mark_committed` tells when it is stored."""
-        position = self._epochs.at(self.storable) if self._commit_ahead else self.position
+        position = self.position if self._ahead is None else self._epochs.at(self.storable)
         self._submitted = (position.offset, self._read - self._ledger.window)
         return position
 
     def mark_committed(self, offset: int) -> None:
         """Learn that `offset` is stored."""
-        if self._commit_ahead and offset != self._submitted[0]:
+        if self._ahead is not None and offset != self._submitted[0]:
             return  # it was submitted before a restart
         self._committed = max(self._committed, offset)
         if offset == self._submitted[0]:
@@ -367,13 +405,16 @@ class PartitionManager:
 
     def statistics(self, now: float) -> PartitionStatistics:
         """What a user may see of this partition; the log's side is the reader's to add."""
-        oldest = self._held[0].fetched_at if self._held and not self.is_idle else now
+        oldest = None if self.is_idle else self._payloads.oldest_at
+        transactions = None if self.gate is None else self.gate.to_store()
         return PartitionStatistics(
             partition=self.partition,
             ledger=self._ledger.statistics(),
             committed=self._committed,
             read=self._read,
             retried=self._retried,
-            pending_bytes=self._held_bytes,
-            oldest_pending_seconds=max(0.0, now - oldest),
+            pending_bytes=self._payloads.num_bytes,
+            oldest_pending_seconds=0.0 if oldest is None else max(0.0, now - oldest),
+            committed_txid=None if transactions is None else transactions.committed,
+            open_transactions=None if transactions is None else len(transactions.open),
         )

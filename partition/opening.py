@@ -4,10 +4,10 @@ Each function is a chain of requests to the offset store and the cluster (`parti
 pure but for the futures it is given, so nothing here waits and the owner thread runs it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import structlog
 
@@ -18,6 +18,8 @@ from partition.errors import (
     Fenced,
     KafkaError,
     OffsetOutOfRange,
+    PartitionError,
+    ReplayDiffers,
     SourceLost,
     StoreConflict,
 )
@@ -25,11 +27,13 @@ from partition.loss import Loss, behind, corrupt, loss_of
 from partition.manager import PartitionManager
 from partition.position import Position
 from partition.steps import Chain
-from partition.store import Claim, OffsetStore
+from partition.store import Claim, OffsetStore, StoredOffset
+from partition.transaction import OpenTransaction, Resumed, Transactions
 
 log = structlog.get_logger()
 
 _TRIES = 3
+_FIRST_EPOCH = 1  # under which `begin` stores
 
 OnTrouble: TypeAlias = Literal["halt", "skip"]
 
@@ -45,13 +49,32 @@ class StartPolicy:
     on_corrupt_record: OnTrouble = "halt"
 
 
+class Fencing(Protocol):
+    """The sinks' side of a partition's opening, where transactions are kept (exactly once)."""
+
+    def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:
+        """Let no lower epoch commit anything from now on; by sink, the txid it has committed.
+
+        The future fails with Fenced when a sink knows a higher epoch.
+        """
+
+    def resume(
+        self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
+    ) -> Resumed:
+        """Say what is replayed. Raises TransactionError when the sinks and the store differ."""
+
+    def begin(self, partition: Partition, position: Position) -> Resumed:
+        """Say how a partition begins of which no transaction was ever recorded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What a chain may ask: the store, the cluster, and the dead letters for its notices."""
+    """What a chain may ask: the store, the cluster, the dead letters for its notices, the sinks."""
 
     store: OffsetStore
     catalogue: Catalogue
     notify: Callable[[Loss], Future[None]]
+    fencing: Fencing | None = None  # None: no transactions are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +84,9 @@ class Opened:
     position: Position
     end: int
     losses: tuple[Loss, ...] = field(default=())
+    epoch: int | None = None  # of the ownership; None: what it was
+    resumed: Resumed | None = None  # how its transactions go on; None: none are kept
+    reads_on: bool = False  # what was fetched stays, and `position` comes behind it
 
 
 def opening(
@@ -68,42 +94,98 @@ def opening(
 ) -> Chain[Opened]:
     """Claim a partition, one of so many of its topic, and find where to read it.
 
-    Its first position is stored before this ends (promise 7), and so is every jump. Raises
-    what the store and the catalogue raise, OffsetOutOfRange and SourceLost.
+    Its first position is stored before this ends (promise 7), and so is every jump. With
+    `fencing` the sinks refuse former owners before it is asked what they have committed, and
+    only then is the log looked at (promise 9). Raises what the store, the catalogue and the
+    fencing raise, OffsetOutOfRange, SourceLost, and ReplayDiffers when the log does not hold
+    what is to be replayed, whatever policy says.
     """
     at = policy.start_from
     timestamp = at.timestamp_ms if isinstance(at, AtTimestamp) else None
     while True:
         claim: Claim = yield ways.store.claim(partition, adopt=policy.ignore_stored_offsets)
+        stored = claim.stored
+        committed: Mapping[str, int] = {}
+        if ways.fencing is not None and stored is not None:
+            committed = yield ways.fencing.fence(partition, stored.epoch)
+        resumed = None
+        if ways.fencing is not None and stored is not None and not claim.foreign:
+            resumed = ways.fencing.resume(partition, stored, committed)
         found: Log = yield ways.catalogue.log(partition, timestamp)
-        if claim.stored is not None:
+        if stored is not None:
             break
         first = _first(partition, policy.start_from, claim, found)
+        begun = None if ways.fencing is None else ways.fencing.begin(partition, first)
+        transactions = None if begun is None else begun.transactions
         try:
-            yield ways.store.begin(partition, first, partitions)
+            yield ways.store.begin(partition, first, partitions, transactions)
         except StoreConflict:
             continue  # another process began it meanwhile
         _tell("partition_started", partition, first, start_from=str(policy.start_from))
-        return Opened(first, found.end)
-    position = claim.stored.position
+        if ways.fencing is not None:
+            committed = yield ways.fencing.fence(partition, _FIRST_EPOCH)
+            stored = StoredOffset(first, "", epoch=_FIRST_EPOCH, transactions=transactions)
+            begun = ways.fencing.resume(partition, stored, committed)
+        return Opened(first, found.end, epoch=_FIRST_EPOCH, resumed=begun)
     if claim.foreign:
         position = _first(partition, policy.start_from, claim, found)
-        yield ways.store.move(partition, position, "ignore_stored_offsets")
+        if ways.fencing is not None:
+            resumed = ways.fencing.begin(partition, position)
+            # Its own transactions come after those that the sinks have under the same name.
+            known = replace(resumed.transactions, committed=max(committed.values(), default=0))
+            resumed = replace(resumed, transactions=known, least_attempt=stored.epoch)
+        transactions = None if resumed is None else resumed.transactions
+        yield ways.store.move(partition, position, "ignore_stored_offsets", transactions)
         _tell("partition_started", partition, position, start_from=str(policy.start_from))
-        return Opened(position, found.end)
+        return Opened(position, found.end, epoch=stored.epoch, resumed=resumed)
+    position = stored.position if resumed is None else resumed.position
+    opened = yield from _resuming(partition, position, resumed, found, ways, policy)
+    return replace(opened, epoch=stored.epoch)
+
+
+def _resuming(
+    partition: Partition,
+    position: Position,
+    resumed: Resumed | None,
+    found: Log,
+    ways: Ways,
+    policy: StartPolicy,
+) -> Chain[Opened]:
+    """Find out what the log has lost of what is to be read, and jump as policy says."""
     losses = []
     loss = loss_of(partition, position, found)
+    _check_replay(partition, resumed, found, loss)
+    transactions = None if resumed is None else resumed.transactions
     if loss is not None and not _asks_where(loss):
         losses.append(loss)
-        position = yield from _jump(loss, ways, policy.on_data_loss)
-    if policy.max_offset_behind is not None:
+        position = yield from _jump(loss, ways, policy.on_data_loss, transactions)
+    if policy.max_offset_behind is not None and not (transactions and transactions.open):
         loss = behind(partition, position, found, policy.max_offset_behind)
         if loss is not None:
             losses.append(loss)
-            position = yield from _jump(loss, ways, "skip")
+            position = yield from _jump(loss, ways, "skip", transactions)
     _tell("partition_resumed", partition, position)
     # Where the stored key did not name the topic's id, the next commit will.
-    return Opened(replace(position, topic_id=found.topic_id), found.end, tuple(losses))
+    position = replace(position, topic_id=found.topic_id)
+    resumed = None if resumed is None else replace(resumed, position=position)
+    return Opened(position, found.end, tuple(losses), resumed=resumed)
+
+
+def _check_replay(
+    partition: Partition, resumed: Resumed | None, found: Log, loss: Loss | None
+) -> None:
+    """Raise ReplayDiffers if the log lacks records of a transaction that is to be replayed."""
+    for each in () if resumed is None else resumed.transactions.open:
+        if loss is not None and not _asks_where(loss):
+            raise _differs(partition, each, loss.found.removeprefix("and "))
+        if each.range.end > found.end:
+            raise _differs(partition, each, f"the log holds {found.start} to {found.end}")
+
+
+def _differs(partition: Partition, replay: OpenTransaction, found: str) -> ReplayDiffers:
+    covers = replay.range
+    expected = f"offsets {covers.first} to {covers.end} ({covers.count} records)"
+    return ReplayDiffers(partition, replay.txid, expected, found)
 
 
 def recovering(
@@ -116,41 +198,78 @@ def recovering(
 ) -> Chain[Opened]:
     """Find where a partition goes on whose log does not hold what is to be read next.
 
-    What was read before resolves first. `trouble` is what the fetcher told: OffsetOutOfRange
-    or CorruptRecord; None when the topic's id has changed. `in_vain` is an offset and how
-    often nothing was found to be wrong there: trouble may pass, so it is tried some times
-    before `trouble` itself is raised. Raises SourceLost when policy says halt, and what the
-    store raises.
+    What was read before resolves first; with a gate it is committed, unless a transaction is
+    replayed of which records are still to come: then they are asked for again. `trouble` is
+    what the fetcher told: OffsetOutOfRange or CorruptRecord; None when the topic's id has changed.
+    `in_vain` is an offset and how often nothing was found to be wrong there: trouble may pass,
+    so it is tried some times before `trouble` itself is raised. Raises SourceLost when policy
+    says halt, ReplayDiffers when the log has lost records of a transaction that is replayed, and
+    what the store raises.
     """
-    while not manager.is_idle:
+    while True:
+        lost = None if manager.gate is None else manager.gate.lost_records()
+        if lost is not None:  # also before the first of them came
+            return (yield from _replaying(manager, trouble, in_vain, known_end, ways, lost))
+        if manager.is_idle:
+            break
         yield None
     position = manager.position
+    transactions = None if manager.gate is None else manager.gate.to_store()
     found: Log = yield ways.catalogue.log(manager.partition)
     diverged_at = trouble.diverged_at if isinstance(trouble, OffsetOutOfRange) else None
     loss = loss_of(manager.partition, position, found, diverged_at=diverged_at, known_end=known_end)
     offset, count = in_vain
     may_pass = offset != position.offset or count < _TRIES
     if loss is not None and not (diverged_at is None and may_pass and _asks_where(loss)):
-        position = yield from _jump(loss, ways, policy.on_data_loss)
-        return Opened(position, found.end, (loss,))
+        position = yield from _jump(loss, ways, policy.on_data_loss, transactions)
+        return _gone_on(manager, position, found, loss)
     if trouble is None or may_pass:
-        return Opened(position, found.end)
+        return _gone_on(manager, position, found)
     if isinstance(trouble, CorruptRecord) and policy.on_corrupt_record == "skip":
         loss = corrupt(manager.partition, position)
-        position = yield from _jump(loss, ways, "skip")
-        return Opened(position, found.end, (loss,))
+        position = yield from _jump(loss, ways, "skip", transactions)
+        return _gone_on(manager, position, found, loss)
     raise trouble
 
 
-def reclaiming(partition: Partition, ways: Ways) -> Chain[None]:
+def _replaying(
+    manager: PartitionManager,
+    trouble: KafkaError | None,
+    in_vain: tuple[int, int],
+    known_end: int | None,
+    ways: Ways,
+    lost: PartitionError,
+) -> Chain[Opened]:
+    """Read the rest of what is replayed, if the log has it; else raise why it has not."""
+    position = manager.fetch_position
+    found: Log = yield ways.catalogue.log(manager.partition)
+    diverged_at = trouble.diverged_at if isinstance(trouble, OffsetOutOfRange) else None
+    loss = loss_of(manager.partition, position, found, diverged_at=diverged_at, known_end=known_end)
+    offset, count = in_vain
+    may_pass = offset != position.offset or count < _TRIES
+    if loss is not None and not (diverged_at is None and may_pass and _asks_where(loss)):
+        raise lost
+    if trouble is None or may_pass:
+        return Opened(position, found.end, reads_on=True)
+    raise trouble
+
+
+def _gone_on(manager: PartitionManager, position: Position, found: Log, *losses: Loss) -> Opened:
+    resumed = None if manager.gate is None else manager.gate.resumed_at(position)
+    return Opened(position, found.end, losses, resumed=resumed)
+
+
+def reclaiming(partition: Partition, ways: Ways) -> Chain[int]:
     """Take a partition up again after the session in which it was ours has ended.
 
-    Nobody may have had it in between. Raises Fenced when someone has.
+    Nobody may have had it in between, so no sink is fenced. Returns the new epoch. Raises
+    Fenced when someone has had it.
     """
     claim: Claim = yield ways.store.claim(partition, again=True)
-    if not claim.uninterrupted:
+    if not claim.uninterrupted or claim.stored is None:
         found = "nothing is stored" if claim.stored is None else f"offset {claim.stored.offset}"
         raise Fenced(partition, found)
+    return claim.stored.epoch
 
 
 def _first(partition: Partition, start_from: StartFrom, claim: Claim, found: Log) -> Position:
@@ -179,12 +298,14 @@ def _asks_where(loss: Loss) -> bool:
     return loss.reason == "truncated" and loss.position.leader_epoch is not None
 
 
-def _jump(loss: Loss, ways: Ways, policy: OnTrouble) -> Chain[Position]:
+def _jump(
+    loss: Loss, ways: Ways, policy: OnTrouble, transactions: Transactions | None
+) -> Chain[Position]:
     """Skip what is lost: told in the dead letters, then stored. Raises SourceLost."""
     if policy == "halt":
         raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
     yield ways.notify(loss)
-    yield ways.store.move(loss.partition, loss.resume, loss.reason)
+    yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
     log.warning(
         "source_lost_records",
         partition=str(loss.partition),

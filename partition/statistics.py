@@ -22,6 +22,8 @@ class PartitionStatistics:
     log_end: int | None = None
     fetch_latency_seconds: float | None = None  # from the newest record's time stamp to us
     lost: Mapping[str, int] = field(default_factory=dict)  # records the source lost, by reason
+    committed_txid: int | None = None  # None, and below: no transactions are kept
+    open_transactions: int | None = None
 
     @property
     def lag(self) -> int:

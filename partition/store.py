@@ -8,6 +8,7 @@ from typing import Protocol
 from partition.chunk import Partition
 from partition.errors import StoreError
 from partition.position import Position
+from partition.transaction import Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,27 @@ class StoredOffset:
     topology_id: str
     topology_name: str = ""
     epoch: int = 0  # grows with each claim; 0: storm-kafka wrote it
+    transactions: Transactions | None = None  # None: nothing of it is exactly-once
 
     @property
     def offset(self) -> int:
         """The next offset to read."""
         return self.position.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A position, and the open transactions that go on from it."""
+
+    position: Position
+    transactions: Transactions
+
+
+def split_progress(progress: Position | Progress) -> tuple[Position, Transactions | None]:
+    """Return what is stored of a partition in its two parts."""
+    if isinstance(progress, Progress):
+        return progress.position, progress.transactions
+    return progress, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +86,19 @@ class OffsetStore(Protocol):
     ) -> Future[Claim]:
         """Take a partition over: raise its epoch, so that whoever held it can write no more.
 
-        Nothing but epoch and writer changes. An offset that another topology stored is
-        refused, unless `adopt`. Raises StoreForeign, StoreMissing (an offset was stored once
-        and is gone), StoreCorrupt, Fenced (someone else took it at the same moment; with
-        `again`: somebody wrote since this store held it last, and nothing is changed).
+        Nothing but epoch and writer changes: what is open stays as it stands. An offset that
+        another topology stored is refused, unless `adopt`. Raises StoreForeign, StoreMissing
+        (an offset was stored once and is gone), StoreCorrupt, Fenced (someone else took it at
+        the same moment; with `again`: somebody wrote since this store held it last, and
+        nothing is changed).
         """
 
     def begin(
-        self, partition: Partition, position: Position, partitions: int | None = None
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
     ) -> Future[None]:
         """Store the first position of a partition, under epoch 1 (promise 7).
 
@@ -84,22 +106,33 @@ class OffsetStore(Protocol):
         that those added later can be told. Raises StoreConflict when there is one already.
         """
 
-    def move(self, partition: Partition, position: Position, reason: str) -> Future[None]:
+    def move(
+        self,
+        partition: Partition,
+        position: Position,
+        reason: str,
+        transactions: Transactions | None = None,
+    ) -> Future[None]:
         """Store a position wherever it lies, also before the stored one: by policy or operator.
 
-        It becomes this topology's own. Logs `offset_moved` with both offsets and the reason.
-        Raises as `commit` refuses.
+        It becomes this topology's own. What was open stays so only if it is among
+        `transactions`: else it is dropped, its rows may come twice, and `transactions_dropped`
+        is logged. Logs `offset_moved` with both offsets and the reason. Raises as `commit`
+        refuses.
         """
 
     def commit(
-        self, positions: Mapping[Partition, Position]
+        self, progress: Mapping[Partition, Position | Progress]
     ) -> Future[Mapping[Partition, StoreError]]:
-        """Store positions; ends with the partitions that were refused, and why.
+        """Store what partitions have come to; ends with those that were refused, and why.
 
-        All others are stored then; those stored already are skipped. Refused is with Fenced,
-        OwnershipLost, OffsetWouldMoveBack, StoreMissing, StoreCorrupt. The caller keeps one
-        commit outstanding. Raises StoreUnavailable (after `close`), or StoreError when the
-        store refuses all for another reason (rights, size).
+        All others are stored then, each position and its transactions together or not at all;
+        what stands there already is skipped. A plain position leaves no transactions; if some
+        were open `transactions_dropped` is logged. Refused is with Fenced, OwnershipLost,
+        OffsetWouldMoveBack, StoreMissing, StoreCorrupt. The caller keeps one commit
+        outstanding. Raises ValueError, and stores nothing, if transactions do not go on from
+        their position (`Transactions.checked`); StoreUnavailable (after `close`), or StoreError
+        when the store refuses all for another reason (rights, size).
         """
 
     def close(self) -> None:

@@ -28,6 +28,12 @@ class Tally:
         self.sunk += rows
         self.filtered += len(flags) - letters - rows
 
+    def add(self, other: "Tally") -> None:
+        """Count what another has counted of records."""
+        self.sunk += other.sunk
+        self.filtered += other.filtered
+        self.dead_lettered += other.dead_lettered
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionAccount:

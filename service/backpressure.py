@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from service.outlet import Outlet
 from topology.bolt import Kind
 from topology.steps import BoltStep, SinkStep, Source, Step
 from topology.topology import Topology
@@ -48,13 +47,20 @@ class Keepers(Protocol):
         ...
 
 
+class End(Protocol):
+    """A sink's end, as far as backpressure goes."""
+
+    def is_full(self, now: float) -> bool:
+        """Whether nothing more should come for now."""
+
+
 class Backpressure:
     """Looks at everything that can be full. The owner thread calls it."""
 
     def __init__(
         self,
         topology: Topology,
-        outlets: Mapping[str, Outlet],
+        outlets: Mapping[str, End],
         backlogs: Backlogs,
         keepers: Keepers,
         topic_at: Callable[[int], str | None],

@@ -2,20 +2,40 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from partition.assignment import Assignment, Held
 from partition.chunk import Partition
 from partition.errors import StoreError
 from partition.fetcher import Fetcher
+from partition.gate import Gate
 from partition.manager import PartitionManager
 from partition.position import Position
-from partition.store import OffsetStore
+from partition.store import OffsetStore, Progress
+from partition.transaction import Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """What is on its way to the store, and whose it is."""
+
+    position: Position
+    gate: Gate | None
+    transactions: Transactions | None
+
+    @property
+    def progress(self) -> Position | Progress:
+        if self.transactions is None:
+            return self.position
+        return Progress(self.position, self.transactions)
 
 
 class Commits:
     """What the reader asks of the offset store while it reads. The owner thread calls everything.
 
-    A second write beside the first would race it for the nodes' versions.
+    A second write beside the first would race it for the nodes' versions. Where there are
+    gates, a partition's open transactions are stored with its offset: what is planned at once,
+    as it is emitted only then.
     """
 
     def __init__(
@@ -24,14 +44,17 @@ class Commits:
         assignment: Assignment,
         interval_seconds: float,
         mirror: Fetcher | None,
+        *,
+        has_gates: bool = False,
     ) -> None:
         """What is stored is committed to the consumer group of `mirror` too."""
         self._store = store
         self._assignment = assignment
         self._interval_seconds = interval_seconds
         self._mirror = mirror
+        self._has_gates = has_gates
         self._commit: Future[Mapping[Partition, StoreError]] | None = None
-        self._committing: dict[Partition, Position] = {}
+        self._committing: dict[Partition, _Submitted] = {}
         self._begun_at = 0.0
         self._due = 0.0
         self._is_urgent = False
@@ -52,15 +75,15 @@ class Commits:
         """
         if not self._ended():
             return
-        if not force and now < self._due and not self._is_urgent:
+        if not force and now < self._due and not self._is_urgent and not self._is_planned():
             return
         self._due = now + self._interval_seconds
         self._is_urgent = False
-        moved = {held.partition: manager.submit() for held, manager in self._moved()}
+        moved = {held.partition: _submit(manager) for held, manager in self._moved()}
         if moved:
             self._committing = moved
             self._begun_at = now
-            self._commit = self._store.commit(moved)
+            self._commit = self._store.commit({p: each.progress for p, each in moved.items()})
 
     @property
     def is_done(self) -> bool:
@@ -68,20 +91,27 @@ class Commits:
         if not self._ended() or any(True for _ in self._moved()):
             return False
         # One whose session has ended is ours again in a moment, unless the store refuses it.
-        managers = [
-            held.manager
+        return not any(
+            _has_moved(held.manager)
             for held in self._assignment
-            if not held.is_owned and not isinstance(held.halted, StoreError)
-        ]
-        return all(each is None or each.storable <= each.committed for each in managers)
+            if held.manager is not None and not held.is_owned and held.loss is None
+        )
+
+    def _is_planned(self) -> bool:
+        """Whether records wait until it is stored of which transaction they are."""
+        if not self._has_gates:
+            return False
+        gates = (manager.gate for _held, manager in self._storing())
+        return any(gate is not None and gate.is_due for gate in gates)
 
     def _moved(self) -> Iterator[tuple[Held, PartitionManager]]:
+        return (each for each in self._storing() if _has_moved(each[1]))
+
+    def _storing(self) -> Iterator[tuple[Held, PartitionManager]]:
+        """The partitions of which something may be stored."""
         for held in self._assignment:
-            manager = held.manager
-            if manager is None or not held.is_owned or held.is_moving:
-                continue
-            if manager.storable > manager.committed:
-                yield held, manager
+            if held.manager is not None and held.is_owned and not held.is_moving:
+                yield held, held.manager
 
     def _ended(self) -> bool:
         if self._commit is None:
@@ -90,15 +120,32 @@ class Commits:
             return False
         ended, self._commit = self._commit, None
         refused = ended.result()
-        stored = {p: at for p, at in self._committing.items() if p not in refused}
-        for partition, position in stored.items():
+        stored = {p: each for p, each in self._committing.items() if p not in refused}
+        for partition, submitted in stored.items():
             manager = self._assignment[partition].manager
+            if manager is None:
+                continue
+            gate, transactions = submitted.gate, submitted.transactions
+            if gate is not None and transactions is not None and gate is manager.gate:
+                gate.stored(transactions)
             # One that has started anew since then stands where its offset was moved to.
-            if manager is not None and position.offset <= manager.storable:
-                manager.mark_committed(position.offset)
+            if submitted.position.offset <= manager.storable:
+                manager.mark_committed(submitted.position.offset)
                 self.look_at(manager)
         if self._mirror is not None and stored:
-            self._mirror.mirror(stored)
+            self._mirror.mirror({p: each.position for p, each in stored.items()})
         for partition, error in refused.items():
             self._assignment.refuse(partition, error)
         return True
+
+
+def _has_moved(manager: PartitionManager) -> bool:
+    """Whether something is to be stored of a partition."""
+    if manager.gate is not None and manager.gate.has_to_store:
+        return True
+    return manager.storable > manager.committed
+
+
+def _submit(manager: PartitionManager) -> _Submitted:
+    gate = manager.gate
+    return _Submitted(manager.submit(), gate, None if gate is None else gate.to_store())

@@ -34,19 +34,22 @@ from pydantic_settings import (
 
 from partition.assignment import AssignmentPolicy
 from partition.catalogue import AtOffset, AtTimestamp, StartFrom
+from partition.gate import MakeGate
 from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
 from partition.opening import OnTrouble, StartPolicy
 from partition.retries import RetryPolicy
+from partition.transaction import TransactionKind
 from service.config_errors import as_bad_config
 from service.errors import BadConfig
 from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section
 from service.zookeeper_config import ZooKeeperConfig
+from transactions.policy import TransactionPolicy
 
 PREFIX = "HEADRACE_"
 OTHER_VARIABLES = frozenset(
-    {"HEADRACE_DEBUG", "HEADRACE_IVY_SETTINGS", "HEADRACE_JAR_CACHE"}
+    {"HEADRACE_DEBUG", "HEADRACE_FAILPOINT", "HEADRACE_IVY_SETTINGS", "HEADRACE_JAR_CACHE"}
 )  # read elsewhere
 Scalar = str | int | float | bool
 
@@ -133,6 +136,14 @@ class RetriesConfig(Section):
         return RetryPolicy(**self.model_dump())
 
 
+class TransactionsConfig(Section):
+    """`[transactions]`: how those of a topology are cut that is exactly-once."""
+
+    max_active: PositiveInt = 3
+    plan_records: PositiveInt = 16_000
+    plan_seconds: PositiveFloat = 0.05
+
+
 class SparkConfig(Section):
     """`[spark]`: the engine that writes the tables."""
 
@@ -167,6 +178,7 @@ class Config(BaseSettings):
 
     pipeline: PipelineConfig = PipelineConfig()
     retries: RetriesConfig = RetriesConfig()
+    transactions: TransactionsConfig = TransactionsConfig()
     kafka: KafkaProperties = Field(description="a table with 'bootstrap.servers'")
     zookeeper: ZooKeeperConfig
     spark: SparkConfig = SparkConfig()
@@ -181,8 +193,13 @@ class Config(BaseSettings):
             *secrets_in(self.spark.conf),
         ]
 
-    def assignment(self, *, commit_ahead: bool = False) -> AssignmentPolicy:
-        """The partition room's own object. `commit_ahead` is for topologies at most once."""
+    def assignment(
+        self, *, commit_ahead: bool = False, make_gate: MakeGate | None = None
+    ) -> AssignmentPolicy:
+        """The partition room's own object.
+
+        `commit_ahead` is for topologies at most once, `make_gate` for those exactly once.
+        """
         pipeline = self.pipeline
         return AssignmentPolicy(
             start=StartPolicy(
@@ -197,7 +214,22 @@ class Config(BaseSettings):
             ),
             retries=self.retries.policy(),
             commit_ahead=commit_ahead,
+            make_gate=make_gate,
             discover_interval_seconds=pipeline.discover_interval_seconds,
+        )
+
+    def transaction_policy(self, kind: TransactionKind) -> TransactionPolicy:
+        """The transactions room's own object, for a topology of this kind.
+
+        The window holds all transactions that are active at once.
+        """
+        settings = self.transactions
+        return TransactionPolicy(
+            kind=kind,
+            max_active=settings.max_active,
+            records=max(1, self.pipeline.max_pending // settings.max_active),
+            plan_records=settings.plan_records,
+            plan_seconds=settings.plan_seconds,
         )
 
     def screen(self) -> ScreenPolicy:

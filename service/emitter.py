@@ -1,7 +1,7 @@
 """Gives values their edges and hands them to what comes next: a sink, or a bolt's runner."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +9,12 @@ import numpy as np
 from acker.acker import Acker, Edges, Trees
 from service.joints import Joints
 from service.outlet import Outlet
-from service.reader import places_of
+from service.owners import Owners, places_of
 from topology.bolt import Kind
 from topology.executor import Delivery
 from topology.running.call import Inputs
 from topology.running.runners import Runners
+from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep
 
 _ANSWER_SECONDS = 1.0
@@ -40,7 +41,14 @@ class Emitter:
         outlets: Mapping[str, Outlet],
         runners: Runners,
         rng: np.random.Generator,
+        *,
+        add_rows: Callable[[str, Piece, Owners], object] | None = None,
     ) -> None:
+        """`add_rows` takes the rows for a sink, by its name, if they are no tuples of a tree.
+
+        So it is where a tree resolves when its rows are ready (exactly once).
+        """
+        self._add_rows = add_rows
         self._acker = acker
         self._joints = joints
         self._outlets = outlets
@@ -55,6 +63,8 @@ class Emitter:
 
     def edges_of(self, delivery: Delivery, roots: Edges) -> Edges:
         """A new edge for each value delivered, XORed into its input's place in `roots`."""
+        if self._add_rows is not None and isinstance(delivery.boundary, SinkStep):
+            return np.zeros(len(delivery.piece), np.uint64)
         edges = self.new_edges(len(delivery.piece))
         parents = delivery.parents
         if parents is None:
@@ -66,13 +76,16 @@ class Emitter:
         return edges
 
     def deliver(self, delivery: Delivery, trees: Trees, edges: Edges, now: float) -> None:
-        """Hand values over. `trees` are those of the inputs they came from."""
+        """Hand values over, before the trees' edges are: `trees` are those of the inputs."""
         if delivery.parents is not None:
             trees = trees[delivery.parents]
         step = delivery.boundary
         if isinstance(step, SinkStep):
             self._acker.mark(trees, SUNK)
-            self._outlets[step.name].add(delivery.piece, trees, edges, now)
+            if self._add_rows is None:
+                self._outlets[step.name].add(delivery.piece, trees, edges, now)
+            else:
+                self._add_rows(step.name, delivery.piece, self._acker.owners(trees))
             return
         seconds = tree_seconds(step)
         if seconds is not None:

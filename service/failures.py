@@ -53,6 +53,8 @@ class Failures:
         self._complaints = complaints
         self.on_failure: Callable[[int, Failure], object] | None = None
         """Told whose try failed, and why, before that is retried or buried."""
+        self.void: Callable[[int], object] | None = None
+        """Told whose try failed: its rows that are not durable are to be left out."""
 
     def retry(self, owner: int, failure: Failure, now: float) -> None:
         """Schedule a record's retry, or bury it when its retries are used up."""
@@ -62,6 +64,8 @@ class Failures:
         self._complaints.hear("step_failing", failure.step, error)
         if self.on_failure is not None:
             self.on_failure(owner, failure)
+        if self.void is not None:
+            self.void(owner)
         if self._reader.fail(owner, now, after, self._policies.get(failure.step)):
             log.debug("record_failed", step=failure.step, error=str(error))
             return

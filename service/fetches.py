@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from partition.assignment import Assignment
+from partition.assignment import Assignment, Held
 from partition.chunk import Chunk, Partition
 from partition.fetcher import Fetcher
 from service.commits import Commits
@@ -49,6 +49,7 @@ class Fetches:
             held = self._assignment[partition]
             if held.manager is not None:
                 held.manager.reached(end)
+                self._check(held)
                 held.goal = end if held.goal is None else held.goal
                 held.in_vain = (-1, 0)  # the place was read
         for chunk in fetched.chunks:
@@ -61,11 +62,20 @@ class Fetches:
         """Seconds from a partition's newest record's time stamp to its fetch; None: of none yet."""
         return self._latency.get(partition)
 
+    def _check(self, held: Held) -> None:
+        """Halt a partition that did not give the records of an open transaction again."""
+        gate = None if held.manager is None else held.manager.gate
+        differs = None if gate is None else gate.differs()
+        if differs is not None and held.halted is None:
+            self._assignment.halt(held.partition, differs)
+
     def _offer(self, chunk: Chunk, now: float) -> None:
-        manager = self._assignment[chunk.partition].manager
+        held = self._assignment[chunk.partition]
+        manager = held.manager
         if manager is None:
             return
         manager.offer(chunk, now)
+        self._check(held)
         newest: Any = chunk.messages[-1]
         written_ms = newest.timestamp()[1]
         if written_ms > 0:

@@ -14,6 +14,7 @@ from service.pacing import Pacing
 log = structlog.get_logger()
 
 _COMMIT_SECONDS = 0.001  # how soon the end of a commit is noticed for which records wait
+_PLAN_SECONDS = 0.01  # how soon it is that something that waits has been planned
 
 
 class Flow:
@@ -25,15 +26,27 @@ class Flow:
 
     At most once no more is stored ahead of each partition than is emitted soon: one fetch, and
     what its source's rate allows in a second; of a source that is held back nothing more.
+
+    Exactly once what waits may be emitted once it is planned and that is stored. So meanwhile
+    as much is fetched as is planned next, and a partition is paused only when its gate is shut.
     """
 
     def __init__(
-        self, fetcher: Fetcher, pacing: Pacing, fetch_records: int, *, commit_ahead: bool
+        self,
+        fetcher: Fetcher,
+        pacing: Pacing,
+        fetch_records: int,
+        *,
+        commit_ahead: bool,
+        plan_records: int | None = None,
     ) -> None:
+        """`plan_records` of a partition are planned at once; None: there are no gates."""
         self._fetcher = fetcher
         self._pacing = pacing
         self._fetch_records = fetch_records
+        self._enough = fetch_records if plan_records is None else 2 * plan_records
         self._commit_ahead = commit_ahead
+        self._has_gates = plan_records is not None
         self._paused: list[Held] = []
         self._is_ending = False
         self.is_free = not (pacing.has_limits or commit_ahead)  # whether only windows hold back
@@ -56,7 +69,10 @@ class Flow:
         `commit` says for how many seconds a commit has been under way.
         """
         if self.is_free:
-            return manager.next(now, limit)
+            chunk = manager.next(now, limit)
+            if chunk is None and self._has_gates:
+                self._await(manager, now, commit)
+            return chunk
         topic = held.partition.topic
         if self._commit_ahead:
             manager.allow_ahead(self._ahead(topic))
@@ -81,9 +97,16 @@ class Flow:
         chunk = manager.next_new(limit if allowed is None else min(limit, allowed))
         if chunk is not None:
             self._pacing.take(topic, len(chunk))
-        elif commit is not None and self._commit_ahead:
-            self.wake = min(self.wake, now + max(_COMMIT_SECONDS, commit))
+        elif self._commit_ahead or self._has_gates:
+            self._await(manager, now, commit)
         return chunk
+
+    def _await(self, manager: PartitionManager, now: float, commit: float | None) -> None:
+        """Wake soon if a commit lets records be emitted that wait, or will in a moment."""
+        if commit is not None:
+            self.wake = min(self.wake, now + max(_COMMIT_SECONDS, commit))
+        elif self._has_gates and manager.takes_more:
+            self.wake = min(self.wake, now + _PLAN_SECONDS)
 
     def _ahead(self, topic: str) -> int:
         """How many records of a partition may be stored and not emitted yet."""
@@ -97,7 +120,7 @@ class Flow:
 
     def has_room(self, partitions: Iterable[Held], now: float) -> bool:
         """Whether something is to be fetched; pauses those of which enough waits."""
-        if self.is_free:
+        if self.is_free and not self._has_gates:
             return True
         sated: list[tuple[Held, PartitionManager]] = []
         waiting, is_open = 0, False
@@ -107,24 +130,25 @@ class Flow:
                 continue
             if self._is_open(held, manager, now):
                 is_open = True
-                if self._commit_ahead and not manager.may_emit and self._has_enough(manager):
+                stores_first = self._commit_ahead or self._has_gates
+                if stores_first and not manager.may_emit and self._has_enough(manager):
                     return False  # a commit is under way, or begins with this turn's end
                 continue
             waiting += manager.waiting
             if self._has_enough(manager):
                 sated.append((held, manager))
         if not is_open:
-            return waiting < self._fetch_records
+            return waiting < self._enough and not sated
         for held, manager in sated:
             self._pause(held, manager)
         return True
 
     def _has_enough(self, manager: PartitionManager) -> bool:
-        return manager.waiting >= self._fetch_records
+        return manager.has_enough(self._enough)
 
     def _is_open(self, held: Held, manager: PartitionManager, now: float) -> bool:
         """Whether new records of a partition may be emitted, if there are some."""
-        if not held.is_owned or manager.is_full:
+        if not held.is_owned or not manager.takes_more:
             return False
         return not self.is_held_up(held.partition.topic, now)
 
@@ -133,7 +157,8 @@ class Flow:
         manager = held.manager
         if manager is None or not held.is_read or held.is_paused:
             return
-        if manager.has_waiting and (manager.is_full or not held.is_owned):
+        is_full = manager.is_full and not self._has_gates  # else `has_room` sees to it
+        if manager.has_waiting and (is_full or not held.is_owned):
             self._pause(held, manager)
 
     def _pause(self, held: Held, manager: PartitionManager) -> None:
@@ -148,10 +173,10 @@ class Flow:
             return
         for held in self._paused:
             manager = held.manager
-            if not held.is_paused or not held.is_owned or manager is None or manager.is_full:
+            if not held.is_paused or not held.is_owned or manager is None:
                 continue
             # With more, a session that ends again and again would let them grow each time.
-            if manager.waiting <= self._fetch_records // 2:
+            if manager.takes_more and manager.waiting <= self._enough // 2:
                 self._fetcher.resume(held.partition)
                 held.is_paused = False
                 log.info("partition_unpaused", partition=str(held.partition))

@@ -1,15 +1,16 @@
 """The way in: one chunk at a time is fetched, run through the bolts, and delivered as trees."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 
-from acker.acker import Acker
+from acker.acker import Acker, Flags
 from partition.chunk import Chunk
-from service.account import Tally
 from service.emitter import Emitter
 from service.failures import Failures, is_final
-from service.reader import Owners, Reader
+from service.owners import Owners
+from service.reader import Reader
 from service.screen import ScreenPolicy, only, screen
 from topology.ahead import Ahead
 from topology.executor import Executor, Failure, Outcome, run_ahead
@@ -28,16 +29,17 @@ class Intake:
         acker: Acker,
         emitter: Emitter,
         failures: Failures,
-        tally: Tally,
+        settle: Callable[[Owners, Flags], object],
         screen_policy: ScreenPolicy,
     ) -> None:
+        """`settle` is told of records that are done, and their flags."""
         self._topology = topology
         self._reader = reader
         self._executor = executor
         self._acker = acker
         self._emitter = emitter
         self._failures = failures
-        self._tally = tally
+        self._settle = settle
         self._screen_policy = screen_policy
         self._ahead = Ahead(topology.sources, run_ahead)
 
@@ -97,8 +99,8 @@ class Intake:
         for place, error in screened.refused.items():
             self._failures.bury_owner(int(owners[place]), Failure("screen", error))
         if screened.skipped:
-            self._tally.filtered += len(screened.skipped)
-            self._reader.ack(owners[screened.skipped])
+            skipped = owners[screened.skipped]
+            self._settle(skipped, np.zeros(len(skipped), np.uint8))
         return only(chunk, screened.kept), owners[screened.kept]
 
     def _emit(self, outcome: Outcome, owners: Owners, now: float) -> None:

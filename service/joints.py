@@ -15,6 +15,7 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Acker, Edges, Flags, Owners, Resolved, Trees
+from service.owners import MAX_PLACE, OFFSET_BITS, OFFSET_MASK
 from topology.actions import Emission, moved
 from topology.executor import Failure
 
@@ -23,8 +24,7 @@ log = structlog.get_logger()
 _Anchors: TypeAlias = tuple[int, ...]  # their trees
 
 # A joint tree's owner is no record: its place is above all that partitions have.
-_FIRST = ((1 << 15) - 1) << 48
-_NUMBER = (1 << 48) - 1
+_FIRST = MAX_PLACE << OFFSET_BITS
 _LATE = Failure("topology", TimeoutError("the tuple was not processed in time"))
 
 
@@ -75,7 +75,7 @@ class Joints:
         of the joint tree, which is not complete before that is acked. Raises TooManyTrees.
         """
         numbers = np.arange(self._begun, self._begun + len(anchors), dtype=np.int64)
-        owners = numbers & _NUMBER | _FIRST
+        owners = numbers & OFFSET_MASK | _FIRST
         trees = self._acker.begin(owners)
         self._begun += len(anchors)
         self._acker.init(trees, edges)

@@ -8,7 +8,8 @@ import numpy as np
 
 from acker.acker import Edges, Trees
 from sinks.batcher import Batcher, PendingBatch
-from sinks.writer import Writer, WriteResult, WriteRetries
+from sinks.tries import WriteRetries
+from sinks.writer import Writer, WriteResult
 from topology.sink import Piece, Sink
 from topology.steps import SinkStep
 

@@ -20,6 +20,9 @@ from partition.store import OffsetStore
 from partition.zookeeper.store import ZooKeeperStore
 from service.config import Config
 from service.deadline import Deadline
+from service.failpoints import failpoints
+from service.fences import Fences
+from service.gates import gates_of, policy_of
 from service.jars.resolver import resolve
 from service.letters import Letters
 from service.pacing import limits_of
@@ -28,7 +31,7 @@ from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.sizes import sizes_of
 from sinks.spark.driver import SparkDriver
-from sinks.spark.table import DeltaSink, SparkTableSink
+from sinks.spark.table import SparkTableSink
 from sinks.spark.tables import read_reference
 from topology.reference import Reference
 from topology.sink import DeadLetterSink, Sink, SinkContext, innermost
@@ -55,6 +58,7 @@ class Parts:
     reader: Reader
     letters: Letters
     pipeline: Pipeline
+    exactly_once: bool = False
 
     def open(self) -> None:
         """Open sinks, then the reader, then the bolts: what receives before what sends.
@@ -78,6 +82,7 @@ class Parts:
             kafka=self.config.kafka,
             warehouse=warehouse_of(self.config),
             spark=self.spark,
+            exactly_once=self.exactly_once,
         )
 
     def close(self, deadline: Deadline) -> None:
@@ -119,6 +124,7 @@ def wire(topology: Topology, config: Config) -> Parts:
         raise AssertionError
     name = config.pipeline.name or topology.name
     sinks = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    at = failpoints(os.environ)
     kafka = dict(config.kafka)
     if config.pipeline.mirror_to_group:
         kafka.setdefault("group.id", f"headrace-{name}")
@@ -134,13 +140,22 @@ def wire(topology: Topology, config: Config) -> Parts:
         kazoo_options=config.zookeeper.security().kazoo_options(),
         storm_mirror=config.zookeeper.storm_mirror,
         storm_mirror_by_topic=mirrors_by_topic(topology),
+        at=at,
     )
     sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
+    fences, make_gate = None, None
+    cut = policy_of(topology, config.transaction_policy(topology.transactions))
+    if topology.reliability == "exactly-once":
+        fences = Fences(topology.transactions)
+        make_gate = gates_of(topology, cut)
     policy = ReaderPolicy(
-        assignment=config.assignment(commit_ahead=topology.reliability == "at-most-once"),
+        assignment=config.assignment(
+            commit_ahead=topology.reliability == "at-most-once", make_gate=make_gate
+        ),
         commit_interval_seconds=config.pipeline.commit_interval_seconds,
         fetch_records=sizes.fetch_records,
         chunk_records=sizes.chunk_records,
+        plan_records=cut.plan_records,
         mirror=config.pipeline.mirror_to_group,
         records_per_second=limits_of(topology),
     )
@@ -157,6 +172,7 @@ def wire(topology: Topology, config: Config) -> Parts:
         # The pipeline is made after the reader, so it is looked up when it is told.
         on_assigned=lambda partition: pipeline.partition_assigned(partition),  # noqa: PLW0108
         on_revoked=lambda partition: pipeline.partition_revoked(partition),  # noqa: PLW0108
+        fencing=fences,
     )
     pipeline = Pipeline(
         topology,
@@ -164,6 +180,8 @@ def wire(topology: Topology, config: Config) -> Parts:
         letters,
         PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen()),
         np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
+        fences=fences,
+        at=at,
     )
     behind = [innermost(step.sink) for step in sinks]
     spark = spark_for(behind, name, config, topology.references)
@@ -184,6 +202,7 @@ def wire(topology: Topology, config: Config) -> Parts:
         reader=reader,
         letters=letters,
         pipeline=pipeline,
+        exactly_once=fences is not None,
     )
 
 
@@ -200,9 +219,9 @@ def spark_for(
     references: Sequence[Reference] = (),
 ) -> SparkDriver | None:
     """The Spark that these sinks and reference tables need, or None when they need none."""
-    if not references and not any(isinstance(sink, SparkTableSink) for sink in sinks):
+    if not references and not any(sink.needs_spark for sink in sinks):
         return None
-    delta = any(isinstance(sink, DeltaSink) for sink in sinks) or any(
+    delta = any("delta" in sink.needs_jars for sink in sinks) or any(
         reference.format in ("delta", "table") for reference in references
     )
     return SparkDriver(

@@ -18,33 +18,38 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
-from acker.acker import Acker, Resolved
+from acker.acker import Acker, Flags, Resolved
 from partition.chunk import Partition
 from service.account import Tally
+from service.acking import Acking
 from service.backpressure import Backpressure
-from service.emitter import LETTERED, SUNK, Emitter, tree_seconds
+from service.emitter import Emitter, tree_seconds
+from service.failpoints import nowhere
 from service.failures import Failures
+from service.fences import Fences
 from service.intake import Intake
 from service.joints import Joints
 from service.letters import Letters
-from service.outlet import Outlet, Written, good_rows
+from service.outlet import Outlet, Written
+from service.owners import Owners
 from service.reader import Reader
 from service.relay import Relay
 from service.screen import ScreenPolicy
 from service.timekeeper import Timekeeper
-from sinks.writer import WriteRetries
+from service.transacting import Transacting
+from service.transaction_outlet import Told, TransactionOutlet
+from sinks.tries import WriteRetries
 from topology.complaints import Complaints
 from topology.executor import Executor, Failure
 from topology.life import Life
 from topology.running.call import Answers
 from topology.running.runners import Runners
-from topology.signals import Reject
 from topology.sink import Sink
 from topology.steps import SinkStep
 from topology.ticks import TickFailures
@@ -80,15 +85,22 @@ class Pipeline:
         rng: np.random.Generator,
         clock: Callable[[], float] = time.monotonic,
         sinks: Mapping[str, Sink[Any]] | None = None,
+        *,
+        fences: Fences | None = None,
+        at: Callable[[str], object] = nowhere,
     ) -> None:
-        """`sinks` stand in, by step name, for those of the topology (the test kit's do)."""
+        """`sinks` stand in, by step name, for those of the topology (the test kit's do).
+
+        `fences` are those that the reader opens partitions with; a topology that is exactly-once
+        has them. `at` is told of the points where a test may end the process.
+        """
         self._reader = reader
         self._letters = letters
         self._policy = policy
         self._clock = clock
         self._topology = topology
         self._executor = Executor()
-        self._results: queue.SimpleQueue[Answers | Written] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Answers | Written | Told] = queue.SimpleQueue()
         bolts = list(topology.bolts())
         self._acker = Acker(
             timeout_seconds=policy.message_timeout_seconds,
@@ -105,19 +117,17 @@ class Pipeline:
             failed_ticks=self._failed_ticks,
         )
         self._life = Life(topology, self._runners.loop)
-        self._outlets = {
-            step.name: Outlet(
-                step,
-                (sinks or {}).get(step.name, step.sink),
-                self._results.put,
-                at_most_once=topology.reliability == "at-most-once",
-                write_retries=policy.write_retries,
-            )
-            for step in topology.steps()
-            if isinstance(step, SinkStep)
-        }
-        self._emitter = Emitter(self._acker, self._joints, self._outlets, self._runners, rng)
         self.tally = Tally()
+        self._settling = self._settle_by(fences, sinks or {}, at)
+        settling = self._settling
+        self._emitter = Emitter(
+            self._acker,
+            self._joints,
+            settling.by_name if isinstance(settling, Acking) else {},
+            self._runners,
+            rng,
+            add_rows=settling.add if isinstance(settling, Transacting) else None,
+        )
         self._failures = Failures(
             bolts,
             self._acker,
@@ -129,6 +139,7 @@ class Pipeline:
             reasons=reasons,
             complaints=self._complaints,
         )
+        self._failures.void = settling.void
         self._intake = Intake(
             topology,
             reader,
@@ -136,7 +147,7 @@ class Pipeline:
             self._acker,
             self._emitter,
             self._failures,
-            self.tally,
+            self._settle,
             policy.screen,
         )
         self._relay = Relay(
@@ -150,19 +161,43 @@ class Pipeline:
             self._failed_ticks,
         )
         self._backpressure = Backpressure(
-            topology, self._outlets, self._runners, self._relay.advanced, reader.topic_at
+            topology,
+            settling.by_name,
+            self._runners,
+            self._relay.advanced,
+            reader.topic_at,
         )
         self._timekeeper = Timekeeper(
             self._acker,
             self._joints,
             self._runners,
-            list(self._outlets.values()),
+            settling.outlets if isinstance(settling, Acking) else [],
             self._relay.advanced,
             reader,
             letters,
             self._complaints,
             message_timeout_seconds=policy.message_timeout_seconds,
         )
+
+    def _settle_by(
+        self, fences: Fences | None, sinks: Mapping[str, Sink[Any]], at: Callable[[str], object]
+    ) -> Acking | Transacting:
+        """By transactions if there are fences, else by acks."""
+        steps = [step for step in self._topology.steps() if isinstance(step, SinkStep)]
+        places = [(step, sinks.get(step.name, step.sink)) for step in steps]
+        tell, retries = self._results.put, self._policy.write_retries
+        if fences is not None:
+            ends = [
+                TransactionOutlet(step, sink, tell, write_retries=retries, at=at)
+                for step, sink in places
+            ]
+            return Transacting(self._reader, ends, fences, self.tally, self._bury_owner, at)
+        at_most_once = self._topology.reliability == "at-most-once"
+        outlets = [
+            Outlet(step, sink, tell, at_most_once=at_most_once, write_retries=retries)
+            for step, sink in places
+        ]
+        return Acking(outlets, self._acker, self._reader, self.tally, self._bury)
 
     def open(self) -> None:
         """Open the bolts and start the threads. The sinks and the reader are open already."""
@@ -174,7 +209,7 @@ class Pipeline:
             self._runners.close()
             raise
         self._intake.open()
-        for outlet in self._outlets.values():
+        for outlet in self.outlets:
             outlet.start()
         self._relay.start(self._clock())
 
@@ -192,8 +227,7 @@ class Pipeline:
         moved |= self._take_letters(now)
         moved |= self._resolve(now)
         moved |= self._relay.tick(now, drain=drain)
-        for outlet in self._outlets.values():
-            moved |= outlet.submit_due(now, flush=flush or self._reader.is_stuck)
+        moved |= self._settling.turn(now, flush=flush, plans=read)
         if not read:
             self._intake.forget()
         may_read = self._may_read(now, read=read)
@@ -240,13 +274,15 @@ class Pipeline:
 
         So may those that come after such a one in the order of a key or a partition.
         """
+        if not self._settling.is_idle:
+            return False
         blocked = self._timekeeper.num_blocked()
         return self._acker.in_flight == blocked and not self._reader.has_stored_waiting
 
     @property
-    def outlets(self) -> list[Outlet]:
+    def outlets(self) -> "list[Outlet] | list[TransactionOutlet]":
         """The sinks' ends, for figures and health."""
-        return list(self._outlets.values())
+        return self._settling.outlets
 
     @property
     def runners(self) -> Runners:
@@ -279,12 +315,13 @@ class Pipeline:
             for step, calls in self._runners.drop_partition(place):
                 for call in calls:
                     self._failures.fail(call.tree, call.edge, Failure(step.name, loss))
+            self._settling.drop(place)
         self._life.partition_revoked(partition.topic, partition.number)
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads and close the bolts; False if a thread did not end in time."""
         self._runners.stop(timeout_seconds)
-        ended = [outlet.stop(timeout_seconds) for outlet in self._outlets.values()]
+        ended = [outlet.stop(timeout_seconds) for outlet in self.outlets]
         self._reader.release()
         self._complaints.tell(all_of_it=True)
         ended.append(self._intake.close(timeout_seconds))
@@ -305,8 +342,8 @@ class Pipeline:
         while not self._results.empty():
             taken = True
             result = self._results.get()
-            if isinstance(result, Written):
-                self._take_written(result)
+            if isinstance(result, Written | Told):
+                self._take_ended(result)
             else:
                 self._relay.take_answers(result, now)
         return taken
@@ -319,17 +356,12 @@ class Pipeline:
             return
         self._results.put(result)
 
-    def _take_written(self, written: Written) -> None:
-        result = written.result
-        if result.error is not None:
-            raise result.error
-        written.outlet.ended(result)
-        trees, edges = good_rows(result)
-        self._acker.ack(trees, edges)
-        for row, reason in result.rejected.items():
-            failure = Failure(written.outlet.step.name, Reject(reason))
-            tree = int(result.pending.trees[row])
-            self._failures.bury(tree, int(result.pending.edges[row]), failure)
+    def _take_ended(self, ended: Written | Told) -> None:
+        """Hear what a sink's thread has done."""
+        if isinstance(self._settling, Transacting):
+            self._settling.take(cast("Told", ended))
+        else:
+            self._settling.take(cast("Written", ended))
 
     # Step 2: dead letters
 
@@ -346,12 +378,23 @@ class Pipeline:
         if self._joints:
             resolved = self._joints.resolve(resolved, overdue.of)
         if len(resolved.acked):
-            self.tally.acked(resolved.acked_flags, SUNK, LETTERED)
             if self._runners.held:
                 self._runners.release(resolved.acked.tolist())
-            self._reader.ack(resolved.acked)
+            self._settle(resolved.acked, resolved.acked_flags)
         for owner in resolved.failed.tolist():
             self._failures.retry_failed(owner, now)
         for owner in resolved.expired.tolist():
             self._failures.retry(owner, overdue.of(owner), now)
         return bool(len(resolved.acked) or len(resolved.failed) or len(resolved.expired))
+
+    def _settle(self, owners: Owners, flags: Flags) -> None:
+        """Records are done, but for the transactions they are in."""
+        self._settling.processed(owners, flags)
+
+    # What settles is made before `Failures`, which needs what settles.
+
+    def _bury(self, tree: int, edge: int, failure: Failure) -> None:
+        self._failures.bury(tree, edge, failure)
+
+    def _bury_owner(self, owner: int, failure: Failure) -> None:
+        self._failures.bury_owner(owner, failure)

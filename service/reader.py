@@ -7,33 +7,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from partition.assignment import Assignment, AssignmentPolicy, Held
 from partition.catalogue import Catalogue
 from partition.chunk import Chunk, Partition
 from partition.discovery import TopicName
-from partition.errors import StoreError
+from partition.errors import StoreError, TransactionError
 from partition.fetcher import Fetcher
+from partition.gate import Gate
 from partition.loss import Loss
 from partition.manager import PartitionManager
-from partition.opening import Ways
+from partition.opening import Fencing, Ways
 from partition.retries import Retries
 from partition.statistics import PartitionStatistics
 from partition.store import OffsetStore
 from service.commits import Commits
 from service.fetches import Fetches
 from service.flow import Flow
+from service.owners import Owners, by_place, offset_of, owners_of, place_of
 from service.pacing import Pacing
 
-# An owner names a record to the acker: the partition's place in the high bits, the offset below.
-Owners: TypeAlias = npt.NDArray[np.int64]
-_OFFSET_BITS = 48
 _FEW_CHUNKS = 2
-_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +43,7 @@ class ReaderPolicy:
     # Of a source, by what it reads; a source that is not there has no limit. First emissions
     # count, retries do not.
     records_per_second: Mapping[TopicName, float] = field(default_factory=dict)
+    plan_records: int = 16_000  # exactly once: so many of a partition are planned at once
 
 
 class Reader:
@@ -69,11 +65,13 @@ class Reader:
         wall_clock: Callable[[], float] = time.time,
         *,
         sleep: Callable[[float], object] = time.sleep,
+        fencing: Fencing | None = None,
         on_assigned: Callable[[Partition], object] = lambda _partition: None,
         on_revoked: Callable[[Partition], object] = lambda _partition: None,
     ) -> None:
         """`notify` makes a range that is skipped known; its future ends when that is durable.
 
+        `fencing` is given if the policy makes gates, and only then (exactly once).
         `on_assigned` and `on_revoked` are told as `Assignment` says, on the owner thread; what
         they raise ends the run.
         """
@@ -81,7 +79,8 @@ class Reader:
         self._store = store
         self._catalogue = catalogue
         self._policy = policy
-        ways = Ways(store, catalogue, notify)
+        self._has_gates = policy.assignment.make_gate is not None
+        ways = Ways(store, catalogue, notify, fencing)
         self._assignment = Assignment(
             fetcher, ways, sources, policy.assignment, rng, on_assigned, on_revoked
         )
@@ -90,12 +89,14 @@ class Reader:
             Pacing(sources, policy.records_per_second),
             policy.fetch_records,
             commit_ahead=policy.assignment.commit_ahead,
+            plan_records=policy.plan_records if self._has_gates else None,
         )
         self._commits = Commits(
             store,
             self._assignment,
             policy.commit_interval_seconds,
             fetcher if policy.mirror else None,
+            has_gates=self._has_gates,
         )
         self._fetches = Fetches(
             fetcher,
@@ -120,10 +121,11 @@ class Reader:
     def poll(self, now: float, *, opens: bool = True) -> None:
         """Find, open, mend and halt partitions; see `Assignment.poll`.
 
-        Without `opens` the run ends: at most once, nothing more is stored ahead.
+        Without `opens` the run ends: at most once, nothing more is stored ahead. What is
+        stored or planned is emitted as soon as it can be.
         """
         self._assignment.poll(now, opens=opens)
-        if not opens and self._policy.assignment.commit_ahead:
+        if not opens and self._stores_first:
             self._flow.end()
             for held in self._assignment:
                 if held.manager is not None:
@@ -143,13 +145,23 @@ class Reader:
         return {held.partition.topic for held in self._assignment}
 
     def place_of(self, partition: Partition) -> int:
-        """The number that stands for a partition in its records' owners (`places_of`)."""
+        """The number that stands for a partition in its records' owners (`service.owners`)."""
         return self._assignment[partition].place
 
     def topic_at(self, place: int) -> str | None:
         """The topic of the partition that a number stands for; None if it is no partition's."""
         is_known = 0 <= place < len(self._assignment)
         return self._assignment.at(place).partition.topic if is_known else None
+
+    def epoch_of(self, place: int) -> int:
+        """The epoch under which a partition is ours, or was last."""
+        return self._assignment.at(place).epoch
+
+    def gates(self) -> Iterator[tuple[int, Gate]]:
+        """The gates of the partitions that are ours, by place; none without transactions."""
+        for held in self._assignment if self._has_gates else ():
+            if held.is_owned and held.manager is not None and held.manager.gate is not None:
+                yield held.place, held.manager.gate
 
     @property
     def is_settled(self) -> bool:
@@ -186,7 +198,7 @@ class Reader:
                 self._commits.look_at(manager)
             if chunk is not None and len(chunk):
                 self._turn = held.place + 1
-                return chunk, chunk.offsets | held.place << _OFFSET_BITS
+                return chunk, owners_of(held.place, chunk.offsets)
         return None
 
     @property
@@ -206,15 +218,19 @@ class Reader:
 
     @property
     def waits_little(self) -> bool:
-        """Whether few chunks and fewer records than two fetches wait that may be emitted now.
+        """Whether few chunks and fewer records than two fetches wait that may be emitted soon.
 
         With records alone, short chunks that come fast would pile up, one emitted a turn.
         """
         chunks = records = 0
         for held in self._assignment:
-            if held.is_owned and held.manager is not None and held.manager.may_emit:
-                chunks += held.manager.waiting_chunks
-                records += held.manager.waiting
+            manager = held.manager
+            if manager is None or not held.is_owned:
+                continue
+            # What waits for its plan counts: it comes in a moment.
+            if manager.may_emit or (self._has_gates and manager.takes_more):
+                chunks += manager.waiting_chunks
+                records += manager.waiting
         return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
 
     def _in_turn(self) -> Iterator[Held]:
@@ -224,33 +240,48 @@ class Reader:
             yield self._assignment.at(turn % count)
 
     @property
-    def has_stored_waiting(self) -> bool:
-        """Whether records wait that are stored as read, or about to be (at most once).
+    def _stores_first(self) -> bool:
+        """Whether records are emitted only when the store knows of them."""
+        return self._has_gates or self._policy.assignment.commit_ahead
 
-        A drain emits them, else they would be lost.
+    @property
+    def has_stored_waiting(self) -> bool:
+        """Whether records wait that are stored as read, or planned, or about to be.
+
+        A drain emits them: else they would be lost (at most once), or their transactions be
+        left open (exactly once).
         """
-        if not self._policy.assignment.commit_ahead:
+        if not self._stores_first:
             return False
         managers = [held.manager for held in self._assignment if held.is_owned]
         return any(manager is not None and manager.has_stored_waiting for manager in managers)
 
     def ack(self, owners: Owners) -> None:
         """Resolve records."""
-        places = owners >> _OFFSET_BITS
-        offsets = owners & _OFFSET_MASK
         if not len(owners):
             return
-        if places[0] == places[-1] and (places == places[0]).all():
-            self._ack(int(places[0]), offsets)
-        else:
-            for place in np.flatnonzero(np.bincount(places)).tolist():
-                self._ack(place, offsets[places == place])
+        for place, offsets in by_place(owners):
+            manager = self._manager(place)
+            manager.ack(offsets)
+            self._commits.look_at(manager)
         self._flow.resume()
 
-    def _ack(self, place: int, offsets: Owners) -> None:
+    def processed(self, owners: Owners) -> None:
+        """Learn that records are done, but for the transactions they are in."""
+        for place, offsets in by_place(owners):
+            self._manager(place).processed(offsets)
+
+    def resolve_to(self, place: int, end: int) -> int:
+        """Resolve what was emitted of a partition below `end`; return how many records.
+
+        Their transaction is committed: the gate was told in this same turn, so that no offset
+        is stored in between.
+        """
         manager = self._manager(place)
-        manager.ack(_ascending(offsets))
+        resolved = manager.resolve_to(end)
         self._commits.look_at(manager)
+        self._flow.resume()
+        return resolved
 
     def fail(
         self,
@@ -264,42 +295,50 @@ class Reader:
         `policy` is that of the step that failed; None: the pipeline's. Of a partition that is
         lost nothing is scheduled: whoever has it now tries the record.
         """
-        if _loss_of(self._assignment.at(owner >> _OFFSET_BITS)) is not None:
+        if self._assignment.at(place_of(owner)).loss is not None:
             return True
-        manager = self._manager(owner >> _OFFSET_BITS)
-        return manager.fail(owner & _OFFSET_MASK, now, after_seconds, policy)
+        manager = self._manager(place_of(owner))
+        return manager.fail(offset_of(owner), now, after_seconds, policy)
 
     def is_pending(self, owner: int) -> bool:
         """Whether a record is not resolved yet; False for what is no record of ours."""
-        place = owner >> _OFFSET_BITS
+        place = place_of(owner)
         if not 0 <= place < len(self._assignment):
             return False
         manager = self._assignment.at(place).manager
-        return manager is not None and manager.is_pending(owner & _OFFSET_MASK)
+        return manager is not None and manager.is_pending(offset_of(owner))
 
     def comes_again(self, owner: int) -> bool:
-        """Whether a record is not resolved, and is, or may yet be, emitted again.
+        """Whether a record is not done, and is, or may yet be, emitted again.
 
         False for what is no record of ours, and for those of a partition that is lost.
         """
-        if not self.is_pending(owner):
+        place = place_of(owner)
+        if not 0 <= place < len(self._assignment):
             return False
-        return _loss_of(self._assignment.at(owner >> _OFFSET_BITS)) is None
+        held = self._assignment.at(place)
+        if held.manager is None or held.loss is not None:
+            return False
+        return held.manager.comes_again(offset_of(owner))
 
-    def loss_of(self, partition: Partition) -> StoreError | None:
+    def loss_of(self, partition: Partition) -> StoreError | TransactionError | None:
         """Why a partition is lost for good: its records are emitted no more, retries neither.
 
         None while it is ours, also while it is claimed again in another session.
         """
-        return _loss_of(self._assignment[partition])
+        return self._assignment[partition].loss
+
+    def refuse(self, partition: Partition, error: StoreError) -> None:
+        """Learn that a partition is another's: a sink or the store has told."""
+        self._assignment.refuse(partition, error)
 
     def attempts(self, owner: int) -> int:
         """How often the record has been tried."""
-        return self._manager(owner >> _OFFSET_BITS).attempts(owner & _OFFSET_MASK)
+        return self._manager(place_of(owner)).attempts(offset_of(owner))
 
     def message(self, owner: int) -> Any:
         """The message of a record in flight."""
-        return self._manager(owner >> _OFFSET_BITS).message(owner & _OFFSET_MASK)
+        return self._manager(place_of(owner)).message(offset_of(owner))
 
     def _manager(self, place: int) -> PartitionManager:
         manager = self._assignment.at(place).manager
@@ -371,18 +410,3 @@ class Reader:
         self._fetcher.close()
         self._catalogue.close()
         self._store.close()
-
-
-def _loss_of(held: Held) -> StoreError | None:
-    return held.halted if isinstance(held.halted, StoreError) else None
-
-
-def places_of(owners: Owners) -> Owners:
-    """The number of each record's partition."""
-    return owners >> _OFFSET_BITS
-
-
-def _ascending(offsets: Owners) -> Owners:
-    """The offsets in order: the ledger is fastest on neighbours."""
-    in_order = len(offsets) < 2 or bool((offsets[1:] > offsets[:-1]).all())  # noqa: PLR2004
-    return offsets if in_order else np.sort(offsets)

@@ -9,7 +9,7 @@ from acker.acker import Acker, Edges, Trees
 from service.emitter import Emitter, tree_seconds
 from service.failures import Failures
 from service.joints import Joints
-from service.reader import places_of
+from service.owners import places_of
 from topology.actions import Actions
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind

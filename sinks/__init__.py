@@ -4,15 +4,23 @@ Importing this starts and imports neither Spark nor a Kafka client: the modules 
 them import them inside their functions, so that a bolt's unit test starts no JVM.
 """
 
+from sinks.foreach import FencedTarget, ForeachSink, Target, TransactionalForeachSink
 from sinks.kafka import KafkaSink
 from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
-from sinks.spark.table import DeltaSink, ParquetSink
+from sinks.spark.delta.sink import DeltaSink
+from sinks.spark.table import ParquetSink
+from sinks.topic.sink import TopicSink
 
 __all__ = [
     "DeltaSink",
     "DiscardSink",
+    "FencedTarget",
+    "ForeachSink",
     "KafkaSink",
     "MemoryDeadLetters",
     "MemorySink",
     "ParquetSink",
+    "Target",
+    "TopicSink",
+    "TransactionalForeachSink",
 ]

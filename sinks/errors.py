@@ -2,7 +2,7 @@
 
 SinkError                 (topology)
 ├── WriterBusy            a batch was submitted while another is being written
-├── WriterStopped         the writer was stopped before the batch became durable
+├── WriterStopped         the writer was stopped before its work was done
 ├── SparkStartFailed      Spark did not start
 ├── SparkDied             Spark died under a job; the next job starts it anew
 └── SparkTimeout          a Spark job passed its deadline and was cancelled
@@ -20,14 +20,12 @@ class WriterBusy(SinkError):
 
 
 class WriterStopped(SinkError):
-    """The writer was stopped before the batch became durable."""
+    """The writer was stopped before its work was done."""
 
-    def __init__(self, sink: str, sequence: int) -> None:
-        super().__init__(
-            f"the writer of sink '{sink}' was stopped before batch {sequence} became durable"
-        )
+    def __init__(self, sink: str, work: str) -> None:
+        super().__init__(f"the writer of sink '{sink}' was stopped before {work}")
         self.sink = sink
-        self.sequence = sequence
+        self.work = work
 
 
 class SparkStartFailed(SinkError):

@@ -1,11 +1,13 @@
 """Sinks that keep or count what they get: for tests, trials and benchmarks."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import pyarrow as pa
 
 from sinks.columns import fit
+from sinks.shares import check_fences, is_to_commit
 from topology.errors import RowsRejected
 from topology.schema import schema_of
 from topology.sink import (
@@ -19,16 +21,18 @@ from topology.sink import (
     Sink,
     SinkContext,
 )
+from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
 
 # A write costs nothing here, and rows that are still in the caches cost least.
 _FEW_ROWS = 8_000
 
 
-class MemorySink(Sink[Row]):
+class MemorySink(TransactionalSink[Row]):
     """Keeps the rows in `rows`, in the order they were written.
 
     With a schema it rejects the rows that do not fit, as a table would; the others are
-    kept as they came. Rows of a RecordBatch are kept as dictionaries.
+    kept as they came. Rows of a RecordBatch are kept as dictionaries. It keeps transactions
+    of both kinds, as long as it lives.
     """
 
     batch_rows = _FEW_ROWS
@@ -47,18 +51,62 @@ class MemorySink(Sink[Row]):
         self.name = name
         self.schema = None if schema is None else schema_of(schema)
         self.rows: list[Any] = []
+        self._lines: dict[str, Committed] = {}
+        self._lock = threading.Lock()  # a zombie's thread may commit beside its successor's
 
     def open(self, context: SinkContext) -> None:
         """Do nothing: memory is always there."""
 
     def write(self, batch: Batch) -> None:
         """Keep the batch's rows. Raises RowsRejected."""
-        rejected = {} if self.schema is None else fit(batch.pieces, self.schema).rejected
-        self.rows.extend(
-            row for index, row in enumerate(_rows(batch.pieces)) if index not in rejected
-        )
+        rows, rejected = self._fitted(batch.pieces)
+        self.rows.extend(rows)
         if rejected:
             raise RowsRejected(rejected)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """Raise the epochs; see the contract."""
+        with self._lock:
+            found = self._found([fence.line for fence in fences])
+            check_fences(fences, found)
+            raised = [
+                line._replace(epoch=fence.epoch) for fence, line in zip(fences, found, strict=True)
+            ]
+            self._lines |= {line.line: line for line in raised}
+            return raised
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """Say what is committed."""
+        with self._lock:
+            return self._found(lines)
+
+    def stage(self, group: Group) -> Staged:
+        """Set apart the rows that do not fit."""
+        rows, rejected = self._fitted(group.pieces)
+        return Staged(group.shares, len(rows), (rows,), rejected)
+
+    def commit(self, staged: Staged) -> None:
+        """Keep the rows and the txids; see the contract."""
+        with self._lock:
+            found = self._found([share.line for share in staged.shares])
+            if is_to_commit(staged.shares, found):
+                self.rows.extend(*staged.parts)
+                self._lines |= {
+                    share.line: Committed(share.line, share.epoch, share.txid)
+                    for share in staged.shares
+                }
+
+    def discard(self, staged: Staged) -> None:
+        """Do nothing: nobody has seen the rows."""
+
+    def _found(self, lines: Sequence[str]) -> list[Committed]:
+        return [self._lines.get(line, Committed(line, 0, 0)) for line in lines]
+
+    def _fitted(self, pieces: list[Piece]) -> tuple[list[Any], dict[int, str]]:
+        """The rows that fit, and why the others do not."""
+        rejected = {} if self.schema is None else fit(pieces, self.schema).rejected
+        rows = [row for index, row in enumerate(_rows(pieces)) if index not in rejected]
+        return rows, rejected
 
     def close(self) -> None:
         """Do nothing: the rows stay readable."""

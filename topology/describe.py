@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from topology.guarantees import guarantee_of
 from topology.order import Order
 from topology.signals import DEFAULT_STREAM
 from topology.steps import BoltStep, SinkStep, Step
@@ -10,7 +11,8 @@ from topology.topology import Topology
 
 def as_text(topology: Topology) -> str:
     """The topology as an indented tree; what several streams lead to is drawn once."""
-    lines = [f"topology {topology.name}  ({topology.reliability})"]
+    kind = _kind(topology)
+    lines = [f"topology {topology.name}  ({topology.reliability}{f', {kind}' if kind else ''})"]
     drawn: set[Step] = set()
     for source in topology.sources:
         limit = source.records_per_second
@@ -55,6 +57,7 @@ def as_facts(topology: Topology) -> dict[str, Any]:
     return {
         "name": topology.name,
         "reliability": topology.reliability,
+        "transactions": _kind(topology),
         "sources": [
             {
                 "topic": source.label,
@@ -69,12 +72,17 @@ def as_facts(topology: Topology) -> dict[str, Any]:
     }
 
 
+def _kind(topology: Topology) -> str | None:
+    return topology.transactions if topology.reliability == "exactly-once" else None
+
+
 def _facts(step: Step) -> dict[str, Any]:
     if isinstance(step, SinkStep):
         return {
             "name": step.name,
             "kind": "sink",
             "sink": type(step.sink).__name__,
+            "gives": guarantee_of(step.sink),
             "batch_rows": step.policy.batch_rows,
             "batch_bytes": step.policy.batch_bytes,
             "batch_seconds": step.policy.batch_seconds,

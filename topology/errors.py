@@ -12,6 +12,7 @@ TopologyError
 └── SinkError
     ├── RowsRejected     some rows do not fit; the others are durable
     ├── SinkBusy         nothing was written; come later
+    ├── SinkFenced       another owner of a line has taken over
     └── SinkFailed       trying again cannot help
 """
 
@@ -87,9 +88,22 @@ class RowsRejected(SinkError):
 class SinkBusy(SinkError):
     """The sink asks for the same batch again later; nothing of it was written."""
 
-    def __init__(self, after_seconds: float) -> None:
-        super().__init__(f"the sink is busy; try again in {after_seconds} seconds")
+    def __init__(self, after_seconds: float, reason: str = "") -> None:
+        """A `reason` says what someone should look into if it lasts."""
+        because = f" ({reason})" if reason else ""
+        super().__init__(f"the sink is busy{because}; try again in {after_seconds} seconds")
         self.after_seconds = after_seconds
+        self.reason = reason
+
+
+class SinkFenced(SinkError):
+    """A sink refuses a line's owner, because there has been a later one; nothing was done."""
+
+    def __init__(self, line: str, epoch: int, found: int) -> None:
+        super().__init__(f"{line} under epoch {epoch} has been taken over under epoch {found}")
+        self.line = line
+        self.epoch = epoch
+        self.found = found
 
 
 class SinkFailed(SinkError):

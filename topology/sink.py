@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ class SinkContext:
     kafka: Mapping[str, Scalar]  # librdkafka properties of a client
     warehouse: str  # where relative table paths live: a local path or a URI
     spark: SparkDriver | None
+    exactly_once: bool = False  # whether it will be asked for transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,12 @@ class Sink(ABC, Generic[Row]):
     Many where a write costs much by itself, as a file and its commit do. Few where it costs
     nothing: a large batch then only keeps records in memory until they have left the caches.
     """
+
+    needs_spark: ClassVar[bool] = False
+    """Whether `open` is to be given a SparkDriver."""
+
+    needs_jars: ClassVar[tuple[str, ...]] = ()
+    """The sets of jars that Spark must have for it."""
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:

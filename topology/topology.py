@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Literal, TypeAlias, get_args
 
-from topology.bolt import Component, Kind, coroutines_of, has_state
+from topology.bolt import Component, coroutines_of, has_state
+from topology.bolt import Kind as BoltKind
 from topology.errors import InvalidTopology
 from topology.grouping import Direct
+from topology.guarantees import check_exactly_once
 from topology.hooks import Hooks
 from topology.record import Record
 from topology.reference import Reference
@@ -14,8 +16,9 @@ from topology.signals import DEFAULT_STREAM
 from topology.sink import DeadLetterSink
 from topology.steps import BoltStep, Source, Step
 from topology.stream import Ends, Stream, is_positive
+from topology.transactional import Kind
 
-Reliability: TypeAlias = Literal["at-least-once", "at-most-once"]
+Reliability: TypeAlias = Literal["at-least-once", "at-most-once", "exactly-once"]
 
 
 class DeadLetters:
@@ -34,12 +37,21 @@ class DeadLetters:
 class Topology:
     """Sources, bolts and sinks, and where the dead letters go.
 
-    `reliability` is `at-least-once`: an offset is stored when its record is done; or
+    `reliability` is `at-least-once`: an offset is stored when its record is done;
     `at-most-once`: an offset is stored before its record reaches a bolt, and nothing is tried
-    twice.
+    twice; or `exactly-once`: records are put into transactions, each of which every sink makes
+    durable once. `transactions` then says what a transaction is that is tried again after a
+    crash: `transactional`, of the same records, or the partition halts; or `opaque`, perhaps of
+    others where no sink has it yet.
     """
 
-    def __init__(self, name: str, *, reliability: Reliability = "at-least-once") -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        reliability: Reliability = "at-least-once",
+        transactions: Kind = "transactional",
+    ) -> None:
         if not name or "/" in name:
             message = f"topology name {name!r}: it must not be empty nor contain '/'"
             raise InvalidTopology(message)
@@ -47,8 +59,19 @@ class Topology:
             allowed = ", ".join(get_args(Reliability))
             message = f"topology '{name}': reliability {reliability!r}; allowed: {allowed}"
             raise InvalidTopology(message)
+        if transactions not in get_args(Kind):
+            allowed = ", ".join(get_args(Kind))
+            message = f"topology '{name}': transactions {transactions!r}; allowed: {allowed}"
+            raise InvalidTopology(message)
+        if transactions != "transactional" and reliability != "exactly-once":
+            message = (
+                f"topology '{name}': transactions {transactions!r} with reliability "
+                f"{reliability!r}, which has none; 'exactly-once' is allowed"
+            )
+            raise InvalidTopology(message)
         self.name = name
         self.reliability = reliability
+        self.transactions = transactions
         self.sources: list[Source] = []
         self.references: list[Reference] = []
         self.listeners: list[Hooks] = []
@@ -177,6 +200,8 @@ class Topology:
             raise InvalidTopology(message)
         for step in self.bolts():
             _validate_bolt(step)
+        if self.reliability == "exactly-once":
+            check_exactly_once(self.steps(), self.transactions)
 
 
 def _children(step: Step) -> list[Step]:
@@ -194,9 +219,9 @@ def _validate_bolt(step: BoltStep) -> None:
             raise InvalidTopology(f"{place} leads nowhere; add a bolt or a sink")
         for child in children:
             _validate_input(f"bolt '{step.name}'", child, direct=step.is_direct(stream))
-            if step.kind is not Kind.VECTORISED or not isinstance(child, BoltStep):
+            if step.kind is not BoltKind.VECTORISED or not isinstance(child, BoltStep):
                 continue
-            if child.kind is not Kind.VECTORISED:
+            if child.kind is not BoltKind.VECTORISED:
                 message = (
                     f"bolt '{child.name}' takes single values but '{step.name}' gives columns; "
                     "a vectorised bolt or a sink is allowed after it"

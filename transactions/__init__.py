@@ -1,1 +1,1 @@
-"""Ordered transactions over fixed ranges of offsets (not built yet, but its rules stand)."""
+"""Ordered transactions over ranges of offsets: numbered, recorded, committed in order."""

@@ -28,7 +28,8 @@ from partition.offsets.requests import (
     missing_parents,
 )
 from partition.position import Position
-from partition.store import Claim, StoredOffset
+from partition.store import Claim, Progress, StoredOffset
+from partition.transaction import Transactions
 
 T = TypeVar("T")
 
@@ -215,22 +216,35 @@ class MemoryStore:
         return self._run("a claim", lambda nodes: nodes.claim(partition, adopt=adopt, again=again))
 
     def begin(
-        self, partition: Partition, position: Position, partitions: int | None = None
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
     ) -> Future[None]:
         """Store a first position; see `OffsetStore.begin`."""
         return self._run(
-            "a first offset", lambda nodes: nodes.begin(partition, position, partitions)
+            "a first offset",
+            lambda nodes: nodes.begin(partition, position, partitions, transactions),
         )
 
-    def move(self, partition: Partition, position: Position, reason: str) -> Future[None]:
+    def move(
+        self,
+        partition: Partition,
+        position: Position,
+        reason: str,
+        transactions: Transactions | None = None,
+    ) -> Future[None]:
         """Store a position wherever it lies; see `OffsetStore.move`."""
-        return self._run("a move", lambda nodes: nodes.move(partition, position, reason))
+        return self._run(
+            "a move", lambda nodes: nodes.move(partition, position, reason, transactions)
+        )
 
     def commit(
-        self, positions: Mapping[Partition, Position]
+        self, progress: Mapping[Partition, Position | Progress]
     ) -> Future[Mapping[Partition, StoreError]]:
-        """Store positions; see `OffsetStore.commit`."""
-        asked = dict(positions)
+        """Store what partitions have come to; see `OffsetStore.commit`."""
+        asked = dict(progress)
         return self._run("a commit", lambda nodes: nodes.commit(asked))
 
     def wake(self) -> None:

@@ -22,6 +22,7 @@ from partition.offsets.topic_node import TopicNode, decode_topic, encode_topic, 
 from partition.offsets.znode import Broker, OffsetNode, decode, node_path
 from partition.position import Position
 from partition.store import StoredOffset
+from partition.transaction import Transactions
 
 _RETRY_SECONDS = 0.1
 
@@ -44,11 +45,12 @@ class NodeNames:
         """Return the path of a topic's node."""
         return topic_path(self.root, self.pipeline, topic)
 
-    def stored(self, position: Position, epoch: int = 0) -> StoredOffset:
-        """Return a position as this topology's own."""
-        return StoredOffset(
-            position, self.topology_id, self.topology_name or self.topology_id, epoch
-        )
+    def stored(
+        self, position: Position, epoch: int = 0, transactions: Transactions | None = None
+    ) -> StoredOffset:
+        """Return a position, and what is open from there on, as this topology's own."""
+        name = self.topology_name or self.topology_id
+        return StoredOffset(position, self.topology_id, name, epoch, transactions)
 
 
 @dataclass(frozen=True, slots=True)

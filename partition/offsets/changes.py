@@ -20,6 +20,7 @@ from partition.offsets.requests import (
 )
 from partition.offsets.znode import OffsetNode, Writer, encode, incarnation_path
 from partition.position import Position
+from partition.transaction import Transactions
 
 log = structlog.get_logger()
 
@@ -43,9 +44,18 @@ class Change(NamedTuple):
             yield CheckNode(incarnation_path(self.path, self.node.incarnation))
 
 
-def change_to(at: Access, partition: Partition, known: Known, position: Position) -> Change:
-    """Return the change of a node of ours that stores a position under its epoch."""
-    stored = at.names.stored(position, known.node.stored.epoch)
+def change_to(
+    at: Access,
+    partition: Partition,
+    known: Known,
+    position: Position,
+    transactions: Transactions | None,
+) -> Change:
+    """Return the change of a node of ours that stores a position under its epoch.
+
+    With what is open from there on, or without any. Raises ValueError if they do not fit.
+    """
+    stored = at.names.stored(position, known.node.stored.epoch, transactions)
     node = OffsetNode(stored, at.held.next_writer(), known.node.incarnation)
     data = encode(partition, node, at.names.broker)
     return Change(partition, at.names.path(partition), known, node, data)

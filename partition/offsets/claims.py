@@ -19,10 +19,14 @@ from partition.offsets.requests import (
 from partition.offsets.znode import OffsetNode, Writer, decode, encode, incarnation_path
 from partition.position import Position
 from partition.store import Claim
+from partition.transaction import Transactions
 
 
 def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False) -> Steps[Claim]:
-    """Raise the epoch; see `OffsetStore.claim`. Raises SessionEnded too."""
+    """Raise the epoch; see `OffsetStore.claim`. Raises SessionEnded too.
+
+    What is open stays as it is stored: it is the new owner's to finish.
+    """
     path, held = at.names.path(partition), at.held
     tried: dict[Writer, Claim] = {}
     epoch: int | None = None
@@ -105,6 +109,7 @@ def make(
     partition: Partition,
     position: Position,
     partitions: int | None,
+    transactions: Transactions | None,
     *,
     restore: bool,
 ) -> Steps[None]:
@@ -118,7 +123,7 @@ def make(
     epoch = 1 if corrupt is None else corrupt + 2
     writer = held.next_writer()
     incarnation = _drawn(writer)
-    node = OffsetNode(at.names.stored(position, epoch), writer, incarnation)
+    node = OffsetNode(at.names.stored(position, epoch, transactions), writer, incarnation)
     data = encode(partition, node, at.names.broker)
     while True:
         at.begun.pop(partition.topic, None)  # the operator may have cleared it

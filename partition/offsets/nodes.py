@@ -23,12 +23,13 @@ import structlog
 from partition.chunk import Partition
 from partition.errors import OffsetWouldMoveBack, OwnershipLost, StoreError
 from partition.offsets.access import Access, NodeNames
-from partition.offsets.changes import batches, change_to, set_all
+from partition.offsets.changes import Change, batches, change_to, set_all
 from partition.offsets.claims import claim, make
 from partition.offsets.holdings import Holdings
 from partition.offsets.requests import SessionEnded, Steps
 from partition.position import Position
-from partition.store import Claim, StoredOffset
+from partition.store import Claim, Progress, StoredOffset, split_progress
+from partition.transaction import Transactions
 
 __all__ = ["NodeNames", "OffsetNodes"]
 
@@ -78,24 +79,39 @@ class OffsetNodes:
                 continue
 
     def begin(
-        self, partition: Partition, position: Position, partitions: int | None = None
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
     ) -> Steps[None]:
         """Create a partition's node, and note in its topic's node that it was begun."""
-        yield from self._first(partition, position, partitions, restore=False)
+        yield from self._first(partition, position, partitions, transactions, restore=False)
 
-    def move(self, partition: Partition, position: Position, reason: str) -> Steps[None]:
-        """Set a partition that is ours, back too; or, after a claim that found none, make it."""
+    def move(
+        self,
+        partition: Partition,
+        position: Position,
+        reason: str,
+        transactions: Transactions | None = None,
+    ) -> Steps[None]:
+        """Set a partition that is ours, back too; or, after a claim that found none, make it.
+
+        What was open and is not among `transactions` is dropped, and logged.
+        """
         known = self._held.owned(partition)
         if known is None and partition not in self._held.damaged:
             raise self._held.refusal(partition)
         if known is None:
-            yield from self._first(partition, position, None, restore=True)
+            yield from self._first(partition, position, None, transactions, restore=True)
         else:
             refused: dict[Partition, StoreError] = {}
             at = self._access()
-            yield from set_all(at, [change_to(at, partition, known, position)], refused)
+            change = change_to(at, partition, known, position, transactions)
+            yield from set_all(at, [change], refused)
             if partition in refused:
                 raise refused[partition]
+            _tell_dropped(partition, known.node.stored, transactions)
         log.info(
             "offset_moved",
             partition=str(partition),
@@ -104,12 +120,18 @@ class OffsetNodes:
             reason=reason,
         )
 
-    def commit(self, positions: Mapping[Partition, Position]) -> Steps[dict[Partition, StoreError]]:
-        """Store positions of our partitions, in as few writes as the server's limits allow."""
+    def commit(
+        self, progress: Mapping[Partition, Position | Progress]
+    ) -> Steps[dict[Partition, StoreError]]:
+        """Store what our partitions have come to, in as few writes as the limits allow.
+
+        A position and its transactions are one node's bytes: both are stored, or neither.
+        """
         refused: dict[Partition, StoreError] = {}
-        changes = []
+        changes: list[Change] = []
         at = self._access()
-        for partition, asked in positions.items():
+        for partition, each in progress.items():
+            asked, transactions = split_progress(each)
             known = self._held.owned(partition)
             if known is None:
                 refused[partition] = self._held.refusal(partition)
@@ -119,22 +141,46 @@ class OffsetNodes:
                 refused[partition] = OffsetWouldMoveBack(partition, stored.offset, asked.offset)
                 continue
             position = _merged(stored.position, asked)
-            if position != stored.position:
-                changes.append(change_to(at, partition, known, position))
+            if (position, transactions) != (stored.position, stored.transactions):
+                changes.append(change_to(at, partition, known, position, transactions))
         for batch in batches(changes):
             yield from set_all(at, batch, refused)
+        for change in changes:
+            if change.node.stored.transactions is None and change.partition not in refused:
+                _tell_dropped(change.partition, change.known.node.stored, None)
         return refused
 
     def _access(self) -> Access:
         return Access(self._names, self._held, self._begun, self._held.session)
 
     def _first(
-        self, partition: Partition, position: Position, partitions: int | None, *, restore: bool
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None,
+        transactions: Transactions | None,
+        *,
+        restore: bool,
     ) -> Steps[None]:
+        at = self._access()
         try:
-            yield from make(self._access(), partition, position, partitions, restore=restore)
+            yield from make(at, partition, position, partitions, transactions, restore=restore)
         except SessionEnded:  # it may have been done
             raise self._held.drop(partition, OwnershipLost(partition)) from None
+
+
+def _tell_dropped(
+    partition: Partition, before: StoredOffset, transactions: Transactions | None
+) -> None:
+    """Log what is open no more though no commit finished it: its rows may come twice."""
+    if before.transactions is None:
+        return
+    kept = set() if transactions is None else {each.txid for each in transactions.open}
+    done = 0 if transactions is None else transactions.committed
+    txids = [each.txid for each in before.transactions.open]
+    dropped = [txid for txid in txids if txid > done and txid not in kept]
+    if dropped:
+        log.warning("transactions_dropped", partition=str(partition), txids=dropped)
 
 
 def _merged(stored: Position, asked: Position) -> Position:

@@ -5,7 +5,8 @@ storm-kafka 1.x wrote {"topology": {"id", "name"}, "offset", "partition",
 add "headrace": by `writer` and `sequence` a process knows a write as its own when the
 server's reply was lost, `epoch` counts the owners, `leader_epoch` and `topic_id` say which
 log the offset is of, and `incarnation` names the node below that tells this node from
-another of the same path and version. Everything here is a pure function.
+another of the same path and version. `transactions` are those that are open: they stand in
+the offset's own node, so one write stores both or neither. Everything here is a pure function.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from partition.chunk import Partition
 from partition.errors import StoreCorrupt
 from partition.position import Position
 from partition.store import StoredOffset
+from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
 
 MAX_BYTES = 1024 * 1024  # ZooKeeper's own limit (jute.maxbuffer)
 MAX_OFFSET = 2**63 - 1
@@ -62,6 +64,22 @@ class _Broker(msgspec.Struct):
     port: int
 
 
+class _Open(msgspec.Struct, omit_defaults=True):
+    txid: _Natural
+    attempt: _Natural
+    first: _Natural
+    end: _Natural
+    count: _Natural
+    digest: str
+    leader_epoch: _Natural | None = None
+
+
+class _Transactions(msgspec.Struct):
+    kind: TransactionKind
+    committed: _Natural
+    open: list[_Open]
+
+
 class _Headrace(msgspec.Struct):
     writer: str
     sequence: _Natural
@@ -69,6 +87,7 @@ class _Headrace(msgspec.Struct):
     leader_epoch: _Natural | None = None
     topic_id: str | None = None
     incarnation: _Incarnation | None = None
+    transactions: _Transactions | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _Read(msgspec.Struct):
@@ -102,7 +121,10 @@ def incarnation_path(path: str, incarnation: str) -> str:
 
 
 def encode(partition: Partition, node: OffsetNode, broker: Broker) -> bytes:
-    """Return the node's bytes; without a writer, exactly what storm-kafka writes."""
+    """Return the node's bytes; without a writer, exactly what storm-kafka writes.
+
+    Raises ValueError for transactions that `decode` would refuse: none such is ever written.
+    """
     stored, writer = node.stored, node.writer
     ours: _Headrace | msgspec.UnsetType = msgspec.UNSET
     if writer is not None:
@@ -113,6 +135,7 @@ def encode(partition: Partition, node: OffsetNode, broker: Broker) -> bytes:
             stored.position.leader_epoch,
             stored.position.topic_id,
             node.incarnation,
+            _as_written(stored),
         )
     return msgspec.json.encode(
         _Written(
@@ -143,8 +166,46 @@ def decode(path: str, data: bytes) -> OffsetNode:
     if ours is None:
         return OffsetNode(StoredOffset(Position(node.offset), node.topology.id, name))
     position = Position(node.offset, ours.leader_epoch, ours.topic_id)
-    stored = StoredOffset(position, node.topology.id, name, ours.epoch)
+    try:
+        transactions = _as_read(ours.transactions, node.offset)
+    except ValueError as error:
+        raise StoreCorrupt(path, f"transactions: {error}") from error
+    stored = StoredOffset(position, node.topology.id, name, ours.epoch, transactions)
     return OffsetNode(stored, Writer(ours.writer, ours.sequence), ours.incarnation)
+
+
+def _as_written(stored: StoredOffset) -> _Transactions | msgspec.UnsetType:
+    if stored.transactions is None:
+        return msgspec.UNSET
+    found = stored.transactions.checked(stored.offset)
+    entries = [
+        _Open(
+            each.txid,
+            each.attempt,
+            each.range.first,
+            each.range.end,
+            each.range.count,
+            each.range.digest,
+            each.range.leader_epoch,
+        )
+        for each in found.open
+    ]
+    return _Transactions(found.kind, found.committed, entries)
+
+
+def _as_read(found: _Transactions | msgspec.UnsetType | None, offset: int) -> Transactions | None:
+    """Raises ValueError."""
+    if not isinstance(found, _Transactions):
+        return None
+    entries = (
+        OpenTransaction(
+            each.txid,
+            each.attempt,
+            Range(each.first, each.end, each.count, each.digest, each.leader_epoch),
+        )
+        for each in found.open
+    )
+    return Transactions(found.kind, found.committed, tuple(entries)).checked(offset)
 
 
 def shown(data: bytes) -> str:

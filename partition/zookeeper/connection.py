@@ -76,6 +76,8 @@ class ZooKeeperConnection:
 
     `timeout_seconds` bounds the wait for one reply. Once a session has ended, everything
     raises SessionEnded until `acknowledge` is called: what it held must be dropped first.
+    `at` is told, by name, when a write is about to be sent, and when it is known to be done,
+    for tests that end the process there.
     """
 
     def __init__(
@@ -85,9 +87,11 @@ class ZooKeeperConnection:
         *,
         session_timeout_seconds: float,
         timeout_seconds: float,
+        at: Callable[[str], object] | None = None,
     ) -> None:
         self._hosts = hosts
         self._timeout_seconds = timeout_seconds
+        self._at = at or _nothing
         self._changed = threading.Condition()
         self._ended = False
         self.sessions_ended = 0
@@ -223,9 +227,11 @@ class ZooKeeperConnection:
 
         path = operations[0].path
         what = path if len(operations) == 1 else f"{path} and {len(operations) - 1} more"
+        self._at("zk_before_write")
         results = self._transaction(what, add, end)
         reasons = _reasons(results)
         if not reasons:
+            self._at("zk_after_write")
             return [
                 result.version if isinstance(operation, SetNode) else 0
                 for operation, result in zip(operations, results, strict=True)
@@ -299,6 +305,11 @@ class ZooKeeperConnection:
     def _stop(self) -> None:
         self.client.stop()
         self.client.close()
+
+
+def _nothing(place: str) -> None:
+    """No point of the way is of interest."""
+    del place
 
 
 def _reasons(results: Sequence[Any]) -> list[Exception]:

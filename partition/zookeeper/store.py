@@ -19,7 +19,8 @@ from partition.offsets.requests import NodeChanged, NodeExists, OutcomeUnknown, 
 from partition.offsets.storm_mirror import StormMirror
 from partition.offsets.znode import Broker
 from partition.position import Position
-from partition.store import Claim, StoredOffset
+from partition.store import Claim, Progress, StoredOffset, split_progress
+from partition.transaction import Transactions
 from partition.zookeeper.connection import NEVER, ZooKeeperConnection
 
 log = structlog.get_logger()
@@ -55,12 +56,14 @@ class ZooKeeperStore:
         kazoo_options: Mapping[str, Any] | None = None,
         storm_mirror: str | None = None,
         storm_mirror_by_topic: bool = False,
+        at: Callable[[str], object] | None = None,
     ) -> None:
         self._hosts = hosts
         self._names = NodeNames(root, pipeline, topology_id, topology_name, broker or Broker())
         self._session_timeout_seconds = session_timeout_seconds
         self._timeout_seconds = timeout_seconds
         self._kazoo_options = dict(kazoo_options or {})
+        self._at = at
         self._mirror: StormMirror | None = None
         if storm_mirror is not None:
             self._mirror = StormMirror(storm_mirror, self._names, by_topic=storm_mirror_by_topic)
@@ -88,6 +91,7 @@ class ZooKeeperStore:
             self._kazoo_options,
             session_timeout_seconds=self._session_timeout_seconds,
             timeout_seconds=self._timeout_seconds,
+            at=self._at,
         )
         self._nodes = OffsetNodes(self._names)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
@@ -119,28 +123,38 @@ class ZooKeeperStore:
         )
 
     def begin(
-        self, partition: Partition, position: Position, partitions: int | None = None
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
     ) -> Future[None]:
         """Store a first position; see `OffsetStore.begin`."""
         return self._submit(
             "a first offset",
-            lambda nodes: nodes.begin(partition, position, partitions),
+            lambda nodes: nodes.begin(partition, position, partitions, transactions),
             stored=lambda _: {partition: position},
         )
 
-    def move(self, partition: Partition, position: Position, reason: str) -> Future[None]:
+    def move(
+        self,
+        partition: Partition,
+        position: Position,
+        reason: str,
+        transactions: Transactions | None = None,
+    ) -> Future[None]:
         """Store a position wherever it lies; see `OffsetStore.move`."""
         return self._submit(
             "a move",
-            lambda nodes: nodes.move(partition, position, reason),
+            lambda nodes: nodes.move(partition, position, reason, transactions),
             stored=lambda _: {partition: position},
         )
 
     def commit(
-        self, positions: Mapping[Partition, Position]
+        self, progress: Mapping[Partition, Position | Progress]
     ) -> Future[Mapping[Partition, StoreError]]:
-        """Store positions; see `OffsetStore.commit`."""
-        asked = dict(positions)
+        """Store what partitions have come to; see `OffsetStore.commit`."""
+        asked = dict(progress)
 
         def commit(nodes: OffsetNodes) -> Steps[Mapping[Partition, StoreError]]:
             return (yield from nodes.commit(asked))
@@ -148,7 +162,9 @@ class ZooKeeperStore:
         return self._submit(
             "a commit",
             commit,
-            stored=lambda refused: {each: at for each, at in asked.items() if each not in refused},
+            stored=lambda refused: {
+                each: split_progress(at)[0] for each, at in asked.items() if each not in refused
+            },
         )
 
     def close(self) -> None:

@@ -29,6 +29,8 @@ class OffsetRow:
     frontier: int | None  # None: no running service answered
     log_start: int
     log_end: int
+    committed_txid: int | None = None  # in every sink; None: nothing of it is exactly-once
+    open_txids: tuple[int, ...] = ()  # recorded, and not known to be in every sink
 
     @property
     def lag(self) -> int:
@@ -56,6 +58,7 @@ def read_offsets(topology: Topology, config: Config) -> list[OffsetRow]:
         for partition, log in asked:
             found = answer(log)
             stored = parts.store.load(partition)
+            transactions = stored.transactions if stored is not None else None
             rows.append(
                 OffsetRow(
                     partition=str(partition),
@@ -64,6 +67,10 @@ def read_offsets(topology: Topology, config: Config) -> list[OffsetRow]:
                     frontier=frontiers.get(partition),
                     log_start=found.start,
                     log_end=found.end,
+                    committed_txid=transactions.committed if transactions else None,
+                    open_txids=tuple(each.txid for each in transactions.open)
+                    if transactions
+                    else (),
                 )
             )
     finally:
@@ -98,16 +105,17 @@ def live_frontiers(http_config: HttpConfig) -> dict[Partition, int]:
 
 
 def show_offsets(console: Console, rows: list[OffsetRow]) -> None:
-    """Print the rows as a table."""
+    """Print the rows as a table; transactions only if a partition has any."""
+    names = ["committed", "frontier", "log start", "log end", "lag", "epoch"]
+    transactional = any(row.committed_txid is not None for row in rows)
     table = Table()
     table.add_column("partition")
-    for name in ("committed", "frontier", "log start", "log end", "lag", "epoch"):
+    for name in [*names, "txid", "open"] if transactional else names:
         table.add_column(name, justify="right")
     for row in rows:
-        cells = (
-            row.committed, row.frontier, row.log_start, row.log_end, row.lag, row.epoch,
-        )  # fmt: skip
-        table.add_row(
-            escape(row.partition), *("-" if cell is None else f"{cell:,}" for cell in cells)
-        )
+        numbers = [row.committed, row.frontier, row.log_start, row.log_end, row.lag, row.epoch]
+        if transactional:
+            numbers += [row.committed_txid, len(row.open_txids)]
+        cells = ("-" if number is None else f"{number:,}" for number in numbers)
+        table.add_row(escape(row.partition), *cells)
     console.print(table)

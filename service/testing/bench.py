@@ -11,6 +11,8 @@ from partition.chunk import Partition
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.retries import RetryPolicy
+from service.fences import Fences
+from service.gates import gates_of
 from service.pacing import limits_of
 from service.pipeline import PipelinePolicy
 from service.reader import ReaderPolicy
@@ -20,12 +22,13 @@ from service.testing.chaos_sink import ChaosSink
 from service.testing.timeline import Timeline
 from service.testing.watched import WatchedLetters, WatchedPipeline, WatchedReader
 from sinks.memory import MemoryDeadLetters, MemorySink
-from sinks.writer import WriteRetries
+from sinks.tries import WriteRetries
 from topology.errors import InvalidTopology
 from topology.reference import Reference, Rows
 from topology.sink import Sink, SinkContext, innermost
 from topology.steps import SinkStep
 from topology.topology import Topology
+from transactions.policy import TransactionPolicy
 
 _CONTEXT = SinkContext(pipeline="test", sink="test", kafka={}, warehouse="", spark=None)
 
@@ -65,6 +68,8 @@ class Bench:
         }
         """What keeps the rows, by the sink's name."""
         self._sinks = {step.name: _stand_in(step.sink, self.tables[step.name]) for step in steps}
+        is_exactly_once = topology.reliability == "exactly-once"
+        self._fences = Fences(topology.transactions) if is_exactly_once else None
         self.timeline = Timeline()
         self.fetcher = MemoryFetcher(self.log)
         self.store = MemoryStore()
@@ -83,6 +88,7 @@ class Bench:
                 records_per_second=limits_of(topology),
             ),
             random.Random(seed),  # noqa: S311  # a test wants the same numbers again
+            fencing=self._fences,
             on_assigned=self._tell_assigned,
             on_revoked=self._tell_revoked,
         )
@@ -98,6 +104,7 @@ class Bench:
             np.random.default_rng(seed),
             clock=lambda: self.now,
             sinks=self._sinks,
+            fences=self._fences,
         )
         self._references = dict(references)
         self._is_open = False
@@ -170,6 +177,13 @@ def _assignment(
         retries=retries or RetryPolicy(jitter=0),
         discover_interval_seconds=0,
         commit_ahead=topology.reliability == "at-most-once",
+        # Time stands still, and each `send` may be a transaction.
+        make_gate=gates_of(
+            topology,
+            TransactionPolicy(topology.transactions, max_active=100_000, plan_seconds=0),
+        )
+        if topology.reliability == "exactly-once"
+        else None,
     )
 
 

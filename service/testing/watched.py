@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from acker.acker import Trees
 from partition.chunk import Chunk, Partition
 from service.letters import Letters
 from service.outlet import Written, good_rows
+from service.owners import Owners, offset_of, place_of
 from service.pipeline import Pipeline
-from service.reader import Owners, Reader
+from service.reader import Reader
 from service.testing.timeline import Timeline, What
+from service.transacting import Transacting
+from service.transaction_outlet import Told
+from sinks.transaction_writer import GroupCommitted
 from topology.executor import Failure
 from topology.record import Record
 from topology.sink import DeadLetter, DeadLetterSink
@@ -28,6 +31,7 @@ class WatchedReader(Reader):
         self._timeline = timeline
         self._clock = clock
         self.acked: list[Record] = []
+        self._processed: dict[int, None] = {}
 
     def next(self, now: float) -> tuple[Chunk, Owners] | None:
         """Tell what is emitted."""
@@ -43,10 +47,30 @@ class WatchedReader(Reader):
 
     def ack(self, owners: Owners) -> None:
         """Remember the records, then resolve them."""
-        for message in [self.message(owner) for owner in owners.tolist()]:
+        self._remember(owners.tolist())
+        super().ack(owners)
+
+    def processed(self, owners: Owners) -> None:
+        """Remember whose trees have resolved, for `resolve_to`."""
+        self._processed |= dict.fromkeys(owners.tolist())
+        super().processed(owners)
+
+    def resolve_to(self, place: int, end: int) -> int:
+        """Remember the records, then resolve them."""
+        done = [
+            owner
+            for owner in self._processed
+            if place_of(owner) == place and offset_of(owner) < end
+        ]
+        self._remember(done)
+        for owner in done:
+            del self._processed[owner]
+        return super().resolve_to(place, end)
+
+    def _remember(self, owners: list[int]) -> None:
+        for message in [self.message(owner) for owner in owners]:
             self.acked.append(Record(message.value(), message))
             self.note(self._clock(), "resolved", message)
-        super().ack(owners)
 
     def note(
         self,
@@ -103,8 +127,13 @@ class WatchedPipeline(Pipeline):
 
     @property
     def works_elsewhere(self) -> bool:
-        """Whether there is any bolt that is called on another thread, or whose calls may wait."""
-        return any(step.has_runner for step in self._topology.bolts())
+        """Whether there is any bolt that is called on another thread, or whose calls may wait.
+
+        So are sinks that keep transactions, which are staged before they are committed.
+        """
+        return isinstance(self._settling, Transacting) or any(
+            step.has_runner for step in self._topology.bolts()
+        )
 
     @property
     def next_tick(self) -> float | None:
@@ -118,7 +147,12 @@ class WatchedPipeline(Pipeline):
         return (
             not any(map(self._runners.backlog, steps))
             and not any(self._runners.statistics(step).in_flight for step in steps)
-            and not any(outlet.rows_pending for outlet in self._outlets.values())
+            and self._settling.is_idle
+            # Rows of a transaction may wait for a record that is retried, and are at rest.
+            and (
+                isinstance(self._settling, Transacting)
+                or not any(outlet.rows_pending for outlet in self._settling.outlets)
+            )
             and not self._letters.pending
             and self._results.empty()
         )
@@ -132,14 +166,24 @@ class WatchedPipeline(Pipeline):
         reason = str(failure.error) or type(failure.error).__name__
         self._reader.note(self._clock(), "failed", message, failure.step, reason)
 
-    def _take_written(self, written: Written) -> None:
-        if written.result.error is None:
-            trees, _edges = good_rows(written.result)
-            self._note_written(written.outlet.step.name, trees)
-        super()._take_written(written)
+    def _take_ended(self, ended: Written | Told) -> None:
+        if isinstance(ended, Told):
+            self._note_told(ended)
+        elif ended.result.error is None:
+            trees, _edges = good_rows(ended.result)
+            self._note_written(ended.outlet.step.name, self._acker.owners(trees))
+        super()._take_ended(ended)
 
-    def _note_written(self, sink: str, trees: Trees) -> None:
-        for owner in np.unique(self._acker.owners(trees)).tolist():
+    def _note_told(self, told: Told) -> None:
+        done, work = told.done, told.outlet.committing
+        if isinstance(done, GroupCommitted) and done.error is None and work is not None:
+            owners = np.concatenate([part.owners for part in work.parts])
+            good = np.ones(len(owners), np.bool_)
+            good[list(done.staged.rejected)] = False
+            self._note_written(told.outlet.name, owners[good])
+
+    def _note_written(self, sink: str, owners: Owners) -> None:
+        for owner in np.unique(owners).tolist():
             # -1: a sibling has failed the record. A joint tree is of several records, or of none.
             if owner >= 0 and not self._joints.is_joint(owner):
                 message = self._reader.message(owner)

@@ -1,4 +1,4 @@
-"""Tables in a warehouse, appended to by Spark: Parquet folders and Delta Lake."""
+"""Tables in a warehouse, appended to by Spark; folders of Parquet."""
 
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ class SparkTableSink(Sink[Row]):
     Spark has it; that the schema's other columns never are is checked before.
     """
 
+    needs_spark = True
     format: ClassVar[str]
     added_columns: ClassVar[bool]  # whether rows may bring columns the table has not
     guessed_partitions: ClassVar[bool]  # whether Spark guesses partition columns' types
@@ -172,30 +173,6 @@ class ParquetSink(SparkTableSink[Row]):
         if folder is not None and (folder / "_delta_log").exists():
             raise SinkFailed(f"table '{self.table}' at {folder} is a Delta table; use DeltaSink")
         super().open(context)
-
-
-class DeltaSink(SparkTableSink[Row]):
-    """Appends to a Delta Lake table. Needs Delta's jars in the Spark driver."""
-
-    format = "delta"
-    added_columns = False
-    guessed_partitions = False
-
-    @overload
-    def __init__(
-        self: "DeltaSink[Any]", table: str, *, schema: pa.Schema, partition_by: Sequence[str] = ()
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self, table: str, *, schema: type[Row], partition_by: Sequence[str] = ()
-    ) -> None: ...
-
-    def __init__(
-        self, table: str, *, schema: type[Any] | pa.Schema, partition_by: Sequence[str] = ()
-    ) -> None:
-        """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
-        super().__init__(table, schema=schema, partition_by=partition_by)
 
 
 def table_path(warehouse: str, table: str) -> str:

@@ -67,6 +67,18 @@ def malformed(bootstrap: str, topic: str) -> set[Place]:
 
 def read_table(table: Path) -> pa.Table:
     """A Delta table's rows, from its log and its files alone."""
+    files = _committed(table)
+    return pa.concat_tables([pq.read_table(table / name) for name in files]) if files else _NONE
+
+
+def uncommitted(table: Path) -> set[str]:
+    """The files beside a table's own: rows that are about to be committed."""
+    there = {str(path.relative_to(table)) for path in table.rglob("*.parquet")}
+    # The log is read last: what is committed in between is not taken for uncommitted.
+    return {name for name in there if not name.startswith("_")} - _committed(table).keys()
+
+
+def _committed(table: Path) -> dict[str, None]:
     files: dict[str, None] = {}
     for commit in sorted((table / "_delta_log").glob("*.json")):
         for line in commit.read_text(encoding="utf-8").splitlines():
@@ -75,7 +87,7 @@ def read_table(table: Path) -> pa.Table:
                 files[unquote(action["add"]["path"])] = None
             if "remove" in action:
                 files.pop(unquote(action["remove"]["path"]))
-    return pa.concat_tables([pq.read_table(table / name) for name in files]) if files else _NONE
+    return files
 
 
 def rows_of(table: pa.Table) -> Counter[Row]:

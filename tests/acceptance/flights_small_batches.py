@@ -10,7 +10,7 @@ from examples.flights.rows import FlightEvent
 from headrace import Topology
 from headrace.sinks import DeltaSink, KafkaSink
 
-BATCH_ROWS = 3_000
+BATCH_ROWS = 400
 
 TOPIC = os.environ["FLIGHTS_TOPIC"]
 topology = Topology("flights-small-batches")

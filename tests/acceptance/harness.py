@@ -31,7 +31,7 @@ _CONFIG = """\
 name = "{name}"
 commit_interval_seconds = 0.2
 drain_seconds = {drain_seconds}
-chunk_records = 1500
+chunk_records = 200
 
 [kafka]
 "bootstrap.servers" = "{kafka}"

@@ -131,11 +131,10 @@ def midway(run: Run, watch: Watch, total: int) -> None:
 
 
 def frozen_while_it_writes(stage: Stage, run: Run, jvm: int) -> None:
-    """Freeze Spark: rows lie in the spool only while it reads and writes them."""
-    spool = stage.folder / "warehouse" / ".spool"
-    until("Spark writes", lambda: any(spool.glob("*/*.parquet")) or not run.alive)
-    assert run.alive, run.tail()
+    """Freeze Spark's JVM, and wait until a file of rows waits for its commit."""
     processes.freeze(jvm)
+    until("rows wait", lambda: evidence.uncommitted(stage.table) or not run.alive)
+    assert run.alive, run.tail()
 
 
 def committed(run: Run) -> dict[int, int]:

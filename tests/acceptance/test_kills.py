@@ -20,7 +20,7 @@ pytestmark = pytest.mark.acceptance
 
 FLIGHTS = 20_000
 MALFORMED = 200
-KILLS = 4
+KILLS = 3
 JVM_SECONDS = 30.0
 
 

@@ -188,10 +188,9 @@ def test_a_killed_spark_is_started_anew_and_repeats_at_most_the_batch_it_wrote(
 
 
 def kill_spark_while_it_writes(stage: Stage, run: Run) -> None:
-    """Rows lie in the spool only while Spark is reading and writing them."""
-    spool = stage.folder / "warehouse" / ".spool"
+    """A file of rows lies beside the table's own only until Spark's JVM has committed it."""
     jvm = run.jvm()
-    until("Spark writes", lambda: any(spool.glob("*/*.parquet")) or not run.alive)
+    until("Spark commits", lambda: evidence.uncommitted(stage.table) or not run.alive)
     assert run.alive, run.tail()
     os.kill(jvm, signal.SIGKILL)
 

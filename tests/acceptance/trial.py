@@ -76,7 +76,11 @@ class Trial:
             file.writelines(f"{_text(place)}\n" for place in trouble)
 
     def start(
-        self, topology: str, *options: str, config: Mapping[str, Mapping[str, object]] | None = None
+        self,
+        topology: str,
+        *options: str,
+        config: Mapping[str, Mapping[str, object]] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> Run:
         """Start `headrace run`; `config` goes over what trials have in common."""
         path = self.folder / "service.toml"
@@ -85,7 +89,7 @@ class Trial:
             [str(HEADRACE), "run", f"{self.topologies}:{topology}", "--config", str(path), "--json",
              *options],
             self.folder / f"run-{len(self.runs) + 1}",
-            {"TRIAL_TOPIC": self.name, "TRIAL_FOLDER": str(self.folder)},
+            {"TRIAL_TOPIC": self.name, "TRIAL_FOLDER": str(self.folder), **(environment or {})},
         )  # fmt: skip
         self.runs.append(run)
         return run

@@ -3,8 +3,10 @@
 What is of ZooKeeper and kazoo alone is in `test_zookeeper_store` and `test_zookeeper_facts`.
 """
 
+import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,7 +23,7 @@ from partition.errors import (
     StoreUnavailable,
 )
 from partition.position import Position
-from partition.store import Claim, StoredOffset
+from partition.store import Claim, Progress, StoredOffset
 from tests.worlds.storing import (
     BOTH,
     SECONDS,
@@ -33,9 +35,12 @@ from tests.worlds.storing import (
     begin,
     claim,
     commit,
+    commit_plans,
     node,
     opened,
     opened_apart,
+    opened_transactions,
+    plan,
     within,
 )
 
@@ -273,6 +278,172 @@ def test_more_partitions_than_one_write_may_hold_are_committed(world: NodesWorld
     assert node(world, partitions[-1])["offset"] == 3
 
 
+def found(world: NodesWorld, partition: Partition) -> Progress | Position:
+    """What a fresh store reads."""
+    loaded = world.store().load(partition)
+    if loaded.transactions is None:
+        return Position(loaded.offset)
+    return Progress(loaded.position, loaded.transactions)
+
+
+def test_a_plan_is_stored_with_its_offset_and_read_back_whole(world: NodesWorld) -> None:
+    """Promise 14: what is open, grows, is added and is committed, one write each.
+
+    Storm 42: the record of a transaction is one write, with the offset it goes on from.
+    """
+    store = world.store()
+    begin(store, A, 5)
+    for each in (
+        plan(5, 9),  # planned
+        plan(5, 12),  # grown
+        plan(5, 12, 20, 21),  # two more
+        plan(12, 20, 21, committed=1),  # the first is committed in every sink
+        plan(21, committed=3),  # nothing is open
+        plan(21, 30, committed=3),
+    ):
+        assert commit_plans(store, {A: each}) == {}
+        assert found(world, A) == each
+    assert node(world, A)["offset"] == 21
+
+
+def test_a_plan_alone_is_stored_though_the_offset_has_not_moved(world: NodesWorld) -> None:
+    """Promise 14: every change of what is open counts, and an equal plan is not written again."""
+    store = world.store()
+    begin(store, A, 5)
+    renewed = plan(5, 9)
+    (only,) = renewed.transactions.open
+    again = replace(renewed.transactions, open=(replace(only, attempt=2),))
+    for each in (plan(5), plan(5, 9), replace(renewed, transactions=again), plan(5, 9, 10)):
+        before = world.raw(A)
+        assert commit_plans(store, {A: each}) == {}
+        written = world.raw(A)
+        assert written != before
+        assert found(world, A) == each
+        assert commit_plans(store, {A: each}) == {}
+        assert world.raw(A) == written
+
+
+def test_a_plain_position_leaves_no_transactions(world: NodesWorld) -> None:
+    """Also where the offset stays: an at-least-once run goes on from there, and says so."""
+    store = world.store()
+    for partition, offset in ((A, 5), (B, 7)):
+        begin(store, partition, 5)
+        assert commit_plans(store, {partition: plan(5, 9, committed=3)}) == {}
+        with capture_logs() as logs:
+            assert commit(store, {partition: offset}) == {}
+            assert commit(store, {partition: offset + 1}) == {}
+        assert [log for log in logs if log["event"] == "transactions_dropped"] == [
+            {
+                "event": "transactions_dropped",
+                "log_level": "warning",
+                "partition": str(partition),
+                "txids": [4],
+            }
+        ]
+        assert "transactions" not in node(world, partition)["headrace"]
+        assert found(world, partition) == Position(offset + 1)
+
+
+def test_a_plan_is_stored_whole_or_not_at_all(world: NodesWorld) -> None:
+    """Promise 2 and 14: where its offset is refused its transactions are, too."""
+    store = world.store()
+    begin(store, A, 5)
+    begin(store, B, 5)
+    assert commit_plans(store, {A: plan(10, 12, committed=1)}) == {}
+    before = world.raw(A)
+    refused = commit_plans(store, {A: plan(9, 12, committed=1), B: plan(6, 9)})
+    assert {each: type(error) for each, error in refused.items()} == {A: OffsetWouldMoveBack}
+    assert world.raw(A) == before
+    assert found(world, B) == plan(6, 9)
+
+
+def test_a_plan_with_a_hole_stores_nothing(world: NodesWorld) -> None:
+    """Promise 14: and is told at once, not by whoever claims the partition next."""
+    store = world.store()
+    begin(store, A, 5)
+    begin(store, B, 5)
+    before = world.raw(A), world.raw(B)
+    with pytest.raises(ValueError, match="it was to begin at 6"):
+        commit_plans(store, {B: plan(5, 9), A: Progress(Position(6), opened_transactions(5, 9))})
+    assert (world.raw(A), world.raw(B)) == before
+    assert commit_plans(store, {A: plan(5, 9)}) == {}
+
+
+def test_a_first_position_may_be_stored_with_transactions(world: NodesWorld) -> None:
+    first = plan(5, 9, committed=3)
+    store = world.store()
+    store.begin(A, first.position, 2, first.transactions).result(SECONDS)
+    assert found(world, A) == first
+    store.begin(B, Position(5), 2).result(SECONDS)
+    assert found(world, B) == Position(5)
+
+
+def test_a_move_leaves_only_the_transactions_it_is_given(world: NodesWorld) -> None:
+    """Promise 2: by policy or operator; those that it drops are logged by their txids."""
+    store = world.store()
+    begin(store, A, 5)
+    assert commit_plans(store, {A: plan(5, 9, 12, committed=3)}) == {}
+    kept = opened_transactions(20, committed=4)
+    with capture_logs() as logs:
+        store.move(A, Position(20), "retention", kept).result(SECONDS)
+        assert found(world, A) == Progress(Position(20), kept)
+        store.move(A, Position(3), "an operator").result(SECONDS)
+    assert found(world, A) == Position(3)
+    told = [(log["event"], log.get("txids")) for log in logs]
+    assert told == [
+        ("transactions_dropped", [5]),
+        ("offset_moved", None),
+        ("offset_moved", None),
+    ]
+
+
+def test_a_claim_keeps_what_is_open(world: NodesWorld) -> None:
+    """Promise 9: nothing but epoch and writer changes; the new owner replays what was open."""
+    open_now = plan(5, 9, 12, committed=3)
+    first = world.store()
+    begin(first, A, 5)
+    assert commit_plans(first, {A: open_now}) == {}
+    for epoch in (2, 3):
+        store = world.store()
+        assert claim(store, A) == Claim(
+            replace(stored(5, epoch), transactions=open_now.transactions), topic_begun=True
+        )
+        assert found(world, A) == open_now
+    assert commit_plans(store, {A: plan(9, 12, committed=4)}) == {}
+
+
+def test_plans_of_400_partitions_are_stored_in_one_write(world: NodesWorld) -> None:
+    store = world.store()
+    partitions = [Partition("orders", number) for number in range(400)]
+    for future in [store.begin(partition, Position(5)) for partition in partitions]:
+        future.result(SECONDS)
+    plans = {each: plan(5, 66_000, 132_000, 198_000, committed=2**31) for each in partitions}
+    before = world.writes()
+    assert commit_plans(store, plans) == {}
+    spent = world.writes() - before
+    assert spent == (1 if isinstance(world, MemoryNodesWorld) else 3)  # ours, and the probe's two
+    loader = world.store()
+    assert all(loader.load(each).transactions == plans[each].transactions for each in partitions)
+
+
+def test_open_transactions_that_do_not_fit_their_offset_are_corrupt(world: NodesWorld) -> None:
+    """Promise 8: an offset moved by hand does not pass for one with nothing open.
+
+    Faults Z07: the bytes stay as they are. Storm 13: what is read back is checked.
+    """
+    first = world.store()
+    begin(first, A, 5)
+    assert commit_plans(first, {A: plan(5, 9)}) == {}
+    edited = json.dumps(node(world, A) | {"offset": 6}).encode()
+    world.put(A, edited)
+    store = world.store()
+    for ask in (lambda: store.load(A), lambda: claim(store, A)):
+        with pytest.raises(StoreCorrupt, match=r"partition_0.*transactions: .*to begin at 6"):
+            ask()
+    assert isinstance(commit_plans(first, {A: plan(5, 12)})[A], StoreCorrupt)
+    assert world.raw(A) == edited
+
+
 def test_without_a_server_an_offset_is_unknown_and_not_absent(fragile: NodesWorld) -> None:
     """Promise 8: a store that is away never looks like "no offset".
 
@@ -301,13 +472,14 @@ def test_everything_waits_for_the_server_to_come_back(fragile: NodesWorld) -> No
         store.claim(A),
         store.begin(B, Position(1)),
         store.move(B, Position(0), "a test"),
+        store.commit({B: plan(0, 9)}),
     ]
     assert not any(future.done() for future in futures)
     fragile.find()
     committed, claimed, *_ = [future.result(SECONDS) for future in futures]
     assert (committed, claimed.stored) == ({}, stored(9, 2))
     assert store.available
-    assert fragile.store().load(B) == stored(0, 1)
+    assert found(fragile, B) == plan(0, 9)
 
 
 def test_close_fails_what_waits(fragile: NodesWorld) -> None:

@@ -26,9 +26,12 @@ from tests.worlds.storing import (
     begin,
     claim,
     commit,
+    commit_plans,
     expire,
     kazoo_of,
     node,
+    opened_transactions,
+    plan,
     session_is_new,
     within,
 )
@@ -68,6 +71,22 @@ def test_a_reply_lost_on_the_way_counts_as_done(world: ZooKeeperWorld, proxy: Pr
     proxy.lose_replies = True
     store.move(A, Position(3), "a test").result(SECONDS)
     assert world.store().load(A) == StoredOffset(Position(3), "shop-1", "shop-1", 2)
+
+
+def test_a_plan_whose_reply_is_lost_is_read_back_as_ours(
+    world: ZooKeeperWorld, proxy: Proxy
+) -> None:
+    """Promise 9: it was stored once, the one after it is, too, and nobody is fenced."""
+    store = world.store(hosts=proxy.address)
+    begin(store, A, 5)
+    for each in (plan(5, 9), plan(5, 9, 12), plan(9, 12, committed=1)):
+        proxy.lost.clear()
+        proxy.lose_replies = True
+        assert commit_plans(store, {A: each}) == {}
+        assert proxy.lost.is_set()
+        assert world.store().load(A).transactions == each.transactions
+    proxy.lose_replies = True
+    assert claim(store, A).stored.transactions == opened_transactions(9, 12, committed=1)
 
 
 def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: Proxy) -> None:
@@ -230,6 +249,9 @@ def test_storm_finds_its_own_json_where_it_would_look(
         }
         for partition, offset in ((A, 7), (B, 1))
     }
+    assert within(SECONDS, lambda: mirrored() == expected)
+    assert commit_plans(store, {A: plan(8, 12)}) == {}  # the first that is not in every sink
+    expected["partition_0"]["offset"] = 8
     assert within(SECONDS, lambda: mirrored() == expected)
     store.move(A, Position(3), "a test").result(SECONDS)
     store.close()  # it ends with the copy written

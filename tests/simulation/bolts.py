@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from acker.acker import Acker
+from service.emitter import LETTERED
 from tests.simulation.sink import Letter, Write
-from tests.simulation.tuples import Tuple
+from tests.simulation.tuples import Attempt, Tuple
 
 if TYPE_CHECKING:
+    from tests.simulation.transacting import SimTransacting
     from tests.simulation.world import World
 
 _RESEND_SECONDS = 0.5
@@ -30,6 +32,7 @@ class Bolts:
         self.again: list[tuple[float, Tuple]] = []
         self.inbox: list[Callable[[], None]] = []
         self.spent: list[tuple[int, int]] = []  # trees and edges that were acked once
+        self.transacting: SimTransacting | None = None  # where the world runs exactly once
 
     def do_bolt(self, dice: int) -> None:
         """One bolt answers for one tuple."""
@@ -42,7 +45,7 @@ class Bolts:
             self.batch.append(tup)
         elif choice < 44:
             self._replace([tup], 1 + dice % 3)
-        elif choice < 48 and self.tuples:
+        elif choice < 48 and self.tuples and self.transacting is None:
             self.world.seen("multi_anchored_emit")
             self._replace([tup, self.tuples.pop(dice % len(self.tuples))], 1)
         elif choice < 52:
@@ -60,7 +63,7 @@ class Bolts:
     def _replace(self, old: list[Tuple], count: int) -> None:
         """Emit children anchored to all of `old`, then ack these."""
         attempts = list({id(a): a for tup in old for a in tup.attempts}.values())
-        children = [Tuple(attempts, self.edge()) for _ in range(count)]
+        children = [self.tuple_of(attempts) for _ in range(count)]
         for attempt in attempts:
             attempt.open += count
         for tup in old:
@@ -102,6 +105,9 @@ class Bolts:
         trees = np.array([attempt.tree for attempt in tup.attempts], np.int64)
         if (self.acker.owners(trees) < 0).all():
             return
+        self.acker.mark(trees, LETTERED)
+        for attempt in tup.attempts:
+            attempt.letter = attempt
         self.buried.append(tup)
         self._send(tup)
 
@@ -121,8 +127,14 @@ class Bolts:
 
     # The sink
 
-    def do_seal(self, _dice: int) -> None:
-        """Hand the batch to the sink, one at a time."""
+    def do_seal(self, dice: int) -> None:
+        """Hand the batch to the sink, one at a time; or put it into the open transactions."""
+        if self.transacting is not None:
+            batch, self.batch = self.batch, []
+            if batch:
+                self.transacting.deliver(batch)
+            self.transacting.turn(flush=dice % 32 == 0)
+            return
         if self.writing or not self.batch:
             return
         self.writing, self.batch = self.batch, []
@@ -141,6 +153,14 @@ class Bolts:
                 self.ack_tuple(tup)
 
     # The acker
+
+    def tuple_of(self, attempts: list[Attempt]) -> Tuple:
+        """A new tuple; exactly once, its row goes to one table or to each."""
+        count = len(self.world.tables)
+        tables = frozenset(range(count))
+        if count > 1 and self.rng.randrange(2):
+            tables = frozenset({self.rng.randrange(count)})
+        return Tuple(attempts, self.edge(), tables=tables)
 
     def edge(self) -> int:
         """A random id, never 0."""

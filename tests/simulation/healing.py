@@ -29,6 +29,7 @@ def _look_into(world: World) -> None:
         for life in world.lives:
             life.end()
         world.lives.clear()
+        world.do_repair(0, 0)
 
 
 def heal(world: World) -> None:
@@ -52,6 +53,8 @@ def heal(world: World) -> None:
         if turn % 8 == 0:
             missing = world.oracle.everything_is_settled()
             if missing is None:
+                for life in world.lives:
+                    world.transactions.kept(life)
                 return
     raise Violation(15, f"after everything had healed: {missing}")
 

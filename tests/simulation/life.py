@@ -16,6 +16,7 @@ from partition.errors import (
     CorruptRecord,
     OffsetOutOfRange,
     PartitionError,
+    ReplayDiffers,
     SourceLost,
     StoreCorrupt,
     StoreMissing,
@@ -25,16 +26,20 @@ from partition.offsets.nodes import NodeNames, OffsetNodes
 from service.reader import Reader
 from tests.simulation.bolts import Bolts
 from tests.simulation.fetching import SimCatalogue, SimFetcher
+from tests.simulation.kafka import SimRecord
 from tests.simulation.sessions import session_ended
 from tests.simulation.settings import TIMEOUT_SECONDS, TOPICS
 from tests.simulation.sink import Letter
 from tests.simulation.store import SimStore
+from tests.simulation.transacting import SimTransacting
 from tests.simulation.tuples import Attempt, Tuple
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-FOR_OPERATORS = (SourceLost, OffsetOutOfRange, CorruptRecord, StoreMissing, StoreCorrupt)
+FOR_OPERATORS = (
+    SourceLost, OffsetOutOfRange, CorruptRecord, StoreMissing, StoreCorrupt, ReplayDiffers,
+)  # fmt: skip
 
 _MAX_TUPLES = 24
 
@@ -55,13 +60,19 @@ class Life(Bolts):
         )  # fmt: skip
         catalogue = SimCatalogue(world.cluster, world.network, self, self.fetcher)
         topics = TOPICS[: len(world.settings.partitions)]
+        if world.settings.exactly_once:
+            self.transacting = SimTransacting(self, world.tables)
         policy = world.settings.policy(heal=heal)
         self.reader = Reader(
             self.fetcher, self.store, catalogue, self.notify, topics, policy, rng,
             world.wall_clock,
+            sleep=lambda _seconds: None,
+            fencing=self.transacting.fences if self.transacting is not None else None,
             on_assigned=lambda partition: world.oracle.assigned(self, partition),
-            on_revoked=lambda partition: world.oracle.revoked(self, partition),
+            on_revoked=self._revoked,
         )  # fmt: skip
+        if self.transacting is not None:
+            self.transacting.bind(self.reader)
         self.assigned: set[Partition] = set()  # what was told
         self.attempts: dict[int, Attempt] = {}  # the newest of each owner
         self.alive = True
@@ -88,6 +99,7 @@ class Life(Bolts):
         """The process is gone; what it sent is still on its way."""
         self.alive = False
         self.world.network.forget(self)
+        self.world.wire.forget(self)
 
     def notify(self, loss: Loss) -> "Future[None]":
         """Send a range notice; the future ends when it is durable."""
@@ -108,6 +120,11 @@ class Life(Bolts):
         send()
         return future
 
+    def _revoked(self, partition: Partition) -> None:
+        self.world.oracle.revoked(self, partition)
+        if self.transacting is not None:
+            self.transacting.revoked(partition)
+
     def _refused(self, refused: Mapping[Partition, PartitionError]) -> None:
         for partition, error in refused.items():
             self.world.oracle.refused(self, partition, error)
@@ -117,7 +134,10 @@ class Life(Bolts):
     def do_poll(self, _dice: int) -> None:
         """Let partitions open, mend and halt."""
         self.session = self.store.session
-        self.reader.poll(self.world.now)
+        ends = self.draining and self.transacting is not None
+        self.reader.poll(self.world.now, opens=not ends)
+        if self.transacting is not None:
+            self.transacting.turn(flush=False)
 
     def do_commit(self, dice: int) -> None:
         """Store the frontiers that moved."""
@@ -128,11 +148,12 @@ class Life(Bolts):
 
     def do_expire(self, dice: int) -> None:
         """Fail what is too old; what waits for the sink or a letter is slow, not lost."""
+        waiting = list(self.buried) if dice % 4 or self.transacting is not None else []
         if dice % 4:
-            waiting = [*self.batch, *self.writing, *self.buried]
+            waiting += [*self.batch, *self.writing]
+        if waiting:
             trees = [attempt.tree for tup in waiting for attempt in tup.attempts]
-            if trees:
-                self.acker.reset_timeout(np.array(trees, np.int64))
+            self.acker.reset_timeout(np.array(trees, np.int64))
         self.acker.expire(self.world.now)
 
     def do_heartbeat(self, _dice: int) -> None:
@@ -147,8 +168,10 @@ class Life(Bolts):
             self.drain_ends = self.world.now + 15.0
 
     def _end_drain(self) -> None:
-        if self.acker.in_flight == 0 and self.reader.is_committed:
+        is_idle = self.transacting is None or self.transacting.is_idle
+        if self.acker.in_flight == 0 and is_idle and self.reader.is_committed:
             self.world.oracle.drained(self)
+            self.world.transactions.kept(self)
             self.world.seen("drained")
             self.reader.close()
             self.world.oracle.closed(self)
@@ -161,12 +184,14 @@ class Life(Bolts):
 
     def do_read(self, dice: int) -> None:
         """Emit one chunk; fetch when there is none."""
-        if self.draining or len(self.tuples) > _MAX_TUPLES or len(self.batch) > _MAX_TUPLES:
+        if len(self.tuples) > _MAX_TUPLES or len(self.batch) > _MAX_TUPLES:
+            return
+        if self.draining and not self.reader.has_stored_waiting:
             return
         now = self.world.now
         emission = self.reader.next(now)
         self.world.oracle.asked(self, emission)
-        if emission is None:
+        if emission is None and not self.draining:
             self.fetcher.dice = dice
             self.reader.fetch(now, 0.0)
             emission = self.reader.next(now)
@@ -176,18 +201,17 @@ class Life(Bolts):
 
     def _emit(self, records: list[Any], owners: list[int], dice: int) -> None:
         """Begin the trees, let the bolts behind the source answer at once, or later."""
-        now = self.world.now
         attempts = []
         for record, owner in zip(records, owners, strict=True):
             before = self.attempts.get(owner)
-            attempt = Attempt(owner, record, 1 + (before.number if before else 0), now)
+            attempt = self._attempt(owner, record, 1 + (before.number if before else 0))
             self.world.oracle.emitted(self, attempt, before)
             self.attempts[owner] = attempt
             attempts.append(attempt)
         trees = self.acker.begin(np.array(owners, np.int64)).tolist()
         for attempt, tree in zip(attempts, trees, strict=True):
             attempt.tree = tree
-            tuples = [Tuple([attempt], self.edge()) for _ in range(dice % 4)]
+            tuples = [self.tuple_of([attempt]) for _ in range(dice % 4)]
             dice >>= 2
             attempt.open = len(tuples)
             attempt.emitted = True
@@ -205,6 +229,10 @@ class Life(Bolts):
                 self.world.seen("filtered_record")
             self.init(tree, root)
             self.tuples += tuples
+
+    def _attempt(self, owner: int, record: SimRecord, number: int) -> Attempt:
+        at_end = self.transacting is None
+        return Attempt(owner, record, number, self.world.now, is_durable=at_end)
 
     def do_take(self, dice: int) -> None:
         """Take what the sink and the dead letters have told; send refused letters again."""
@@ -224,7 +252,10 @@ class Life(Bolts):
         oracle = self.world.oracle
         if len(resolved.acked):
             oracle.acked(self, resolved.acked.tolist())
-            self.reader.ack(resolved.acked)
+            if self.transacting is None:
+                self.reader.ack(resolved.acked)
+            else:
+                self.transacting.processed(resolved.acked, resolved.acked_flags)
         for owner in resolved.failed.tolist():
             oracle.failed(self, owner)
             self._retry(owner, None)
@@ -234,6 +265,8 @@ class Life(Bolts):
 
     def _retry(self, owner: int, after: float | None) -> None:
         attempt = self.attempts[owner]
+        if self.transacting is not None:
+            self.transacting.void(owner)
         again = self.reader.fail(owner, self.world.now, after)
         if self.reader.loss_of(attempt.record.partition) is not None:
             self.world.oracle.left(self, attempt, again=again)
@@ -241,11 +274,17 @@ class Life(Bolts):
         self.world.oracle.retried(self, attempt, after, again=again)
         if again:
             return
-        burial = Attempt(owner, attempt.record, attempt.number, self.world.now, open=1)
-        burial.emitted = True
+        self.world.oracle.burying(self, self.bury_record(owner))
+
+    def bury_record(self, owner: int) -> Attempt:
+        """Send the letter of a record that has no tree; its new tree waits for nothing else."""
+        attempt = self.attempts[owner]
+        burial = self._attempt(owner, attempt.record, attempt.number)
+        burial.open, burial.emitted = 1, True
+        attempt.letter = burial
         self.attempts[owner] = burial
-        self.world.oracle.burying(self, burial)
         burial.tree = self.acker.begin_one(owner)
         tup = Tuple([burial], self.edge())
         self.init(burial.tree, tup.edge)
         self.bury(tup)
+        return burial

@@ -31,6 +31,7 @@ class Flight:
         self.last = -1  # the highest emitted
         self.frontier = -1
         self.waiting = 0  # while it was ours; else at most one more fetch is taken
+        self.tries: dict[int, Attempt] = {}  # of each record the last one that was emitted
         self.retry_from: dict[int, float] = {}
         self.retry_by: dict[int, float] = {}
 
@@ -58,7 +59,9 @@ class Oracle:
             due = min(flight.retry_by.values(), default=now + 1)
             if due <= now:
                 raise Violation(10, f"{life.name} keeps a retry of {held.partition} back")
-            if held.manager.has_waiting and not held.manager.is_full:
+            exactly_once = self._world.settings.exactly_once
+            may = held.manager.may_emit if exactly_once else not held.manager.is_full
+            if held.manager.has_waiting and may:
                 raise Violation(10, f"{life.name} keeps records of {held.partition} back")
 
     def emitted(self, life: "Life", attempt: Attempt, before: Attempt | None) -> None:
@@ -82,10 +85,12 @@ class Oracle:
             flight.emitted.append(offset)
             self.unstored.emitted(life, partition, offset)
         else:
-            self._emitted_again(flight, attempt)
+            self._emitted_again(life, flight, attempt)
         if attempt.number > world.settings.limit + 1:
             raise Violation(13, f"{record} was tried {attempt.number} times")
-        flight.unresolved[offset] = attempt
+        flight.unresolved[offset] = flight.tries[offset] = attempt
+        if world.settings.exactly_once:
+            world.transactions.emitted(life, record)
         self.check(life)
         if world.zookeeper_is_away(life):
             world.seen("emitted_with_zookeeper_away")
@@ -99,12 +104,14 @@ class Oracle:
         if life.session == store.session and store.owned.get(partition) != store.session:
             raise Violation(9, f"{life.name} emitted of {partition} without owning it")
 
-    def _emitted_again(self, flight: Flight, attempt: Attempt) -> None:
+    def _emitted_again(self, life: "Life", flight: Flight, attempt: Attempt) -> None:
         record, world = attempt.record, self._world
         if world.now + _SLACK < flight.retry_from.pop(record.offset, 0.0):
             raise Violation(13, f"{record} was retried before its pause was over")
         flight.retry_by.pop(record.offset, None)
         world.seen("retry")
+        if world.settings.exactly_once:
+            world.transactions.emitted_again(life, record)
         if record.gone:
             world.seen("retry_of_a_compacted_record")
         if len(flight.emitted) >= world.settings.max_pending:
@@ -121,8 +128,8 @@ class Oracle:
                 raise Violation(4, f"{record} was completed after one of its tuples failed")
             if attempt.open or not attempt.emitted:
                 raise Violation(3, f"{record} was completed with {attempt.open} tuples open")
-            flight = self._flight_of(life, attempt)
-            flight.unresolved.pop(record.offset, None)
+            if attempt.is_durable:
+                self._flight_of(life, attempt).unresolved.pop(record.offset, None)
 
     def failed(self, life: "Life", owner: int) -> None:
         """A tree has failed."""
@@ -170,7 +177,8 @@ class Oracle:
 
     def burying(self, life: "Life", burial: Attempt) -> None:
         """A record's dead letter is being written; it stays unresolved until it is durable."""
-        self._flight_of(life, burial).unresolved[burial.record.offset] = burial
+        flight, offset = self._flight_of(life, burial), burial.record.offset
+        flight.unresolved[offset] = flight.tries[offset] = burial
 
     def declared(self, loss: Loss) -> None:
         """A range notice is durable."""
@@ -260,9 +268,9 @@ class Oracle:
             now = self.stored.now.get(held.partition)
             if now is None or self._world.processes.get(now.process) is not life:
                 continue
-            if now.offset != held.manager.frontier:
-                frontier = held.manager.frontier
-                raise Violation(16, f"{held.partition} ended at {now.offset}, not at {frontier}")
+            storable = held.manager.storable  # the frontier, or where an open transaction begins
+            if now.offset != storable:
+                raise Violation(16, f"{held.partition} ended at {now.offset}, not at {storable}")
 
     # Invariants
 
@@ -320,6 +328,10 @@ class Oracle:
         flight = self._flights[key] = Flight(manager)
         return flight
 
+    def flight_at(self, life: "Life", partition: Partition) -> Flight:
+        """The account of a partition that a life has, or had when it died."""
+        return self._flights[life.name, partition]
+
     def _flight_of(self, life: "Life", attempt: Attempt) -> Flight:
         partition = attempt.record.partition
         manager = life.reader._assignment[partition].manager
@@ -328,7 +340,7 @@ class Oracle:
     def forget(self, life: "Life") -> None:
         """A life is over; of what it had sent, commits may still be carried out."""
         for key in [key for key in self._flights if key[0] == life.name]:
-            if not life.store.operation:
+            if not (life.store.operation or self._world.settings.exactly_once):
                 del self._flights[key]
         self.unstored.forget(life)
 

@@ -1,18 +1,29 @@
 """What one seed fixes for a whole run."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from partition.assignment import AssignmentPolicy
+from partition.chunk import Partition
+from partition.gate import Gate
 from partition.manager import Window
 from partition.opening import StartPolicy
 from partition.retries import RetryPolicy
+from partition.transaction import Resumed, TransactionKind
 from service.reader import ReaderPolicy
+from transactions.line import Line
+from transactions.policy import TransactionPolicy
 
 TOPICS = ("a", "b")
 STEP_SECONDS = 0.01
 TIMEOUT_SECONDS = 7.0
+
+
+def is_exactly_once(seed: int) -> bool:
+    """Whether a seed's world runs exactly once: half of those of either end (see `healing`)."""
+    return seed % 4 in {1, 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +40,18 @@ class Settings:
     max_pending_bytes: int
     limit: int
     max_behind: int | None
+    exactly_once: bool
+    kind: TransactionKind
+    max_active: int
+    records: int  # of a transaction, at most
+    plan_records: int
+    tables: int  # that each record's rows go to
 
     @classmethod
     def of(cls, seed: int) -> "Settings":
         """The settings of a seed."""
         rng = random.Random(f"settings {seed}")
+        own = random.Random(f"transactions {seed}")
         return cls(
             seed=seed,
             replicas=rng.choice([2, 2, 3]),
@@ -45,7 +63,23 @@ class Settings:
             max_pending_bytes=rng.choice([40, 1000, 1000]),
             limit=rng.choice([1, 2, 3]),
             max_behind=rng.choice([None, None, None, 12]),
+            exactly_once=is_exactly_once(seed),
+            kind=own.choice(["transactional", "opaque"]),
+            max_active=own.choice([1, 2, 3, 3]),
+            records=own.choice([2, 4, 8]),
+            plan_records=own.choice([1, 2, 4]),
+            tables=own.choice([1, 2, 2]),
         )
+
+    @property
+    def transactions(self) -> TransactionPolicy:
+        """How transactions are cut; the window holds as many as may be open."""
+        records = max(1, min(self.records, self.max_pending // self.max_active))
+        return TransactionPolicy(self.kind, self.max_active, records, self.plan_records, 0.05)
+
+    def make_gate(self, partition: Partition, resumed: Resumed, room: Callable[[], int]) -> Gate:
+        """A partition's line."""
+        return Line(partition, resumed, self.transactions, room)
 
     def policy(self, *, heal: bool = False) -> ReaderPolicy:
         """The reader's policy; when all is to heal, the operator has looked into every loss."""
@@ -62,8 +96,10 @@ class Settings:
                     limit=self.limit, initial_seconds=0.2, multiplier=2.0, max_seconds=1.0
                 ),
                 discover_interval_seconds=2.0,
+                make_gate=self.make_gate if self.exactly_once else None,
             ),
             commit_interval_seconds=0.1,
+            plan_records=self.plan_records,
             fetch_records=20,
             chunk_records=4,
         )

@@ -10,7 +10,8 @@ from partition.errors import PartitionError, StoreUnavailable
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import OutcomeUnknown, Pause, Read, Request, SessionEnded
 from partition.position import Position
-from partition.store import Claim, StoredOffset
+from partition.store import Claim, Progress, StoredOffset
+from partition.transaction import Transactions
 from tests.simulation.network import Message, Network
 from tests.simulation.zookeeper import SimZooKeeper
 
@@ -96,19 +97,30 @@ class SimStore:
         return self._begin(self._nodes.claim(partition, **named), "claim", partition)
 
     def begin(
-        self, partition: Partition, position: Position, partitions: int | None = None
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
     ) -> "Future[None]":
         """See `OffsetStore.begin`."""
-        return self._begin(self._nodes.begin(partition, position, partitions), "begin", partition)
+        steps = self._nodes.begin(partition, position, partitions, transactions)
+        return self._begin(steps, "begin", partition)
 
-    def move(self, partition: Partition, position: Position, reason: str) -> "Future[None]":
+    def move(
+        self,
+        partition: Partition,
+        position: Position,
+        reason: str,
+        transactions: Transactions | None = None,
+    ) -> "Future[None]":
         """See `OffsetStore.move`."""
         self.moves.setdefault(partition, []).append((position, reason))
-        return self._begin(self._nodes.move(partition, position, reason), "move")
+        return self._begin(self._nodes.move(partition, position, reason, transactions), "move")
 
-    def commit(self, positions: Mapping[Partition, Position]) -> "Future[Any]":
+    def commit(self, progress: Mapping[Partition, Position | Progress]) -> "Future[Any]":
         """See `OffsetStore.commit`."""
-        return self._begin(self._nodes.commit(positions), "commit")
+        return self._begin(self._nodes.commit(progress), "commit")
 
     def _begin(self, steps: Any, name: str, claims: Partition | None = None) -> "Future[Any]":
         future: Future[Any] = Future()

@@ -124,10 +124,12 @@ def session_end_ignored() -> Patches:
 def commit_moves_back() -> Patches:
     """What is stored is now and then less than what is stored already."""
 
-    def change_to(original: Any, at: Any, partition: Any, known: Known, position: Any) -> Any:
+    def change_to(
+        original: Any, at: Any, partition: Any, known: Known, position: Any, *open_now: Any
+    ) -> Any:
         if position.offset % 5 == 0:
             position = replace(position, offset=max(0, position.offset - 6))
-        return original(at, partition, known, position)
+        return original(at, partition, known, position, *open_now)
 
     return [around(nodes, "change_to", change_to)]
 
@@ -215,10 +217,10 @@ def truncation_not_noticed() -> Patches:
 def lost_range_not_told() -> Patches:
     """A range is skipped without a notice."""
 
-    def jump(loss: Any, ways: Any, policy: str) -> Any:
+    def jump(loss: Any, ways: Any, policy: str, transactions: Any) -> Any:
         if policy == "halt":
             raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
-        yield ways.store.move(loss.partition, loss.resume, loss.reason)
+        yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
         return loss.resume
 
     return [put(opening, "_jump", jump)]
@@ -228,11 +230,11 @@ def lost_range_not_told() -> Patches:
 def lost_range_notice_not_awaited() -> Patches:
     """A range is skipped before its notice is durable."""
 
-    def jump(loss: Any, ways: Any, policy: str) -> Any:
+    def jump(loss: Any, ways: Any, policy: str, transactions: Any) -> Any:
         if policy == "halt":
             raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
         ways.notify(loss)
-        yield ways.store.move(loss.partition, loss.resume, loss.reason)
+        yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
         return loss.resume
 
     return [put(opening, "_jump", jump)]

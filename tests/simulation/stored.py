@@ -8,6 +8,7 @@ import msgspec
 from partition.chunk import Partition
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimLog
+from tests.simulation.transaction_oracle import Recorded, look_at
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -23,6 +24,7 @@ class Seen:
     process: str
     leader_epoch: int | None
     topic_id: str | None
+    transactions: Recorded | None = None
 
 
 def partition_of(path: str) -> Partition | None:
@@ -38,9 +40,11 @@ def look(data: bytes | None) -> Seen | None:
     try:
         node: Any = msgspec.json.decode(data or b"")
         ours = node["headrace"]
+        recorded = look_at(ours.get("transactions"))
         return Seen(
-            node["offset"], ours["epoch"], ours["writer"], ours["leader_epoch"], ours["topic_id"]
-        )
+            node["offset"], ours["epoch"], ours["writer"], ours["leader_epoch"], ours["topic_id"],
+            recorded,
+        )  # fmt: skip
     except (msgspec.DecodeError, KeyError, TypeError):
         return None
 
@@ -86,6 +90,7 @@ class StoredOffsets:
         if new is None:
             raise Violation(8, f"{sender.name} wrote no offset into {partition}")
         if not existed:
+            self._look_at_transactions(sender, partition, None, new, moved=False)
             self._begin(partition, new)
             return
         if old is None:
@@ -99,8 +104,18 @@ class StoredOffsets:
         moved = self._is_move(sender, partition, new)
         if new.offset < old.offset and not moved:
             raise Violation(2, f"{partition} went from {old.offset} back to {new.offset}")
+        self._look_at_transactions(sender, partition, old, new, moved=moved)
         self._passed(sender, partition, old, new, moved=moved)
         self._tell(sender, partition, old, new, moved=moved)
+
+    def _look_at_transactions(
+        self, sender: "Life", partition: Partition, old: Seen | None, new: Seen, *, moved: bool
+    ) -> None:
+        if self._world.settings.exactly_once:
+            self._world.transactions.written(
+                sender, partition, None if old is None else old.transactions, new.transactions,
+                offset=new.offset, moved=moved,
+            )  # fmt: skip
 
     def _tell(
         self, sender: "Life", partition: Partition, old: Seen, new: Seen, *, moved: bool

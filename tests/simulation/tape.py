@@ -15,6 +15,7 @@ import structlog
 
 from tests.simulation.errors import Violation
 from tests.simulation.healing import heal
+from tests.simulation.settings import is_exactly_once
 from tests.simulation.world import Event, World
 
 # What happens all the time, and how often.
@@ -31,6 +32,12 @@ FAULTS = {
     "compact": 2.5, "retention": 0.15, "truncate": 0.8, "elect": 0.3, "recreate": 0.04,
     "add_partition": 0.1, "corrupt": 0.15, "away": 0.3, "busy": 0.5, "jump": 0.2,
 }  # fmt: skip
+# The same where a world runs exactly once, whose records have a longer way.
+USUAL_ONCE = USUAL | {
+    "poll": 14, "read": 10, "bolt": 22, "seal": 12, "take": 24, "commit": 12, "net": 40,
+    "sink": 34, "tick": 4, "produce": 2.5, "mend": 5, "repair": 0.5,
+}  # fmt: skip
+FAULTS_ONCE = {kind: rate / 2 for kind, rate in FAULTS.items()}
 SHRINK_SECONDS = 30.0
 LENGTH = 4_000  # steps of a seed's own tape; healing adds some
 _PHASE = 250  # steps after which other faults are likely
@@ -52,11 +59,13 @@ class Run:
 def events(seed: int, length: int) -> Iterator[Event]:
     """The events of a seed. Phases without faults alternate with some kinds of them."""
     rng = random.Random(f"tape {seed}")
-    kinds, weights = list(USUAL), list(USUAL.values())
+    once = is_exactly_once(seed)
+    usual, faults = (USUAL_ONCE, FAULTS_ONCE) if once else (USUAL, FAULTS)
+    kinds, weights = list(usual), list(usual.values())
     for step in range(length):
         if step % _PHASE == 0:
-            rates = dict(USUAL)
-            for kind, rate in FAULTS.items():
+            rates = dict(usual)
+            for kind, rate in faults.items():
                 if rng.random() < 0.45:
                     rates[kind] = rates.get(kind, 0) + rate * rng.choice([0.5, 1.0, 3.0])
             kinds, weights = list(rates), list(rates.values())

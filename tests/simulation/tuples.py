@@ -1,6 +1,7 @@
 """What the simulator itself knows of a try at a record: which of its tuples are still open."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from tests.simulation.kafka import SimRecord
 
@@ -18,6 +19,10 @@ class Attempt:
     emitted: bool = False  # every first tuple is counted
     failed: bool = False
     resolved: bool = False
+    complete: bool = False  # every tuple has come to a good end
+    is_durable: bool = True  # at that end; else its record is done with its transaction
+    letter: "Attempt | None" = None  # that told that a part of it could not be done
+    rows: list[Any] = field(default_factory=list)  # that go to tables, exactly once
 
     def close(self) -> None:
         """Learn that one of its tuples has come to a good end."""
@@ -27,7 +32,9 @@ class Attempt:
     def settle(self) -> None:
         """Mark the record when every tuple has come to a good end."""
         if self.emitted and self.open == 0 and not self.failed:
-            self.record.done = True
+            self.complete = True
+            if self.is_durable:
+                self.record.done = True
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +44,7 @@ class Tuple:
     attempts: list[Attempt]
     edge: int
     closed: bool = False
+    tables: frozenset[int] = frozenset()  # that get a row of it, exactly once
 
     def close(self) -> None:
         """Its row or letter is durable, or it was filtered; counted once."""

@@ -7,6 +7,7 @@ world, so any part of a tape is a tape; nothing else decides anything.
 from collections import Counter
 from typing import TypeAlias
 
+from partition.chunk import Partition
 from partition.errors import PartitionError
 from tests.simulation.cluster_events import ClusterEvents
 from tests.simulation.errors import Violation
@@ -18,6 +19,9 @@ from tests.simulation.sessions import is_reclaiming, urgency
 from tests.simulation.settings import STEP_SECONDS, TOPICS, Settings
 from tests.simulation.sink import SimLetters, SimSink
 from tests.simulation.stored import partition_of
+from tests.simulation.transaction_operator import go_on_without
+from tests.simulation.transaction_oracle import TransactionOracle
+from tests.simulation.transaction_sink import SimTable
 from tests.simulation.zookeeper import SimZooKeeper
 
 Event: TypeAlias = tuple[str, int, int]
@@ -25,6 +29,7 @@ Event: TypeAlias = tuple[str, int, int]
 OF_A_LIFE = frozenset(
     ["poll", "read", "bolt", "seal", "take", "resolve", "commit", "expire", "heartbeat", "drain"]
 )
+_GOOD = 2  # the dice of a sink's step that cannot fail: see `healing`
 _MAX_LOG = 400  # records of a partition that are not read: the producers wait
 
 
@@ -38,7 +43,11 @@ class World(ClusterEvents):
         self.situations: Counter[str] = Counter()
         self.seen = self._seen
         self.oracle = Oracle(self)
+        self.transactions = TransactionOracle(self)
         self.network = Network(self.seen)
+        self.wire = Network(self.seen)  # to the tables
+        count = self.settings.tables if self.settings.exactly_once else 0
+        self.tables = [SimTable(f"table-{n}", self.transactions, self.seen) for n in range(count)]
         self.zookeeper = SimZooKeeper(self.oracle.stored.written)
         self.cluster = Cluster()
         self.sink = SimSink(self.seen)
@@ -46,6 +55,7 @@ class World(ClusterEvents):
         self.processes: dict[str, Life] = {}
         self.lives: list[Life] = []
         self.waits_for_operator = False
+        self.unreplayable: set[Partition] = set()  # halted with ReplayDiffers
         self._started = 0
         self._wall_offset = 0.0
         self._hidden: dict[str, bytes] = {}  # good data of nodes that were damaged
@@ -78,6 +88,8 @@ class World(ClusterEvents):
                     life = lives[which % len(lives)]
                     life.run(kind, dice)
                     self.oracle.check(life)
+                    if self.settings.exactly_once:
+                        self.unreplayable |= self.transactions.halted(life)
                     self._bury_the_dead()
             else:
                 getattr(self, f"do_{kind}")(which, dice)
@@ -100,8 +112,21 @@ class World(ClusterEvents):
             which //= 3
 
     def do_sink(self, which: int, dice: int) -> None:
-        """A batch gets a step further."""
-        self.sink.advance(which, dice)
+        """A batch gets a step further; or a request to a table does, is lost, or comes twice."""
+        if not self.settings.exactly_once:
+            self.sink.advance(which, dice)
+            return
+        how, dice = dice % 16, dice >> 4
+        if how == 0:
+            self.wire.lose(which)
+        elif how == 1:
+            self.wire.give_up(which)
+        elif how == _GOOD:
+            self.wire.double(which)
+        else:
+            for _ in range(1 + dice % 3):
+                self.wire.advance(which)
+                which //= 3
 
     def do_letter(self, which: int, dice: int) -> None:
         """A dead letter becomes durable, or is refused."""
@@ -175,7 +200,8 @@ class World(ClusterEvents):
                 self.seen("thawed_after_its_session")
 
     def _update_down(self) -> None:
-        self.network.frozen = {life for life in self.lives if life.frozen}
+        frozen: set[object] = {life for life in self.lives if life.frozen}
+        self.network.frozen = self.wire.frozen = frozen
 
     # ZooKeeper and the network
 
@@ -243,7 +269,7 @@ class World(ClusterEvents):
         elif dice % 4 == 1:
             self.cluster.away = False
         elif dice % 4 == 2:
-            self.sink.busy = False
+            self._be_busy(is_busy=False)
         else:
             self.letters.away = False
 
@@ -276,12 +302,20 @@ class World(ClusterEvents):
             self.zookeeper.put(path, (b"{", b"", b'{"offset": "0"}', b"null")[dice // 4 % 4])
 
     def do_repair(self, _which: int, _dice: int) -> None:
-        """The operator puts back what was there."""
+        """The operator puts back what was there, and has go on what cannot be replayed."""
         for path, data in self._hidden.items():
             if path not in self.zookeeper.nodes:
                 self.seen("node_created_again_by_hand")
             self.zookeeper.put(path, data)
         self._hidden.clear()
+        if self.unreplayable:
+            self._go_on_without()
+
+    def _go_on_without(self) -> None:
+        for life in self.lives:
+            life.end()
+        self._bury_the_dead()
+        go_on_without(self, self.unreplayable)
 
     def do_away(self, _which: int, _dice: int) -> None:
         """The cluster stops answering."""
@@ -290,9 +324,14 @@ class World(ClusterEvents):
     def do_busy(self, _which: int, dice: int) -> None:
         """The sink or the dead-letter topic stops taking anything."""
         if dice % 2:
-            self.sink.busy = True
+            self._be_busy(is_busy=True)
         else:
             self.letters.away = True
+
+    def _be_busy(self, *, is_busy: bool) -> None:
+        self.sink.busy = is_busy
+        for table in self.tables:
+            table.busy = is_busy
 
     def do_jump(self, _which: int, dice: int) -> None:
         """The wall clock jumps, by up to a year."""
@@ -302,8 +341,9 @@ class World(ClusterEvents):
     def heal(self) -> None:
         """End every fault."""
         self.network.down.clear()
-        self.network.frozen = set()
-        self.cluster.away = self.sink.busy = self.letters.away = False
+        self.network.frozen = self.wire.frozen = set()
+        self.cluster.away = self.letters.away = False
+        self._be_busy(is_busy=False)
         for log in self.cluster.live_logs():
             self._mend(log)
         self.do_repair(0, 0)

@@ -311,7 +311,7 @@ def wrong() -> None:
     flights.then(pages).then(ask)  # type: ignore[arg-type]  # the same
     topology_test(topology, seeed=3)  # type: ignore[call-arg]
     topology.hooks(Enrich())  # type: ignore[arg-type]
-    Topology("exactly", reliability="exactly-once")  # type: ignore[arg-type]
+    Topology("never", reliability="never")  # type: ignore[arg-type]
 
 
 class WrongInput(Bolt[Flight, Event]):

@@ -14,6 +14,8 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.opening import StartPolicy
 from partition.position import Position
 from partition.retries import RetryPolicy
+from partition.store import Progress, split_progress
+from partition.transaction import Transactions
 from service.reader import Reader, ReaderPolicy
 
 RETRY_SECONDS = 1.0
@@ -32,22 +34,33 @@ class Journal(MemoryStore):
         self.holding = False
 
     def begin(
-        self, partition: Partition, position: Position, partitions: int | None = None
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
     ) -> Future[None]:
         """Note it."""
         self.events.append(f"stored {partition} {position.offset}")
-        return super().begin(partition, position, partitions)
+        return super().begin(partition, position, partitions, transactions)
 
-    def move(self, partition: Partition, position: Position, reason: str) -> Future[None]:
+    def move(
+        self,
+        partition: Partition,
+        position: Position,
+        reason: str,
+        transactions: Transactions | None = None,
+    ) -> Future[None]:
         """Note it."""
         self.events.append(f"moved {partition} {position.offset} {reason}")
-        return super().move(partition, position, reason)
+        return super().move(partition, position, reason, transactions)
 
-    def commit(self, positions: Mapping[Partition, Position]) -> Future[Any]:
+    def commit(self, progress: Mapping[Partition, Position | Progress]) -> Future[Any]:
         """Note it, and hold the answer back if told to."""
-        self.commits.append({partition: at.offset for partition, at in positions.items()})
+        parts = {partition: split_progress(each) for partition, each in progress.items()}
+        self.commits.append({partition: at.offset for partition, (at, _) in parts.items()})
         if not self.holding:
-            return super().commit(positions)
+            return super().commit(progress)
         future: Future[Any] = Future()
         self.open_commits.append(future)
         return future
@@ -85,6 +98,7 @@ class Bench:
         sources: Sequence[Any] = ("t",),
         start: StartPolicy | None = None,
         assignment: Mapping[str, Any] | None = None,
+        fencing: Any = None,
         **policy: Any,
     ) -> None:
         self.events: list[str] = []
@@ -97,6 +111,7 @@ class Bench:
         self.nodes = MemoryNodes()
         self.names: dict[str, str] = {}
         self.sources = sources
+        self.fencing = fencing  # exactly once: the sinks' side
         retries = RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0)
         self.policy = ReaderPolicy(
             AssignmentPolicy(
@@ -120,6 +135,7 @@ class Bench:
             random.Random(1),
             wall_clock=lambda: 100.0,
             sleep=self.slept.append,
+            fencing=self.fencing,
             on_assigned=lambda partition: self.told.append(f"+{partition}"),
             on_revoked=lambda partition: self.told.append(f"-{partition}"),
         )

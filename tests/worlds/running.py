@@ -18,10 +18,14 @@ from partition.ledger import LedgerStatistics
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.retries import RetryPolicy
+from service.fences import Fences
+from service.gates import gates_of, policy_of
 from service.letters import Letters
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from topology.sink import Delivered
+from topology.transactional import Kind
+from transactions.policy import TransactionPolicy
 
 PLACE = Partition("t", 0)
 RETRY_SECONDS = 1.0
@@ -109,25 +113,47 @@ class Works:
         fetch_records: int = 1000,
         workers: int = 1,
         at_most_once: bool = False,
+        exactly_once: Kind | None = None,
+        nodes: MemoryNodes | None = None,
+        log: MemoryLog | None = None,
+        plan_seconds: float = 0.0,
+        max_active: int = 3,
+        transaction_records: int = 1000,
+        batch_seconds: float = 5.0,
+        partitions: int = 1,
         records_per_second: float | None = None,
         chunk_records: int = 4_000,
     ) -> None:
         self.now = 0.0
-        self.log = MemoryLog({"t": 1})
-        self.nodes = MemoryNodes()
+        self.log = log or MemoryLog({"t": partitions})
+        self.nodes = nodes or MemoryNodes()
         self.sinks = list(sinks) or [HeldSink()]
         self.letters_sink = HeldLetters()
-        topology = Topology(
-            "works", reliability="at-most-once" if at_most_once else "at-least-once"
-        )
+        if exactly_once is not None:
+            topology = Topology("works", reliability="exactly-once", transactions=exactly_once)
+        else:
+            topology = Topology(
+                "works", reliability="at-most-once" if at_most_once else "at-least-once"
+            )
         stream: Any = topology.source("t")
         for each in bolts:
             stream = stream.then(each, workers=workers)
         for sink in self.sinks:
-            stream.into(sink, batch_rows=batch_rows)
+            stream.into(sink, batch_rows=batch_rows, batch_seconds=batch_seconds)
         topology.dead_letters.into(self.letters_sink)
         topology.validate()
         letters = Letters(self.letters_sink)
+        fences = Fences(exactly_once) if exactly_once is not None else None
+        cut = policy_of(
+            topology,
+            TransactionPolicy(
+                exactly_once or "transactional",
+                max_active=max_active,
+                records=transaction_records,
+                plan_records=transaction_records,
+                plan_seconds=plan_seconds,
+            ),
+        )
         self.fetcher = MemoryFetcher(self.log)
         self.reader = Reader(
             self.fetcher,
@@ -141,13 +167,16 @@ class Works:
                     retries=retries
                     or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
                     commit_ahead=at_most_once,
+                    make_gate=None if fences is None else gates_of(topology, cut),
                 ),
                 commit_interval_seconds=0,
                 fetch_records=fetch_records,
                 chunk_records=chunk_records,
+                plan_records=cut.plan_records,
                 records_per_second={"t": records_per_second} if records_per_second else {},
             ),
             random.Random(1),
+            fencing=fences,
         )
         self.pipeline = Pipeline(
             topology,
@@ -156,14 +185,17 @@ class Works:
             PipelinePolicy(message_timeout_seconds=timeout_seconds),
             np.random.default_rng(1),
             clock=lambda: self.now,
+            fences=fences,
         )
 
     def __enter__(self) -> Self:
         """Open everything, the partition too."""
         self.reader.open()
         self.pipeline.open()
+        end = time.monotonic() + PATIENCE_SECONDS
         while not self.reader.is_settled or not list(self.reader.statistics(self.now)):
-            self.reader.poll(self.now)
+            assert time.monotonic() < end, "it never opened"
+            self.pipeline.step()
         return self
 
     def __exit__(
@@ -184,10 +216,10 @@ class Works:
         """The first sink."""
         return self.sinks[0]
 
-    def send(self, *payloads: bytes | None) -> None:
+    def send(self, *payloads: bytes | None, partition: int = 0) -> None:
         """Append records."""
         for payload in payloads:
-            self.log.append(PLACE, payload)
+            self.log.append(Partition("t", partition), payload)
 
     def turn(self, times: int = 1) -> None:
         """Let the owner's loop turn, at the same moment."""

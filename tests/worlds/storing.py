@@ -1,12 +1,13 @@
 """Where offset stores are tested: nodes in memory, and a real ZooKeeper."""
 
 import contextlib
+import itertools
 import json
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import pytest
@@ -16,7 +17,8 @@ from partition.chunk import Partition
 from partition.errors import StoreError
 from partition.memory import MemoryNodes, MemoryStore
 from partition.position import Position
-from partition.store import Claim, OffsetStore
+from partition.store import Claim, OffsetStore, Progress
+from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
 from partition.zookeeper.store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper
 
@@ -207,6 +209,29 @@ def claim(store: OffsetStore, partition: Partition, *, adopt: bool = False) -> C
 def commit(store: OffsetStore, offsets: dict[Partition, int]) -> dict[Partition, StoreError]:
     positions = {partition: Position(offset) for partition, offset in offsets.items()}
     return dict(store.commit(positions).result(SECONDS))
+
+
+def opened_transactions(
+    first: int, *ends: int, committed: int = 0, kind: TransactionKind = "transactional"
+) -> Transactions:
+    """Those after `committed`, each from where the last ends up to the next of `ends`."""
+    covered = itertools.pairwise((first, *ends))
+    ranges = [Range(start, end, end - start, f"{end:032x}", 5) for start, end in covered]
+    numbered = enumerate(ranges, committed + 1)
+    return Transactions(
+        kind, committed, tuple(OpenTransaction(txid, 1, each) for txid, each in numbered)
+    )
+
+
+def plan(first: int, *ends: int, committed: int = 0) -> Progress:
+    """A position, and the transactions that are open from there on."""
+    return Progress(Position(first), opened_transactions(first, *ends, committed=committed))
+
+
+def commit_plans(
+    store: OffsetStore, plans: Mapping[Partition, Position | Progress]
+) -> dict[Partition, StoreError]:
+    return dict(store.commit(plans).result(SECONDS))
 
 
 def within(seconds: float, ask: Callable[[], bool]) -> bool:

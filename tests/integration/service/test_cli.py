@@ -158,6 +158,7 @@ def test_offsets_show_tells_committed_log_end_and_lag(folder, configure, topic, 
     place = f"{name}[0]"
     assert json.loads(out)["partitions"][place] == {
         "committed": None, "epoch": None, "frontier": None, "log_start": 0, "log_end": 3, "lag": 3,
+        "committed_txid": None, "open_txids": [],
     }  # fmt: skip
     code, out, err = headrace(folder, "run", *common, "--until-caught-up", TOPIC=name)
     assert code == 0, err

@@ -19,7 +19,8 @@ from sinks.batcher import PendingBatch
 from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout
 from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
-from sinks.writer import Writer, WriteResult, WriteRetries
+from sinks.tries import WriteRetries
+from sinks.writer import Writer, WriteResult
 from topology.sink import SinkContext
 
 pytestmark = pytest.mark.integration

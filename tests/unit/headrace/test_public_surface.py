@@ -19,8 +19,9 @@ SURFACE = {
         "NothingReturned", "Record", "Reference", "ReferenceLoadFailed", "ReferenceNotLoaded",
         "Reject",
         "RejectRows", "Retry",
-        "RetryPolicy", "RowsRejected", "SinkBusy", "SinkFailed", "Skip", "To", "Topology",
-        "Tuple", "all_tasks", "bolt", "custom", "direct", "fields", "global_", "reference",
+        "RetryPolicy", "RowsRejected", "SinkBusy", "SinkFailed", "SinkFenced", "Skip", "To",
+        "Topology", "Tuple", "all_tasks", "bolt", "custom", "direct", "fields", "global_",
+        "reference",
         "shuffle", "stable_hash",
     },
     "headrace.payloads": {
@@ -28,9 +29,10 @@ SURFACE = {
         "json_schema", "protobuf", "raw", "text",
     },
     "headrace.sinks": {
-        "Batch", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "KafkaSink",
-        "MemoryDeadLetters", "MemorySink", "ParquetSink", "RangeNotice", "Sink",
-        "SinkContext",
+        "Batch", "Committed", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "Fence",
+        "FencedTarget", "ForeachSink", "Group", "KafkaSink", "MemoryDeadLetters", "MemorySink",
+        "ParquetSink", "RangeNotice", "Share", "Sink", "SinkContext", "Staged", "Target",
+        "TopicSink", "TransactionalForeachSink", "TransactionalSink",
     },
     "headrace.testing": {
         "ChaosAdvancedBolt", "ChaosBolt", "ChaosCounts", "ChaosError", "ChaosSink",

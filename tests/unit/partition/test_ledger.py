@@ -194,3 +194,15 @@ def test_any_order_of_acks_ends_at_the_same_frontier(order, size):
     for start in range(0, 60, size):
         ledger.resolve(offsets(*order[start : start + size]))
     assert ledger.frontier == 60
+
+
+def test_all_that_was_emitted_below_an_offset_resolves_at_once_whatever_became_of_it():
+    ledger = emitted_ledger(0, 1, 5, 6, 9)
+    ledger.fetched(offsets(12))
+    ledger.fail(1)
+    ledger.resolve(offsets(5))
+    assert ledger.resolve_below(7) == 3
+    assert (ledger.frontier, ledger.statistics().failed, ledger.window) == (9, 0, 1)
+    assert ledger.resolve_below(7) == 0
+    assert ledger.resolve_below(100) == 1
+    assert (ledger.frontier, ledger.waiting) == (12, 1)

@@ -59,6 +59,12 @@ class LedgerAndModel(RuleBasedStateMachine):
         self.states.update(dict.fromkeys(resolved, "resolved"))
         self.ignored += len(asked) - len(resolved)
 
+    @rule(end=st.integers(0, 80))
+    def resolve_all_below(self, end):
+        below = [o for o in self.unresolved() if o < end and self.states[o] != "waiting"]
+        assert self.ledger.resolve_below(end) == len(below)
+        self.states.update(dict.fromkeys(below, "resolved"))
+
     @rule(offset=st.integers(0, 60))
     def fail(self, offset):
         fails = self.states.get(offset) == "emitted"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from partition.chunk import Partition
 from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
@@ -20,6 +21,8 @@ from partition.offsets.requests import (
     missing_parents,
 )
 from partition.position import Position
+from partition.store import Progress
+from tests.worlds.storing import opened_transactions, plan
 
 A = Partition("orders", 0)
 B = Partition("orders", 1)
@@ -86,6 +89,11 @@ def owner(server: MemoryNodes, *partitions: Partition) -> OffsetNodes:
 
 def offset(server: MemoryNodes, partition: Partition) -> int:
     return run(server, process().load(partition)).offset
+
+
+def progress(server: MemoryNodes, partition: Partition) -> Progress:
+    stored = run(server, process().load(partition))
+    return Progress(stored.position, stored.transactions)
 
 
 def test_a_write_that_is_done_late_is_done_once(server: MemoryNodes) -> None:
@@ -265,10 +273,164 @@ def test_parents_are_made_unless_the_write_makes_them(server: MemoryNodes) -> No
     assert missing_parents(write.operations) == []
 
 
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_plan_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: bool) -> None:
+    """Promise 9: it is found by its writer, or sent again as it was.
+
+    Storm 42: before the answer nothing of it is emitted, and a crash here leaves it whole.
+    """
+    nodes = owner(server, A, B)
+    call = Call(server, nodes.commit({A: plan(5, 9), B: plan(5, 7)}))
+    write = call.to_the_write()
+    if landed:
+        call.carry_out(write)
+    call.go(OutcomeUnknown())
+    assert call.finish() == {}
+    assert (progress(server, A), progress(server, B)) == (plan(5, 9), plan(5, 7))
+    assert run(server, nodes.commit({A: plan(5, 9, 12)})) == {}
+    assert progress(server, A) == plan(5, 9, 12)
+
+
+def test_a_plan_that_lands_late_is_not_stored_over_the_next(server: MemoryNodes) -> None:
+    """Promise 9: what may be done yet is done for its own version only.
+
+    Promise 14: what was planned last is what is open.
+    """
+    nodes = owner(server, A)
+    call = Call(server, nodes.commit({A: plan(5, 9)}))
+    late = call.to_the_write()
+    call.go(OutcomeUnknown())
+    assert call.finish() == {}
+    assert run(server, nodes.commit({A: plan(5, 12)})) == {}
+    assert isinstance(call.carry_out(late), NodeChanged)
+    assert progress(server, A) == plan(5, 12)
+
+
+def test_a_late_plan_of_a_zombie_is_stored_never(server: MemoryNodes) -> None:
+    """Promise 9: paused before its write, and a successor has claimed what was open then."""
+    zombie, successor = owner(server, A), process()
+    run(server, zombie.commit({A: plan(5, 9)}))
+    call = Call(server, zombie.commit({A: plan(5, 9, 20)}))
+    late = call.to_the_write()
+    assert run(server, successor.claim(A)).stored.transactions == opened_transactions(5, 9)
+    before = dict(server.nodes)
+    assert isinstance(call.carry_out(late), NodeChanged)
+    call.go(OutcomeUnknown())
+    assert isinstance(call.finish()[A], Fenced)
+    assert server.nodes == before
+
+
+def test_a_plan_of_the_former_owner_that_landed_is_what_the_claim_tells(
+    server: MemoryNodes,
+) -> None:
+    """Promise 9: it was stored under the epoch before, so it is the new owner's to replay."""
+    former, successor = owner(server, A), process()
+    claiming = Call(server, successor.claim(A))
+    claiming.to_the_write()
+    assert run(server, former.commit({A: plan(5, 9)})) == {}
+    claim = claiming.finish()
+    assert (claim.stored.transactions, claim.stored.epoch) == (opened_transactions(5, 9), 2)
+    assert progress(server, A) == plan(5, 9)
+
+
+def test_no_plan_is_sent_once_the_session_has_ended(server: MemoryNodes) -> None:
+    """Promise 9: nor one that was under way; what landed is what the next claim tells."""
+    nodes = owner(server, A)
+    run(server, nodes.commit({A: plan(5, 9)}))
+    call = Call(server, nodes.commit({A: plan(5, 9, 20)}))
+    call.to_the_write()
+    nodes.session_ended()
+    call.go(SessionEnded())
+    assert isinstance(call.result[A], OwnershipLost)
+    claim = run(server, nodes.claim(A))
+    assert claim.uninterrupted
+    assert claim.stored.transactions == opened_transactions(5, 9)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_first_position_is_begun_with_its_transactions(server: MemoryNodes, landed: bool) -> None:
+    """Promise 7: in the same write, also when its reply is lost."""
+    nodes, first = process(), plan(5, 9)
+    call = Call(server, nodes.begin(A, first.position, 2, first.transactions))
+    write = call.to_the_write()
+    if landed:
+        call.carry_out(write)
+    call.go(OutcomeUnknown())
+    call.finish()
+    assert progress(server, A) == first
+
+
+def test_a_plan_that_does_not_go_on_from_its_position_is_not_sent(server: MemoryNodes) -> None:
+    """Promise 14: nobody could read it back; those beside it are not stored either."""
+    nodes = owner(server, A, B)
+    before = dict(server.nodes)
+    for wrong in (
+        Progress(Position(6), opened_transactions(5, 9)),
+        Progress(Position(5), opened_transactions(6, 9)),
+    ):
+        with pytest.raises(ValueError, match="it was to begin at"):
+            run(server, nodes.commit({B: Position(7), A: wrong}))
+        with pytest.raises(ValueError, match="it was to begin at"):
+            run(server, nodes.move(A, wrong.position, "a test", wrong.transactions))
+        with pytest.raises(ValueError, match="it was to begin at"):
+            run(server, nodes.begin(Partition("new", 0), wrong.position, 1, wrong.transactions))
+    assert server.nodes == before
+    assert run(server, nodes.commit({A: plan(5, 9), B: Position(7)})) == {}
+
+
+def dropped(logs: Any) -> list[tuple[str, list[int]]]:
+    return [
+        (log["partition"], log["txids"]) for log in logs if log["event"] == "transactions_dropped"
+    ]
+
+
+def test_transactions_that_a_plain_position_drops_are_told_once_and_when_it_is_stored(
+    server: MemoryNodes,
+) -> None:
+    nodes, successor = owner(server, A, B), process()
+    run(server, nodes.commit({A: plan(5, 9, 12, committed=41), B: plan(5, 9)}))
+    run(server, successor.claim(A))
+    run(server, successor.claim(B))
+    run(server, successor.commit({A: plan(5, 9, 12, committed=41)}))
+    with capture_logs() as logs:
+        call = Call(server, successor.commit({A: Position(5), B: plan(9, committed=1)}))
+        call.carry_out(call.to_the_write())
+        assert dropped(logs) == []
+        call.go(OutcomeUnknown())
+        assert call.finish() == {}
+        assert run(server, successor.commit({A: Position(6)})) == {}
+        assert isinstance(run(server, nodes.commit({B: Position(7)}))[B], Fenced)
+    assert dropped(logs) == [("orders[0]", [42, 43])]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, [42, 43]),
+        (opened_transactions(20, committed=41), [42, 43]),
+        (opened_transactions(20, committed=42), [43]),
+        (opened_transactions(20, committed=43), []),
+        (opened_transactions(20, 25, committed=41), [43]),
+    ],
+)
+def test_a_move_tells_which_transactions_it_dropped(
+    server: MemoryNodes, given: Any, told: list[int]
+) -> None:
+    nodes = owner(server, A)
+    run(server, nodes.commit({A: plan(5, 9, 12, committed=41)}))
+    with capture_logs() as logs:
+        run(server, nodes.move(A, Position(20), "a test", given))
+    assert dropped(logs) == ([("orders[0]", told)] if told else [])
+    assert progress(server, A) == Progress(Position(20), given)
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) -> None:
-    """Promise 9: epochs only grow. Promise 2: offsets never fall."""
+    """Promise 9: epochs only grow. Promise 2: offsets never fall.
+
+    Promise 14: what is open goes on from the offset that was stored with it.
+    """
     server = MemoryNodes()
     replicas = [owner(server, A), process(), process()]
     calls: list[tuple[int, str, Call]] = []
@@ -282,7 +444,8 @@ def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) 
             if data.draw(st.booleans()):
                 calls.append((which, "claim", Call(server, replica.claim(A))))
             else:
-                calls.append((which, "commit", Call(server, replica.commit({A: Position(step)}))))
+                asked = {A: plan(step, step + which + 1, committed=step)}
+                calls.append((which, "commit", Call(server, replica.commit(asked))))
         else:
             call = mine[0][2]
             fate = data.draw(st.sampled_from(["answer", "answer", "lost", "late", "expired"]))
@@ -307,4 +470,6 @@ def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) 
         stored = run(server, process().load(A))
         assert (stored.epoch, stored.offset) >= seen
         assert stored.offset >= seen[1]
+        open_now = stored.transactions  # None: nobody has committed yet
+        assert open_now is None or (open_now.committed, open_now.first) == (stored.offset,) * 2
         seen = (stored.epoch, stored.offset)

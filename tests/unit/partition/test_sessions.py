@@ -118,8 +118,8 @@ def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
     bench.log.delete_before(ONE, 30)
     move, moved = bench.store.move, []
 
-    def lost(partition, position, reason):
-        move(partition, position, reason).result()
+    def lost(partition, position, reason, transactions):
+        move(partition, position, reason, transactions).result()
         bench.store.end_session()
         moved.append(Future())
         moved[-1].set_exception(OwnershipLost(partition))

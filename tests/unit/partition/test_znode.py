@@ -1,4 +1,6 @@
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -7,6 +9,7 @@ from partition.errors import StoreCorrupt
 from partition.offsets.znode import MAX_BYTES, Broker, OffsetNode, Writer, decode, encode, node_path
 from partition.position import Position
 from partition.store import StoredOffset
+from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
 
 PLACE = Partition("orders", 3)
 PATH = "/headrace/shop/orders/partition_3"
@@ -14,6 +17,27 @@ STORM = (
     b'{"topology":{"id":"wc-3-1400000000","name":"wc"},"offset":15266940,"partition":0,'
     b'"broker":{"host":"k1","port":9092},"topic":"t"}'
 )
+DIGEST = "00112233445566778899aabbccddeeff"
+TWO = Transactions(
+    "transactional",
+    41,
+    (
+        OpenTransaction(42, 1, Range(900, 1300, 399, DIGEST, 5)),
+        OpenTransaction(43, 2, Range(1300, 1301, 1, DIGEST[::-1])),
+    ),
+)
+
+
+def open_node(transactions: Transactions | None, offset: int = 900) -> OffsetNode:
+    stored = StoredOffset(Position(offset, 3, "kf3"), "shop-1", "shop", 9, transactions)
+    return OffsetNode(stored, Writer("abc", 4), "abc-1")
+
+
+def with_transactions(transactions: Any, offset: int = 900) -> bytes:
+    """A node as another than `encode` would write it."""
+    fields = json.loads(encode(PLACE, open_node(None, offset), Broker()))
+    fields["headrace"]["transactions"] = transactions
+    return json.dumps(fields).encode()
 
 
 def test_a_node_lies_where_storm_kafka_puts_it() -> None:
@@ -45,6 +69,138 @@ def test_a_node_has_storm_kafkas_fields_and_our_own() -> None:
             "incarnation": "abc-1",
         },
     }
+
+
+def test_open_transactions_stand_beside_the_offset() -> None:
+    """Promise 9: under the offset's own epoch, writer and version.
+
+    Storm 42: one record of all of it.
+    """
+    fields = json.loads(encode(PLACE, open_node(TWO), Broker()))
+    assert (fields["offset"], fields["headrace"]["epoch"]) == (900, 9)
+    assert fields["headrace"]["transactions"] == {
+        "kind": "transactional",
+        "committed": 41,
+        "open": [
+            {
+                "txid": 42,
+                "attempt": 1,
+                "first": 900,
+                "end": 1300,
+                "count": 399,
+                "digest": DIGEST,
+                "leader_epoch": 5,
+            },
+            {
+                "txid": 43,
+                "attempt": 2,
+                "first": 1300,
+                "end": 1301,
+                "count": 1,
+                "digest": DIGEST[::-1],
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_open_transactions_are_read_back_as_they_were_written(kind: TransactionKind) -> None:
+    for each in (Transactions(kind), Transactions(kind, 41), replace(TWO, kind=kind)):
+        node = open_node(each)
+        assert decode(PATH, encode(PLACE, node, Broker())) == node
+
+
+@pytest.mark.parametrize("absent", [None, "left out"])
+def test_a_node_without_transactions_has_none(absent: str | None) -> None:
+    """So every node that an earlier version wrote is read as before."""
+    data = encode(PLACE, open_node(None), Broker())
+    assert b"transactions" not in data
+    if absent is None:
+        data = with_transactions(None)
+    assert decode(PATH, data) == open_node(None)
+
+
+def test_storm_and_earlier_versions_read_the_offset_of_a_node_with_transactions() -> None:
+    """They go on from the first record that is not committed in every sink."""
+    fields = json.loads(encode(PLACE, open_node(TWO), Broker()))
+    assert fields["topology"]["id"] == "shop-1"
+    assert fields["offset"] == fields["headrace"]["transactions"]["open"][0]["first"]
+
+
+ENTRY = {"txid": 42, "attempt": 1, "first": 900, "end": 1300, "count": 400, "digest": DIGEST}
+KIND = {"kind": "transactional", "committed": 41}
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ([], "headrace.transactions"),
+        ({}, "missing required field `kind`"),
+        ({"kind": "opaque", "committed": 41}, "missing required field `open`"),
+        ({"kind": "opaque", "open": []}, "missing required field `committed`"),
+        ({"kind": "at-least-once", "committed": 41, "open": []}, "'at-least-once'"),
+        ({"kind": None, "committed": 41, "open": []}, "transactions.kind"),
+        ({"kind": "opaque", "committed": -1, "open": []}, "transactions.committed"),
+        ({"kind": "opaque", "committed": "41", "open": []}, "transactions.committed"),
+        ({"kind": "opaque", "committed": 41, "open": {}}, "transactions.open"),
+        ({**KIND, "open": [7]}, "transactions.open[0]"),
+        *(
+            ({**KIND, "open": [{key: ENTRY[key] for key in ENTRY if key != name}]}, f"`{name}`")
+            for name in ENTRY
+        ),
+        *(
+            ({**KIND, "open": [ENTRY | {name: value}]}, f"open[0].{name}")
+            for name in ENTRY
+            if name != "digest"
+            for value in (None, "9", 9.5, True, 2**63)
+        ),
+        ({**KIND, "open": [ENTRY | {"digest": 7}]}, "open[0].digest"),
+        ({**KIND, "open": [ENTRY | {"leader_epoch": -1}]}, "open[0].leader_epoch"),
+        ({**KIND, "open": [ENTRY | {"digest": DIGEST[1:]}]}, "not 32 hex digits"),
+        ({**KIND, "open": [ENTRY | {"digest": DIGEST.upper()}]}, "not 32 hex digits"),
+        ({**KIND, "open": [ENTRY | {"digest": "0" * 5000}]}, "not 32 hex digits"),
+        ({**KIND, "open": [ENTRY | {"attempt": 0}]}, "attempt 0"),
+        ({**KIND, "open": [ENTRY | {"count": 0}]}, "0 records"),
+        ({**KIND, "open": [ENTRY | {"count": 401}]}, "401 records in 400 offsets"),
+        ({**KIND, "open": [ENTRY | {"txid": 43}]}, "txid 43 where 42 was to come"),
+        ({**KIND, "open": [ENTRY, ENTRY]}, "txid 42 where 43 was to come"),
+        ({**KIND, "open": [ENTRY | {"first": 899}]}, "it was to begin at 900"),
+        ({**KIND, "open": [ENTRY | {"first": 901}]}, "it was to begin at 900"),
+        ({**KIND, "open": [ENTRY | {"end": 900}]}, "not be empty"),
+        (
+            {**KIND, "open": [ENTRY, ENTRY | {"txid": 43, "first": 1301, "end": 1400}]},
+            "txid 43 covers 1301 to 1400; it was to begin at 1300",
+        ),
+        (
+            {**KIND, "open": [ENTRY, ENTRY | {"txid": 43, "first": 1299, "end": 1400}]},
+            "txid 43 covers 1299 to 1400; it was to begin at 1300",
+        ),
+    ],
+)
+def test_transactions_that_do_not_fit_are_corrupt_and_never_absent(found: Any, says: str) -> None:
+    """Promise 8: a record of them that cannot be read is not "nothing is open".
+
+    Storm 42: a record that is not whole does not look like none.
+    """
+    with pytest.raises(StoreCorrupt) as caught:
+        decode(PATH, with_transactions(found))
+    assert caught.value.path == PATH
+    assert PATH in str(caught.value)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_an_offset_moved_by_hand_below_or_above_what_is_open_is_corrupt() -> None:
+    """Promise 14: whoever moves it must say what becomes of them."""
+    fields = json.loads(encode(PLACE, open_node(TWO), Broker()))
+    for offset in (899, 901, 1300):
+        with pytest.raises(StoreCorrupt, match=f"it was to begin at {offset}"):
+            decode(PATH, json.dumps(fields | {"offset": offset}).encode())
+
+
+def test_nothing_is_written_that_could_not_be_read_back() -> None:
+    with pytest.raises(ValueError, match="it was to begin at 901"):
+        encode(PLACE, open_node(TWO, offset=901), Broker())
 
 
 def test_without_a_writer_a_node_is_just_what_storm_kafka_writes() -> None:
@@ -128,7 +284,7 @@ def test_anything_else_is_corrupt_and_never_absent(data: bytes) -> None:
 
 
 def test_every_truncation_of_a_node_is_corrupt() -> None:
-    node = encode(PLACE, OffsetNode(StoredOffset(Position(17), "a"), Writer("w", 1)), Broker())
+    node = encode(PLACE, open_node(TWO), Broker())
     for length in range(len(node)):
         with pytest.raises(StoreCorrupt):
             decode(PATH, node[:length])

@@ -7,6 +7,7 @@ import pytest
 from partition.catalogue import AtOffset, AtTimestamp
 from service.config import Config, load
 from service.errors import EXIT_CONFIG, BadConfig
+from transactions.policy import TransactionPolicy
 
 CANARY = "canary-4f1e9b"
 GOOD = """
@@ -287,3 +288,15 @@ def test_the_configuration_is_frozen(write):
     config = load(write(GOOD))
     with pytest.raises(ValueError, match="frozen"):
         config.pipeline.drain_seconds = 1
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_the_window_holds_all_transactions_that_are_active(write, kind):
+    text = "[pipeline]\nmax_pending = 1000\n[transactions]\nmax_active = 4\nplan_seconds = 0.5\n"
+    policy = load(write(GOOD + text)).transaction_policy(kind)
+    assert policy == TransactionPolicy(kind, 4, 250, 16_000, 0.5)
+
+
+def test_a_window_smaller_than_the_transactions_still_takes_one_record(write):
+    config = load(write(GOOD + "[pipeline]\nmax_pending = 2\n"))
+    assert config.transaction_policy("transactional").records == 1

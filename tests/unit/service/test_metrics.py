@@ -19,7 +19,7 @@ SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0
 FIGURE_WORDS = (
     "records", "bytes", "rows", "seconds", "offset", "trees", "tuples", "batches", "writes",
     "messages", "resolutions", "state", "commits", "loads",
-    "calls", "ticks",
+    "calls", "ticks", "transactions",
 )  # fmt: skip
 
 
@@ -39,7 +39,10 @@ def snapshot() -> Snapshot:
     topology.dead_letters.into(MemoryDeadLetters())
     with topology_test(topology) as test:
         test.send(b"1", b"2", b"bad", b"worse")
-        known = {"fetch_latency_seconds": 0.5, "lost": {"expired": 7}}
+        known = {
+            "fetch_latency_seconds": 0.5, "lost": {"expired": 7},
+            "committed_txid": 41, "open_transactions": 2,
+        }  # fmt: skip
         return Snapshot(
             taken_at=1.0,
             partitions=tuple(replace(each, **known) for each in test._bench.reader.statistics(0.0)),
@@ -108,6 +111,8 @@ def test_every_metric_is_in_the_exposition_with_help_and_type(exposition):
 def test_the_figures_are_the_pipeline_s_own(exposition):
     found = samples(exposition)
     place = 'partition="0",topic="metrics"'
+    assert found["headrace_partition_open_transactions", place] == 2
+    assert found["headrace_partition_committed_transactions", place] == 41
     assert found["headrace_partition_read_records_total", place] == 4
     assert found["headrace_partition_failed_records", place] == 1
     assert found["headrace_partition_frontier_offset", place] == 3

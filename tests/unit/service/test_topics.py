@@ -4,6 +4,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
@@ -13,8 +14,9 @@ from partition.errors import KafkaUnavailable, StoreUnavailable, TopicMissing
 from partition.position import Position
 from partition.store import StoredOffset
 from service.cli import import_storm, offsets, topics
-from service.cli.offsets import read_offsets
+from service.cli.offsets import OffsetRow, read_offsets, show_offsets
 from service.config import load
+from tests.worlds.storing import opened_transactions
 
 
 @bolt
@@ -67,7 +69,12 @@ def test_every_log_is_asked_for_before_the_first_is_waited_for(monkeypatch):
         pass
 
     def stored(partition: Partition) -> StoredOffset | None:
-        return StoredOffset(Position(40), "t", epoch=2) if partition.number else None
+        if not partition.number:
+            return None
+        transactions = (
+            opened_transactions(40, 50, 60, committed=7) if partition.number > 1 else None
+        )
+        return StoredOffset(Position(40), "t", epoch=2, transactions=transactions)
 
     catalogue = SimpleNamespace(topic=topic, log=log, open=nothing, close=nothing)
     store = SimpleNamespace(load=stored, open=nothing, close=nothing)
@@ -82,3 +89,26 @@ def test_every_log_is_asked_for_before_the_first_is_waited_for(monkeypatch):
         (40, 2, 1, 60),
         (40, 2, 2, 60),
     ]
+    assert [(row.committed_txid, row.open_txids) for row in rows] == [
+        (None, ()),
+        (None, ()),
+        (7, (8, 9)),
+    ]
+    assert rows[2].as_json()["open_txids"] == (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        (OffsetRow("t[0]", 40, 2, None, 0, 1000), ["t[0]", "40", "-", "0", "1,000", "960", "2"]),
+        (
+            OffsetRow("t[0]", None, None, 3, 0, 9, 7, (8, 9)),
+            ["t[0]", "-", "3", "0", "9", "9", "-", "7", "2"],
+        ),
+    ],
+)
+def test_transactions_are_shown_where_there_are_any(row, shown, capsys):
+    show_offsets(Console(width=200), [row])
+    out = capsys.readouterr().out
+    assert ("txid" in out) is (row.committed_txid is not None)
+    assert [cell.strip() for cell in out.splitlines()[3].split("\u2502")[1:-1]] == shown

@@ -1,0 +1,74 @@
+"""At least and at most once: a row is a tuple of its record's tree, acked when it is durable."""
+
+from collections.abc import Callable, Iterable
+
+from acker.acker import Acker, Flags
+from service.account import Tally
+from service.emitter import LETTERED, SUNK
+from service.outlet import Outlet, Written, good_rows
+from service.owners import Owners
+from service.reader import Reader
+from topology.executor import Failure
+from topology.signals import Reject
+
+
+class Acking:
+    """Acks rows and resolves records; the other way is `Transacting`. The owner calls everything.
+
+    A record is done when its tree has resolved: all its rows are durable then.
+    """
+
+    is_idle = True
+    """Nothing is under way that the acker does not know of."""
+
+    def __init__(
+        self,
+        outlets: Iterable[Outlet],
+        acker: Acker,
+        reader: Reader,
+        tally: Tally,
+        bury: Callable[[int, int, Failure], object],
+    ) -> None:
+        """`bury` sends the dead letter of a tuple, by its tree and edge."""
+        self.by_name = {outlet.step.name: outlet for outlet in outlets}
+        """The sinks' ends, by their steps' names."""
+        self._acker = acker
+        self._reader = reader
+        self._tally = tally
+        self._bury = bury
+
+    @property
+    def outlets(self) -> list[Outlet]:
+        """The sinks' ends."""
+        return list(self.by_name.values())
+
+    def turn(self, now: float, *, flush: bool, plans: bool = True) -> bool:  # noqa: ARG002
+        """Hand over the batches that are due, with `flush` all; True if there was one."""
+        handed = False
+        for outlet in self.by_name.values():
+            handed |= outlet.submit_due(now, flush=flush or self._reader.is_stuck)
+        return handed
+
+    def take(self, written: Written) -> None:
+        """Hear that a batch has ended. Raises what ends the run."""
+        result = written.result
+        if result.error is not None:
+            raise result.error
+        written.outlet.ended(result)
+        trees, edges = good_rows(result)
+        self._acker.ack(trees, edges)
+        for row, reason in result.rejected.items():
+            failure = Failure(written.outlet.step.name, Reject(reason))
+            tree, edge = int(result.pending.trees[row]), int(result.pending.edges[row])
+            self._bury(tree, edge, failure)
+
+    def processed(self, owners: Owners, flags: Flags) -> None:
+        """Learn that the trees of records have resolved."""
+        self._tally.acked(flags, SUNK, LETTERED)
+        self._reader.ack(owners)
+
+    def void(self, owner: int) -> None:
+        """Do nothing: rows of a try that has failed may come again."""
+
+    def drop(self, place: int) -> None:
+        """Do nothing: rows of a partition that is lost may be durable as well."""

@@ -1,0 +1,112 @@
+"""Ends this process at a named place, for tests of crashes; without its variable, nothing does.
+
+`HEADRACE_FAILPOINT=name:n:action`: when the place is passed for the n-th time, this process is
+killed, as by `kill -9`, or stopped, or an error is raised. Whoever has such places gets a
+callable at wiring, since the rooms share no module.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from service.errors import BadConfig
+
+VARIABLE = "HEADRACE_FAILPOINT"
+PLACES = (
+    "zk_before_write",
+    "zk_after_write",  # it is stored, and nobody was told
+    "sink_before_fence",
+    "sink_after_fence",
+    "sink_before_stage",
+    "sink_before_commit",
+    "sink_inside_commit",  # at any moment of it, or shortly after
+    "sink_after_commit",  # it is durable, and nobody was told
+    "letters_before_commit",  # of rows that were rejected: durable, their transaction is not
+)
+ACTIONS = (
+    "kill",  # every JVM that this process has started, then the process
+    "kill-jvm",  # its JVMs alone
+    "kill-python",  # the process alone: a JVM may finish what it was asked
+    "stop",  # both, as a machine that stands still; SIGCONT lets them go on
+    "raise",
+)
+_INSIDE, _INSIDE_BEGINS = "sink_inside_commit", "sink_before_commit"
+_INSIDE_SECONDS = 0.06  # about the length of a commit
+_STOPS_SECONDS = 2.0  # until then the process stands still
+
+
+class FailpointReached(RuntimeError):
+    """What `raise` raises."""
+
+
+def failpoints(environment: Mapping[str, str]) -> Callable[[str], None]:
+    """What is to be told of each place as it is passed, from any thread. Raises BadConfig."""
+    wanted = environment.get(VARIABLE)
+    if not wanted:
+        return nowhere
+    place, _, rest = wanted.partition(":")
+    count, _, action = rest.partition(":")
+    is_good = place in PLACES and count.isdecimal() and int(count) > 0 and action in ACTIONS
+    if not is_good or (place == _INSIDE and action == "raise"):
+        allowed = f"place:n:action; places: {', '.join(PLACES)}; actions: {', '.join(ACTIONS)}"
+        raise BadConfig("environment", VARIABLE, wanted, allowed)
+    return _Failpoint(place, int(count), action)
+
+
+class _Failpoint:
+    def __init__(self, place: str, count: int, action: str) -> None:
+        self._place = place
+        self._place_passed = _INSIDE_BEGINS if place == _INSIDE else place
+        self._left = count
+        self._action = action
+        self._lock = threading.Lock()
+
+    def __call__(self, place: str) -> None:
+        if place != self._place_passed:
+            return
+        with self._lock:
+            self._left -= 1
+            if self._left != 0:
+                return
+        if self._place == _INSIDE:
+            threading.Thread(target=self._act_soon, name="failpoint", daemon=True).start()
+        else:
+            self._act()
+
+    def _act_soon(self) -> None:
+        time.sleep(random.SystemRandom().uniform(0.0, _INSIDE_SECONDS))
+        self._act()
+
+    def _act(self) -> None:
+        # Not by the log, whose thread may not come to write it.
+        os.write(2, f'{{"event": "failpoint", "place": "{self._place}"}}\n'.encode())
+        if self._action == "raise":
+            raise FailpointReached(self._place)
+        number = signal.SIGSTOP if self._action == "stop" else signal.SIGKILL
+        if self._action != "kill-python":
+            for pid in _jvms():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        if self._action != "kill-jvm":
+            os.kill(os.getpid(), number)
+            time.sleep(_STOPS_SECONDS)  # another thread may be the one that takes the signal
+
+
+def _jvms() -> Iterator[int]:
+    """Our children that run Java; none where there is no /proc."""
+    for task in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):
+            for pid in (task / "children").read_text().split():
+                with contextlib.suppress(OSError):
+                    if Path(f"/proc/{pid}/exe").resolve().name == "java":
+                        yield int(pid)
+
+
+def nowhere(place: str) -> None:
+    """Go on."""
+    del place

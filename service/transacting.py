@@ -1,0 +1,359 @@
+"""Exactly once: from records that were processed to transactions that every sink has.
+
+Where at-least-once acks a record when its rows are durable, here its tree resolves when its
+rows are ready; they wait for their transaction. One turn: what waits is planned, lines are closed
+when the micro-batch is due, what is ready becomes a group, and groups are committed in order: one
+is committed while the next is staged, and that while a third fills.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from acker.acker import Flags
+from partition.errors import Fenced
+from service.account import Tally
+from service.emitter import LETTERED, SUNK
+from service.fences import Fences
+from service.owners import Owners, offset_of, offsets_of, place_of, places_of
+from service.reader import Reader
+from service.transaction_outlet import Part, Told, TransactionOutlet, Work
+from sinks.transaction_writer import FencesRaised, GroupCommitted, GroupStaged
+from topology.errors import SinkFenced
+from topology.executor import Failure
+from topology.signals import Reject
+from topology.sink import Piece
+from topology.transactional import Share
+from transactions.line import Line, Transaction
+
+_MOST_GROUPS = 2  # one that is committed, one that is staged
+_TOGETHER_SECONDS = 0.25  # at most so long lines that are ready wait for those that are not
+
+
+class _Member(NamedTuple):
+    """A transaction of a group, and the line it is of."""
+
+    place: int
+    line: Line
+    transaction: Transaction
+
+
+@dataclass(slots=True)
+class _Group:
+    """Transactions that are made durable together, and what each sink has to do for them."""
+
+    members: list[_Member]
+    works: dict[str, Work] = field(default_factory=dict)
+    is_committing: bool = False
+
+
+class Transacting:
+    """Groups, stages and commits transactions. The owner thread calls everything.
+
+    Nothing blocks: the sinks' threads report through the pipeline's queue, and `take` hears them.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        outlets: Iterable[TransactionOutlet],
+        fences: Fences,
+        tally: Tally,
+        bury: Callable[[int, Failure], object],
+        at: Callable[[str], object],
+    ) -> None:
+        """`bury` sends a record's dead letter, by its owner.
+
+        `at` is told when the letters of a group are durable, and its commit begins.
+        """
+        self._reader = reader
+        self.by_name = {outlet.name: outlet for outlet in outlets}
+        """The sinks' ends, by their steps' names."""
+        self._fences = fences
+        self._tally = tally
+        self._bury = bury
+        self._at = at
+        self._lines: dict[int, Line] = {}
+        self._tallies: dict[tuple[int, int], Tally] = {}
+        self._lettered: dict[tuple[int, int], set[int]] = {}  # owners with a letter
+        self._groups: list[_Group] = []
+        self._ready_since: float | None = None
+        self._seconds = min(outlet.step.policy.batch_seconds for outlet in self.by_name.values())
+        fences.bind(self.by_name.values())
+
+    @property
+    def outlets(self) -> list[TransactionOutlet]:
+        """The sinks' ends."""
+        return list(self.by_name.values())
+
+    # What comes of records
+
+    def add(self, sink: str, piece: Piece, owners: Owners) -> None:
+        """Take rows for a sink; `owners` are their records, -1 where a try was given up."""
+        places = places_of(owners)
+        offsets = offsets_of(owners)
+        if len(places) and (places == places[0]).all():
+            txids = self._txids(int(places[0]), offsets)
+        else:
+            txids = np.zeros(len(owners), np.int64)
+            for place in np.unique(places).tolist():
+                there = places == place
+                txids[there] = self._txids(place, offsets[there])
+        self.by_name[sink].add(piece, owners, txids, places)
+
+    def _txids(self, place: int, offsets: Owners) -> Owners:
+        line = self._lines.get(place)
+        return np.zeros(len(offsets), np.int64) if line is None else line.transactions_of(offsets)
+
+    def processed(self, owners: Owners, flags: Flags) -> None:
+        """Learn that the trees of records have resolved."""
+        if not len(owners):
+            return
+        self._reader.processed(owners)
+        places, offsets = places_of(owners), offsets_of(owners)
+        if (places == places[0]).all():
+            self._processed(int(places[0]), offsets, owners, flags)
+            return
+        for place in np.unique(places).tolist():
+            there = places == place
+            self._processed(place, offsets[there], owners[there], flags[there])
+
+    def _processed(self, place: int, offsets: Owners, owners: Owners, flags: Flags) -> None:
+        line = self._lines.get(place)
+        if line is None:
+            return
+        txids = line.transactions_of(offsets)
+        line.processed(offsets)
+        for txid in [int(txids[0])] if (txids == txids[0]).all() else np.unique(txids).tolist():
+            if not txid:
+                continue
+            there = txids == txid
+            self._tallies.setdefault((place, txid), Tally()).acked(flags[there], SUNK, LETTERED)
+            letters = owners[there & (flags & LETTERED > 0)]
+            if len(letters):
+                self._lettered.setdefault((place, txid), set()).update(letters.tolist())
+
+    def void(self, owner: int) -> None:
+        """Leave out the rows of a record's try that has failed."""
+        place = place_of(owner)
+        for outlet in self.by_name.values():
+            outlet.void(owner, place)
+
+    def drop(self, place: int) -> None:
+        """Forget what is ready of a partition that is lost: whoever has it now replays it."""
+        self._lines.pop(place, None)
+        for outlet in self.by_name.values():
+            outlet.drop(place)
+        for tallies in (self._tallies, self._lettered):
+            for key in [key for key in tallies if key[0] == place]:
+                del cast("dict[tuple[int, int], object]", tallies)[key]
+
+    # The turn
+
+    def turn(self, now: float, *, flush: bool, plans: bool = True) -> bool:
+        """Plan, close, group and commit what can be; True if anything moved.
+
+        With `flush` nothing waits to be due; without `plans` the run ends.
+        """
+        self._fences.submit()
+        owned = [(place, cast("Line", gate)) for place, gate in self._reader.gates()]
+        self._lines.update(owned)
+        if len(self._lines) > len(owned):
+            self._drop_lost()
+        is_held = self._is_held
+        for _, line in owned if plans else ():
+            line.is_held = is_held
+            line.plan(now)
+        lines = [line for _, line in owned]
+        self._close(lines, now, flush=flush)
+        return self._begin(owned, now, flush=flush) or self._commit_next()
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether more rows wait than the sinks get done: a few records may become many rows."""
+        is_busy = len(self._groups) == _MOST_GROUPS
+        return is_busy and any(outlet.is_laden for outlet in self.by_name.values())
+
+    def _drop_lost(self) -> None:
+        """Forget what was revoked to be claimed again, and has another owner by now."""
+        for place, line in list(self._lines.items()):
+            if self._reader.loss_of(line.partition) is not None:
+                self.drop(place)
+
+    def _close(self, lines: list[Line], now: float, *, flush: bool) -> None:
+        filling = [line for line in lines if line.filling]
+        if not filling:
+            return
+        since = min(line.filling_since or now for line in filling)
+        is_due = now - since >= self._seconds or any(line.is_full for line in filling)
+        if flush or is_due or any(outlet.is_due for outlet in self.by_name.values()):
+            for line in filling:
+                line.close()
+            for outlet in self.by_name.values():
+                outlet.closed()
+
+    def _begin(self, owned: Iterable[tuple[int, Line]], now: float, *, flush: bool) -> bool:
+        """Make a group of what is ready, and have it staged."""
+        if len(self._groups) == _MOST_GROUPS:
+            return False
+        ready = [(place, line) for place, line in owned if line.ready() is not None]
+        if not ready:
+            self._ready_since = None
+            return False
+        if self._ready_since is None:
+            self._ready_since = now
+        waits = any(line.closing and line.ready() is None for _, line in owned)
+        if waits and not flush and now - self._ready_since < self._patience:
+            return False
+        self._ready_since = None
+        members = [
+            _Member(place, line, transaction)
+            for place, line in ready
+            if (transaction := line.take()) is not None
+        ]
+        group = _Group(members)
+        self._groups.append(group)
+        for name, outlet in self.by_name.items():
+            group.works[name] = work = Work(outlet, self._parts(name, members))
+            outlet.stage(work)
+        return True
+
+    @property
+    def _patience(self) -> float:
+        return min(_TOGETHER_SECONDS, self._seconds / 4)
+
+    def _parts(self, sink: str, members: Iterable[_Member]) -> list[Part]:
+        """What a sink has to do; rows of what it has already are let go."""
+        parts = [
+            (member, self.by_name[sink].part(member.place, self._share(member)))
+            for member in members
+        ]
+        return [
+            part
+            for member, part in parts
+            if member.transaction.txid > member.line.skips.get(sink, 0)
+        ]
+
+    def _share(self, member: _Member) -> Share:
+        txid, attempt, covers = member.transaction
+        epoch = self._reader.epoch_of(member.place)
+        line = str(member.line.partition)
+        return Share(line, epoch, txid, attempt, covers.first, covers.end, covers.digest, 0)
+
+    def _commit_next(self) -> bool:
+        """Have the lowest group committed, if every sink has it staged and no letter is out."""
+        group = self._groups[0] if self._groups else None
+        if group is None or group.is_committing or not _is_staged(group):
+            return False
+        if self._leave_out_lost(group):
+            return True
+        if any(member.line.has_letters_out(member.transaction.txid) for member in group.members):
+            return False
+        group.is_committing = True
+        if any(work.staged and work.staged.rejected for work in group.works.values()):
+            self._at("letters_before_commit")
+        for work in group.works.values():
+            work.outlet.commit(work)
+        self._end_if_done(group)
+        return True
+
+    def _leave_out_lost(self, group: _Group) -> bool:
+        """Leave lines out that are another's: of a letter that is out nobody would hear here."""
+        lost = [each for each in group.members if self._lines.get(each.place) is not each.line]
+        if not lost:
+            return False
+        group.members = [each for each in group.members if each not in lost]
+        lines = {str(each.line.partition) for each in lost}
+        for work in group.works.values():
+            work.outlet.leave_out(work, lines)
+        self._end_if_done(group)
+        return True
+
+    # What the sinks tell
+
+    def take(self, told: Told) -> None:
+        """Hear what a sink's threads report. Raises what ends the run."""
+        outlet, done = told.outlet, told.done
+        if isinstance(done, FencesRaised):
+            self._fences.take(outlet.name, done)
+        elif isinstance(done, GroupStaged):
+            self._staged(outlet, done)
+        else:
+            self._committed(outlet, done)
+
+    def _staged(self, outlet: TransactionOutlet, done: GroupStaged) -> None:
+        if done.staged is None:
+            raise done.error or RuntimeError(outlet.name)
+        work = outlet.staged(done.group.number, done.staged)
+        reasons: dict[int, str] = {}
+        for row, reason in done.staged.rejected.items():
+            reasons.setdefault(work.owner_of(row), reason)
+        for owner, reason in reasons.items():
+            self._refuse(owner, Failure(outlet.step.name, Reject(reason)))
+        group = self._group_of(work)
+        if group.is_committing:  # it was staged anew, without a line that is lost
+            outlet.commit(work)
+            self._end_if_done(group)
+
+    def _refuse(self, owner: int, failure: Failure) -> None:
+        """Send the letter of a record of which a sink does not take a row."""
+        place, offset = place_of(owner), offset_of(owner)
+        line = self._lines.get(place)
+        if line is None:
+            return
+        txid = int(line.transactions_of(np.array([offset], np.int64))[0])
+        letters = self._lettered.setdefault((place, txid), set())
+        if owner in letters:
+            return  # a record has one letter
+        letters.add(owner)
+        self._tallies[place, txid].sunk -= 1  # it had a row; `processed` counts it again
+        line.awaits(offset)
+        self._bury(owner, failure)
+
+    def _committed(self, outlet: TransactionOutlet, done: GroupCommitted) -> None:
+        if isinstance(done.error, SinkFenced):
+            work = outlet.refused(done.error.line)
+            group = self._group_of(work)
+            for member in group.members:
+                if str(member.line.partition) == done.error.line:
+                    partition = member.line.partition
+                    self._reader.refuse(partition, Fenced(partition, str(done.error)))
+                    self.drop(member.place)  # it may have been revoked before, to be claimed again
+        elif done.error is not None:
+            raise done.error
+        else:
+            group = self._group_of(outlet.committed(done.seconds))
+        self._end_if_done(group)
+
+    def _group_of(self, work: Work) -> _Group:
+        for group in self._groups:
+            if group.works[work.outlet.name] is work:
+                return group
+        raise KeyError(work.number)
+
+    def _end_if_done(self, group: _Group) -> None:
+        """Resolve the records of a group that every sink has."""
+        if not all(work.is_done for work in group.works.values()):
+            return
+        self._groups.remove(group)
+        for place, line, transaction in group.members:
+            if self._lines.get(place) is not line:
+                continue  # it is lost
+            covered = line.done(transaction.txid)
+            self._reader.resolve_to(place, covered.end)
+            self._tally.add(self._tallies.pop((place, transaction.txid), Tally()))
+            self._lettered.pop((place, transaction.txid), None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is staged or committed, and nothing could be without a retry."""
+        if self._groups:
+            return False
+        lines = [cast("Line", gate) for _, gate in self._reader.gates()]
+        return not any(line.is_due or line.filling or line.ready() for line in lines)
+
+
+def _is_staged(group: _Group) -> bool:
+    return all(work.is_staged for work in group.works.values())

@@ -1,0 +1,221 @@
+"""The sink side of a pipeline that is exactly-once: rows by transaction, and their groups."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from service.owners import Owners
+from sinks.batcher import estimated_bytes
+from sinks.transaction_writer import Done, TransactionWriter
+from sinks.tries import WriteRetries
+from topology.sink import Piece, Sink
+from topology.steps import SinkStep
+from topology.transactional import Fence, Group, Share, Staged, TransactionalSink
+from transactions.rows import Rows
+
+_LADEN_BATCHES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a sink's threads report."""
+
+    outlet: "TransactionOutlet"
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One share's rows, and which record each is of."""
+
+    place: int
+    share: Share
+    pieces: list[Piece]
+    owners: Owners
+
+
+@dataclass(slots=True)
+class Work:
+    """What one sink has to do for a group."""
+
+    outlet: "TransactionOutlet"
+    parts: list[Part]
+    number: int = 0
+    staged: Staged | None = None
+    is_done: bool = False
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether it can be committed, or there is nothing to commit."""
+        return self.is_done or self.staged is not None
+
+    def owner_of(self, row: int) -> int:
+        """Which record a row of the group is of."""
+        for part in self.parts:
+            if row < len(part.owners):
+                return int(part.owners[row])
+            row -= len(part.owners)
+        raise IndexError(row)
+
+
+class TransactionOutlet:
+    """One sink step: rows wait by transaction until their group is written.
+
+    The owner thread calls everything; `on_told` is called by the writer's threads.
+    """
+
+    def __init__(
+        self,
+        step: SinkStep,
+        sink: Sink[Any],
+        on_told: Callable[[Told], object],
+        *,
+        write_retries: WriteRetries | None = None,
+        at: Callable[[str], object] | None = None,
+    ) -> None:
+        if not isinstance(sink, TransactionalSink):  # Topology.validate has seen to that
+            raise TypeError(type(sink).__name__)
+        self.step = step
+        self.name = step.name
+        self.writer = TransactionWriter(
+            sink, lambda done: on_told(Told(self, done)), retries=write_retries, at=at
+        )
+        self._rows = Rows()
+        self._fill_rows = 0
+        self._fill_bytes = 0
+        self._groups = 0
+        self._works: dict[int, Work] = {}
+        self._committing: Work | None = None
+        self.rows_written = 0
+        self.batches_written = 0
+        self.rows_rejected = 0
+        self.write_seconds = 0.0
+
+    def start(self) -> None:
+        """Start the writer's threads."""
+        self.writer.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Stop them; False if one did not end in time."""
+        return self.writer.stop(timeout_seconds)
+
+    def fence(self, fences: list[Fence]) -> None:
+        """Raise the epochs of lines in the background."""
+        self.writer.fence(fences)
+
+    @property
+    def rows_pending(self) -> int:
+        """Rows that wait for their transaction's end, or are being written."""
+        return self._rows.num_rows + sum(
+            len(part.owners) for work in self._works.values() for part in work.parts
+        )
+
+    def is_full(self, now: float) -> bool:  # noqa: ARG002
+        """Never: what waits here is bounded by the transactions that may be open at once."""
+        return False
+
+    # Rows
+
+    def add(self, piece: Piece, owners: Owners, txids: Owners, places: Owners) -> None:
+        """Take rows of transactions."""
+        self._rows.add(piece, owners, txids, places)
+        self._fill_rows += len(piece)
+        self._fill_bytes += estimated_bytes(piece)
+
+    def void(self, owner: int, place: int) -> None:
+        """Leave out what came of a record so far: its try has failed."""
+        self._rows.void(owner, place)
+
+    def drop(self, place: int) -> None:
+        """Forget the rows of a partition that is lost."""
+        self._rows.drop(place)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough rows came since the last `closed` for a batch."""
+        policy = self.step.policy
+        return self._fill_rows >= policy.batch_rows or self._fill_bytes >= policy.batch_bytes
+
+    @property
+    def is_laden(self) -> bool:
+        """Whether more rows wait than one batch that is committed, one staged, and one."""
+        return self.rows_pending > _LADEN_BATCHES * self.step.policy.batch_rows
+
+    def closed(self) -> None:
+        """Learn that what came so far belongs to closed transactions."""
+        self._fill_rows = self._fill_bytes = 0
+
+    # Groups
+
+    def part(self, place: int, share: Share) -> Part:
+        """Take a transaction's rows out."""
+        taken = self._rows.take(place, share.txid)
+        return Part(place, replace(share, num_rows=taken.num_rows), taken.pieces, taken.owners)
+
+    def stage(self, work: Work) -> None:
+        """Have a group made ready. One without shares is done: the sink has them already."""
+        work.staged = None
+        if not work.parts:
+            work.is_done = True
+            return
+        self._groups += 1
+        work.number = self._groups
+        self._works[work.number] = work
+        pieces = [piece for part in work.parts for piece in part.pieces]
+        shares = tuple(part.share for part in work.parts)
+        num_rows = sum(share.num_rows for share in shares)
+        self.writer.stage(Group(work.number, shares, pieces, num_rows))
+
+    def staged(self, number: int, staged: Staged) -> Work:
+        """Learn that a group is ready."""
+        work = self._works[number]
+        work.staged = staged
+        return work
+
+    def commit(self, work: Work) -> None:
+        """Have a group committed that is staged."""
+        if work.staged is not None and not work.is_done:
+            self._committing = work
+            self.writer.commit(work.staged)
+
+    @property
+    def committing(self) -> Work | None:
+        """What is being committed."""
+        return self._committing
+
+    def refused(self, line: str) -> Work:
+        """Learn that the commit under way was refused for a line: stage the others anew."""
+        work = self._ended()
+        if work.staged is not None:
+            self.writer.discard(work.staged)
+        work.parts = [part for part in work.parts if part.share.line != line]
+        self.stage(work)
+        return work
+
+    def leave_out(self, work: Work, lines: Collection[str]) -> None:
+        """Have a group that is ready staged anew, if some of these lines are in it."""
+        parts = [part for part in work.parts if part.share.line not in lines]
+        if work.staged is None or len(parts) == len(work.parts):
+            return
+        del self._works[work.number]
+        self.writer.discard(work.staged)
+        work.parts = parts
+        self.stage(work)
+
+    def committed(self, seconds: float) -> Work:
+        """Learn that the commit under way is durable."""
+        work = self._ended()
+        work.is_done = True
+        if work.staged is not None:
+            self.rows_written += work.staged.num_rows
+            self.rows_rejected += len(work.staged.rejected)
+        self.batches_written += 1
+        self.write_seconds += seconds
+        return work
+
+    def _ended(self) -> Work:
+        work, self._committing = self._committing, None
+        if work is None:
+            raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
+        del self._works[work.number]
+        return work

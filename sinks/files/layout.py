@@ -1,0 +1,148 @@
+"""Where rows of a partitioned table go: folders named after values, as Hive and Spark name them."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+# What Spark's ExternalCatalogUtils escapes, and NUL, which no path may hold.
+_ESCAPED = frozenset(map(chr, range(0x20))) | frozenset("\"#%'*/:=?\\\x7f{[]^")
+_LONGEST_NAME = 200  # bytes of a folder's name; file systems take 255
+
+
+class Part(NamedTuple):
+    """Rows that share a folder. An empty `folder` is the table's own."""
+
+    folder: str  # below the table's, "/" between levels
+    values: dict[str, str | None]  # by partition column, as Delta's protocol spells them
+    table: pa.Table  # without the partition columns
+
+
+class Layout:
+    """Splits tables by the values of some columns. Pure.
+
+    A folder's name holds no separator that a value or a column's name brought, so that no
+    row is ever written outside of its table. Names too long for a file system are cut and
+    told apart by a digest; that harms nobody, because a log names the values beside the file.
+    """
+
+    def __init__(self, partition_by: Sequence[str] = ()) -> None:
+        self.partition_by = tuple(partition_by)
+
+    def parts(self, table: pa.Table) -> Iterator[Part]:
+        """The rows of each combination of values, in the order they came; no part is empty.
+
+        A partition column that the table lacks is null. The type of each must be one that
+        `can_partition` takes.
+        """
+        if not self.partition_by:
+            yield Part("", {}, table)
+            return
+        present = [name for name in self.partition_by if name in table.column_names]
+        columns = [_values(table[name]) for name in present]
+        rest = table.drop_columns(present)
+        for rows in _groups(columns, table.num_rows):
+            texts = {
+                name: _text(values[codes[rows[0]]])
+                for name, (values, codes) in zip(present, columns, strict=True)
+            }
+            found = {name: texts.get(name) for name in self.partition_by}
+            whole = len(rows) == table.num_rows
+            part = rest if whole else rest.take(rows)
+            yield Part("/".join(map(_folder, found, found.values())), found, part)
+
+
+def can_partition(kind: pa.DataType) -> bool:
+    """Whether the values of a type have a spelling in folders."""
+    if isinstance(kind, pa.DictionaryType):
+        kind = kind.value_type
+    types = pa.types
+    return (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_boolean(kind)
+        or types.is_date32(kind)
+        or types.is_timestamp(kind)
+    )
+
+
+_Coded = tuple[list[Any], npt.NDArray[np.int64]]
+
+
+def _values(column: "pa.ChunkedArray[Any]") -> _Coded:
+    """A column's distinct values, None among them if it is there, and which each row has."""
+    kind = column.type
+    if isinstance(kind, pa.DictionaryType):
+        kind = kind.value_type
+        column = column.cast(kind)
+    zoned = isinstance(kind, pa.TimestampType) and kind.tz is not None
+    if isinstance(kind, pa.TimestampType):
+        # By way of text, because Python's datetime ends with the year 9999.
+        column = column.cast(pa.timestamp("us"), safe=False)
+    if column.num_chunks == 0:
+        return [], np.zeros(0, np.int64)
+
+    array: Any = pa.concat_arrays(column.chunks).dictionary_encode(null_encoding="encode")
+    values = array.dictionary
+    if isinstance(kind, pa.TimestampType):
+        spelled = values.cast(pa.string()).to_pylist()
+        texts = [text if text is None else _time(text, zoned=zoned) for text in spelled]
+    else:
+        texts = values.to_pylist()
+    return texts, array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _groups(columns: list[_Coded], num_rows: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The rows of each combination of values."""
+    if not num_rows:
+        return
+    groups = np.zeros(num_rows, np.int64)
+    for values, codes in columns:
+        groups = np.unique(groups * len(values) + codes, return_inverse=True)[1]
+    order = np.argsort(groups, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+
+
+def _time(text: str, *, zoned: bool) -> str:
+    """Turn Arrow's spelling of a time into what Delta's protocol wants: with a zone, ISO 8601."""
+    return f"{text.replace(' ', 'T')}Z" if zoned else text
+
+
+def _text(value: Any) -> str | None:
+    """A value as Delta's protocol spells it; the empty text is null, as in Spark."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        return repr(value) if math.isfinite(value) else ("-" if value < 0 else "") + "Infinity"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if value not in (None, "") else None
+
+
+def _folder(name: str, value: str | None) -> str:
+    folder = f"{_escaped(name)}={_NOTHING if value is None else _escaped(value)}"
+    raw = folder.encode()
+    if len(raw) <= _LONGEST_NAME:
+        return folder
+    told_apart = hashlib.blake2b(raw, digest_size=16).hexdigest()
+    return f"{raw[: _LONGEST_NAME - 33].decode(errors='ignore')}-{told_apart}"
+
+
+def _escaped(text: str) -> str:
+    if _ESCAPED.isdisjoint(text):
+        return text
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)

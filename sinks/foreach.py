@@ -1,0 +1,167 @@
+"""Sinks that hand rows to code of the user's own: a function, or a target that keeps txids."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import pyarrow as pa
+
+from sinks.columns import fit
+from sinks.shares import check_fences, is_to_commit
+from topology.errors import RowsRejected
+from topology.schema import schema_of
+from topology.sink import Batch, Piece, Row, Sink, SinkContext
+from topology.transactional import (
+    Committed,
+    Fence,
+    Group,
+    Kind,
+    Share,
+    Staged,
+    TransactionalSink,
+)
+
+Taken = TypeVar("Taken", contravariant=True)
+
+# The code behind it is likelier to send rows one by one than to write files.
+_BATCH_ROWS = 1_000
+
+_FENCED: frozenset[Kind] = frozenset({"transactional", "opaque"})
+_UNFENCED: frozenset[Kind] = frozenset({"transactional"})
+
+
+class Target(Protocol[Taken]):
+    """A store that changes rows and txids at once: all of a `write`, or nothing.
+
+    It remembers (epoch, txid) per line, a string such as "orders[3]"; several processes may write
+    it at the same time. A sink's thread calls it, one call at a time; what it raises is taken as
+    passing and tried again, but for SinkFailed.
+    """
+
+    def last(self, line: str) -> tuple[int, int]:
+        """The epoch and the txid that stand at the line, as they are now; 0, 0: none do."""
+        ...
+
+    def write(self, rows: Sequence[Taken], shares: Sequence[Share]) -> None:
+        """In one transaction: set each share's line to its epoch and txid, and write the rows.
+
+        Raises, and leaves all as it was, if a line has a higher epoch than its share, or has its
+        txid or a higher one: `last` is asked then. There are no shares where the topology is not
+        exactly-once.
+        """
+        ...
+
+
+@runtime_checkable
+class FencedTarget(Target[Taken], Protocol[Taken]):
+    """A target that can set an epoch by itself."""
+
+    def fence(self, line: str, epoch: int) -> None:
+        """Set the line's epoch, unless it is as high, and leave its txid as it is."""
+        ...
+
+
+class ForeachSink(Sink[Row]):
+    """Calls a function with the rows of each micro-batch: at least once.
+
+    It returns when all rows are durable, and may raise RowsRejected, SinkBusy and SinkFailed, as
+    Sink.write does; after anything else it is called again with the same rows. Rows of a
+    RecordBatch are dictionaries.
+    """
+
+    batch_rows = _BATCH_ROWS
+
+    def __init__(self, write: Callable[[list[Row]], object], *, name: str | None = None) -> None:
+        self.name = name or str(getattr(write, "__name__", "foreach"))
+        self._write = write
+
+    def open(self, context: SinkContext) -> None:
+        """Do nothing: what the function needs is its own affair."""
+
+    def write(self, batch: Batch) -> None:
+        """Call the function."""
+        self._write(list(_rows(batch.pieces)))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
+    """Writes to a Target, which makes rows durable exactly once, if it keeps its promises.
+
+    One without `fence` keeps transactional transactions only: a former owner may still commit
+    what its successor is about to, and it is the same rows. With a schema, rows that do not fit
+    are rejected before the target sees them. Rows of a RecordBatch are dictionaries.
+    """
+
+    batch_rows = _BATCH_ROWS
+
+    def __init__(
+        self,
+        target: Target[Row],
+        *,
+        schema: type[Any] | pa.Schema | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or type(target).__name__
+        self.schema = None if schema is None else schema_of(schema)
+        self._target = target
+        self.kinds = _FENCED if isinstance(target, FencedTarget) else _UNFENCED
+
+    def open(self, context: SinkContext) -> None:
+        """Do nothing: what the target needs is its own affair."""
+
+    def write(self, batch: Batch) -> None:
+        """Write the rows without a txid. Raises RowsRejected."""
+        rows, rejected = self._fitted(batch.pieces)
+        self._target.write(rows, ())
+        if rejected:
+            raise RowsRejected(rejected)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """Raise the epochs, if the target can; see the contract."""
+        lines = [fence.line for fence in fences]
+        check_fences(fences, self.committed(lines))
+        if isinstance(self._target, FencedTarget):
+            for fence in fences:
+                self._target.fence(fence.line, fence.epoch)
+        found = self.committed(lines)
+        check_fences(fences, found)
+        return [each._replace(epoch=fence.epoch) for fence, each in zip(fences, found, strict=True)]
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """Ask the target."""
+        return [Committed(line, *self._target.last(line)) for line in lines]
+
+    def stage(self, group: Group) -> Staged:
+        """Set apart the rows that do not fit."""
+        rows, rejected = self._fitted(group.pieces)
+        return Staged(group.shares, len(rows), (rows,), rejected)
+
+    def commit(self, staged: Staged) -> None:
+        """Have the target write rows and txids; see the contract."""
+        lines = [share.line for share in staged.shares]
+        if not is_to_commit(staged.shares, self.committed(lines)):
+            return
+        (rows,) = staged.parts
+        try:
+            self._target.write(rows, staged.shares)
+        except Exception:
+            # Someone was in between: a successor, or an earlier try of ours.
+            if is_to_commit(staged.shares, self.committed(lines)):
+                raise
+
+    def discard(self, staged: Staged) -> None:
+        """Do nothing: the target has not seen the rows."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _fitted(self, pieces: Sequence[Piece]) -> tuple[list[Any], dict[int, str]]:
+        """The rows that fit, and why the others do not."""
+        rejected = {} if self.schema is None else fit(pieces, self.schema).rejected
+        return [row for index, row in enumerate(_rows(pieces)) if index not in rejected], rejected
+
+
+def _rows(pieces: Sequence[Piece]) -> Iterator[Any]:
+    for piece in pieces:
+        yield from piece.to_pylist() if isinstance(piece, pa.RecordBatch) else piece

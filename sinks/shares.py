@@ -1,0 +1,32 @@
+"""What every sink of transactions asks before it commits, or raises an epoch. Pure."""
+
+from collections.abc import Sequence
+
+from topology.errors import SinkFailed, SinkFenced
+from topology.transactional import Committed, Fence, Share
+
+
+def check_fences(fences: Sequence[Fence], found: Sequence[Committed]) -> None:
+    """Raise SinkFenced when a line, as it was `found`, has a higher epoch than its fence."""
+    for fence, line in zip(fences, found, strict=True):
+        _check_epoch(fence.line, fence.epoch, line)
+
+
+def is_to_commit(shares: Sequence[Share], found: Sequence[Committed]) -> bool:
+    """Whether the shares are to be committed, as their lines were `found`; False: all are there.
+
+    Raises SinkFenced when a line has a higher epoch, and SinkFailed when only some are there.
+    """
+    for share, line in zip(shares, found, strict=True):
+        _check_epoch(share.line, share.epoch, line)
+    missing = [share for share, line in zip(shares, found, strict=True) if line.txid < share.txid]
+    if missing and len(missing) < len(shares):
+        share = missing[0]
+        message = f"{share.line} {share.txid} is not committed, but others of its group are"
+        raise SinkFailed(message)
+    return bool(missing)
+
+
+def _check_epoch(name: str, epoch: int, line: Committed) -> None:
+    if line.epoch > epoch:
+        raise SinkFenced(name, epoch, line.epoch)

@@ -1,0 +1,1 @@
+"""Delta Lake tables: files written by pyarrow, committed by Delta Kernel in Spark's JVM."""

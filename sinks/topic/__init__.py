@@ -1,0 +1,1 @@
+"""Rows into a Kafka topic."""

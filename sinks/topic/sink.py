@@ -1,0 +1,126 @@
+"""A Kafka topic as a sink: rows and txids in one transaction of Kafka's."""
+
+from collections.abc import Callable, Mapping, Sequence
+from uuid import uuid4
+
+import msgspec
+
+from sinks.topic.claims_topic import ClaimsTopic
+from sinks.topic.cluster import Cluster, said
+from sinks.topic.messages import Encoder, Headers, Message
+from sinks.topic.owner import Owner
+from sinks.topic.producer import PlainProducer, TransactionalProducer
+from topology.errors import RowsRejected, SinkFailed
+from topology.sink import Batch, Row, Scalar, SinkContext
+from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
+
+# A batch waits for the broker once; a hundred times this would only wait longer for its rows.
+_BATCH_ROWS = 10_000
+
+
+class TopicSink(TransactionalSink[Row]):
+    """Sends a message per row to a topic, which must be there.
+
+    `value`, `key` and `headers` make a message of a row: bytes, str (as UTF-8) or None, and pairs
+    of a name and such a content. Without `value` it is the row as JSON. A row for which one of
+    them raises, or whose message is larger than the topic allows, is rejected. `properties` are
+    librdkafka's, laid over those of the service's `[kafka]`.
+
+    At least once, by an idempotent producer. Exactly once, a micro-batch is one transaction of
+    Kafka's, and only consumers with `isolation.level=read_committed` see each row once; the txids
+    stand in the compacted topic `transactions_topic` ("<topic>.transactions", made if need be).
+    """
+
+    batch_rows = _BATCH_ROWS
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        value: Callable[[Row], str | bytes | None] = msgspec.json.encode,
+        key: Callable[[Row], str | bytes | None] | None = None,
+        headers: Callable[[Row], Headers] | None = None,
+        transactions_topic: str | None = None,
+        properties: Mapping[str, Scalar] | None = None,
+    ) -> None:
+        self.name = topic
+        self.topic = topic
+        self.transactions_topic = transactions_topic or f"{topic}.transactions"
+        self._properties = dict(properties or {})
+        self._encoder = Encoder(topic, value, key, headers)
+        self._max_bytes = 0
+        self._plain: PlainProducer | None = None
+        self._owner: Owner | None = None
+
+    def open(self, context: SinkContext) -> None:
+        """Check that the topic is there; under exactly-once, that of the transactions too.
+
+        Raises SinkFailed, naming the topic, when it is not or the broker does not answer.
+        """
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - see sinks/__init__
+
+        cluster = Cluster({**context.kafka, **self._properties}, self.topic)
+        try:
+            if not cluster.partitions(self.topic):
+                raise SinkFailed(f"topic '{self.topic}' does not exist; create it first")
+            self._max_bytes = int(cluster.setting(self.topic, "max.message.bytes"))
+            if context.exactly_once:
+                cluster.require_compacted(self.transactions_topic)
+        except (KafkaException, ValueError) as error:
+            raise SinkFailed(
+                f"topic '{self.topic}': {said(error)}; a broker that answers, and the right to "
+                "write the topic and read its settings, are needed"
+            ) from error
+        self._plain = PlainProducer(cluster, self._max_bytes)
+        if context.exactly_once:
+            reader = ClaimsTopic(cluster, self.transactions_topic, context.pipeline, context.sink)
+            name = f"headrace.{context.pipeline}.{context.sink}.{uuid4().hex}"
+            max_bytes = self._max_bytes
+            self._owner = Owner(
+                name, reader, lambda name: TransactionalProducer(cluster, name, max_bytes)
+            )
+
+    def write(self, batch: Batch) -> None:
+        """Return when all in-sync replicas have the batch's rows. Raises RowsRejected."""
+        if self._plain is None:
+            raise SinkFailed(f"topic '{self.topic}' is not open")
+        encoded = self._encoder.encode(batch.pieces, self._max_bytes)
+        self._plain.send(encoded.messages)
+        if encoded.rejected:
+            raise RowsRejected(encoded.rejected)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """Claim the lines and fence whoever claimed them before; see the contract."""
+        return self._owned().fence(fences)
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """Read the topic of the transactions; see the contract."""
+        return self._owned().committed(lines)
+
+    def stage(self, group: Group) -> Staged:
+        """Make the messages; nothing is sent."""
+        encoded = self._encoder.encode(group.pieces, self._max_bytes)
+        return Staged(
+            group.shares, len(encoded.messages), tuple(encoded.messages), encoded.rejected
+        )
+
+    def commit(self, staged: Staged) -> None:
+        """Send the messages and the txids in one transaction; see the contract."""
+        messages: tuple[Message, ...] = staged.parts
+        self._owned().commit(staged.shares, messages)
+
+    def discard(self, staged: Staged) -> None:
+        """Do nothing: nothing was sent."""
+
+    def close(self) -> None:
+        """Let go of the clients."""
+        if self._plain is not None:
+            self._plain.close()
+        if self._owner is not None:
+            self._owner.close()
+        self._plain = self._owner = None
+
+    def _owned(self) -> Owner:
+        if self._owner is None:
+            raise SinkFailed(f"topic '{self.topic}' is not open for transactions")
+        return self._owner

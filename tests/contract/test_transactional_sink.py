@@ -1,0 +1,450 @@
+"""What every sink promises that makes rows durable exactly once, asked of each of them."""
+
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, TypedDict
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from examples.foreach.target import SqliteOrders
+from service.jars.resolver import resolve
+from service.testing.chaos_sink import ChaosSink
+from sinks import DeltaSink, MemorySink, TopicSink, TransactionalForeachSink
+from sinks.spark.driver import SparkDriver
+from tests.worlds.committed import committed_values
+from topology.errors import SinkFailed, SinkFenced
+from topology.schema import schema_of
+from topology.sink import Batch, Piece, SinkContext
+from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
+
+
+class Order(TypedDict):
+    number: int
+    customer: str | None
+
+
+SCHEMA = schema_of(Order)
+FIRST, SECOND, THIRD = "orders[0]", "orders[1]", "refunds[0]"
+
+
+def order(number: int) -> dict[str, Any]:
+    return {"number": number, "customer": f"c{number}"}
+
+
+class House(ABC):
+    """Where a sink under test lives, and how to read what it wrote by other means."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self.context = SinkContext("pipeline", "sink", {}, str(warehouse), None)
+
+    @abstractmethod
+    def sink(self) -> TransactionalSink[Any]:
+        """A new sink on the same place: another process's, as it were."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]: ...
+
+
+class MemoryHouse(House):
+    def __init__(self, warehouse: Path) -> None:
+        super().__init__(warehouse)
+        self.memory: MemorySink[Order] = MemorySink(schema=Order)
+
+    def sink(self) -> TransactionalSink[Any]:
+        return self.memory  # it is the place itself
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.memory.rows
+
+
+class ChaosHouse(MemoryHouse):
+    """A chaos that does nothing hands everything on."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        return ChaosSink(ChaosSink(self.memory, seed=1), seed=2)
+
+
+class DeltaHouse(House):
+    """A table that Spark reads."""
+
+    def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
+        self.driver = driver
+        self.context = SinkContext(
+            "pipeline", "sink", {}, str(warehouse), driver, exactly_once=True
+        )
+
+    def sink(self) -> TransactionalSink[Any]:
+        return DeltaSink("orders", schema=Order)
+
+    def rows(self) -> list[dict[str, Any]]:
+        def files(session: Any) -> list[str]:
+            table = session.read.format("delta").load(f"{self.context.warehouse}/orders")
+            return [urlsplit(file).path for file in table.inputFiles()]
+
+        found = self.driver.run(files, group="read")
+        return [row for file in found for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+class TopicHouse(House):
+    """A topic of two partitions; rows are what a consumer of committed messages gets."""
+
+    def __init__(self, warehouse: Path, address: str, topic: str) -> None:
+        kafka = {"bootstrap.servers": address, "linger.ms": 0}
+        self.context = SinkContext("pipeline", "sink", kafka, "", None, exactly_once=True)
+        self.topic = topic
+
+    def sink(self) -> TransactionalSink[Any]:
+        return TopicSink(self.topic, value=as_json)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(value) for value in committed_values(self.context, self.topic)]
+
+
+def as_json(row: dict[str, Any]) -> bytes:
+    if type(row.get("number")) is not int:
+        raise TypeError("'number' is no int")
+    return msgspec.json.encode(row)
+
+
+class ForeachHouse(House):
+    """The SQLite of the example."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        target = SqliteOrders(Path(self.context.warehouse) / "orders.db")
+        return TransactionalForeachSink(target, schema=Order)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return SqliteOrders(Path(self.context.warehouse) / "orders.db").rows()
+
+
+HOUSES = [
+    MemoryHouse,
+    ChaosHouse,
+    ForeachHouse,
+    pytest.param(DeltaHouse, marks=pytest.mark.integration),
+    pytest.param(TopicHouse, marks=pytest.mark.integration),
+]
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[SparkDriver]:
+    driver = SparkDriver("contract", {}, lambda: resolve("delta"), job_deadline_seconds=60)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(params=HOUSES)
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
+    if request.param is DeltaHouse:
+        return DeltaHouse(tmp_path, request.getfixturevalue("driver"))
+    if request.param is TopicHouse:
+        kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
+        return TopicHouse(tmp_path, kafka.address, topic(2))
+    made: House = request.param(tmp_path)
+    return made
+
+
+@pytest.fixture
+def opened(house: House) -> Iterator[Callable[[], TransactionalSink[Any]]]:
+    sinks: list[TransactionalSink[Any]] = []
+
+    def open_sink() -> TransactionalSink[Any]:
+        sinks.append(house.sink())
+        sinks[-1].open(house.context)
+        return sinks[-1]
+
+    yield open_sink
+    for sink in sinks:
+        sink.close()
+        sink.close()
+
+
+@pytest.fixture
+def sink(opened: Callable[[], TransactionalSink[Any]]) -> TransactionalSink[Any]:
+    """A sink in which the owner of all three lines has epoch 1."""
+    sink = opened()
+    sink.fence([Fence(line, 1) for line in (FIRST, SECOND, THIRD)])
+    return sink
+
+
+def share(
+    line: str = FIRST, txid: int = 1, rows: int = 1, *, epoch: int = 1, attempt: int = 1
+) -> Share:
+    return Share(line, epoch, txid, attempt, 10 * txid, 10 * txid + 10, f"{txid:032x}", rows)
+
+
+def group(*shares: tuple[Share, Sequence[Any]], number: int = 1) -> Group:
+    """The shares with their rows."""
+    given = [replace(each, num_rows=len(rows)) for each, rows in shares]
+    pieces: list[Piece] = [list(rows) for _, rows in shares if rows]
+    return Group(number, tuple(given), pieces, sum(len(rows) for _, rows in shares))
+
+
+def put(sink: TransactionalSink[Any], *shares: tuple[Share, Sequence[Any]]) -> Staged:
+    staged = sink.stage(group(*shares))
+    sink.commit(staged)
+    return staged
+
+
+def numbers(house: House) -> list[int]:
+    return sorted(row["number"] for row in house.rows())
+
+
+def state(sink: TransactionalSink[Any], *lines: str) -> list[tuple[int, int]]:
+    """Epoch and txid of each line."""
+    found = sink.committed(lines)
+    assert tuple(each.line for each in found) == lines
+    return [(each.epoch, each.txid) for each in found]
+
+
+def test_the_rows_are_durable_with_their_txid(house: House, sink: TransactionalSink[Any]) -> None:
+    """Promise 3."""
+    put(sink, (share(), [order(1), order(2)]))
+    assert sorted(house.rows(), key=lambda row: row["number"]) == [order(1), order(2)]
+    assert state(sink, FIRST) == [(1, 1)]
+
+
+def test_what_is_only_staged_is_not_visible(house: House, sink: TransactionalSink[Any]) -> None:
+    sink.stage(group((share(), [order(1)])))
+    assert house.rows() == []
+    assert state(sink, FIRST) == [(1, 0)]
+
+
+def test_what_is_discarded_leaves_nothing_and_may_be_staged_again(
+    house: House, sink: TransactionalSink[Any]
+) -> None:
+    sink.discard(sink.stage(group((share(), [order(1)]))))
+    assert house.rows() == []
+    put(sink, (share(), [order(1)]))
+    assert numbers(house) == [1]
+
+
+def test_the_same_commit_twice_is_done_once(house: House, sink: TransactionalSink[Any]) -> None:
+    """Storm 45: idempotent by txid, so it may be repeated when its reply was lost."""
+    staged = put(sink, (share(), [order(1)]))
+    sink.commit(staged)
+    assert numbers(house) == [1]
+    assert state(sink, FIRST) == [(1, 1)]
+
+
+def test_the_same_transaction_staged_again_is_done_once(
+    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+) -> None:
+    """Storm 45: it crashed between the sink's commit and writing down that it was done."""
+    put(sink, (share(), [order(1)]), (share(SECOND), [order(2)]))
+    again = opened()
+    put(again, (share(attempt=2), [order(1)]), (share(SECOND, attempt=2), [order(2)]))
+    assert numbers(house) == [1, 2]
+
+
+def test_a_group_is_of_several_lines_whose_rows_and_txids_come_together(
+    house: House, sink: TransactionalSink[Any]
+) -> None:
+    put(sink, (share(), [order(1)]), (share(SECOND), [order(2), order(3)]))
+    put(sink, (share(txid=2), [order(4)]), (share(THIRD), [order(5)]))
+    assert numbers(house) == [1, 2, 3, 4, 5]
+    assert state(sink, FIRST, SECOND, THIRD) == [(1, 2), (1, 1), (1, 1)]
+
+
+def test_an_empty_group_raises_the_txids(house: House, sink: TransactionalSink[Any]) -> None:
+    """Promise 14: every txid is committed, also where all its records were filtered."""
+    put(sink, (share(), []), (share(SECOND), []))
+    assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
+    put(sink, (share(txid=2), []), (share(SECOND, 2), [order(1)]))
+    assert numbers(house) == [1]
+    assert state(sink, FIRST, SECOND) == [(1, 2), (1, 2)]
+
+
+def test_rows_and_columns_may_come_in_one_group(house: House, sink: TransactionalSink[Any]) -> None:
+    columns = pa.RecordBatch.from_pylist([order(2), order(3)], schema=SCHEMA)
+    pieces: list[Piece] = [[order(1)], columns, [], [order(4)]]
+    sink.commit(sink.stage(Group(1, (share(rows=3), share(SECOND)), pieces, 4)))
+    assert numbers(house) == [1, 2, 3, 4]
+
+
+def test_rows_that_do_not_fit_are_named_and_the_others_are_durable(
+    house: House, sink: TransactionalSink[Any]
+) -> None:
+    wrong = order(2) | {"number": "two"}
+    staged = put(sink, (share(), [order(1), wrong]), (share(SECOND), [order(3), {}]))
+    assert set(staged.rejected) == {1, 3}
+    assert "'number'" in staged.rejected[1]
+    assert staged.num_rows == 2
+    assert numbers(house) == [1, 3]
+    assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
+
+
+def test_a_group_of_rejected_rows_only_raises_the_txids(
+    house: House, sink: TransactionalSink[Any]
+) -> None:
+    assert set(put(sink, (share(), [{}, {}])).rejected) == {0, 1}
+    assert house.rows() == []
+    assert state(sink, FIRST) == [(1, 1)]
+
+
+def test_a_line_that_nobody_has_fenced_has_nothing(
+    opened: Callable[[], TransactionalSink[Any]],
+) -> None:
+    sink = opened()
+    assert sink.committed([FIRST, SECOND]) == [Committed(FIRST, 0, 0), Committed(SECOND, 0, 0)]
+    assert sink.committed([]) == []
+
+
+def test_a_fence_tells_what_is_committed_in_its_order(sink: TransactionalSink[Any]) -> None:
+    put(sink, (share(), [order(1)]))
+    put(sink, (share(txid=2), [order(2)]), (share(SECOND), []))
+    assert sink.fence([Fence(THIRD, 4), Fence(SECOND, 2), Fence(FIRST, 3)]) == [
+        Committed(THIRD, 4, 0),
+        Committed(SECOND, 2, 1),
+        Committed(FIRST, 3, 2),
+    ]
+    assert state(sink, FIRST, SECOND, THIRD) == [(3, 2), (2, 1), (4, 0)]
+
+
+def test_repeating_a_fence_is_harmless(house: House, sink: TransactionalSink[Any]) -> None:
+    put(sink, (share(), [order(1)]))
+    for _ in range(2):
+        assert sink.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 1)]
+    put(sink, (share(txid=2, epoch=2), [order(2)]))
+    assert numbers(house) == [1, 2]
+
+
+def test_an_owner_with_an_older_epoch_cannot_fence(sink: TransactionalSink[Any]) -> None:
+    """Promise 9: a zombie that wakes up while it takes over changes nothing."""
+    sink.fence([Fence(FIRST, 3)])
+    with pytest.raises(SinkFenced) as caught:
+        sink.fence([Fence(FIRST, 2)])
+    assert (caught.value.line, caught.value.epoch, caught.value.found) == (FIRST, 2, 3)
+    assert state(sink, FIRST) == [(3, 0)]
+
+
+def test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing(
+    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+) -> None:
+    """Promise 9: a zombie cannot finish a transaction once its successor has started."""
+    zombies = sink.stage(group((share(SECOND), [order(2)]), (share(), [order(1)])))
+    successor = opened()
+    successor.fence([Fence(FIRST, 2)])
+    for _ in range(2):
+        with pytest.raises(SinkFenced) as caught:
+            sink.commit(zombies)
+        assert (caught.value.line, caught.value.epoch, caught.value.found) == (FIRST, 1, 2)
+    assert house.rows() == []
+    assert state(sink, FIRST, SECOND) == [(2, 0), (1, 0)]
+    put(successor, (share(epoch=2, attempt=2), [order(1)]))
+    put(sink, (share(SECOND), [order(2)]))
+    assert numbers(house) == [1, 2]
+
+
+def test_a_zombie_that_stages_after_the_fence_is_refused_at_the_commit(
+    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+) -> None:
+    """Promise 9."""
+    successor = opened()
+    successor.fence([Fence(FIRST, 2)])
+    put(successor, (share(epoch=2), [order(1)]))
+    with pytest.raises(SinkFenced):
+        put(sink, (share(txid=2), [order(2)]))
+    assert numbers(house) == [1]
+    assert successor.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 1)]
+
+
+def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(
+    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+) -> None:
+    """Promise 9: what the fence told is all there is of the zombie, whenever it commits."""
+    ended: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
+
+    def commit_on_and_on() -> None:
+        try:
+            for txid in range(1, 100_000):
+                put(sink, (share(txid=txid), [order(txid)]))
+                ended.put(txid)
+        except Exception as error:  # noqa: BLE001 - it is looked at below
+            ended.put(error)
+
+    zombie = threading.Thread(target=commit_on_and_on)
+    zombie.start()
+    assert [ended.get(timeout=60) for _ in range(3)] == [1, 2, 3]
+    successor = opened()
+    (told,) = successor.fence([Fence(FIRST, 2)])
+    zombie.join(60)
+    ends = [ended.get_nowait() for _ in range(ended.qsize())]
+    assert isinstance(ends[-1], SinkFenced), ends[-1]
+    assert numbers(house) == list(range(1, told.txid + 1))
+    put(successor, (share(txid=told.txid + 1, epoch=2), [order(told.txid + 1)]))
+    assert numbers(house) == list(range(1, told.txid + 2))
+
+
+def test_only_some_shares_of_a_group_are_there(house: House, sink: TransactionalSink[Any]) -> None:
+    put(sink, (share(), [order(1)]))
+    with pytest.raises(SinkFailed):
+        put(sink, (share(), [order(1)]), (share(SECOND), [order(2)]))
+    assert numbers(house) == [1]
+    assert state(sink, FIRST, SECOND) == [(1, 1), (1, 0)]
+
+
+def test_one_is_staged_while_another_waits_for_its_commit(
+    house: House, sink: TransactionalSink[Any]
+) -> None:
+    staged = [
+        sink.stage(group((share(txid=txid), [order(txid)]), number=txid)) for txid in (1, 2, 3)
+    ]
+    for each in staged:
+        sink.commit(each)
+    assert numbers(house) == [1, 2, 3]
+    assert state(sink, FIRST) == [(1, 3)]
+
+
+def test_what_is_committed_is_known_to_a_new_sink_on_the_same_place(
+    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+) -> None:
+    """Storm 45: state and txid outlive the process together."""
+    put(sink, (share(), [order(1)]), (share(SECOND), []))
+    sink.fence([Fence(FIRST, 5)])
+    sink.close()
+    again = opened()
+    assert state(again, FIRST, SECOND, THIRD) == [(5, 1), (1, 1), (1, 0)]
+    with pytest.raises(SinkFenced):
+        put(again, (share(txid=2, epoch=4), [order(2)]))
+    put(again, (share(txid=2, epoch=5), [order(2)]))
+    assert numbers(house) == [1, 2]
+
+
+def test_a_sink_that_is_opened_again_goes_on(house: House, sink: TransactionalSink[Any]) -> None:
+    put(sink, (share(), [order(1)]))
+    sink.close()
+    sink.open(house.context)
+    put(sink, (share(), [order(1)]))
+    put(sink, (share(txid=2), [order(2)]))
+    assert numbers(house) == [1, 2]
+
+
+def test_rows_that_belong_to_no_transaction_may_be_written_beside(
+    house: House, sink: TransactionalSink[Any]
+) -> None:
+    put(sink, (share(), [order(1)]))
+    sink.write(Batch(1, [[order(2)]], 1))
+    put(sink, (share(txid=2), [order(3)]))
+    assert numbers(house) == [1, 2, 3]
+    assert state(sink, FIRST) == [(1, 2)]
+
+
+def test_lines_whose_names_differ_little_are_apart(
+    house: House, opened: Callable[[], TransactionalSink[Any]]
+) -> None:
+    sink = opened()
+    lines = [f"{topic}[{number}]" for topic, number in product(("a", "A", "a.b", "a_b"), (1, 11))]
+    sink.fence([Fence(line, place) for place, line in enumerate(lines, start=1)])
+    put(sink, *((share(line, epoch=e), [order(e)]) for e, line in enumerate(lines, start=1)))
+    assert state(sink, *lines) == [(epoch, 1) for epoch in range(1, len(lines) + 1)]
+    assert numbers(house) == list(range(1, len(lines) + 1))

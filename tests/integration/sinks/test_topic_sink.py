@@ -1,0 +1,173 @@
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from service.embedded.kafka import EmbeddedKafka
+from sinks import TopicSink
+from sinks.topic import producer as producers
+from tests.worlds.committed import committed_messages, committed_values
+from topology.errors import RowsRejected, SinkFailed
+from topology.sink import Batch, SinkContext
+from topology.transactional import Committed, Fence, Group, Share
+
+pytestmark = pytest.mark.integration
+
+LINE = "orders[0]"
+
+
+def context(kafka: EmbeddedKafka, *, exactly_once: bool = False) -> SinkContext:
+    properties = {"bootstrap.servers": kafka.address, "linger.ms": 0}
+    return SinkContext("pipeline", "sink", properties, "", None, exactly_once=exactly_once)
+
+
+def as_is(row: str) -> str:
+    return row
+
+
+def group(*rows: str, txid: int = 1, epoch: int = 1) -> Group:
+    share = Share(LINE, epoch, txid, 1, txid, txid + 1, "", len(rows))
+    return Group(txid, (share,), [list(rows)], len(rows))
+
+
+@pytest.fixture
+def opened(kafka: EmbeddedKafka) -> Any:
+    sinks: list[TopicSink[Any]] = []
+
+    def open_sink(sink: TopicSink[Any], *, exactly_once: bool = True) -> TopicSink[Any]:
+        sinks.append(sink)
+        sink.open(context(kafka, exactly_once=exactly_once))
+        return sink
+
+    yield open_sink
+    for sink in sinks:
+        sink.close()
+
+
+def test_rows_are_sent_with_key_and_headers_and_the_others_named(
+    kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any
+) -> None:
+    name = topic(2, {"max.message.bytes": "2000"})
+
+    def headers(row: dict[str, Any]) -> list[tuple[str, bytes]]:
+        return [("n", b"%d" % row["n"])]
+
+    sink = opened(TopicSink(name, key=lambda row: row["k"], headers=headers), exactly_once=False)
+    rows = [{"n": 1, "k": "a"}, {"k": "b"}, {"n": 3, "k": "c" * 2_000}, {"n": 4, "k": None}]
+    with pytest.raises(RowsRejected) as caught:
+        sink.write(Batch(1, [rows], 4))
+    assert caught.value.reasons == {
+        1: "KeyError: 'n'",
+        2: f"a message of 4160 bytes; topic '{name}' allows 2000",
+    }
+    assert sorted(committed_messages(context(kafka), name)) == [
+        (b'{"n":1,"k":"a"}', b"a", [("n", b"1")]),
+        (b'{"n":4,"k":null}', None, [("n", b"4")]),
+    ]
+    # The largest message that is let through is one that the broker takes, too.
+    sink.write(Batch(2, [[{"n": 5, "k": "d" * 910}]], 1))
+    assert len(committed_values(context(kafka), name)) == 3
+
+
+def test_many_messages_are_sent_in_one_batch(
+    kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any
+) -> None:
+    name = topic(1)
+    properties = {"queue.buffering.max.messages": 100}  # there is never room for all
+    sink = opened(TopicSink(name, value=as_is, properties=properties))
+    sink.write(Batch(1, [[str(n) for n in range(2_000)]], 2_000))
+    sink.commit(sink.stage(group(*(str(n) for n in range(2_000, 5_000)))))
+    found = committed_values(context(kafka), name)
+    assert found == [b"%d" % n for n in range(5_000)]
+
+
+def test_a_topic_that_is_not_there_is_named(kafka: EmbeddedKafka) -> None:
+    with pytest.raises(SinkFailed, match="topic 'nowhere' does not exist; create it first"):
+        TopicSink("nowhere").open(context(kafka))
+
+
+def test_a_topic_that_would_lose_claims_is_refused(
+    kafka: EmbeddedKafka, topic: Callable[..., str]
+) -> None:
+    name, other = topic(1), topic(1)
+    sink: TopicSink[Any] = TopicSink(name, transactions_topic=other)
+    with pytest.raises(SinkFailed, match=f"topic '{other}' has 1 partitions and .*=delete"):
+        sink.open(context(kafka, exactly_once=True))
+
+
+def test_the_topic_of_the_transactions_is_made_only_for_exactly_once(
+    kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any
+) -> None:
+    name = topic(1)
+    sink = opened(TopicSink(name), exactly_once=False)
+    assert f"{name}.transactions" not in kafka.topics()
+    with pytest.raises(SinkFailed, match="not open for transactions"):
+        sink.fence([Fence(LINE, 1)])
+    for _ in range(2):
+        opened(TopicSink(name))
+    assert f"{name}.transactions" in kafka.topics()
+
+
+def test_the_open_transaction_of_a_frozen_process_is_aborted_by_its_successor(
+    kafka: EmbeddedKafka,
+    topic: Callable[..., str],
+    opened: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Promise 9."""
+    name = topic(1)
+    frozen = opened(TopicSink(name, value=as_is))
+    frozen.fence([Fence(LINE, 1)])
+    began: list[Producer] = []  # kept, as a process that is frozen keeps it
+
+    def freeze(commit: Any) -> None:
+        commit.__self__.flush(30)
+        began.append(commit.__self__)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(producers, "_patiently", freeze)
+        patched.setattr(producers, "_let_go", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            frozen.commit(frozen.stage(group("zombie")))
+    start = time.monotonic()
+    successor = opened(TopicSink(name, value=as_is))
+    assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 0)]
+    assert time.monotonic() - start < 50  # seconds: a transaction nobody ends stays open for 60
+    with pytest.raises(KafkaException):
+        began[0].commit_transaction(30)
+    successor.commit(successor.stage(group("heir", epoch=2)))
+    assert committed_values(context(kafka), name) == [b"heir"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_commit_whose_answer_is_lost_is_decided_at_once(
+    kafka: EmbeddedKafka,
+    topic: Callable[..., str],
+    opened: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    is_there: bool,
+) -> None:
+    """Storm 45: idempotent by txid."""
+    name = topic(1)
+    sink = opened(TopicSink(name, value=as_is))
+    sink.fence([Fence(LINE, 1)])
+    lost: list[object] = []
+    patiently = producers._patiently
+
+    def lose(commit: Any) -> None:
+        if lost:
+            patiently(commit)
+            return
+        if is_there:
+            commit(30)
+        lost.append(commit)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(producers, "_patiently", lose)
+    sink.commit(sink.stage(group("row")))
+    assert lost
+    assert committed_values(context(kafka), name) == [b"row"]
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]

@@ -1,0 +1,148 @@
+"""A process's transactions on their way to the tables: the real `service.transacting`.
+
+Only the threads that talk to a sink are simulated. The life calls it in the order in which the
+pipeline does.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from acker.acker import Flags
+from partition.chunk import Partition
+from partition.store import StoredOffset
+from partition.transaction import Resumed
+from service.account import Tally
+from service.fences import Fences
+from service.owners import Owners
+from service.reader import Reader
+from service.transacting import Transacting
+from service.transaction_outlet import Told, TransactionOutlet
+from sinks.memory import MemorySink
+from tests.simulation.transaction_sink import Row, SimTable
+from tests.simulation.transaction_writer import SimWriter
+from tests.simulation.tuples import Tuple
+from topology.executor import Failure
+from topology.steps import BatchPolicy, SinkStep
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Life
+    from tests.simulation.world import World
+
+_POLICY = BatchPolicy(batch_rows=12, batch_seconds=1.0)
+_BAD = 30  # one of so many rows does not fit
+
+
+class _Fences(Fences):
+    """The real ones, and what situations they met."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world.settings.kind)
+        self._world = world
+
+    def resume(
+        self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
+    ) -> Resumed:
+        """See `Fences.resume`."""
+        found = super().resume(partition, stored, committed)
+        before = stored.transactions.open if stored.transactions is not None else ()
+        seen = self._world.seen
+        if len(found.transactions.open) + len(found.attempts) < len(before):
+            seen("resumed_behind_what_every_table_has")
+        if found.transactions.open:
+            seen("transaction_replayed")
+        if found.skips:
+            seen("replayed_where_only_some_tables_have_it")
+        if found.attempts:
+            seen("planned_anew")
+        return found
+
+
+class SimTransacting:
+    """Puts tuples into the tables as rows, and takes turns. `bind` comes before all else."""
+
+    def __init__(self, life: "Life", tables: list[SimTable]) -> None:
+        self._life = life
+        self._tables = tables
+        self.fences = _Fences(life.world)
+
+    def bind(self, reader: Reader) -> None:
+        """Learn what reads."""
+        outlets = [self._outlet(table) for table in self._tables]
+        self.real = Transacting(reader, outlets, self.fences, Tally(), self._bury, _nothing)
+        self._reader = reader
+
+    def _outlet(self, table: SimTable) -> TransactionOutlet:
+        outlet = TransactionOutlet(
+            SinkStep(table.name, MemorySink(), _POLICY), MemorySink(), _nothing
+        )
+        writer: Any = SimWriter(table, self._life.world.wire, self._life, self._hear(outlet))
+        outlet.writer = writer
+        return outlet
+
+    def _hear(self, outlet: TransactionOutlet) -> Any:
+        inbox = self._life.inbox
+        return lambda done: inbox.append(lambda: self.real.take(Told(outlet, done)))
+
+    def _bury(self, owner: int, _failure: Failure) -> None:
+        self._life.world.seen("row_rejected_by_a_table")
+        self._life.bury_record(owner)
+
+    @property
+    def is_idle(self) -> bool:
+        """See `Transacting.is_idle`."""
+        return self.real.is_idle
+
+    def deliver(self, tuples: list[Tuple]) -> None:
+        """Put tuples into the tables as rows, then ack them: a row has no edge."""
+        life = self._life
+        trees = np.array([tup.attempts[0].tree for tup in tuples], np.int64)
+        owners = life.acker.owners(trees)
+        for place, table in enumerate(self._tables):
+            mine = [n for n, tup in enumerate(tuples) if place in tup.tables]
+            piece = [
+                Row(tuples[n].attempts[0], table.name, fits=life.rng.randrange(_BAD) > 0)
+                for n in mine
+            ]
+            for row, n in zip(piece, mine, strict=True):
+                if owners[n] >= 0:
+                    row.attempt.rows.append(row)
+            if piece:
+                self.real.add(table.name, piece, owners[mine])
+        for tup in tuples:
+            tup.close()
+            life.ack_tuple(tup)
+
+    def processed(self, owners: Owners, flags: Flags) -> None:
+        """Records whose trees have resolved."""
+        self.real.processed(owners, flags)
+
+    def void(self, owner: int) -> None:
+        """A try has failed: none of its rows counts."""
+        self.real.void(owner)
+
+    def leftover(self) -> str | None:
+        """Rows that are kept though no transaction of theirs is open; None: there are none."""
+        for outlet in self.real.outlets:
+            for place, collected in outlet._rows._lines.items():
+                line = self.real._lines.get(place)
+                done = [txid for txid in collected if line is None or txid <= line.committed]
+                if done:
+                    return f"{outlet.name} keeps rows of place {place}, txids {done}"
+        return None
+
+    def revoked(self, partition: Partition) -> None:
+        """A partition is not ours any more; what came of it is kept if it may be ours again."""
+        if self._reader.loss_of(partition) is not None:
+            self.real.drop(self._reader.place_of(partition))
+
+    def turn(self, *, flush: bool) -> None:
+        """One turn of the loop."""
+        life = self._life
+        flush = flush or life.draining
+        self.real.turn(life.world.now, flush=flush, plans=not life.draining)
+
+
+def _nothing(_told: Any) -> None:
+    """Nobody listens."""

@@ -1,0 +1,251 @@
+"""Faults in what makes rows come exactly once: numbering, ranges, fences, rows, commits (3, 9, 14).
+
+They are looked for in the seeds whose worlds run exactly once.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from partition.offsets.requests import OutcomeUnknown
+from partition.transaction import Resumed, Transactions
+from service import fences
+from service.transacting import Transacting
+from sinks.transaction_writer import FencesRaised, TransactionWriter
+from tests.simulation.mutants import Patches, around, mutant, put
+from tests.simulation.transaction_sink import SimTable
+from tests.simulation.transaction_writer import SimWriter
+from transactions.coordinator import Attempt, Coordinator
+from transactions.letters_out import LettersOut
+from transactions.line import Line, Transaction
+from transactions.rows import Rows
+from transactions.underway import UnderWay
+
+_ALWAYS = 1 << 30
+
+
+# Numbers
+
+
+@mutant
+def lower_txid_skipped() -> Patches:
+    """A process numbers its transactions from a lower txid on, and the tables skip those."""
+
+    def resumed(original: Any, partition: Any, stored: Any, *rest: Any) -> Resumed:
+        found: Resumed = original(partition, stored, *rest)
+        if found.transactions.open or not found.transactions.committed:
+            return found
+        return replace(found, transactions=replace(found.transactions, committed=0))
+
+    return [around(fences, "resumed", resumed)]
+
+
+@mutant
+def lower_txid_written_again() -> Patches:
+    """A table does not look whether it has a transaction already."""
+    return [put(SimTable, "has", lambda _table, _share: False)]
+
+
+@mutant
+def commit_out_of_order() -> Patches:
+    """A transaction is committed when it can be, whatever is open below it."""
+
+    def ready(line: Line) -> Any:
+        for each in reversed(line._open):
+            if not each.is_taken and each.is_processed:
+                return Transaction(*each.attempt, each.range)
+        return None
+
+    return [put(Line, "ready", ready)]
+
+
+@mutant
+def attempt_forgotten() -> Patches:
+    """A transaction that is replayed keeps its attempt, as if nobody had tried it."""
+
+    def begin(original: Any, coordinator: Coordinator[Any], **named: Any) -> None:
+        recorded = named.pop("recorded", ())
+        original(coordinator, recorded=recorded, **named)
+        for place, (attempt, _covers) in enumerate(recorded):
+            active = coordinator._active[place]
+            coordinator._active[place] = replace(active, attempt=Attempt(*attempt))
+            coordinator._tries[attempt.txid] = attempt.number
+
+    return [around(Coordinator, "__init__", begin)]
+
+
+@mutant
+def max_active_ignored() -> Patches:
+    """However many transactions are open, another one begins."""
+    return [put(Coordinator, "may_begin", property(lambda _coordinator: True))]
+
+
+# Ranges
+
+
+@mutant
+def ranges_not_persisted() -> Patches:
+    """What is planned is not written into the node."""
+
+    def to_store(original: Any, line: Line) -> Transactions:
+        planned: Transactions = original(line)
+        return replace(planned, open=())
+
+    def stored(original: Any, line: Line, transactions: Transactions) -> None:
+        planned = tuple(each.open() for each in line._open)
+        original(line, replace(transactions, open=planned))
+        line._standing = transactions
+
+    return [around(Line, "to_store", to_store), around(Line, "stored", stored)]
+
+
+@mutant
+def emitted_before_stored() -> Patches:
+    """What is planned is emitted at once."""
+    return [put(Line, "open_to", property(lambda line: line._planned_to))]
+
+
+@mutant
+def growth_emitted_before_stored() -> Patches:
+    """What a stored transaction grows by is emitted at once."""
+
+    def fill(original: Any, line: Line, now: float) -> None:
+        grows = line._newest is not None and line._newest.stored is not None
+        original(line, now)
+        if grows:
+            line._open_to = line._planned_to
+
+    return [around(Line, "_fill", fill)]
+
+
+@mutant
+def committed_before_it_is_closed() -> Patches:
+    """A transaction is committed when its records are processed, and grows on."""
+
+    def is_processed(each: UnderWay) -> bool:
+        return each.emitted == each.processed == each.range.count and each.stored == each.range
+
+    return [put(UnderWay, "is_processed", property(is_processed))]
+
+
+@mutant
+def replayed_one_grows() -> Patches:
+    """A transaction that was found recorded is not closed."""
+
+    def begin(original: Any, line: Line, *rest: Any) -> None:
+        original(line, *rest)
+        for each in line._open[-1:]:
+            each.is_closed, each.since = False, 0.0
+
+    return [around(Line, "__init__", begin)]
+
+
+@mutant
+def digest_not_compared() -> Patches:
+    """Whatever the log gives for a recorded range is taken for its records."""
+    return [put(UnderWay, "has_come_again", property(lambda _each: True))]
+
+
+# Fences
+
+
+@mutant
+def fence_forgotten() -> Patches:
+    """A table says what it has, and lets the former owner commit on."""
+
+    def raise_epoch(table: SimTable, line: str, epoch: int) -> None:
+        table._oracle.fenced(table, line, epoch)
+
+    return [put(SimTable, "raise_epoch", raise_epoch)]
+
+
+@mutant
+def last_txid_read_before_the_fence() -> Patches:
+    """A table is asked what it has, and then fenced."""
+
+    def fence(original: Any, writer: SimWriter, those: Any) -> Any:
+        found = None
+        while found is None:
+            with suppress(OutcomeUnknown):
+                found = yield lambda: writer.table.committed([fence.line for fence in those])
+        raised: FencesRaised = yield from original(writer, those)
+        return raised if raised.error is not None else replace(raised, committed=found)
+
+    return [around(SimWriter, "_fence", fence)]
+
+
+@mutant
+def partly_committed_planned_anew() -> Patches:
+    """What only one of two tables has is planned anew."""
+
+    def resumed(original: Any, partition: Any, stored: Any, committed: Any, kind: Any) -> Resumed:
+        least = min(committed.values(), default=0)
+        found: Resumed = original(partition, stored, dict.fromkeys(committed, least), kind)
+        return found
+
+    return [around(fences, "resumed", resumed)]
+
+
+# Rows and letters
+
+
+@mutant
+def void_forgotten() -> Patches:
+    """The rows of a failed try stay."""
+    return [put(Rows, "void", lambda _rows, _owner, _place: None)]
+
+
+@mutant
+def void_for_good() -> Patches:
+    """A record that failed once has no rows any more."""
+
+    def void(original: Any, rows: Rows, owner: int, place: int) -> None:
+        original(rows, owner, place)
+        for collected in rows._lines.get(place, {}).values():
+            collected.voids[owner] = _ALWAYS
+
+    return [around(Rows, "void", void)]
+
+
+@mutant
+def letter_of_a_rejected_row_not_awaited() -> Patches:
+    """A transaction is committed while a letter of one of its records is out."""
+    return [put(LettersOut, "within", lambda _letters, _covers: False)]
+
+
+# Commits
+
+
+@mutant
+def done_before_every_table() -> Patches:
+    """A transaction is done when one of two tables has it."""
+
+    def end(original: Any, transacting: Transacting, group: Any) -> None:
+        if any(work.is_done and work.parts for work in group.works.values()):
+            for place, line, transaction in group.members:
+                if transaction.txid == line.committed + 1:
+                    line.done(transaction.txid)
+                    transacting._reader.resolve_to(place, transaction.range.end)
+        if all(work.is_done for work in group.works.values()):
+            transacting._groups.remove(group)
+
+    return [around(Transacting, "_end_if_done", end)]
+
+
+@mutant
+def done_before_its_commit() -> Patches:
+    """Records are resolved when their transaction is staged."""
+
+    def commit(original: Any, transacting: Transacting) -> Any:
+        for group in transacting._groups[:1]:
+            for place, _line, transaction in group.members:
+                transacting._reader.resolve_to(place, transaction.range.end)
+        return original(transacting)
+
+    return [around(Transacting, "_commit_next", commit)]
+
+
+@mutant
+def unknown_commit_taken_for_done() -> Patches:
+    """A commit whose reply was lost counts as done."""
+    return [put(TransactionWriter, "_has", lambda _writer, _shares: True)]

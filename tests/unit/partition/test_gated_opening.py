@@ -1,0 +1,276 @@
+"""How a partition is opened and mended exactly once: claimed, fenced, resumed, then read."""
+
+import pytest
+
+from partition.errors import (
+    CorruptRecord,
+    Fenced,
+    OffsetOutOfRange,
+    ReplayDiffers,
+    SinkAhead,
+)
+from partition.opening import StartPolicy
+from partition.position import Position
+from partition.transaction import Resumed, Transactions
+from tests.worlds.gating import GatedBench, transactions_of
+from tests.worlds.reading import ONE, SKIP_LOSS, TWO
+
+
+def test_a_partition_is_claimed_then_fenced_and_only_then_read():
+    """Promise 9, faults I11: what the owner before commits late is refused, or is seen."""
+    bench = GatedBench()
+    bench.plan_and_stop(4)
+    bench.fencing.holding = True
+    bench.start()
+    assert bench.of_one() == ["fenced it 2"]
+    claimed = bench.store.load(ONE)
+    assert claimed.epoch == 2
+    assert list(bench.reader.gates()) == []
+    for future in bench.fencing.held:
+        future.set_result({"table": 0})
+    bench.poll()
+    assert bench.of_one() == ["fenced it 2", "reads it 0"]
+    assert bench.reader.epoch_of(0) == 2
+    assert [place for place, _gate in bench.reader.gates()] == [0, 1]
+
+
+def test_a_partition_that_was_never_begun_is_begun_before_it_is_fenced():
+    """Promise 7: its first position is stored, with its transactions, under epoch 1."""
+    bench = GatedBench()
+    bench.start()
+    assert bench.of_one() == ["stored it 0", "fenced it 1", "reads it 0"]
+    assert bench.store.load(ONE).transactions == Transactions("transactional")
+    assert bench.reader.epoch_of(0) == 1
+
+
+def test_what_is_open_goes_on_as_it_is_stored_and_as_the_sinks_say():
+    bench = GatedBench()
+    bench.plan_and_stop(4, 9)
+    bench.fencing.committed = {"table": 1}
+    seen = []
+
+    def resume(partition, stored, committed):
+        seen.append((partition, stored.transactions, dict(committed)))
+        left = Transactions("transactional", 1, stored.transactions.open[1:])
+        return Resumed(Position(4, None, None), left)
+
+    bench.fencing.resumes = resume
+    bench.start()
+    assert seen[0] == (ONE, transactions_of(4, 9), {"table": 1})
+    assert bench.gates[ONE].resumed.transactions == transactions_of(9, first=4, committed=1)
+    assert "reads t[0] 4" in bench.events
+    assert bench.gates[ONE].resumed.position.topic_id
+    bench.reader.commit(1.0)
+    assert bench.stored() == 4
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_sinks_that_are_ahead_of_the_store_halt_the_partition_alone(begun):
+    bench = GatedBench()
+    if begun:
+        bench.plan_and_stop(4)
+
+    def resume(partition, stored, committed):
+        if partition == ONE:
+            raise SinkAhead(partition, "table", 7, 1)
+        return Resumed(stored.position, stored.transactions)
+
+    bench.fencing.resumes = resume
+    bench.start()
+    assert "has transaction 7" in bench.reader.halted()[ONE]
+    assert [place for place, _gate in bench.reader.gates()] == [1]
+    assert isinstance(bench.reader.loss_of(ONE), SinkAhead)
+
+
+def test_a_sink_that_knows_a_later_owner_halts_the_partition():
+    """Promise 9."""
+    bench = GatedBench()
+    bench.fencing.error = Fenced(ONE, "epoch 7")
+    with pytest.raises(Fenced):
+        bench.start()
+    assert "reads" not in " ".join(bench.events)
+
+
+LOSSES = {
+    "expired": lambda bench: bench.log.delete_before(ONE, 2),
+    "cut off within": lambda bench: bench.log.truncate(ONE, 6),
+    "cut off below": lambda bench: bench.log.truncate(ONE, 0),
+    "recreated": lambda bench: bench.log.recreate_topic("t", 2),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_log_that_lacks_what_is_to_be_replayed_halts_whatever_policy_says(how):
+    bench = GatedBench(start=SKIP_LOSS)
+    bench.plan_and_stop(4, 9)
+    LOSSES[how](bench)
+    bench.start()
+    halted = bench.reader._assignment[ONE].halted
+    assert isinstance(halted, ReplayDiffers)
+    within = how == "cut off within"
+    assert halted.txid == (2 if within else 1)
+    expected = "offsets 4 to 9 (5 records)" if within else "offsets 0 to 4 (4 records)"
+    assert halted.expected == expected
+    assert bench.stored() == 0
+    assert not any(loss.partition == ONE for loss in bench.losses)
+
+
+def test_a_loss_with_nothing_open_goes_by_policy_and_keeps_the_transactions():
+    """Promise 12."""
+    bench = GatedBench(start=SKIP_LOSS)
+    bench.fill(ONE, 10)
+    bench.start()
+    bench.reader.fetch(0.0, 0.0)
+    bench.gates[ONE].plan(4)
+    bench.reader.commit(0.0, force=True)
+    bench.reader.commit(0.0, force=True)
+    bench.emit()
+    bench.gates[ONE].done()
+    assert bench.reader.resolve_to(0, 4) == 4
+    bench.reader.commit(1.0, force=True)
+    bench.reader.close()
+    bench.log.delete_before(ONE, 7)
+    bench.reader = bench.another()
+    bench.start()
+    assert bench.reasons() == [("expired", 4, 7)]
+    assert bench.store.load(ONE).transactions == Transactions("transactional", 1)
+    assert bench.gates[ONE].resumed.position.offset == 7
+    assert bench.gates[ONE].resumed.transactions.committed == 1
+
+
+def test_a_replay_is_not_skipped_because_it_is_far_behind():
+    bench = GatedBench(start=StartPolicy(max_offset_behind=2))
+    bench.plan_and_stop(4)
+    bench.start()
+    assert "reads t[0] 0" in bench.events
+    assert bench.losses == []
+
+
+def test_an_offset_of_another_topology_s_is_left_and_the_sinks_numbers_go_on():
+    bench = GatedBench()
+    bench.plan_and_stop(4)
+    bench.names["topology_id"] = "another"
+    bench.fencing.committed = {"table": 3, "log": 4}
+    start = StartPolicy(ignore_stored_offsets=True)
+    bench.restart(start=start, make_gate=bench.make_gate)
+    assert bench.of_one()[:2] == ["fenced it 2", "moved it 0 ignore_stored_offsets"]
+    assert bench.store.load(ONE).transactions == Transactions("transactional", 4)
+    assert bench.gates[ONE].resumed.transactions == Transactions("transactional", 4)
+
+
+def test_a_session_that_ends_fences_no_sink_and_the_new_epoch_is_known():
+    bench = GatedBench()
+    bench.start()
+    gate = bench.gates[ONE]
+    bench.events.clear()
+    bench.nodes.end_session()
+    bench.store.end_session()
+    bench.reader.poll(0.0)
+    bench.poll()
+    assert "fenced" not in " ".join(bench.events)
+    assert bench.reader.epoch_of(0) == 2
+    assert dict(bench.reader.gates())[0] is gate
+
+
+# While it is read
+
+
+def trouble(bench, error):
+    bench.reader._assignment.fail(ONE, error)
+    bench.poll()
+
+
+def gated_records(bench, *ends):
+    bench.fill(ONE, 6)
+    bench.start()
+    bench.reader.fetch(0.0, 0.0)
+    bench.gates[ONE].plan(*ends)
+    bench.reader.commit(0.0, force=True)
+    bench.reader.commit(0.0, force=True)
+    bench.emit()
+
+
+def test_a_partition_is_mended_once_all_that_was_read_of_it_is_committed():
+    bench = GatedBench(start=SKIP_LOSS)
+    gated_records(bench, 6)
+    bench.fill(ONE, 20)
+    bench.log.delete_before(ONE, 15)
+    trouble(bench, OffsetOutOfRange(ONE, 6))
+    before = bench.gates[ONE]
+    assert bench.losses == []
+    before.done()
+    bench.reader.resolve_to(0, 6)
+    bench.poll()
+    assert bench.reasons() == [("expired", 6, 15)]
+    assert bench.gates[ONE] is not before
+    assert bench.gates[ONE].resumed.transactions == Transactions("transactional", 1)
+    assert bench.store.load(ONE).transactions == Transactions("transactional", 1)
+
+
+def test_trouble_that_passes_makes_a_new_gate_and_what_was_committed_is_stored():
+    bench = GatedBench()
+    gated_records(bench, 6)
+    bench.gates[ONE].done()
+    bench.reader.resolve_to(0, 6)
+    trouble(bench, CorruptRecord(ONE, 6))
+    assert "reads t[0] 6" in bench.events
+    bench.reader.commit(5.0)
+    bench.reader.commit(9.0)
+    assert bench.stored() == 6
+    assert bench.store.load(ONE).transactions == Transactions("transactional", 1)
+
+
+def test_trouble_within_a_replay_that_passes_reads_on_with_the_same_gate():
+    bench = GatedBench(start=SKIP_LOSS)
+    gated_records(bench, 6)
+    before = bench.gates[ONE]
+    before.lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
+    trouble(bench, CorruptRecord(ONE, 6))
+    assert bench.events[-1] == "reads t[0] 6"
+    assert bench.gates[ONE] is before
+    assert bench.reader.loss_of(ONE) is None
+
+
+def test_records_that_are_lost_within_a_replay_halt_the_partition():
+    bench = GatedBench(start=SKIP_LOSS)
+    gated_records(bench, 6)
+    bench.gates[ONE].lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
+    bench.fill(ONE, 20)
+    bench.log.delete_before(ONE, 15)
+    trouble(bench, OffsetOutOfRange(ONE, 6))
+    assert isinstance(bench.reader.loss_of(ONE), ReplayDiffers)
+    assert bench.told.count(f"-{ONE}") == 1
+    assert bench.reader.next(9.0) is None
+
+
+def test_a_replay_that_differs_halts_the_partition_and_no_other():
+    bench = GatedBench()
+    bench.start()
+    bench.gates[ONE].different = ReplayDiffers(ONE, 1, "offsets 0 to 6", "others")
+    bench.fill(ONE, 2)
+    bench.fill(TWO, 2)
+    bench.reader.fetch(0.0, 0.0)
+    bench.poll()
+    assert isinstance(bench.reader.loss_of(ONE), ReplayDiffers)
+    assert bench.reader.loss_of(TWO) is None
+    assert [place for place, _gate in bench.reader.gates()] == [1]
+    bench.reader.commit(1.0, force=True)
+    assert bench.reader.is_committed
+
+
+def test_nothing_of_a_line_is_written_by_a_plan_that_was_made_before_it_was_mended():
+    """The answer of a write that was under way is not the new gate's."""
+    bench = GatedBench()
+    gated_records(bench, 6)
+    bench.gates[ONE].done()
+    bench.reader.resolve_to(0, 6)
+    bench.store.holding = True
+    bench.reader.commit(5.0, force=True)
+    assert bench.store.open_commits
+    trouble(bench, CorruptRecord(ONE, 6))
+    after = bench.gates[ONE]
+    assert after.resumed.position.offset == 6
+    bench.store.open_commits[-1].set_result({})
+    bench.store.holding = False
+    bench.reader.commit(9.0)
+    assert after.standing is None

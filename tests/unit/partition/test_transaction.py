@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partition.transaction import OpenTransaction, Range, Transactions
+
+DIGEST = "00112233445566778899aabbccddeeff"
+
+
+def one(txid: int, first: int, end: int, attempt: int = 1) -> OpenTransaction:
+    return OpenTransaction(txid, attempt, Range(first, end, end - first, DIGEST, 5))
+
+
+TWO = Transactions("transactional", 41, (one(42, 900, 1300), one(43, 1300, 1301, attempt=7)))
+
+
+def test_what_is_open_goes_on_from_the_offset_without_a_hole() -> None:
+    """Promise 14: txids are contiguous, and so are the ranges."""
+    assert TWO.checked(900) is TWO
+    assert TWO.first == 900
+
+
+def test_where_nothing_is_open_any_offset_fits() -> None:
+    nothing = Transactions("opaque", 41)
+    assert nothing.checked(0) is nothing
+    assert nothing.checked(900) is nothing
+    assert nothing.first is None
+
+
+def test_a_range_may_have_gaps_but_no_more_records_than_offsets() -> None:
+    sparse = replace(TWO, open=(replace(one(42, 900, 1300), range=Range(900, 1300, 1, DIGEST)),))
+    assert sparse.checked(900) is sparse
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (replace(TWO, committed=-1), "txid -1"),
+        (replace(TWO, committed=40), "txid 42 where 41 was to come"),
+        (replace(TWO, committed=42), "txid 42 where 43 was to come"),
+        (replace(TWO, open=TWO.open[::-1]), "txid 43 where 42 was to come"),
+        (replace(TWO, open=(TWO.open[0], one(44, 1300, 1301))), "txid 44 where 43 was to come"),
+        (replace(TWO, open=(TWO.open[0], one(42, 1300, 1301))), "txid 42 where 43 was to come"),
+        (replace(TWO, open=(one(42, 899, 1300),)), "covers 899 to 1300; it was to begin at 900"),
+        (replace(TWO, open=(one(42, 901, 1300),)), "covers 901 to 1300; it was to begin at 900"),
+        (replace(TWO, open=(TWO.open[0], one(43, 1301, 1400))), "43 covers 1301 to 1400"),
+        (replace(TWO, open=(TWO.open[0], one(43, 1299, 1400))), "43 covers 1299 to 1400"),
+        (replace(TWO, open=(one(42, 900, 900),)), "and not be empty"),
+        (replace(TWO, open=(one(42, 900, 899),)), "and not be empty"),
+        (replace(TWO, open=(one(42, 900, 1300, attempt=0),)), "txid 42 has attempt 0"),
+    ],
+)
+def test_a_hole_an_overlap_and_another_beginning_are_refused(
+    found: Transactions, says: str
+) -> None:
+    """Promise 14: what does not follow is neither stored nor gone by."""
+    with pytest.raises(ValueError, match=says):
+        found.checked(900)
+
+
+@pytest.mark.parametrize(
+    ("covers", "says"),
+    [
+        (Range(900, 1300, 0, DIGEST), "0 records in 400 offsets"),
+        (Range(900, 1300, 401, DIGEST), "401 records in 400 offsets"),
+        (Range(900, 1300, 400, ""), "digest '', not 32 hex digits"),
+        (Range(900, 1300, 400, DIGEST[1:]), "not 32 hex digits"),
+        (Range(900, 1300, 400, DIGEST + "0"), "not 32 hex digits"),
+        (Range(900, 1300, 400, DIGEST.upper()), "not 32 hex digits"),
+        (Range(900, 1300, 400, DIGEST[:-1] + "\n"), "not 32 hex digits"),
+        (Range(900, 1300, 400, DIGEST, -1), "leader epoch -1"),
+    ],
+)
+def test_a_range_that_no_records_can_have_is_refused(covers: Range, says: str) -> None:
+    found = Transactions("opaque", 41, (OpenTransaction(42, 1, covers),))
+    with pytest.raises(ValueError, match=says):
+        found.checked(900)
+
+
+@given(
+    st.integers(0, 2**40),
+    st.integers(0, 2**31),
+    st.lists(st.tuples(st.integers(1, 2**20), st.integers(1, 9)), max_size=6),
+)
+def test_ranges_laid_end_to_end_pass_from_their_beginning_only(
+    offset: int, committed: int, cut: list[tuple[int, int]]
+) -> None:
+    """Promise 14: from any offset, however many are open."""
+    place, made = offset, []
+    for txid, (length, attempt) in enumerate(cut, committed + 1):
+        made.append(one(txid, place, place + length, attempt))
+        place += length
+    found = Transactions("opaque", committed, tuple(made))
+    assert found.checked(offset) is found
+    if made:
+        with pytest.raises(ValueError, match="it was to begin at"):
+            found.checked(offset + 1)

@@ -1,0 +1,404 @@
+"""Exactly once, in memory: what is committed in which transaction, and what comes twice."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace import SKIP, Record, Reject, Topology, bolt
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.testing import TopologyTest
+from partition.manager import Window
+from partition.memory import MemoryStore
+from partition.retries import RetryPolicy
+from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
+from topology.errors import SinkBusy
+from topology.transactional import Committed, Fence, Group, Staged
+
+
+@bolt
+def text(record: Record) -> str:
+    return (record.value or b"").decode()
+
+
+class Noting(MemorySink[Any]):
+    """Notes the shares of each commit; while `fails` is above 0, a commit fails before or after."""
+
+    def __init__(self, name: str = "noting") -> None:
+        super().__init__(name)
+        self.shares: list[tuple[str, int, int]] = []
+        self.fails_before = 0
+        self.fails_after = 0
+        self.rejects: set[str] = set()
+
+    def stage(self, group: Group) -> Staged:
+        staged = super().stage(group)
+        rejected = {i: "unwanted" for i, row in enumerate(staged.parts[0]) if row in self.rejects}
+        rows = [row for i, row in enumerate(staged.parts[0]) if i not in rejected]
+        return Staged(group.shares, len(rows), (rows,), rejected)
+
+    def commit(self, staged: Staged) -> None:
+        if self.fails_before:
+            self.fails_before -= 1
+            raise OSError("not now")
+        super().commit(staged)
+        self.shares += [(s.line, s.txid, s.num_rows) for s in staged.shares]
+        if self.fails_after:
+            self.fails_after -= 1
+            raise OSError("the reply was lost")
+
+
+def committed(works: Works, line: str = "t[0]") -> Committed:
+    found: list[Committed] = works.sink.committed([line])
+    return found[0]
+
+
+def transactions(works: Works) -> Any:
+    store = MemoryStore(works.nodes)
+    store.open()
+    stored = store.load(PLACE)
+    assert stored is not None
+    return stored.transactions
+
+
+def test_rows_are_durable_with_their_transaction_and_the_offset_follows() -> None:
+    """Promise 14."""
+    sink = Noting()
+    with Works(text, sinks=[sink], exactly_once="transactional") as works:
+        works.send(b"a", b"b", b"c")
+        works.finish()
+        assert sink.rows == ["a", "b", "c"]
+        works.until(lambda: transactions(works).committed == committed(works).txid)
+        assert transactions(works).open == ()
+        assert works.pipeline.tally.sunk == 3
+        assert [txid for _line, txid, _rows in sink.shares] == list(range(1, len(sink.shares) + 1))
+
+
+def test_nothing_is_emitted_before_its_transaction_is_stored() -> None:
+    """Storm 42."""
+    seen: list[Any] = []
+
+    @bolt
+    def looks(record: Record) -> str:
+        assert record.offset is not None
+        covering = [
+            each.txid
+            for each in transactions(works).open
+            if each.range.first <= record.offset < each.range.end
+        ]
+        seen.append(len(covering))
+        return "x"
+
+    with Works(
+        looks, sinks=[Noting()], exactly_once="transactional", fetch_records=7, chunk_records=3
+    ) as works:
+        works.send(*[b"x"] * 50)
+        works.finish()
+    assert seen == [1] * 50
+
+
+@pytest.mark.parametrize("when", ["fails_before", "fails_after"])
+def test_a_commit_of_unknown_outcome_is_made_once(when: str) -> None:
+    sink = Noting()
+    setattr(sink, when, 1)
+    with Works(text, sinks=[sink], exactly_once="transactional") as works:
+        works.send(b"a", b"b")
+        works.finish()
+        assert sorted(sink.rows) == ["a", "b"]
+
+
+def test_a_record_that_is_filtered_is_in_a_transaction_too() -> None:
+    @bolt
+    def drops(record: Record) -> Any:
+        return SKIP
+
+    with Works(drops, sinks=[Noting()], exactly_once="transactional") as works:
+        works.send(b"a", b"b")
+        works.finish()
+        assert committed(works).txid >= 1
+        assert works.pipeline.tally.filtered == 2
+        assert works.sink.rows == []
+
+
+def test_rows_of_a_failed_try_are_left_out() -> None:
+    """One branch has its rows ready when the other fails: they come once, of the retry."""
+    tries: list[str] = []
+
+    @bolt
+    async def fails_once(value: str) -> str:
+        tries.append(value)
+        if len(tries) == 1:
+            raise OSError("not yet")
+        return value + "!"
+
+    left, right = Noting("left"), Noting("right")
+    topology = Topology("branches", reliability="exactly-once")
+    texts = topology.source("t").then(text)
+    texts.into(left)
+    texts.then(fails_once).into(right)
+    topology.dead_letters.into(MemoryDeadLetters())
+    with TopologyTest(topology) as test:
+        test.send(b"a")
+        assert test.rows == []
+        test.advance(60)
+        assert test.rows_of("left") == ["a"]
+        assert test.rows_of("right") == ["a!"]
+
+
+def test_a_retry_holds_its_transaction_and_those_behind_it() -> None:
+    tries: list[str] = []
+
+    @bolt
+    def fails_once(record: Record) -> str:
+        value = (record.value or b"").decode()
+        if value == "bad" and not tries:
+            tries.append(value)
+            raise OSError("not yet")
+        return value
+
+    with Works(fails_once, sinks=[Noting()], exactly_once="transactional") as works:
+        works.send(b"a", b"bad")
+        works.turn(20)
+        works.send(b"c")
+        works.turn(20)
+        assert works.sink.rows == []
+        works.advance(RETRY_SECONDS * 2)
+        works.finish()
+        assert sorted(works.sink.rows) == ["a", "bad", "c"]
+
+
+def test_a_rejected_record_has_a_letter_and_no_row() -> None:
+    @bolt
+    def refuses(record: Record) -> str:
+        if record.value == b"bad":
+            raise Reject("no")
+        return (record.value or b"").decode()
+
+    with Works(refuses, sinks=[Noting()], exactly_once="transactional") as works:
+        works.letters_sink.holding = True
+        works.send(b"a", b"bad")
+        works.turn(20)
+        assert works.sink.rows == []
+        works.letters_sink.holding = False
+        works.finish()
+        assert works.sink.rows == ["a"]
+        assert len(works.letters_sink.letters) == 1
+        assert (works.pipeline.tally.sunk, works.pipeline.tally.dead_lettered) == (1, 1)
+
+
+def test_a_row_that_the_sink_refuses_is_lettered_before_its_transaction_is_committed() -> None:
+    sink = Noting()
+    sink.rejects = {"bad"}
+    with Works(text, sinks=[sink], exactly_once="transactional") as works:
+        works.letters_sink.holding = True
+        works.send(b"a", b"bad", b"c")
+        works.until(lambda: len(works.letters_sink.letters) == 1)
+        works.turn(20)
+        assert sink.rows == []
+        works.letters_sink.holding = False
+        works.finish()
+        assert sink.rows == ["a", "c"]
+        assert len(works.letters_sink.letters) == 1
+        tally = works.pipeline.tally
+        assert (tally.sunk, tally.dead_lettered, tally.filtered) == (2, 1, 0)
+
+
+def test_two_sinks_get_the_same_transactions() -> None:
+    left, right = Noting("left"), Noting("right")
+    with Works(text, sinks=[left, right], exactly_once="transactional") as works:
+        right.fails_before = 1
+        works.send(*[str(i).encode() for i in range(100)])
+        works.finish()
+        assert sorted(left.rows) == sorted(right.rows) == sorted(map(str, range(100)))
+        assert left.shares == right.shares
+
+
+def test_partitions_share_a_commit() -> None:
+    sink = Noting()
+    with Works(text, sinks=[sink], exactly_once="transactional", partitions=3) as works:
+        for number in range(3):
+            works.send(*[b"x"] * 10, partition=number)
+        works.until(lambda: len(sink.rows) == 30)
+        assert {line for line, _txid, _rows in sink.shares} == {"t[0]", "t[1]", "t[2]"}
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_a_restart_goes_on_where_the_sink_is(kind: Any) -> None:
+    sink = Noting()
+    with Works(text, sinks=[sink], exactly_once=kind) as first:
+        first.send(*[str(i).encode() for i in range(20)])
+        first.until(lambda: len(sink.rows) == 20)
+    with Works(text, sinks=[sink], exactly_once=kind, nodes=first.nodes, log=first.log) as second:
+        second.send(b"new")
+        second.finish()
+    assert sorted(sink.rows, key=str) == sorted([*map(str, range(20)), "new"])
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_what_was_open_at_a_crash_is_done_once(kind: Any) -> None:
+    """The first life ends with a record that its async bolt never gave back."""
+    door = Door()
+    sink = Noting()
+    with Works(door.as_bolt(), sinks=[sink], exactly_once=kind, workers=4) as first:
+        first.send(*[str(i).encode() for i in range(4)])
+        first.until(lambda: door.answered == 3)
+        assert transactions(first).open
+        assert sink.rows == []
+        door.open()
+    with Works(text, sinks=[sink], exactly_once=kind, nodes=first.nodes, log=first.log) as second:
+        second.finish()
+        assert sorted(sink.rows) == ["0", "1", "2", "3"]
+
+
+def test_a_window_smaller_than_a_transaction_goes_on() -> None:
+    with Works(
+        text,
+        sinks=[Noting()],
+        exactly_once="transactional",
+        window=Window(max_pending=10),
+        transaction_records=100,
+        fetch_records=50,
+    ) as works:
+        works.send(*[str(i).encode() for i in range(200)])
+        works.finish()
+        assert len(works.sink.rows) == 200
+
+
+def test_a_sink_that_has_a_transaction_already_gets_nothing_of_it_again() -> None:
+    """One sink had committed when the process ended, the other had not."""
+    left, right = Noting("left"), Noting("right")
+    right.fails_before = 1_000_000
+    with Works(text, sinks=[left, right], exactly_once="opaque") as first:
+        first.send(b"a", b"b")
+        first.until(lambda: len(left.rows) == 2)
+    right.fails_before = 0
+    with Works(
+        text, sinks=[left, right], exactly_once="opaque", nodes=first.nodes, log=first.log
+    ) as second:
+        second.send(b"c")
+        second.finish()
+        assert left.rows == right.rows == ["a", "b", "c"]
+        assert [outlet.rows_pending for outlet in second.pipeline.outlets] == [0, 0]
+
+
+def test_a_line_that_a_sink_gives_to_another_owner_is_left_out_and_the_others_go_on() -> None:
+    """Promise 9. The letter of a lost line's record is nobody's business here any more."""
+    sink = Noting()
+    sink.rejects = {"bad"}
+    with Works(text, sinks=[sink], exactly_once="transactional", partitions=2) as works:
+        works.letters_sink.holding = True
+        works.send(b"a", b"bad", partition=0)
+        works.send(b"b", partition=1)
+        works.until(lambda: len(works.letters_sink.letters) == 1)
+        sink.fence([Fence("t[0]", 99)])
+        works.letters_sink.holding = False
+        works.until(lambda: "b" in sink.rows)
+        works.send(b"c", partition=1)
+        works.until(lambda: sink.rows == ["b", "c"])
+        assert list(works.reader.halted()) == [PLACE]
+        assert committed(works) == Committed("t[0]", 99, 0)
+        works.until(lambda: works.pipeline.tally.sunk == 2)
+
+
+def test_a_batch_s_end_is_what_ends_a_transaction() -> None:
+    sink = Noting()
+    with Works(
+        text,
+        sinks=[sink],
+        exactly_once="transactional",
+        batch_rows=10,
+        fetch_records=4,
+        transaction_records=1000,
+    ) as works:
+        works.send(*[str(number).encode() for number in range(100)])
+        end = time.monotonic() + PATIENCE_SECONDS
+        while len(sink.rows) < 80:  # without a flush, which would end one at each turn
+            assert time.monotonic() < end
+            works.pipeline.step()
+        assert all(rows <= 40 for _line, _txid, rows in sink.shares)
+        works.finish()
+        assert len(sink.rows) == 100
+
+
+def test_a_key_is_released_by_a_record_that_fails_again_when_it_is_processed() -> None:
+    """Of one record's two calls one is buried, then the other fails; another waits for its key."""
+    processed = threading.Event()
+
+    @bolt
+    def letters_of(record: Record) -> Iterator[str]:
+        for letter in (record.value or b"").decode():
+            yield letter * ((record.offset or 0) + 1)
+
+    @bolt(blocking=True)
+    def look_up(letters: str) -> str:
+        if letters == "a":
+            raise ValueError("a")
+        if letters == "b":
+            assert processed.wait(20)
+            raise ValueError("b")
+        return letters
+
+    topology = Topology("keys", reliability="exactly-once")
+    keyed = topology.source("t").then(letters_of).keyed_by(lambda letters: letters[0])
+    keyed.then(look_up, workers=2).into(MemorySink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    with TopologyTest(topology, retries=RetryPolicy(limit=0)) as test:
+        settling = test._bench.pipeline._settling
+        settle = settling.processed
+
+        def note(owners: Any, flags: Any) -> None:
+            settle(owners, flags)
+            processed.set()
+
+        settling.processed = note  # type: ignore[method-assign]
+        test.send(b"ab", b"ab")
+        test.advance(5)
+        assert sorted(test.rows) == ["aa", "bb"]
+        assert len(test.rejected) == 1
+
+
+def test_trouble_that_passes_does_not_halt_a_replay() -> None:
+    sink = Noting()
+    sink.fails_before = 1_000_000
+    with Works(text, sinks=[sink], exactly_once="transactional") as first:
+        first.send(*[str(number).encode() for number in range(10)])
+        first.turn(20)
+        assert transactions(first).open
+    first.log.corrupt(PLACE, 5)
+    sink.fails_before = 0
+    with Works(
+        text, sinks=[sink], exactly_once="transactional", nodes=first.nodes, log=first.log
+    ) as second:
+        second.until(lambda: second.reader._assignment[PLACE].in_vain[0] == 5)
+        first.log._logs[PLACE].corrupt.clear()
+        second.until(lambda: second.advance(1) or len(sink.rows) == 10)
+        assert not second.reader.halted()
+
+
+def test_a_slow_sink_holds_back_what_becomes_many_rows() -> None:
+    """Promise 10."""
+
+    @bolt
+    def spread(record: Record) -> Iterator[int]:
+        yield from range(100)
+
+    class Stuck(Noting):
+        def commit(self, staged: Staged) -> None:
+            raise SinkBusy(0.05)
+
+    with Works(
+        spread,
+        sinks=[Stuck()],
+        exactly_once="transactional",
+        batch_rows=1_000,
+        fetch_records=10,
+        chunk_records=10,
+        transaction_records=100,
+        max_active=50,
+    ) as works:
+        works.send(*[b"x"] * 2_000)
+        works.turn(60)
+        assert 3_000 < works.pipeline.outlets[0].rows_pending < 3_000 + 2 * 100 * 100
+        assert works.ledger.emitted_to < 300

@@ -1,0 +1,159 @@
+"""Places at which a process ends, each in a process of its own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from service.config import OTHER_VARIABLES
+from service.errors import BadConfig
+from service.failpoints import ACTIONS, PLACES, VARIABLE, FailpointReached, failpoints
+
+ROOT = Path(__file__).parents[3]
+PASSES = """
+import os, sys
+from service.failpoints import failpoints
+at = failpoints(os.environ)
+for place in sys.argv[1:]:
+    at(place)
+    print(place, flush=True)
+"""
+STARTS_A_CHILD = """
+import os, subprocess, sys
+from service.failpoints import failpoints
+at = failpoints(os.environ)
+no = subprocess.DEVNULL
+child = subprocess.Popen([sys.argv[1], "60"], stdout=no, stderr=no)
+while not os.path.realpath(f"/proc/{child.pid}/exe").endswith("/" + os.path.basename(sys.argv[1])):
+    pass
+print(child.pid, flush=True)
+at("sink_before_commit")
+child.wait()
+print("goes on", flush=True)
+"""
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+
+
+def run(script, wanted, *words):
+    """The process's end, and what it printed."""
+    environment = {**os.environ, VARIABLE: wanted}
+    command = [sys.executable, "-c", script, *words]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
+    return ended.returncode, ended.stdout.split("\n")[:-1], ended.stderr
+
+
+def test_without_the_variable_nothing_ends():
+    at = failpoints({})
+    for place in PLACES:
+        at(place)
+
+
+def test_the_process_is_killed_when_the_place_is_passed_so_often():
+    passed = ["zk_after_write", "sink_after_commit", "zk_after_write", "zk_after_write"]
+    code, printed, errors = run(PASSES, "zk_after_write:2:kill", *passed)
+    assert code == -signal.SIGKILL
+    assert printed == passed[:2]
+    assert '{"event": "failpoint", "place": "zk_after_write"}' in errors
+
+
+def test_a_place_inside_the_commit_is_passed_while_the_commit_goes_on():
+    script = PASSES + "\nimport time\ntime.sleep(60)\n"
+    code, printed, _ = run(script, "sink_inside_commit:1:kill", "sink_before_commit")
+    assert code == -signal.SIGKILL
+    assert printed in (["sink_before_commit"], [])
+
+
+def test_an_error_is_raised_once():
+    at = failpoints({VARIABLE: "sink_before_commit:2:raise"})
+    at("sink_before_commit")
+    with pytest.raises(FailpointReached, match="sink_before_commit"):
+        at("sink_before_commit")
+    at("sink_before_commit")
+
+
+def test_a_process_that_is_stopped_goes_on_when_it_is_told_to():
+    process = subprocess.Popen(
+        [sys.executable, "-c", PASSES, "zk_before_write"],
+        cwd=ROOT,
+        env={**os.environ, VARIABLE: "zk_before_write:1:stop"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            process.send_signal(signal.SIGCONT)
+            assert process.stdout.read() == b"zk_before_write\n"
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+@needs_proc
+@pytest.mark.parametrize("action", ["kill", "kill-jvm", "kill-python"])
+def test_java_goes_with_the_process_or_alone_or_stays(action, tmp_path):
+    java = tmp_path / "java"  # by its executable's name
+    shutil.copy(shutil.which("sleep") or "sleep", java)
+    code, printed, _ = run(STARTS_A_CHILD, f"sink_before_commit:1:{action}", str(java))
+    child = int(printed[0])
+    try:
+        assert (code == 0) is (action == "kill-jvm")
+        assert printed[1:] == (["goes on"] if action == "kill-jvm" else [])
+        if action == "kill-python":
+            assert _runs(child)
+        else:
+            _wait_for_its_end(child)
+    finally:
+        if _runs(child):
+            os.kill(child, signal.SIGKILL)
+
+
+@needs_proc
+def test_a_child_that_is_no_java_is_left_alone(tmp_path):
+    other = tmp_path / "other"
+    shutil.copy(shutil.which("sleep") or "sleep", other)
+    code, printed, _ = run(STARTS_A_CHILD, "sink_before_commit:1:kill", str(other))
+    assert code == -signal.SIGKILL
+    child = int(printed[0])
+    assert _runs(child)
+    os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["zk_after_write", "nowhere:1:kill", "zk_after_write:0:kill", "zk_after_write:x:kill",
+     "zk_after_write:1:hug", "zk_after_write:1:kill:2", "sink_inside_commit:1:raise"],
+)  # fmt: skip
+def test_a_wrong_value_is_told_with_what_is_allowed(wanted):
+    with pytest.raises(BadConfig, match=VARIABLE) as raised:
+        failpoints({VARIABLE: wanted})
+    assert all(each in raised.value.allowed for each in (*PLACES, *ACTIONS))
+
+
+def test_the_variable_is_no_setting():
+    assert VARIABLE in OTHER_VARIABLES
+
+
+def _wait_for_its_end(pid: int) -> None:
+    """A process that was killed takes a moment to go."""
+    deadline = time.monotonic() + 10
+    while _runs(pid):
+        assert time.monotonic() < deadline, "it runs on"
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

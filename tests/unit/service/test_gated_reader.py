@@ -1,0 +1,247 @@
+"""The reader exactly once: what is planned is stored, then emitted; what is committed, resolved."""
+
+from partition.errors import Fenced
+from partition.manager import Window
+from partition.transaction import Transactions
+from tests.worlds.gating import GatedBench, transactions_of
+from tests.worlds.reading import ONE, TWO
+
+
+def started(**policy):
+    bench = GatedBench(**policy)
+    bench.start()
+    bench.reader.commit(0.0, force=True)
+    bench.reader.commit(0.0, force=True)
+    bench.store.commits.clear()
+    return bench
+
+
+def fetched(count=10, **policy):
+    """A bench with records of the first partition that wait."""
+    bench = started(commit_interval_seconds=60.0, **policy)
+    bench.fill(ONE, count)
+    bench.reader.fetch(0.0, 0.0)
+    return bench
+
+
+def commit(bench, now=1.0, **how):
+    """Store what is to be stored, and hear that it is."""
+    bench.reader.commit(now, **how)
+    bench.reader.commit(now)
+
+
+def stored(bench):
+    """What stands in the store."""
+    found = bench.store.load(ONE)
+    return found.offset, found.transactions
+
+
+def test_what_is_planned_is_stored_at_once_and_emitted_when_that_is_answered():
+    """Storm 42: a transaction's record stands in ZooKeeper before its first tuple is emitted."""
+    bench = fetched()
+    bench.store.holding = True
+    bench.gates[ONE].plan(4, 7)
+    bench.reader.commit(1.0)
+    assert bench.store.commits == [{ONE: 0}]
+    assert bench.reader.next(1.0) is None
+    bench.store.open_commits[0].set_result({})
+    bench.reader.commit(1.0)
+    assert len(bench.reader.next(1.0)[0]) == 7
+
+
+def test_the_store_has_offset_and_transactions_in_one_write():
+    bench = fetched()
+    gate = bench.gates[ONE]
+    gate.plan(4, 7)
+    commit(bench)
+    assert stored(bench) == (0, transactions_of(4, 7))
+    bench.emit(1.0)
+    gate.done()
+    assert bench.reader.resolve_to(0, 4) == 4
+    commit(bench, force=True)
+    assert stored(bench) == (4, transactions_of(7, first=4, committed=1))
+    gate.done()
+    bench.reader.resolve_to(0, 7)
+    commit(bench, force=True)
+    assert stored(bench) == (7, Transactions("transactional", 2))
+
+
+def test_the_end_of_a_transaction_waits_for_the_interval():
+    bench = fetched()
+    gate = bench.gates[ONE]
+    gate.plan(4)
+    commit(bench)
+    bench.emit(1.0)
+    gate.done()
+    bench.reader.resolve_to(0, 4)
+    bench.reader.commit(2.0)
+    assert stored(bench)[0] == 0
+    assert not bench.reader.is_committed
+    bench.reader.commit(61.0)
+    assert stored(bench)[0] == 4
+    assert bench.reader.is_committed
+
+
+def test_all_is_committed_once_every_gate_has_stored_what_it_must():
+    bench = fetched()
+    bench.gates[ONE].plan(4)
+    assert not bench.reader.is_committed
+    bench.reader.commit(1.0)
+    assert bench.reader.is_committed
+
+
+def test_one_write_is_under_way_at_a_time_and_the_next_takes_what_has_come_since():
+    bench = fetched()
+    bench.store.holding = True
+    bench.gates[ONE].plan(4)
+    bench.reader.commit(1.0)
+    bench.gates[ONE].plan(8)
+    bench.reader.commit(1.0)
+    assert len(bench.store.commits) == 1
+    bench.store.open_commits[0].set_result({})
+    bench.store.holding = False
+    bench.reader.commit(1.0)
+    assert bench.gates[ONE].open_to == 4
+    bench.reader.commit(1.0)
+    assert bench.gates[ONE].open_to == 8
+
+
+def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
+    """Promise 9."""
+    bench = fetched()
+    gate, mine = bench.gates[ONE], bench.reader
+    other = bench.another()
+    other.open()
+    for _ in range(5):
+        other.poll(0.0)
+    gate.plan(4)
+    mine.commit(1.0)
+    mine.commit(1.0)
+    assert isinstance(mine.loss_of(ONE), Fenced)
+    assert gate.open_to == 0
+    assert mine.next(1.0) is None
+    assert 0 not in dict(mine.gates())
+
+
+def test_a_drain_emits_what_is_planned_whatever_holds_its_source_back():
+    bench = fetched()
+    bench.gates[ONE].plan(4)
+    bench.reader.hold_back(frozenset({"t"}))
+    assert bench.reader.has_stored_waiting
+    commit(bench)
+    assert bench.reader.next(1.0) is None
+    bench.reader.poll(1.0, opens=False)
+    assert len(bench.reader.next(1.0)[0]) == 4
+    assert not bench.reader.has_stored_waiting
+    assert bench.reader.next(1.0) is None
+
+
+def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
+    """Promise 9."""
+    bench = fetched()
+    bench.gates[ONE].plan(4)
+    bench.reader.commit(1.0)
+    bench.reader.refuse(ONE, Fenced(ONE, "epoch 9"))
+    assert bench.reader.next(1.0) is None
+    assert [place for place, _gate in bench.reader.gates()] == [1]
+    assert bench.told[-1] == f"-{ONE}"
+
+
+# What is fetched
+
+
+def waiting(bench, partition=ONE):
+    return bench.reader._assignment[partition].manager.waiting
+
+
+def fetch_all(bench, now=0.0):
+    while bench.reader.next(now) is None and bench.reader.fetch(now, 0.0):
+        pass
+
+
+def test_nothing_is_fetched_beyond_enough_while_a_plan_is_on_its_way_and_nothing_is_paused():
+    """Promise 10. A pause would cost what the client has prefetched."""
+    bench = started(fetch_records=10, plan_records=20)
+    bench.fill(ONE, 1000)
+    fetch_all(bench)
+    assert 40 <= waiting(bench) < 60
+    bench.gates[ONE].plan(20)
+    bench.store.holding = True
+    bench.reader.commit(1.0)
+    fetch_all(bench)
+    assert 40 <= waiting(bench) < 60
+    assert "paused" not in " ".join(bench.events)
+
+
+def test_where_every_gate_is_shut_nothing_is_fetched_beyond_enough_and_nothing_is_paused():
+    bench = started(fetch_records=10, plan_records=20)
+    bench.fill(ONE, 1000)
+    bench.fill(TWO, 1000)
+    for gate in bench.gates.values():
+        gate.is_shut = True
+    fetch_all(bench)
+    assert 40 <= waiting(bench) + waiting(bench, TWO) < 60
+    assert "paused" not in " ".join(bench.events)
+    bench.slept.clear()
+    assert not bench.reader.fetch(0.0, 0.02)
+    assert bench.slept == [0.02]
+
+
+def test_a_partition_with_a_shut_gate_is_paused_while_another_can_go_on():
+    bench = started(fetch_records=10, plan_records=20)
+    bench.fill(ONE, 1000)
+    bench.gates[ONE].is_shut = True
+    fetch_all(bench)
+    assert bench.events.count(f"paused {ONE}") == 1
+    assert waiting(bench) < 60
+    bench.fill(TWO, 5)
+    fetch_all(bench)
+    assert waiting(bench, TWO) == 5
+    gate = bench.gates[ONE]
+    gate.is_shut = False
+    gate.plan(30)
+    bench.reader.commit(1.0, force=True)
+    bench.reader.commit(1.0, force=True)
+    while bench.reader.next(1.0) is not None:
+        pass
+    bench.poll(1.0)
+    assert bench.events.count(f"resumed {ONE}") == 1
+
+
+def test_large_records_are_bounded_by_their_bytes():
+    """Promise 10."""
+    window = Window(max_pending_bytes=1000)
+    bench = started(fetch_records=10, plan_records=2000, assignment={"window": window})
+    for _ in range(200):
+        bench.log.append(ONE, b"x" * 100, timestamp_ms=90_000)
+    fetch_all(bench)
+    assert waiting(bench) <= 20
+
+
+def test_records_are_waited_for_only_shortly_while_a_commit_lets_some_be_emitted():
+    bench = fetched(plan_records=5)
+    bench.store.holding = True
+    bench.gates[ONE].plan(10)
+    bench.reader.commit(1.0)
+    assert bench.reader.next(1.0) is None
+    bench.slept.clear()
+    bench.reader.fetch(1.0, 5.0)
+    assert max(bench.slept) < 0.01
+
+
+def test_the_chunks_that_wait_for_their_plan_are_foreseen():
+    bench = fetched()
+    assert bench.reader.foresees
+    (chunk,) = bench.reader.upcoming()
+    bench.gates[ONE].plan(10)
+    bench.reader.commit(1.0)
+    bench.reader.commit(1.0)
+    emitted, _owners = bench.reader.next(1.0)
+    assert emitted.messages is chunk.messages
+
+
+def test_without_gates_the_reader_has_none():
+    bench = GatedBench(assignment={"make_gate": None})
+    bench.start()
+    assert list(bench.reader.gates()) == []
+    assert not bench.reader.has_stored_waiting

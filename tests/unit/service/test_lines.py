@@ -1,0 +1,144 @@
+"""The reader with real lines: everything flows, whatever is shut meanwhile, and over restarts."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from partition.manager import Window
+from partition.transaction import Resumed
+from service.owners import offsets_of, places_of
+from tests.worlds.gating import GatedBench
+from tests.worlds.reading import ONE, TWO
+from transactions.line import Line
+from transactions.policy import TransactionPolicy
+from transactions.resume import resumed
+
+
+class LinedBench(GatedBench):
+    """A bench with real lines and one sink, that has what `table` says."""
+
+    def __init__(self, kind="transactional", window=200, **policy):
+        self.line_policy = TransactionPolicy(kind=kind, records=60, plan_records=20)
+        self.table = {}  # by partition: its rows by txid
+        super().__init__(
+            assignment={"window": Window(max_pending=window)},
+            fetch_records=10,
+            chunk_records=8,
+            plan_records=20,
+            **policy,
+        )
+        self.fencing.resumes = self.resume
+        self.emitted = {}  # by (place, offset): times
+
+    def make_gate(self, partition, resumed, room):
+        """Make a line."""
+        assert isinstance(resumed, Resumed)
+        self.gates[partition] = Line(partition, resumed, self.line_policy, room)
+        return self.gates[partition]
+
+    def resume(self, partition, stored, _committed):
+        has = {"table": max(self.table.get(partition, {0: None}))}
+        return resumed(partition, stored, has, self.line_policy.kind)
+
+    def turn(self, now, *, commits=True):
+        """One turn as the pipeline does it; True if anything was emitted."""
+        self.reader.poll(now)
+        emission = self.reader.next(now)
+        if emission is None and self.reader.fetch(now, 0.0):
+            emission = self.reader.next(now)
+        if emission is not None:
+            _chunk, owners = emission
+            for place in np.unique(places_of(owners)).tolist():
+                line = dict(self.reader.gates())[place]
+                line.processed(offsets_of(owners[places_of(owners) == place]))
+        for place, line in self.reader.gates():
+            line.plan(now)
+            line.close()
+            while commits and (ready := line.take()) is not None:
+                rows = self.table.setdefault(line.partition, {})
+                assert ready.txid not in rows
+                rows[ready.txid] = ready.range
+                line.done(ready.txid)
+                self.reader.resolve_to(place, ready.range.end)
+        self.reader.commit(now)
+        return emission is not None
+
+    def rows(self, partition):
+        """How many records are in the table."""
+        ranges = [each for _txid, each in sorted(self.table.get(partition, {}).items())]
+        assert all(a.end <= b.first for a, b in pairwise(ranges))
+        return sum(each.count for each in ranges)
+
+
+def waiting(bench):
+    return sum(part.ledger.waiting for part in bench.reader.statistics(0.0))
+
+
+def test_all_records_flow_and_what_waits_stays_bounded():
+    """Promise 10."""
+    bench = LinedBench()
+    bench.fill(ONE, 1000)
+    bench.fill(TWO, 300)
+    bench.start()
+    most = 0
+    for turns in range(2000):
+        bench.turn(turns * 0.005)
+        most = max(most, waiting(bench))
+    assert (bench.rows(ONE), bench.rows(TWO)) == (1000, 300)
+    assert most <= 150
+    assert (bench.stored(ONE), bench.stored(TWO)) == (1000, 300)
+
+
+def test_while_no_sink_commits_what_waits_stays_bounded_and_then_all_flows():
+    """Promise 10."""
+    bench = LinedBench()
+    bench.fill(ONE, 1000)
+    bench.fill(TWO, 1000)
+    bench.start()
+    for turns in range(500):
+        bench.turn(turns * 0.005, commits=False)
+    assert waiting(bench) < 150
+    for turns in range(500, 3000):
+        bench.turn(turns * 0.005)
+    assert (bench.rows(ONE), bench.rows(TWO)) == (1000, 1000)
+
+
+def test_while_the_store_is_away_what_waits_stays_bounded_and_then_all_flows():
+    """Promises 10 and 15."""
+    bench = LinedBench()
+    bench.start()
+    bench.fill(ONE, 1000)
+    bench.nodes.away = True
+    for turns in range(300):
+        assert not bench.turn(turns * 0.005)
+    assert waiting(bench) < 100
+    bench.nodes.away = False
+    for turns in range(300, 2500):
+        bench.turn(turns * 0.005)
+    assert bench.rows(ONE) == 1000
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_process_that_dies_again_and_again_leaves_each_record_once(kind, seed):
+    """Storm 39: under one txid come the same records, or under opaque others nobody has."""
+    rng = random.Random(seed)
+    bench = LinedBench(kind)
+    bench.fill(ONE, 700)
+    bench.start()
+    now = 0.0
+    for _ in range(15):
+        for _ in range(rng.randrange(1, 60)):
+            now += 0.005
+            bench.turn(now, commits=rng.random() < 0.3)
+        bench.reader.close()
+        bench.reader = bench.another()
+        bench.start(now)
+        assert not bench.reader.halted()
+    for _ in range(1500):
+        now += 0.005
+        bench.turn(now)
+    assert bench.rows(ONE) == 700
+    assert sorted(bench.table[ONE]) == list(range(1, len(bench.table[ONE]) + 1))

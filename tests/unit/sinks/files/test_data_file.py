@@ -1,0 +1,90 @@
+"""Files of a table's rows, that no reader sees until a log names them."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sinks.files import data_file
+from sinks.files.data_file import DataFile, DataFileWriter
+from sinks.files.layout import Layout
+from sinks.files.options import FileOptions, repeating
+
+
+def table(rows: int = 10) -> pa.Table:
+    return pa.table({"n": range(rows), "c": [f"c{number % 2}" for number in range(rows)]})
+
+
+def read(root: Path, file: DataFile) -> list[dict[str, Any]]:
+    return pq.ParquetFile(root / file.path).read().to_pylist()
+
+
+def on_disk(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_all_rows_are_in_the_files_that_are_told(tmp_path: Path) -> None:
+    files = DataFileWriter(tmp_path, Layout(["c"])).write(table(), 7)
+    assert {file.path for file in files} == on_disk(tmp_path)
+    for file in files:
+        rows = read(tmp_path, file)
+        assert [f"c{row['n'] % 2}" for row in rows] == [file.partition["c"]] * 5
+        assert (file.num_rows, file.statistics.num_rows) == (5, 5)
+        assert file.num_bytes == (tmp_path / file.path).stat().st_size
+        assert Path(file.path).name.startswith("part-00007-")
+        assert file.path.endswith(".snappy.parquet")
+
+
+def test_a_large_table_becomes_several_files(tmp_path: Path) -> None:
+    writer = DataFileWriter(tmp_path, Layout(), FileOptions(target_bytes=table().nbytes // 3))
+    files = writer.write(table(), 1)
+    assert len(files) == 4
+    assert [row["n"] for file in files for row in read(tmp_path, file)] == list(range(10))
+
+
+def test_the_same_rows_written_again_are_in_files_of_their_own(tmp_path: Path) -> None:
+    writer = DataFileWriter(tmp_path, Layout())
+    first, second = writer.write(table(), 1), writer.write(table(), 1)
+    assert {file.path for file in first + second} == on_disk(tmp_path)
+    writer.remove(first)
+    writer.remove(first)
+    assert {file.path for file in second} == on_disk(tmp_path)
+
+
+def test_an_error_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+
+    def break_at_the_second(rows: pa.Table, path: Path, **options: Any) -> None:
+        written.append(path)
+        if len(written) == 2:
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        original(rows, path, **options)
+
+    original = pq.write_table
+    monkeypatch.setattr(data_file.pq, "write_table", break_at_the_second)
+    with pytest.raises(OSError, match="No space left"):
+        DataFileWriter(tmp_path, Layout(["c"])).write(table(), 1)
+    assert on_disk(tmp_path) == set()
+
+
+def test_times_are_cut_to_microseconds_and_short_decimals_are_integers(tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "at": pa.array([1_001], pa.timestamp("ns")),
+            "price": pa.array([Decimal("1.50")], pa.decimal128(9, 2)),
+        }
+    )
+    (file,) = DataFileWriter(tmp_path, Layout()).write(rows, 1)
+    schema = pq.ParquetFile(tmp_path / file.path).schema
+    assert "microseconds" in str(schema.column(0).logical_type)
+    assert schema.column(1).physical_type == "INT32"
+
+
+def test_texts_that_come_again_get_a_dictionary() -> None:
+    rows = pa.table({"key": [f"{n}" for n in range(10)], "c": ["x"] * 10, "n": [1] * 10})
+    assert repeating(rows) == ["c"]
+    assert repeating(rows.slice(10)) == ["key", "c"]

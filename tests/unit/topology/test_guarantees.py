@@ -1,0 +1,124 @@
+"""A topology that is exactly-once has only steps that keep it."""
+
+from typing import Any, ClassVar
+
+import pytest
+
+from headrace import AdvancedBolt, Collector, InvalidTopology, Topology, Tuple
+from headrace.sinks import Batch, DiscardSink, MemoryDeadLetters, MemorySink, Sink
+from headrace.testing import ChaosSink
+from topology.describe import as_facts, as_text
+from topology.guarantees import guarantee_of
+from topology.sink import SinkContext
+from topology.transactional import Kind
+
+
+class OnlyTransactional(MemorySink[Any]):
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"transactional"})
+
+
+class Logging(Sink[Any]):
+    """Stands in front of a sink, and knows nothing of transactions."""
+
+    def __init__(self, sink: Sink[Any]) -> None:
+        self.name = sink.name
+        self.sink = sink
+
+    def open(self, context: SinkContext) -> None:
+        self.sink.open(context)
+
+    def write(self, batch: Batch) -> None:
+        self.sink.write(batch)
+
+    def close(self) -> None:
+        self.sink.close()
+
+
+def topology(sink: Sink[Any], transactions: Kind = "transactional") -> Topology:
+    topology = Topology("orders", reliability="exactly-once", transactions=transactions)
+    topology.source("orders").into(sink, name="table")
+    topology.dead_letters.into(MemoryDeadLetters())
+    return topology
+
+
+CHAOS: ChaosSink[Any] = ChaosSink(ChaosSink(MemorySink(), seed=1), seed=2)
+
+
+@pytest.mark.parametrize("transactions", ["transactional", "opaque"])
+@pytest.mark.parametrize("sink", [MemorySink[Any](), CHAOS], ids=["memory", "chaos"])
+def test_sinks_that_keep_transactions_are_allowed(sink: Sink[Any], transactions: Kind) -> None:
+    topology(sink, transactions).validate()
+
+
+@pytest.mark.parametrize(
+    ("sink", "called"),
+    [
+        (DiscardSink(), "DiscardSink"),
+        (ChaosSink(DiscardSink(), seed=1), "ChaosSink before DiscardSink"),
+        (Logging(MemorySink()), "Logging before MemorySink"),
+        (ChaosSink(Logging(MemorySink()), seed=1), "ChaosSink before Logging before MemorySink"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_sink_that_does_not_is_refused_by_name_and_told_which_do(
+    sink: Sink[Any], called: str
+) -> None:
+    with pytest.raises(InvalidTopology) as caught:
+        topology(sink).validate()
+    said = str(caught.value)
+    assert said.startswith(f"sink 'table' ({called}) gives at-least-once; exactly-once")
+    assert "MemorySink" in said.split("is kept by ")[1]
+    assert "ChaosSink" not in said.split("is kept by ")[1], "it keeps none by itself"
+
+
+def test_a_sink_that_keeps_only_the_other_kind_is_refused() -> None:
+    topology(OnlyTransactional()).validate()
+    with pytest.raises(InvalidTopology) as caught:
+        topology(OnlyTransactional(), "opaque").validate()
+    said = str(caught.value)
+    assert "(OnlyTransactional) gives exactly-once (transactional)" in said
+    assert "exactly-once (opaque) is kept by" in said
+    assert "OnlyTransactional" not in said.split("is kept by ")[1]
+
+
+def test_what_a_sink_gives_can_be_said() -> None:
+    assert guarantee_of(DiscardSink()) == "at-least-once"
+    assert guarantee_of(MemorySink()) == "exactly-once (transactional and opaque)"
+    assert guarantee_of(CHAOS) == "exactly-once (transactional and opaque)"
+    assert guarantee_of(OnlyTransactional()) == "exactly-once (transactional)"
+
+
+class Join(AdvancedBolt[Any, Any]):
+    def process(self, value: Tuple[Any], collector: Collector[Any]) -> None:
+        collector.ack(value)
+
+
+def test_an_advanced_bolt_is_refused_by_name() -> None:
+    made = Topology("orders", reliability="exactly-once")
+    made.source("orders").then(Join, name="join").into(MemorySink())
+    made.dead_letters.into(MemoryDeadLetters())
+    with pytest.raises(InvalidTopology, match=r"'join' is an AdvancedBolt.*no one transaction"):
+        made.validate()
+
+
+def test_the_kind_of_transactions_is_one_of_two() -> None:
+    with pytest.raises(InvalidTopology, match="transactions 'perhaps'; allowed: transactional, op"):
+        Topology("orders", reliability="exactly-once", transactions="perhaps")  # type: ignore[arg-type]
+
+
+def test_a_kind_without_transactions_is_refused() -> None:
+    with pytest.raises(InvalidTopology, match="'opaque' with reliability 'at-least-once'"):
+        Topology("orders", transactions="opaque")
+
+
+def test_a_description_tells_the_kind_and_what_each_sink_gives() -> None:
+    made = topology(MemorySink(), "opaque")
+    assert as_text(made).startswith("topology orders  (exactly-once, opaque)\n")
+    facts = as_facts(made)
+    assert (facts["reliability"], facts["transactions"]) == ("exactly-once", "opaque")
+    assert facts["steps"][0]["gives"] == "exactly-once (transactional and opaque)"
+    plain = Topology("orders")
+    plain.source("orders").into(DiscardSink())
+    assert as_text(plain).startswith("topology orders  (at-least-once)\n")
+    assert as_facts(plain)["transactions"] is None
+    assert as_facts(plain)["steps"][0]["gives"] == "at-least-once"

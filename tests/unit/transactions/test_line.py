@@ -1,0 +1,559 @@
+"""A line: planned, stored, emitted, processed, committed."""
+
+import numpy as np
+import pytest
+
+from partition.chunk import Partition
+from partition.errors import ReplayDiffers
+from partition.position import Position
+from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from transactions.digest import RangeDigest
+from transactions.errors import OutOfOrder
+from transactions.line import Line, Transaction
+from transactions.policy import TransactionPolicy
+
+ORDERS = Partition("orders", 3)
+POLICY = TransactionPolicy(records=10, plan_records=8, plan_seconds=0.5)
+
+
+def array(*offsets):
+    return np.array(offsets, np.int64)
+
+
+def offer(line, *offsets, epochs=()):
+    line.offered(array(*offsets), array(*(offset % 5 for offset in offsets)), epochs)
+
+
+def digest_of(*offsets):
+    digest = RangeDigest()
+    digest.add(array(*offsets), array(*(offset % 5 for offset in offsets)))
+    return digest.hex()
+
+
+def covers(*offsets, first=None, leader_epoch=None):
+    first = offsets[0] if first is None else first
+    return Range(first, offsets[-1] + 1, len(offsets), digest_of(*offsets), leader_epoch)
+
+
+def new_line(policy=POLICY, *, position=100, committed=0, room=1000, **resumed):
+    opened = resumed.pop("opened", ())
+    transactions = Transactions(policy.kind, committed, opened)
+    goes_on = Resumed(Position(position, 6), transactions, **resumed)
+    return Line(ORDERS, goes_on, policy, room if callable(room) else lambda: room)
+
+
+def plan(line, now=0.0):
+    """Plan what waits, and has waited long enough."""
+    line.plan(now)
+    line.plan(now + POLICY.plan_seconds)
+
+
+def store(line):
+    line.stored(line.to_store())
+
+
+def emit_all(line):
+    """Emit what is stored, transaction by transaction, as a partition does."""
+    for each in line.to_store().open:
+        if each.range.end <= line.open_to:
+            line.emitted(each.range.count)
+
+
+def ranges(line):
+    return [(each.txid, each.range.first, each.range.end) for each in line.to_store().open]
+
+
+def run(line, *offsets, now=0.0):
+    """Plan, store, emit and process records as a transaction of their own."""
+    offer(line, *offsets)
+    plan(line, now)
+    store(line)
+    line.emitted(len(offsets))
+    line.processed(array(*offsets))
+    line.close()
+
+
+# Planning
+
+
+def test_an_idle_line_plans_what_comes_at_once():
+    line = new_line()
+    line.plan(0.0)
+    assert line.is_idle
+    assert (line.filling, line.filling_since) == (0, None)
+    offer(line, 100, 101)
+    line.plan(1.0)
+    assert ranges(line) == [(1, 100, 102)]
+    assert (line.filling, line.filling_since) == (2, 1.0)
+    assert not line.is_idle
+
+
+def test_more_is_planned_once_it_has_waited_or_much_of_it_waits():
+    line = new_line(TransactionPolicy(records=50, plan_records=8, plan_seconds=0.5))
+    offer(line, 100)
+    line.plan(1.0)
+    offer(line, 101)
+    line.plan(1.2)
+    line.plan(1.6)
+    assert line.filling == 1
+    line.plan(1.7)
+    assert (line.filling, line.filling_since) == (2, 1.0)
+    offer(line, *range(102, 110))
+    line.plan(1.7)
+    assert line.filling == 10
+
+
+def test_a_line_that_has_emitted_all_plans_anew_only_after_a_while():
+    line = new_line()
+    offer(line, 100)
+    line.plan(1.0)
+    store(line)
+    line.emitted(1)
+    offer(line, 101)
+    line.plan(1.4)
+    assert line.filling == 1
+    line.plan(1.5)
+    assert line.filling == 2
+
+
+def test_nothing_is_open_before_it_is_stored_nor_what_it_grew_by():
+    """Promise 14: a record's txid is stored before it runs."""
+    line = new_line()
+    assert line.open_to == 100
+    offer(line, 100, 101)
+    plan(line)
+    assert line.is_due
+    assert line.open_to == 100
+    asked = line.to_store()
+    offer(line, 102)
+    plan(line)
+    assert asked.open[0].range == covers(100, 101, leader_epoch=6)
+    line.stored(asked)
+    assert line.open_to == 102
+    assert line.is_due
+    assert line.has_to_store
+    store(line)
+    assert line.open_to == 103
+    assert not line.is_due
+    assert not line.has_to_store
+
+
+def test_a_chunk_is_planned_whole_and_one_that_does_not_fit_makes_it_full():
+    line = new_line()
+    offer(line, *range(100, 106))
+    plan(line)
+    assert not line.is_full
+    offer(line, *range(106, 111))
+    assert line.is_full
+    plan(line, 9.0)
+    assert ranges(line) == [(1, 100, 106)]
+    assert line.close()
+    assert not line.close()
+    assert not line.is_full
+    plan(line, 9.0)
+    assert ranges(line) == [(1, 100, 106), (2, 106, 111)]
+    assert line.filling == 5
+
+
+def test_a_chunk_larger_than_a_transaction_is_split():
+    line = new_line()
+    offer(line, *range(100, 125))
+    for _turn in range(3):
+        plan(line)
+        assert line.is_full or line.filling == 5
+        line.close()
+    assert ranges(line) == [(1, 100, 110), (2, 110, 120), (3, 120, 125)]
+
+
+def test_a_chunk_larger_than_the_window_is_split_once_nothing_is_open():
+    used = 0
+    line = new_line(room=lambda: 6 - used)
+    offer(line, 100, 101)
+    offer(line, *range(102, 109))
+    plan(line)
+    assert ranges(line) == [(1, 100, 102)]
+    assert line.is_full
+    line.close()
+    plan(line)
+    assert ranges(line) == [(1, 100, 102)]
+    assert line.is_shut
+    store(line)
+    line.emitted(2)
+    used = 2
+    plan(line)
+    assert ranges(line) == [(1, 100, 102)]
+    line.processed(array(100, 101))
+    line.done(line.take().txid)
+    used = 0
+    assert not line.is_shut
+    plan(line)
+    assert ranges(line) == [(2, 102, 108)]
+
+
+def test_what_is_planned_and_not_emitted_takes_its_room_in_the_window():
+    line = new_line(TransactionPolicy(records=100, plan_records=1), room=7)
+    offer(line, *range(100, 104))
+    offer(line, *range(104, 108))
+    plan(line)
+    assert line.filling == 4
+    assert line.is_full
+    offer(line, 108)
+    plan(line, 9.0)
+    assert line.filling == 4
+
+
+def test_a_used_up_window_makes_the_newest_full_and_shuts_the_line():
+    line = new_line(TransactionPolicy(records=100, plan_records=1), room=4)
+    offer(line, *range(100, 104))
+    assert not line.is_shut
+    plan(line)
+    assert line.is_full
+    assert line.is_shut
+
+
+def test_as_many_are_open_as_are_allowed_and_then_the_line_is_shut():
+    line = new_line(TransactionPolicy(max_active=2, records=1, plan_records=1))
+    offer(line, 100, 101, 102)
+    for _turn in range(3):
+        plan(line)
+        line.close()
+    assert ranges(line) == [(1, 100, 101), (2, 101, 102)]
+    assert line.is_shut
+    store(line)
+    emit_all(line)
+    line.processed(array(100))
+    line.done(line.take().txid)
+    assert not line.is_shut
+    plan(line)
+    assert ranges(line) == [(2, 101, 102), (3, 102, 103)]
+
+
+def test_a_range_begins_at_its_first_record_if_nothing_is_open_else_behind_the_one_before():
+    line = new_line()
+    offer(line, 105)
+    plan(line)
+    line.close()
+    offer(line, 120, 121)
+    plan(line, 9.0)
+    assert ranges(line) == [(1, 105, 106), (2, 106, 122)]
+    assert [each.range.count for each in line.to_store().open] == [1, 2]
+    assert line.begins_at == 105
+
+
+def test_a_range_has_the_leader_epoch_of_its_last_record():
+    line = new_line()
+    offer(line, 100, 101)
+    plan(line)
+    line.close()
+    offer(line, 102, 103, epochs=((102, 7),))
+    offer(line, 104, 105, epochs=((104, 8),))
+    plan(line, 9.0)
+    line.close()
+    offer(line, 106)
+    plan(line, 18.0)
+    assert [each.range.leader_epoch for each in line.to_store().open] == [6, 8, 8]
+
+
+def test_no_chunk_reaches_beyond_the_transaction_that_is_being_emitted():
+    line = new_line()
+    offer(line, *range(100, 125))
+    for _turn in range(2):
+        plan(line)
+        line.close()
+    store(line)
+    assert line.open_to == 120
+    assert line.ends_at == 110
+    line.emitted(9)
+    assert line.ends_at == 110
+    line.emitted(1)
+    assert line.ends_at == 120
+    line.emitted(10)
+    assert line.ends_at == 120
+
+
+# Processing
+
+
+def test_a_transaction_is_ready_when_it_is_closed_stored_emitted_and_processed():
+    line = new_line()
+    offer(line, 100, 101)
+    plan(line)
+    asked = line.to_store()
+    line.stored(asked)
+    line.emitted(2)
+    line.processed(array(101, 100))
+    assert line.ready() is None
+    offer(line, 102)
+    plan(line, 9.0)
+    line.close()
+    assert line.ready() is None
+    store(line)
+    assert line.ready() is None
+    line.emitted(1)
+    assert line.ready() is None
+    line.processed(array(102))
+    found = line.ready()
+    assert found == Transaction(1, 1, covers(100, 101, 102, leader_epoch=6))
+    assert line.take() == found
+    assert line.take() is None
+
+
+def test_several_are_taken_and_they_are_done_in_order_only():
+    """Promise 14: transactions are committed in txid order."""
+    line = new_line()
+    run(line, 100, 101)
+    run(line, 102, now=9.0)
+    assert (line.take().txid, line.take().txid) == (1, 2)
+    with pytest.raises(OutOfOrder):
+        line.done(2)
+    assert line.done(1) == covers(100, 101, leader_epoch=6)
+    assert line.committed == 1
+    with pytest.raises(OutOfOrder):
+        line.done(1)
+    line.done(2)
+    assert line.is_idle
+    assert line.begins_at is None
+    assert line.to_store() == Transactions("transactional", 2)
+
+
+def test_one_that_was_not_taken_is_not_done():
+    line = new_line()
+    run(line, 100)
+    with pytest.raises(OutOfOrder):
+        line.done(1)
+
+
+def test_a_later_one_waits_for_an_earlier_one():
+    line = new_line()
+    offer(line, 100, 101)
+    plan(line)
+    line.close()
+    store(line)
+    line.emitted(2)
+    run(line, 102, now=9.0)
+    assert line.ready() is None
+    line.processed(array(100, 101))
+    assert line.take().txid == 1
+    assert line.take().txid == 2
+
+
+def test_records_of_several_transactions_are_counted_for_each_of_them():
+    line = new_line()
+    offer(line, 100, 103, 104)
+    plan(line)
+    line.close()
+    offer(line, 110, 111)
+    plan(line, 9.0)
+    line.close()
+    assert line.transactions_of(array(111, 104, 99, 110, 112)).tolist() == [2, 1, 0, 2, 0]
+    assert line.transactions_of(array(103, 100)).tolist() == [1, 1]
+    assert line.transactions_of(array()).tolist() == []
+    store(line)
+    emit_all(line)
+    line.processed(array(111, 104, 110))
+    line.processed(array())
+    assert line.ready() is None
+    line.processed(array(103, 100))
+    line.done(line.take().txid)
+    assert line.ready().txid == 2
+    assert line.transactions_of(array(103, 104)).tolist() == [0, 0]
+
+
+def test_a_record_that_is_processed_twice_is_no_other_record():
+    line = new_line()
+    offer(line, 100, 101)
+    plan(line)
+    store(line)
+    line.emitted(1)
+    line.processed(array(100))
+    with pytest.raises(ValueError, match="one came twice"):
+        line.processed(array(100))
+
+
+def test_a_letter_that_is_out_holds_its_transaction_and_its_record_is_not_counted_again():
+    line = new_line()
+    run(line, 100, 101)
+    line.awaits(100)
+    line.awaits(100)
+    assert line.ready() is None
+    assert line.has_letters_out(1)
+    assert not line.has_letters_out(2)
+    offer(line, 102)
+    plan(line, 9.0)
+    store(line)
+    line.emitted(1)
+    line.processed(array(102, 100))
+    assert line.has_letters_out(1)
+    line.processed(array(100))
+    assert not line.has_letters_out(1)
+    assert line.take().txid == 1
+
+
+def test_a_letter_may_come_out_while_its_transaction_is_being_committed():
+    line = new_line()
+    run(line, 100, 101)
+    line.take()
+    line.awaits(101)
+    assert line.has_letters_out(1)
+    line.processed(array(101))
+    assert not line.has_letters_out(1)
+    line.done(1)
+
+
+# After a restart
+
+OPEN = (
+    OpenTransaction(5, 2, covers(100, 101, 104)),
+    OpenTransaction(6, 1, covers(110, 111, first=105)),
+)
+
+
+def replay(*offsets, policy=POLICY):
+    line = new_line(policy, committed=4, opened=OPEN)
+    offer(line, *offsets)
+    return line
+
+
+def test_what_was_open_is_stored_in_its_next_attempt_before_it_is_emitted():
+    """Storm 41: attempts grow over restarts."""
+    line = replay(100, 101, 104)
+    assert line.open_to == 100
+    assert line.begins_at == 100
+    assert line.is_due
+    assert [(each.txid, each.attempt, each.range) for each in line.to_store().open] == [
+        (5, 3, OPEN[0].range),
+        (6, 2, OPEN[1].range),
+    ]
+    assert (line.attempt_of(5), line.attempt_of(6)) == (3, 2)
+    line.stored(Transactions("transactional", 4, OPEN))
+    assert line.open_to == 100
+    store(line)
+    assert line.open_to == 112
+    assert line.ends_at == 105
+    with pytest.raises(KeyError):
+        line.attempt_of(7)
+
+
+def test_what_was_open_never_grows_and_new_records_are_planned_behind_it():
+    line = replay(100, 101, 104, 110, 111, 112)
+    assert line.filling == 0
+    assert not line.close()
+    plan(line, 9.0)
+    assert ranges(line) == [(5, 100, 105), (6, 105, 112), (7, 112, 113)]
+    assert line.attempt_of(7) == 1
+    store(line)
+    emit_all(line)
+    line.processed(array(100, 101, 104))
+    assert line.take().txid == 5
+
+
+def test_a_replay_is_not_ready_before_it_has_come_again_whole():
+    line = replay(100, 101)
+    store(line)
+    line.emitted(2)
+    line.processed(array(100, 101))
+    assert line.ready() is None
+    assert not line.is_shut
+    offer(line, 104)
+    line.emitted(1)
+    line.processed(array(104))
+    assert line.take() == Transaction(5, 3, OPEN[0].range)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "count"),
+    [((100, 101, 105), 2), ((100, 101, 102), 3), ((100, 101, 102, 104), 4)],
+    ids=["one is missing", "another one", "one more"],
+)
+def test_a_replay_of_other_records_is_told_and_never_ready(offsets, count):
+    """Storm 14: a batch that is read again is whole, or it fails."""
+    line = replay(*offsets)
+    error = line.differs()
+    assert isinstance(error, ReplayDiffers)
+    assert line.lost_records() is error
+    assert error.txid == 5
+    assert "orders[3] transaction 5 was of 3 records from 100 to 104" in str(error)
+    assert error.found.startswith(f"{count} (digest ")
+    store(line)
+    line.emitted(count)
+    line.processed(array(*offsets))
+    assert line.ready() is None
+    offer(line, 200)
+    plan(line, 9.0)
+    assert len(line.to_store().open) == 2
+
+
+def test_a_replay_of_other_lengths_is_told():
+    line = new_line(committed=4, opened=OPEN)
+    line.offered(array(100, 101, 104), array(0, 1, 3), ())
+    assert line.differs().txid == 5
+
+
+def test_a_replay_whose_last_record_is_gone_is_told_at_the_end_of_the_log():
+    """Storm 14."""
+    line = replay(100, 101)
+    line.reached(104)
+    assert line.differs() is None
+    line.reached(112)
+    assert line.differs().txid == 5
+
+
+def test_the_end_of_the_log_says_nothing_of_what_has_come_again():
+    line = replay(100, 101, 104, 110, 111)
+    line.reached(200)
+    assert line.differs() is None
+    assert line.lost_records() is None
+
+
+def test_records_are_lost_with_the_log_until_a_replay_has_come_again():
+    line = replay(100, 101, 104, 110)
+    assert line.differs() is None
+    assert line.lost_records().txid == 6
+    offer(line, 111)
+    assert line.lost_records() is None
+    assert new_line().lost_records() is None
+
+
+def test_what_is_planned_anew_is_in_a_higher_attempt():
+    policy = TransactionPolicy("opaque", records=2, plan_records=1)
+    line = new_line(policy, committed=4, attempts={5: 8, 6: 2}, least_attempt=4)
+    offer(line, *range(100, 106))
+    for _turn in range(3):
+        plan(line)
+        line.close()
+    assert [(e.txid, e.attempt) for e in line.to_store().open] == [(5, 9), (6, 4), (7, 4)]
+    assert line.to_store().kind == "opaque"
+
+
+def test_what_a_line_begins_with_is_stored_once():
+    line = new_line(committed=7)
+    assert line.has_to_store
+    assert not line.is_due
+    assert line.to_store() == Transactions("transactional", 7)
+    store(line)
+    assert not line.has_to_store
+
+
+def test_a_line_goes_on_elsewhere_under_the_next_txid():
+    line = new_line(committed=7, skips={"lake": 7}, least_attempt=3)
+    run(line, 100)
+    line.done(line.take().txid)
+    resumed = line.resumed_at(Position(500, 9))
+    assert resumed.position == Position(500, 9)
+    again = Line(ORDERS, resumed, POLICY, lambda: 10)
+    assert again.skips == {"lake": 7}
+    assert again.begins_at is None
+    offer(again, 500)
+    plan(again)
+    assert [(e.txid, e.attempt, e.range.first) for e in again.to_store().open] == [(9, 3, 500)]
+
+
+def test_a_reply_about_what_is_done_since_opens_nothing_again():
+    line = new_line()
+    run(line, 100)
+    asked = line.to_store()
+    line.done(line.take().txid)
+    line.stored(asked)
+    assert line.open_to == 101
+    assert line.has_to_store
+    assert not line.is_due

@@ -1,0 +1,125 @@
+"""What becomes of open transactions, by what is stored and what each sink has."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partition.chunk import Partition
+from partition.errors import KindChanged, SinkAhead, SinkStateLost
+from partition.position import Position
+from partition.store import StoredOffset
+from partition.transaction import OpenTransaction, Range, Transactions
+from transactions.resume import resumed
+
+ONE = Partition("orders", 3)
+KINDS = st.sampled_from(["transactional", "opaque"])
+
+
+def stored(num_open, *, committed=41, kind="transactional", offset=900):
+    """Transactions of ten records each, the first from `offset`, led by epochs 5, 6, …."""
+    ranges = [
+        Range(offset + 10 * i, offset + 10 * (i + 1), 10, "ab" * 16, 5 + i) for i in range(num_open)
+    ]
+    each = tuple(
+        OpenTransaction(committed + 1 + i, 1 + i, range_) for i, range_ in enumerate(ranges)
+    )
+    return StoredOffset(
+        Position(offset, 4, "id"),
+        "topology",
+        epoch=2,
+        transactions=Transactions(kind, committed, each),
+    )
+
+
+def go_on(found, committed, kind="transactional"):
+    return resumed(ONE, found, committed, kind)
+
+
+def test_what_every_sink_has_is_done():
+    found = go_on(stored(3), {"a": 43, "b": 43})
+    assert found.position == Position(920, 6, "id")
+    assert found.transactions == Transactions("transactional", 43, stored(3).transactions.open[2:])
+    assert not found.skips
+    assert not found.attempts
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_what_one_sink_has_and_another_not_is_replayed_exactly(kind):
+    found = go_on(stored(2, kind=kind), {"a": 43, "b": 41}, kind)
+    assert found.transactions == stored(2, kind=kind).transactions
+    assert found.position == Position(900, 4, "id")
+    assert found.skips == {"a": 43}
+    assert not found.attempts
+
+
+def test_what_no_sink_has_is_replayed_exactly_if_it_is_transactional():
+    found = go_on(stored(2), {"a": 41})
+    assert found.transactions == stored(2).transactions
+    assert found.position.offset == 900
+
+
+def test_what_no_sink_has_is_planned_anew_if_it_is_opaque():
+    found = go_on(stored(3, kind="opaque"), {"a": 42, "b": 41}, "opaque")
+    assert [each.txid for each in found.transactions.open] == [42]
+    assert found.transactions.committed == 41
+    assert found.attempts == {43: 2, 44: 3}
+    assert found.skips == {"a": 42}
+
+
+def test_of_a_leader_epoch_that_is_not_known_the_one_before_it_stays():
+    without = Transactions("opaque", 0, (OpenTransaction(1, 1, Range(0, 5, 5, "ab" * 16)),))
+    found = StoredOffset(Position(0, 7, "id"), "topology", transactions=without)
+    assert go_on(found, {"a": 1}, "opaque").position == Position(5, 7, "id")
+
+
+@pytest.mark.parametrize("found", [stored(0), stored(2)])
+def test_a_sink_that_has_what_was_never_recorded_halts_the_partition(found):
+    last = 41 + len(found.transactions.open)
+    with pytest.raises(
+        SinkAhead, match=rf"orders\[3\]: sink 'b' has transaction {last + 1}.*{last}"
+    ):
+        go_on(found, {"a": last, "b": last + 1})
+
+
+def test_a_sink_that_has_transactions_where_none_were_stored_halts_the_partition():
+    bare = StoredOffset(Position(900), "topology")
+    with pytest.raises(SinkAhead):
+        go_on(bare, {"a": 1})
+    fresh = go_on(bare, {"a": 0})
+    assert (fresh.position, fresh.transactions) == (Position(900), Transactions("transactional"))
+
+
+def test_a_sink_that_has_lost_what_was_committed_halts_the_partition():
+    with pytest.raises(SinkStateLost, match="'a' has transactions up to 40, but 41"):
+        go_on(stored(2), {"a": 40, "b": 42})
+
+
+def test_another_kind_is_refused_only_while_transactions_are_open():
+    with pytest.raises(KindChanged, match="are transactional, the topology is opaque"):
+        go_on(stored(2), {"a": 42}, "opaque")
+    changed = go_on(stored(2), {"a": 43}, "opaque")
+    assert changed.transactions == Transactions("opaque", 43)
+    assert changed.position.offset == 920
+    assert go_on(stored(0), {"a": 41}, "opaque").transactions == Transactions("opaque", 41)
+
+
+@given(KINDS, st.integers(0, 4), st.lists(st.integers(0, 4), min_size=1, max_size=3))
+def test_every_offset_is_done_or_replayed_or_planned_once(kind, num_open, further):
+    """Promise 14: and each sink's txids go on where they stopped."""
+    found = stored(num_open, kind=kind)
+    committed = {f"s{i}": 41 + min(each, num_open) for i, each in enumerate(further)}
+    again = go_on(found, committed, kind)
+    again.transactions.checked(again.position.offset)
+    done = [each for each in found.transactions.open if each.txid <= again.transactions.committed]
+    assert again.position.offset == 900 + 10 * len(done)
+    after = {each.txid for each in found.transactions.open} - {each.txid for each in done}
+    replayed = {each.txid for each in again.transactions.open}
+    assert after == replayed | set(again.attempts)
+    assert not replayed & set(again.attempts)
+    for each in done:
+        assert all(txid >= each.txid for txid in committed.values())
+    for txid in again.attempts:
+        assert kind == "opaque"
+        assert all(has < txid for has in committed.values())
+    for sink, txid in committed.items():  # what it has is not given to it again
+        assert again.skips.get(sink, again.transactions.committed) == txid

@@ -1,0 +1,187 @@
+"""Rows of open transactions: who gets which, and what is left out after a failed try."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transactions.rows import Rows
+
+
+def numbers(*values):
+    return np.array(values, np.int64)
+
+
+def add(rows, piece, owners, *, txid=1, place=0):
+    count = len(owners)
+    rows.add(piece, numbers(*owners), np.full(count, txid), np.full(count, place))
+
+
+def plain(taken):
+    """The rows and their owners, as lists."""
+    found = []
+    for piece in taken.pieces:
+        found += piece.column(0).to_pylist() if isinstance(piece, pa.RecordBatch) else piece
+    return found, taken.owners.tolist()
+
+
+def columns(*values):
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], ["row"])
+
+
+def test_pieces_of_one_transaction_are_handed_on_as_they_came():
+    rows = Rows()
+    first, second = ["a", "b"], columns("c")
+    add(rows, first, [5, 6])
+    add(rows, second, [7])
+    assert rows.num_rows == 3
+    taken = rows.take(0, 1)
+    assert taken.pieces[0] is first
+    assert taken.pieces[1] is second
+    assert taken.owners.tolist() == [5, 6, 7]
+    assert taken.num_rows == 3
+    assert rows.num_rows == 0
+    assert rows.take(0, 1).num_rows == 0
+
+
+def test_a_transaction_without_rows_is_taken_empty():
+    taken = Rows().take(3, 1)
+    assert taken.pieces == []
+    assert taken.owners.tolist() == []
+    assert taken.num_rows == 0
+
+
+@pytest.mark.parametrize("make", [list, lambda rows: columns(*rows)], ids=["rows", "columns"])
+def test_a_mixed_piece_is_parted_by_line_and_transaction_in_its_order(make):
+    rows = Rows()
+    rows.add(
+        make("abcdef"),
+        numbers(10, 90, 11, 20, 91, 12),
+        numbers(1, 1, 1, 2, 1, 1),
+        numbers(0, 1, 0, 0, 1, 0),
+    )
+    assert plain(rows.take(0, 1)) == (["a", "c", "f"], [10, 11, 12])
+    assert plain(rows.take(1, 1)) == (["b", "e"], [90, 91])
+    assert plain(rows.take(0, 2)) == (["d"], [20])
+
+
+def test_rows_of_no_record_and_of_no_transaction_are_dropped():
+    rows = Rows()
+    rows.add(["a", "b", "c"], numbers(-1, 5, 6), numbers(1, 0, 1), numbers(0, 0, 0))
+    add(rows, ["d"], [7], txid=0)
+    add(rows, ["e"], [-1])
+    add(rows, [], [])
+    assert rows.num_rows == 1
+    assert plain(rows.take(0, 1)) == (["c"], [6])
+
+
+@pytest.mark.parametrize("make", [list, lambda rows: columns(*rows)], ids=["rows", "columns"])
+def test_what_a_failed_try_left_is_void_and_what_the_next_try_adds_is_not(make):
+    rows = Rows()
+    add(rows, make("abc"), [5, 6, 5])
+    add(rows, make("d"), [6])
+    rows.void(5, 0)
+    add(rows, make("e"), [5])
+    assert plain(rows.take(0, 1)) == (["b", "d", "e"], [6, 6, 5])
+
+
+def test_a_second_failure_makes_the_second_try_void_as_well():
+    rows = Rows()
+    add(rows, ["a"], [5])
+    rows.void(5, 0)
+    add(rows, ["b"], [5])
+    rows.void(5, 0)
+    add(rows, ["c"], [5])
+    assert plain(rows.take(0, 1)) == (["c"], [5])
+
+
+def test_a_piece_that_is_all_void_is_left_out():
+    rows = Rows()
+    add(rows, ["a", "b"], [5, 5])
+    rows.void(5, 0)
+    taken = rows.take(0, 1)
+    assert taken.pieces == []
+    assert taken.num_rows == 0
+    assert rows.num_rows == 0
+
+
+def test_a_failure_of_a_record_without_rows_leaves_the_pieces_as_they_are():
+    rows = Rows()
+    piece = columns("a", "b")
+    add(rows, piece, [5, 7])
+    rows.void(6, 0)
+    rows.void(4, 0)
+    rows.void(5, 1)
+    assert rows.take(0, 1).pieces[0] is piece
+
+
+def test_a_lost_line_takes_its_rows_along_and_no_others():
+    rows = Rows()
+    add(rows, ["a"], [5])
+    add(rows, ["b"], [6], txid=2)
+    add(rows, ["c"], [90], place=1)
+    rows.drop(0)
+    rows.drop(7)
+    assert rows.num_rows == 1
+    assert rows.take(0, 1).num_rows == 0
+    assert plain(rows.take(1, 1)) == (["c"], [90])
+
+
+def test_arrays_that_are_not_as_long_as_the_piece_are_refused():
+    with pytest.raises(ValueError, match="a piece of 2 rows came with 1 owners"):
+        add(Rows(), ["a", "b"], [5])
+
+
+PLACE_BITS = 8
+RECORDS = st.tuples(st.integers(0, 1), st.integers(-1, 9))  # place, record
+ADDED = st.tuples(st.just("add"), st.lists(RECORDS, max_size=8), st.booleans())
+FAILED = st.tuples(st.just("void"), st.integers(0, 1), st.integers(0, 9))
+TAKEN = st.tuples(st.just("take"), st.integers(0, 1), st.integers(1, 2))
+DROPPED = st.tuples(st.just("drop"), st.integers(0, 1), st.just(0))
+
+
+def owner_of(place, record):
+    return -1 if record < 0 else place << PLACE_BITS | record
+
+
+def txid_of(record):
+    """Records 0 to 3 are of transaction 1, 4 to 7 of 2, the others of none."""
+    return record // 4 + 1 if 0 <= record < 8 else 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ADDED | FAILED | TAKEN | DROPPED, max_size=20))
+def test_whatever_comes_in_whatever_order_the_rows_are_those_of_a_plain_list(calls):
+    rows, model = Rows(), []  # model: place, txid, owner, row, void
+    made = 0
+    for call, first, second in [*calls, *(("take", p, t) for p in (0, 1) for t in (1, 2))]:
+        if call == "add":
+            owners = [owner_of(place, record) for place, record in first]
+            txids = [txid_of(record) for _place, record in first]
+            values = [f"row {made + number}" for number in range(len(first))]
+            made += len(first)
+            piece = columns(*values) if second else values
+            places = [place for place, _record in first]
+            rows.add(piece, numbers(*owners), numbers(*txids), numbers(*places))
+            for place, txid, owner, row in zip(places, txids, owners, values, strict=True):
+                if owner >= 0 and txid:
+                    model.append([place, txid, owner, row, False])
+        elif call == "void":
+            owner = owner_of(first, second)
+            rows.void(owner, first)
+            for each in model:
+                each[4] |= each[2] == owner
+        elif call == "drop":
+            rows.drop(first)
+            model = [each for each in model if each[0] != first]
+        else:
+            taken = rows.take(first, second)
+            found, owners = plain(taken)
+            due = [each for each in model if each[:2] == [first, second]]
+            expected = [(row, owner) for _place, _txid, owner, row, void in due if not void]
+            assert list(zip(found, owners, strict=True)) == expected
+            assert taken.num_rows == len(found)
+            model = [each for each in model if each[:2] != [first, second]]
+        assert rows.num_rows == len(model)
+    assert rows.num_rows == 0

@@ -1,0 +1,77 @@
+"""Which guarantees a sink can give, and whether a topology's steps keep what it asks for."""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+from topology.bolt import Kind as BoltKind
+from topology.errors import InvalidTopology
+from topology.sink import Sink
+from topology.steps import BoltStep, SinkStep, Step
+from topology.transactional import Kind, TransactionalSink
+
+
+def kinds_of(sink: Sink[Any]) -> frozenset[Kind]:
+    """The kinds of transactions that a sink keeps; none: it is not exactly-once.
+
+    One that stands in front of another keeps what that one does, if it can hand it on.
+    """
+    while isinstance(sink, TransactionalSink):
+        inner = getattr(sink, "sink", None)
+        if not isinstance(inner, Sink):
+            return sink.kinds
+        sink = inner
+    return frozenset()
+
+
+def guarantee_of(sink: Sink[Any]) -> str:
+    """The most that a sink gives, in words."""
+    kinds = [kind for kind in get_args(Kind) if kind in kinds_of(sink)]
+    return f"exactly-once ({' and '.join(kinds)})" if kinds else "at-least-once"
+
+
+def check_exactly_once(steps: Iterable[Step], kind: Kind) -> None:
+    """Raise InvalidTopology, naming the step, unless all keep transactions of this kind."""
+    for step in steps:
+        if isinstance(step, SinkStep):
+            _check_sink(step, kind)
+        else:
+            _check_bolt(step)
+
+
+def _check_bolt(step: BoltStep) -> None:
+    if step.kind is BoltKind.ADVANCED:
+        message = (
+            f"bolt '{step.name}' is an AdvancedBolt, which exactly-once does not allow: a row of "
+            "several records belongs to no one transaction; any other bolt is allowed, or "
+            "reliability='at-least-once'"
+        )
+        raise InvalidTopology(message)
+
+
+def _check_sink(step: SinkStep, kind: Kind) -> None:
+    if kind in kinds_of(step.sink):
+        return
+    names = sorted({sink.__name__ for sink in _transactional() if kind in sink.kinds})
+    message = (
+        f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}; "
+        f"exactly-once ({kind}) is kept by {', '.join(names) or 'none that is imported'}"
+    )
+    raise InvalidTopology(message)
+
+
+def _called(sink: Sink[Any]) -> str:
+    """Its class, and those of the sinks behind it."""
+    inner = getattr(sink, "sink", None)
+    behind = f" before {_called(inner)}" if isinstance(inner, Sink) else ""
+    return f"{type(sink).__name__}{behind}"
+
+
+def _transactional(
+    base: type[TransactionalSink[Any]] = TransactionalSink,
+) -> Iterator[type[TransactionalSink[Any]]]:
+    """Every class that keeps transactions and that this process has heard of."""
+    for each in base.__subclasses__():
+        if not inspect.isabstract(each):
+            yield each
+        yield from _transactional(each)

@@ -1,0 +1,145 @@
+"""The rows of open transactions on their way to one sink. Pure."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from topology.sink import Piece
+
+_Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One transaction's rows; `owners[i]` is the record of row i of the concatenated pieces."""
+
+    pieces: list[Piece]
+    owners: _Numbers
+    num_rows: int
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What was added of one transaction."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    owners: list[_Numbers] = field(default_factory=list)
+    num_rows: int = 0
+    lowest: int = 0  # owner
+    highest: int = -1
+    voids: dict[int, int] = field(default_factory=dict)  # by owner: of how many first pieces
+
+    def add(self, piece: Piece, owners: _Numbers, lowest: int, highest: int) -> None:
+        self.lowest = min(self.lowest, lowest) if self.pieces else lowest
+        self.highest = max(self.highest, highest)
+        self.pieces.append(piece)
+        self.owners.append(owners)
+        self.num_rows += len(owners)
+
+    def kept(self) -> list[npt.NDArray[np.bool_]]:
+        """Of each piece, which rows are not void."""
+        void = np.array(sorted(self.voids), np.int64)
+        pieces = np.array([self.voids[owner] for owner in void.tolist()], np.int64)
+        lengths = [len(owners) for owners in self.owners]
+        owners = np.concatenate(self.owners)
+        place = np.minimum(np.searchsorted(void, owners), len(void) - 1)
+        piece = np.repeat(np.arange(len(lengths)), lengths)
+        kept = (void[place] != owners) | (piece >= pieces[place])
+        return np.split(kept, np.cumsum(lengths[:-1]))
+
+
+class Rows:
+    """Rows by line and transaction. Costs O(pieces), not O(rows), unless a record failed.
+
+    A line is named by its place, a record by its owner: a number that is its own among all
+    places. One owner, the thread that has the acker, calls everything.
+    """
+
+    def __init__(self) -> None:
+        self._lines: defaultdict[int, dict[int, _Collected]] = defaultdict(dict)
+        self._num_rows = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows added and not taken, void ones included."""
+        return self._num_rows
+
+    def add(self, piece: Piece, owners: _Numbers, txids: _Numbers, places: _Numbers) -> None:
+        """Take a piece whose row i is of record owners[i], transaction txids[i], line places[i].
+
+        Rows of no record (-1) and of no transaction (0) are dropped. Raises ValueError when the
+        arrays are not as long as the piece.
+        """
+        length = piece.num_rows if isinstance(piece, pa.RecordBatch) else len(piece)
+        if not len(owners) == len(txids) == len(places) == length:
+            raise ValueError(
+                f"a piece of {length} rows came with {len(owners)} owners, {len(txids)} txids, "
+                f"and {len(places)} places"
+            )
+        if not length:
+            return
+        place, txid, lowest = int(places[0]), int(txids[0]), int(owners.min())
+        if lowest >= 0 and (places == place).all() and (txids == txid).all():
+            if txid > 0:
+                self._add(piece, owners, txid, place)
+            return
+        known = np.flatnonzero((owners >= 0) & (txids > 0))
+        order = known[np.lexsort((txids[known], places[known]))]  # it keeps the order of rows
+        sorted_places, sorted_txids = places[order], txids[order]
+        changes = (np.diff(sorted_places) != 0) | (np.diff(sorted_txids) != 0)
+        for part in np.split(order, np.flatnonzero(changes) + 1):
+            if len(part):
+                first = part[0]
+                self._add(
+                    _rows_at(piece, part), owners[part], int(txids[first]), int(places[first])
+                )
+
+    def void(self, owner: int, place: int) -> None:
+        """Leave out what was added of this record so far; what comes after this stays."""
+        for collected in self._lines.get(place, {}).values():
+            if collected.lowest <= owner <= collected.highest:
+                collected.voids[owner] = len(collected.pieces)
+
+    def take(self, place: int, txid: int) -> Taken:
+        """Give and forget a transaction's rows, in the order they were added, less the void."""
+        collected = self._lines[place].pop(txid, None)
+        if collected is None:
+            return Taken([], np.empty(0, np.int64), 0)
+        self._num_rows -= collected.num_rows
+        if not collected.voids:
+            return Taken(collected.pieces, np.concatenate(collected.owners), collected.num_rows)
+        pieces: list[Piece] = []
+        owners = [np.empty(0, np.int64)]
+        for piece, its_owners, kept in zip(
+            collected.pieces, collected.owners, collected.kept(), strict=True
+        ):
+            if kept.all():
+                pieces.append(piece)
+                owners.append(its_owners)
+            elif kept.any():
+                pieces.append(_rows_at(piece, np.flatnonzero(kept)))
+                owners.append(its_owners[kept])
+        of_rows = np.concatenate(owners)
+        return Taken(pieces, of_rows, len(of_rows))
+
+    def drop(self, place: int) -> None:
+        """Forget a line's rows: it is lost."""
+        dropped = self._lines.pop(place, {})
+        self._num_rows -= sum(each.num_rows for each in dropped.values())
+
+    def _add(self, piece: Piece, owners: _Numbers, txid: int, place: int) -> None:
+        collected = self._lines[place].setdefault(txid, _Collected())
+        collected.add(piece, owners, int(owners.min()), int(owners.max()))
+        self._num_rows += len(owners)
+
+
+def _rows_at(piece: Piece, places: npt.NDArray[np.intp]) -> Piece:
+    """Some rows of a piece, by ascending place."""
+    if isinstance(piece, pa.RecordBatch):
+        kept = np.zeros(piece.num_rows, np.bool_)
+        kept[places] = True
+        return piece.filter(pa.array(kept))
+    return [piece[place] for place in places.tolist()]
