@@ -25,6 +25,7 @@ SUITES = {
     "io": "benchmarks.io_bound",
     "fanout": "benchmarks.fanout",
     "memory": "benchmarks.memory",
+    "spark": "benchmarks.spark",
     "acker": "benchmarks.acker",
 }
 ALL = "all"

@@ -18,7 +18,8 @@ def main() -> None:
     if job.profiled:
         with Sampler() as sampler:
             figures = variants[job.variant](job)
-        figures["profile"] = sampler.profile()
+        span = (figures[name] for name in ("began_at", "ended_at") if name in figures)
+        figures["profile"] = sampler.profile(*span)
     else:
         figures = variants[job.variant](job)
     print(json.dumps(figures))

@@ -15,7 +15,7 @@ from headrace.sinks import MemoryDeadLetters
 from partition.kafka.properties import DEFAULTS
 from service import logs
 from service.config import load
-from service.parts import wire
+from service.parts import Parts, wire
 from service.service import Service
 from service.snapshot import Snapshot
 
@@ -25,33 +25,38 @@ FEW_AT_ONCE = 2_000  # where the bare loop is fastest here, because its messages
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 
 OnSnapshot = Callable[[Service, Snapshot], None]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a run is: monotonic seconds, those of our own processor time, and records read."""
+    """Where a run is: monotonic seconds, those of processor time, and records read.
+
+    The processor time is our own process's, unless another clock is given.
+    """
 
     at: float
     cpu: float
     read: int
 
     @classmethod
-    def now(cls, read: int) -> Self:
+    def now(cls, read: int, cpu: Clock = time.process_time) -> Self:
         """This one."""
-        return cls(time.monotonic(), time.process_time(), read)
+        return cls(time.monotonic(), cpu(), read)
 
 
 class Opening(Hooks):
     """Notes the moment at which the first partition was opened; `read` tells what was read."""
 
-    def __init__(self, read: Callable[[], int]) -> None:
+    def __init__(self, read: Callable[[], int], cpu: Clock = time.process_time) -> None:
         self._read = read
+        self._cpu = cpu
         self.moment: Moment | None = None
 
     def partition_assigned(self, topic: str, partition: int) -> None:  # noqa: ARG002 - a hook
         """Note it, once: from then on the client fetches."""
         if self.moment is None:
-            self.moment = Moment.now(self._read())
+            self.moment = Moment.now(self._read(), self._cpu)
 
 
 class Memory:
@@ -117,19 +122,22 @@ def run_headrace(
     *,
     kafka: Mapping[str, Any] = CONSUMER,
     pipeline: Mapping[str, Any] | None = None,
+    spark: Mapping[str, Any] | None = None,
+    before: Callable[[Parts], None] | None = None,
+    cpu: Clock = time.process_time,
     on_snapshot: OnSnapshot | None = None,
     until_caught_up: bool = True,
 ) -> Figures:
     """Headrace, from when its partitions are open until every record is resolved and committed.
 
     So the bare loop is measured, from its `assign` on. `open_seconds` are what came before:
-    clients, claims in ZooKeeper, metadata. Dead letters are kept in memory. `kafka` and
-    `pipeline` are properties over the defaults of those tables. Without
-    `until_caught_up`, `on_snapshot` must stop the service, and batches are written only when
-    they are due.
+    clients, claims in ZooKeeper, metadata. Dead letters are kept in memory. `kafka`, `pipeline`
+    and `spark` are properties over the defaults of those tables. `before` is called with the
+    parts before they are opened, and `cpu` tells the processor time. Without `until_caught_up`,
+    `on_snapshot` must stop the service, and batches are written only when they are due.
     """
     topology.dead_letters.into(MemoryDeadLetters())
-    opening = Opening(lambda: sum(part.read for part in parts.reader.statistics(0.0)))
+    opening = Opening(lambda: sum(part.read for part in parts.reader.statistics(0.0)), cpu)
     topology.hooks(opening)
     config = load(
         None,
@@ -137,17 +145,20 @@ def run_headrace(
             "kafka": {**kafka, "bootstrap.servers": job.kafka},
             "zookeeper": {"hosts": job.zookeeper},
             "pipeline": {**(pipeline or {}), "name": job.pipeline},
+            "spark": spark or {},
         },
     )
     logs.configure("error", "json")
     parts = wire(topology, config)
+    if before is not None:
+        before(parts)
     service = Service(parts, drain_seconds=config.pipeline.drain_seconds)
     memory = Memory(job.records)
-    began = end = Moment.now(0)
+    began = end = Moment.now(0, cpu)
 
     def taken(snapshot: Snapshot) -> None:
         nonlocal end
-        end = Moment.now(snapshot.read)  # the last one comes when all is committed
+        end = Moment.now(snapshot.read, cpu)  # the last one comes when all is committed
         memory.at(snapshot.read)
         if on_snapshot is not None:
             on_snapshot(service, snapshot)
@@ -172,6 +183,8 @@ def figures(start: Moment, end: Moment, memory: Memory) -> Figures:
     read = end.read - start.read
     return {
         "records": end.read,
+        "began_at": start.at,
+        "ended_at": end.at,
         "per_second": read / (end.at - start.at),
         "cpu_us": (end.cpu - start.cpu) / read * 1e6,
         "early_mb": memory.early_mb,

@@ -5,14 +5,16 @@ counts for the Python function that called it. The threads' processor time is th
 only), so librdkafka's own threads are seen, too. Timed runs are never profiled.
 """
 
+import math
 import os
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 _INTERVAL_SECONDS = 0.01
 # So soon the main thread lets the sampler in. At Python's own 5 ms it would mostly be seen where
@@ -25,16 +27,23 @@ _MAIN = "owner"
 _LIBRDKAFKA = "librdkafka"
 
 _Place = tuple[str, CodeType]  # a module's name and a function's code
+_Cpu = dict[int, tuple[str, float]]  # by the kernel's number of a thread: name, seconds
+
+
+class _Sample(NamedTuple):
+    """Where the main thread was at a monotonic second: in which function, called by which."""
+
+    at: float
+    place: _Place
+    stack: set[_Place]
 
 
 class Sampler:
     """Samples the main thread while it is entered. `profile` tells afterwards."""
 
     def __init__(self) -> None:
-        self._own: Counter[_Place] = Counter()
-        self._with_callees: Counter[_Place] = Counter()
-        self._samples = 0
-        self._cpu: dict[int, tuple[str, float]] = {}
+        self._samples: list[_Sample] = []
+        self._cpu: list[tuple[float, _Cpu]] = []  # by monotonic second, all threads so far
         self._ended = threading.Event()
         self._switch_seconds = sys.getswitchinterval()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -57,26 +66,41 @@ class Sampler:
         self._thread.join()
         sys.setswitchinterval(self._switch_seconds)
 
-    def profile(self) -> dict[str, Any]:
-        """Shares of the main thread's time by function, and of the CPU by thread, in per cent."""
-        samples = max(self._samples, 1)
+    def profile(self, since: float = -math.inf, until: float = math.inf) -> dict[str, Any]:
+        """Shares of the main thread's time by function, and of the CPU by thread, in per cent.
+
+        Only what was between two monotonic seconds counts.
+        """
+        taken = [sample for sample in self._samples if since <= sample.at <= until]
+        own = Counter(sample.place for sample in taken)
+        with_callees = Counter(place for sample in taken for place in sample.stack)
         shares: defaultdict[str, float] = defaultdict(float)
-        for name, seconds in self._cpu.values():
+        before, after = self._cpu_at(since), self._cpu_at(until)
+        for number, (name, seconds) in after.items():
             if name != self._thread.name:
-                shares[name] += seconds
+                shares[name] += seconds - before.get(number, (name, 0.0))[1]
         total = sum(shares.values()) or 1
+        samples = max(len(taken), 1)
         return {
-            "samples": self._samples,
+            "samples": len(taken),
             "functions": [
                 [
                     f"{place[0]}:{place[1].co_qualname}",
-                    100 * own / samples,
-                    100 * self._with_callees[place] / samples,
+                    100 * count / samples,
+                    100 * with_callees[place] / samples,
                 ]
-                for place, own in self._own.most_common(_FUNCTIONS)
+                for place, count in own.most_common(_FUNCTIONS)
             ],
             "threads": [[name, 100 * part / total] for name, part in _largest_first(shares)],
         }
+
+    def _cpu_at(self, at: float) -> _Cpu:
+        """What the threads had used by then."""
+        found: _Cpu = {}
+        for seen, cpu in self._cpu:
+            if seen <= at:
+                found = cpu
+        return found
 
     def _run(self) -> None:
         main = threading.main_thread().ident
@@ -84,26 +108,25 @@ class Sampler:
             frame = sys._current_frames().get(main or 0)  # noqa: SLF001  # that is its name
             if frame is not None:
                 self.take(frame)
-            if self._samples % _THREADS_EVERY == 0:
-                self._cpu.update(cpu_of_threads())
+            if len(self._samples) % _THREADS_EVERY == 0:
+                known = self._cpu[-1][1] if self._cpu else {}  # also those that have ended
+                self._cpu.append((time.monotonic(), known | cpu_of_threads()))
 
     def take(self, frame: FrameType) -> None:
         """Count one stack, given by its innermost frame."""
-        self._samples += 1
-        self._own[_place(frame)] += 1
-        seen = set()
+        stack = set()
         outer: FrameType | None = frame
         while outer is not None:
-            seen.add(_place(outer))
+            stack.add(_place(outer))
             outer = outer.f_back
-        self._with_callees.update(seen)
+        self._samples.append(_Sample(time.monotonic(), _place(frame), stack))
 
 
 def _largest_first(shares: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(shares.items(), key=lambda item: -item[1])
 
 
-def cpu_of_threads() -> dict[int, tuple[str, float]]:
+def cpu_of_threads() -> _Cpu:
     """This process's threads by the kernel's number: a name, and seconds of processor time."""
     if not _TASKS.is_dir():
         return {}

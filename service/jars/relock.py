@@ -43,6 +43,17 @@ ROOTS = {
         ),
         transitive=False,
     ),
+    # Spark's own Kafka source, for the benchmark that runs Structured Streaming. The rest of what
+    # its POM asks for is among PySpark's jars.
+    "kafka-source": Root(
+        (
+            Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.1.3"),
+            Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+            Coordinate("org.apache.kafka", "kafka-clients", "3.9.1"),
+            Coordinate("org.apache.commons", "commons-pool2", "2.12.1"),
+        ),
+        transitive=False,
+    ),
 }
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.__main__ import SUITES
 
+pytestmark = pytest.mark.timeout(600)  # they wait for all suites, one of which starts Spark
+
 PAGE = Path(__file__).resolve().parents[2] / "docs/benchmarks.md"
 
 
@@ -30,7 +32,7 @@ def suites(page):
         ],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
         check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -92,9 +94,25 @@ def test_memory_is_measured_on_the_way_and_per_pending_record(suites):
 
 
 @pytest.mark.acceptance
+def test_tables_are_held_against_structured_streaming_with_the_same_rows(suites):
+    facts = suites["spark"]
+    local = {"local_vectorised", "local_functions", "local_at_least_once"}
+    assert facts["records"] == 40_000
+    assert 0 < facts["rows"] < facts["records"]
+    assert set(facts["cpu_us"]) == set(facts["per_second"]) == local | {"structured"}
+    assert set(facts["ratio"]) == set(facts["cpu_ratio"]) == local
+    assert all(value > 0 for value in [*facts["ratio"].values(), *facts["cpu_ratio"].values()])
+    assert facts["exactly_once_cost"] < 1
+    assert set(facts["goals"]) == {
+        "local_vectorised: rate", "local_functions: rate", "local_vectorised: CPU",
+        "exactly once: rate of at least once",
+    }  # fmt: skip
+
+
+@pytest.mark.acceptance
 def test_the_report_has_every_suite_and_where_the_time_goes(suites, page):
     text = page.read_text(encoding="utf-8")
     assert "Not measured yet." not in text
-    assert text.count("Where the owner thread is in") == 7
+    assert text.count("Where the owner thread is in") == 9
     for suite in suites:
         assert f"\n## {suite}\n" in text

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 
 import pytest
 
@@ -25,6 +26,17 @@ def test_a_function_that_calls_itself_counts_once_with_its_callees():
     ((name, own, with_callees),) = profile["functions"]
     assert name.endswith(":inner")
     assert (own, with_callees) == (100, 100)
+
+
+def test_what_was_before_or_after_the_measured_span_is_left_out():
+    sampler = Sampler()
+    outer(sampler)
+    between = time.monotonic()
+    sampler.take(sys._getframe())
+    for span, name in (((between,), "test_what"), ((0.0, between), "inner")):
+        profile = sampler.profile(*span)
+        assert profile["samples"] == 1
+        assert f":{name}" in profile["functions"][0][0]
 
 
 def test_the_main_thread_is_sampled_until_the_block_ends():
