@@ -269,7 +269,7 @@ def passing(kind: str) -> Any:
     return {"async": Awaiting, "generator": Spreading}.get(kind, Passing)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(
