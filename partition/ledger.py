@@ -161,10 +161,6 @@ class Ledger:
         """Emit a failed record again; False (and counted) if it is not failed."""
         return self._change(offset, FAILED, EMITTED)
 
-    def is_pending(self, offset: int) -> bool:
-        """Whether a record was fetched and is not resolved."""
-        return self._state_of(offset) != RESOLVED
-
     def comes_again(self, offset: int) -> bool:
         """Whether a record was fetched, and is neither resolved nor processed."""
         return self._state_of(offset) not in (RESOLVED, PROCESSED)

@@ -369,10 +369,6 @@ class PartitionManager:
         self._ledger.retry(offset)
         return False
 
-    def is_pending(self, offset: int) -> bool:
-        """Whether a record was fetched and is not resolved."""
-        return self._ledger.is_pending(offset)
-
     def processed(self, offsets: Offsets) -> None:
         """Learn that records are done, but for the transaction they are in."""
         self._ledger.processed(offsets)

@@ -42,7 +42,7 @@ class Acking:
         """The sinks' ends."""
         return list(self.by_name.values())
 
-    def turn(self, now: float, *, flush: bool, plans: bool = True) -> bool:  # noqa: ARG002
+    def turn(self, now: float, *, flush: bool, plans: bool = True) -> bool:  # noqa: ARG002 - as Transacting
         """Hand over the batches that are due, with `flush` all; True if there was one."""
         handed = False
         for outlet in self.by_name.values():

@@ -67,7 +67,7 @@ class Fences:
             self._waiting[name].append(request)
         return ended
 
-    def begin(self, partition: Partition, position: Position) -> Resumed:  # noqa: ARG002
+    def begin(self, partition: Partition, position: Position) -> Resumed:  # noqa: ARG002 - see Fencing
         """How a partition's transactions start that has none yet."""
         return Resumed(position, Transactions(self._kind))
 

@@ -300,14 +300,6 @@ class Reader:
         manager = self._manager(place_of(owner))
         return manager.fail(offset_of(owner), now, after_seconds, policy)
 
-    def is_pending(self, owner: int) -> bool:
-        """Whether a record is not resolved yet; False for what is no record of ours."""
-        place = place_of(owner)
-        if not 0 <= place < len(self._assignment):
-            return False
-        manager = self._assignment.at(place).manager
-        return manager is not None and manager.is_pending(offset_of(owner))
-
     def comes_again(self, owner: int) -> bool:
         """Whether a record is not done, and is, or may yet be, emitted again.
 

@@ -110,7 +110,7 @@ class TransactionOutlet:
             len(part.owners) for work in self._works.values() for part in work.parts
         )
 
-    def is_full(self, now: float) -> bool:  # noqa: ARG002
+    def is_full(self, now: float) -> bool:  # noqa: ARG002 - as Outlet
         """Never: what waits here is bounded by the transactions that may be open at once."""
         return False
 

@@ -1,15 +1,15 @@
 """Sinks that hand rows to code of the user's own: a function, or a target that keeps txids."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
-from sinks.columns import fit
+from sinks.rows import fitting_rows, rows_of
 from sinks.shares import check_fences, is_to_commit
 from topology.errors import RowsRejected
 from topology.schema import schema_of
-from topology.sink import Batch, Piece, Row, Sink, SinkContext
+from topology.sink import Batch, Row, Sink, SinkContext
 from topology.transactional import (
     Committed,
     Fence,
@@ -79,7 +79,7 @@ class ForeachSink(Sink[Row]):
 
     def write(self, batch: Batch) -> None:
         """Call the function."""
-        self._write(list(_rows(batch.pieces)))
+        self._write(list(rows_of(batch.pieces)))
 
     def close(self) -> None:
         """Do nothing."""
@@ -112,7 +112,7 @@ class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
 
     def write(self, batch: Batch) -> None:
         """Write the rows without a txid. Raises RowsRejected."""
-        rows, rejected = self._fitted(batch.pieces)
+        rows, rejected = fitting_rows(batch.pieces, self.schema)
         self._target.write(rows, ())
         if rejected:
             raise RowsRejected(rejected)
@@ -134,7 +134,7 @@ class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
 
     def stage(self, group: Group) -> Staged:
         """Set apart the rows that do not fit."""
-        rows, rejected = self._fitted(group.pieces)
+        rows, rejected = fitting_rows(group.pieces, self.schema)
         return Staged(group.shares, len(rows), (rows,), rejected)
 
     def commit(self, staged: Staged) -> None:
@@ -155,13 +155,3 @@ class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
 
     def close(self) -> None:
         """Do nothing."""
-
-    def _fitted(self, pieces: Sequence[Piece]) -> tuple[list[Any], dict[int, str]]:
-        """The rows that fit, and why the others do not."""
-        rejected = {} if self.schema is None else fit(pieces, self.schema).rejected
-        return [row for index, row in enumerate(_rows(pieces)) if index not in rejected], rejected
-
-
-def _rows(pieces: Sequence[Piece]) -> Iterator[Any]:
-    for piece in pieces:
-        yield from piece.to_pylist() if isinstance(piece, pa.RecordBatch) else piece

@@ -1,12 +1,12 @@
 """Sinks that keep or count what they get: for tests, trials and benchmarks."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, overload
 
 import pyarrow as pa
 
-from sinks.columns import fit
+from sinks.rows import fitting_rows
 from sinks.shares import check_fences, is_to_commit
 from topology.errors import RowsRejected
 from topology.schema import schema_of
@@ -15,7 +15,6 @@ from topology.sink import (
     DeadLetter,
     DeadLetterSink,
     Delivered,
-    Piece,
     RangeNotice,
     Row,
     Sink,
@@ -59,7 +58,7 @@ class MemorySink(TransactionalSink[Row]):
 
     def write(self, batch: Batch) -> None:
         """Keep the batch's rows. Raises RowsRejected."""
-        rows, rejected = self._fitted(batch.pieces)
+        rows, rejected = fitting_rows(batch.pieces, self.schema)
         self.rows.extend(rows)
         if rejected:
             raise RowsRejected(rejected)
@@ -82,7 +81,7 @@ class MemorySink(TransactionalSink[Row]):
 
     def stage(self, group: Group) -> Staged:
         """Set apart the rows that do not fit."""
-        rows, rejected = self._fitted(group.pieces)
+        rows, rejected = fitting_rows(group.pieces, self.schema)
         return Staged(group.shares, len(rows), (rows,), rejected)
 
     def commit(self, staged: Staged) -> None:
@@ -101,12 +100,6 @@ class MemorySink(TransactionalSink[Row]):
 
     def _found(self, lines: Sequence[str]) -> list[Committed]:
         return [self._lines.get(line, Committed(line, 0, 0)) for line in lines]
-
-    def _fitted(self, pieces: list[Piece]) -> tuple[list[Any], dict[int, str]]:
-        """The rows that fit, and why the others do not."""
-        rejected = {} if self.schema is None else fit(pieces, self.schema).rejected
-        rows = [row for index, row in enumerate(_rows(pieces)) if index not in rejected]
-        return rows, rejected
 
     def close(self) -> None:
         """Do nothing: the rows stay readable."""
@@ -167,8 +160,3 @@ class MemoryDeadLetters(DeadLetterSink):
 
     def close(self) -> None:
         """Do nothing: the letters stay readable."""
-
-
-def _rows(pieces: Sequence[Piece]) -> Iterator[Any]:
-    for piece in pieces:
-        yield from piece.to_pylist() if isinstance(piece, pa.RecordBatch) else piece

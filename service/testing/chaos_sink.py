@@ -4,11 +4,12 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 
 from service.testing.chaos import ChaosError, check_chances, draws
+from sinks.rows import rows_of
 from topology.errors import RowsRejected, SinkBusy
 from topology.sink import Batch, Piece, Row, Sink, SinkContext
 from topology.transactional import (
@@ -184,12 +185,9 @@ class ChaosSink(TransactionalSink[Row]):
     def _refused(self, pieces: list[Piece]) -> dict[int, str]:
         if not self._reject:
             return {}
-        rows: list[Any] = []
-        for piece in pieces:
-            rows += piece.to_pylist() if isinstance(piece, pa.RecordBatch) else piece
         return {
             index: "chaos rejects this row"
-            for index, row in enumerate(rows)
+            for index, row in enumerate(rows_of(pieces))
             if draws(self._seed, "row", repr(row))[0] < self._reject
         }
 

@@ -1,11 +1,10 @@
 """Rows as messages, setting apart those that give none."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-import pyarrow as pa
-
+from sinks.rows import rows_of
 from topology.sink import Piece
 
 Headers: TypeAlias = Sequence[tuple[str, str | bytes | None]]
@@ -52,7 +51,7 @@ class Encoder:
     def encode(self, pieces: Sequence[Piece], max_bytes: int) -> Encoded:
         """One message per row; a row fails alone, be it by its function or by its size."""
         encoded = Encoded([], {})
-        for index, row in enumerate(_rows(pieces)):
+        for index, row in enumerate(rows_of(pieces)):
             try:
                 message = self._message(row)
                 size = _size(message)
@@ -72,11 +71,6 @@ class Encoder:
         key = None if self._key is None else self._key(row)
         headers = () if self._headers is None else self._headers(row)
         return Message(self._topic, self._value(row), key, headers)
-
-
-def _rows(pieces: Sequence[Piece]) -> Iterator[Any]:
-    for piece in pieces:
-        yield from piece.to_pylist() if isinstance(piece, pa.RecordBatch) else piece
 
 
 def _size(message: Message) -> int:
