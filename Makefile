@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SUITE  ?= hot-path
 STEPS  ?= 1000000000
+JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit integration simulate soak bench \
@@ -49,10 +50,11 @@ imports: $(READY)
 	$(BIN)/lint-imports --no-logo --no-cache
 
 unit: $(READY)
-	$(BIN)/pytest -m "not integration and not acceptance"
+	$(BIN)/pytest -m "not integration and not acceptance" -n $(JOBS) --dist worksteal
 
 integration: $(READY)  ## The tests on a real Kafka, ZooKeeper and Spark.
-	$(BIN)/pytest -m "integration or acceptance"
+	$(BIN)/pytest -m "integration or acceptance" -n $(JOBS) --dist loadfile \
+	  --no-loadscope-reorder
 
 simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.
 	@$(BIN)/python -m tests.simulation

@@ -110,7 +110,7 @@ def test_zookeeper_stopped_frozen_or_killed_only_pauses_the_commits(make_stage: 
         until("not ready", lambda: stage.ready() == NOT_READY, 15)
         zookeeper.open()
         waves.all_committed(watch)
-        assert stage.ready() == READY
+        until("ready again", lambda: stage.ready() == READY, 15)
         waves.end()
     assert watch.steps_back == []
 
