@@ -9,7 +9,7 @@ STEPS  ?= 1000000000
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test check format lint types imports unit integration simulate soak bench \
+.PHONY: help env run test check format lint types imports unit integration simulate soak crash bench \
         docs lock clean
 
 help:  ## List what can be made.
@@ -61,6 +61,10 @@ simulate: $(READY)  ## Simulate a million steps, and see that every deliberate f
 
 soak: $(READY)  ## Simulate a thousand times as many: make soak STEPS=1000000000.
 	@$(BIN)/python -m tests.simulation --no-mutants --steps $(STEPS)
+
+crash: $(READY)  ## Kill the process everywhere, for every sink: make crash CASES=delta,topic:any.
+	@$(BIN)/python -m tests.acceptance.every_crash $(if $(CASES),--cases $(CASES)) \
+	  $(if $(CRASH_SEED),--seed $(CRASH_SEED))
 
 bench: $(READY)  ## Measure (docs/benchmarks.md): make bench SUITE=hot-path, or SUITE=all.
 	@$(BIN)/python -m benchmarks $(SUITE) $(if $(REPORT),--report $(REPORT))

@@ -8,6 +8,7 @@ ServiceError             1
 ├── NotStarted           1   stopped before the run began
 ├── StormStillRuns       1   Storm's offsets move while they are taken over
 ├── NotImported          1   some of Storm's offsets were refused
+├── SinksFailed          1   a command could not do with every sink what it was to do
 └── AccountOpen          1   the run ended and records are unaccounted for or unresolved
 """
 
@@ -94,6 +95,14 @@ class NotImported(ServiceError):
         self.refused = refused
         self.partitions = partitions
         self.written = written
+
+
+class SinksFailed(ServiceError):
+    """A command could not do with some sinks what it was to do; with the others it has."""
+
+    def __init__(self, what: str, sinks: Sequence[str]) -> None:
+        super().__init__(f"{what}: {', '.join(sinks)}; what is wrong stands beside each")
+        self.sinks = list(sinks)
 
 
 class AccountOpen(ServiceError):

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +29,10 @@ from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.sizes import sizes_of
+from sinks.manifest.sink import ManifestSink
 from sinks.spark.driver import SparkDriver
+from sinks.spark.iceberg.sink import IcebergSink
+from sinks.spark.spool import local_path
 from sinks.spark.table import SparkTableSink
 from sinks.spark.tables import read_reference
 from topology.reference import Reference
@@ -38,6 +40,7 @@ from topology.sink import DeadLetterSink, Sink, SinkContext, innermost
 from topology.steps import SinkStep
 from topology.topology import Topology
 
+_TABLES = (SparkTableSink, ManifestSink, IcebergSink)  # they have a path
 _MOMENT_SECONDS = 0.5
 _SPARK_SECONDS = 10.0
 
@@ -105,10 +108,10 @@ class Parts:
     def table(self) -> str | None:
         """Where the first table lies: a local path or a URI; None if there is no table."""
         sinks = [innermost(step.sink) for step in self.sinks]
-        paths = [sink.path for sink in sinks if isinstance(sink, SparkTableSink)]
+        paths = [sink.path for sink in sinks if isinstance(sink, _TABLES)]
         if not paths or paths[0] is None:
             return None
-        return unquote(paths[0].removeprefix("file://"))
+        return str(local_path(paths[0]) or paths[0])
 
     @property
     def dead_letters(self) -> str:
@@ -221,15 +224,20 @@ def spark_for(
     """The Spark that these sinks and reference tables need, or None when they need none."""
     if not references and not any(sink.needs_spark for sink in sinks):
         return None
-    delta = any("delta" in sink.needs_jars for sink in sinks) or any(
-        reference.format in ("delta", "table") for reference in references
-    )
+    sets = {each for sink in sinks for each in sink.needs_jars}
+    if any(reference.format in ("delta", "table") for reference in references):
+        sets.add("delta")
     return SparkDriver(
         app_name=f"headrace-{name}",
         conf={key: str(value) for key, value in config.spark.conf.items()},
-        jars=partial(resolve, "delta") if delta else list,
+        jars=partial(jars_of, sorted(sets)),
         job_deadline_seconds=config.spark.job_deadline_seconds,
     )
+
+
+def jars_of(sets: Sequence[str]) -> list[Path]:
+    """The jars of some sets, each once. Raises as `resolve` does."""
+    return list(dict.fromkeys(jar for each in sets for jar in resolve(each)))
 
 
 def warehouse_of(config: Config) -> str:

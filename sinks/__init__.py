@@ -6,8 +6,12 @@ them import them inside their functions, so that a bolt's unit test starts no JV
 
 from sinks.foreach import FencedTarget, ForeachSink, Target, TransactionalForeachSink
 from sinks.kafka import KafkaSink
+from sinks.manifest.reading import manifest_files
+from sinks.manifest.sink import ManifestSink
 from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
 from sinks.spark.delta.sink import DeltaSink
+from sinks.spark.iceberg.sink import IcebergSink
+from sinks.spark.sql.sink import SqlSink
 from sinks.spark.table import ParquetSink
 from sinks.topic.sink import TopicSink
 
@@ -16,11 +20,15 @@ __all__ = [
     "DiscardSink",
     "FencedTarget",
     "ForeachSink",
+    "IcebergSink",
     "KafkaSink",
+    "ManifestSink",
     "MemoryDeadLetters",
     "MemorySink",
     "ParquetSink",
+    "SqlSink",
     "Target",
     "TopicSink",
     "TransactionalForeachSink",
+    "manifest_files",
 ]

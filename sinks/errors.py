@@ -5,10 +5,13 @@ SinkError                 (topology)
 ├── WriterStopped         the writer was stopped before its work was done
 ├── SparkStartFailed      Spark did not start
 ├── SparkDied             Spark died under a job; the next job starts it anew
-└── SparkTimeout          a Spark job passed its deadline and was cancelled
+├── SparkTimeout          a Spark job passed its deadline and was cancelled
+└── DatabaseError         a database refused a statement, or the way to it is broken
 """
 
 from topology.errors import SinkError
+
+_LONGEST = 500  # characters of what a database says
 
 
 class WriterBusy(SinkError):
@@ -47,3 +50,16 @@ class SparkTimeout(SinkError):
         super().__init__(f"Spark job '{group}' did not end within {deadline_seconds} seconds")
         self.group = group
         self.deadline_seconds = deadline_seconds
+
+
+class DatabaseError(SinkError):
+    """A database refused a statement, or the way to it is broken; its SQLSTATE says which.
+
+    The text is what the database calls the error; `detail` says more, and may hold values of rows.
+    """
+
+    def __init__(self, state: str, said: str) -> None:
+        first, *rest = [line.strip() for line in said.splitlines() if line.strip()] or ["?"]
+        super().__init__(f"{first[:_LONGEST]} (SQLSTATE {state})")
+        self.state = state
+        self.detail = " ".join([first, *rest])[:_LONGEST]

@@ -15,7 +15,9 @@ def check_fences(fences: Sequence[Fence], found: Sequence[Committed]) -> None:
 def is_to_commit(shares: Sequence[Share], found: Sequence[Committed]) -> bool:
     """Whether the shares are to be committed, as their lines were `found`; False: all are there.
 
-    Raises SinkFenced when a line has a higher epoch, and SinkFailed when only some are there.
+    Raises SinkFenced when a line has a higher epoch, and SinkFailed when only some are there, or
+    a line has not even the txid before: what was committed in the sink is lost again, as when it
+    was put back to an older state, and to go on would hide that.
     """
     for share, line in zip(shares, found, strict=True):
         _check_epoch(share.line, share.epoch, line)
@@ -24,6 +26,13 @@ def is_to_commit(shares: Sequence[Share], found: Sequence[Committed]) -> bool:
         share = missing[0]
         message = f"{share.line} {share.txid} is not committed, but others of its group are"
         raise SinkFailed(message)
+    for share, line in zip(shares, found, strict=True):
+        if line.txid < share.txid - 1:
+            raise SinkFailed(
+                f"{share.line} {share.txid} cannot be committed: the sink has transactions up to "
+                f"{line.txid}, but those up to {share.txid - 1} were committed in it; see "
+                "docs/how-to/when-a-replay-differs.md#sinkstatelost"
+            )
     return bool(missing)
 
 

@@ -69,11 +69,10 @@ class Tries:
         pause is over, but with `once` that is raised on. Raises WriterStopped, which says
         `what` was not done, and what is final.
         """
-        attempt = 0
+        failures = 0  # a sink that was busy has not failed
         while True:
             if self._stopping.is_set():
                 raise WriterStopped(self._sink, what)
-            attempt += 1
             try:
                 result = work()
             except self._final:
@@ -91,9 +90,10 @@ class Tries:
                 self._failing(error)
                 if once:
                     raise
-                self._wait(attempt, facts)
+                failures += 1
+                self._wait(failures, facts)
             else:
-                self._recovered(attempt, facts)
+                self._recovered(failures + 1, facts)
                 return result
 
     def heard(self, work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from service.embedded.kafka import EmbeddedKafka
+from service.embedded.postgres import EmbeddedPostgres
 from service.embedded.zookeeper import EmbeddedZooKeeper
 
 MakeTopic = Callable[..., str]
@@ -38,6 +39,18 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A running PostgreSQL, shared by every test; use a schema of your own."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
+    server.open()
+    try:
+        yield server
+    finally:
+        server.close()
+        server.remove_data()
 
 
 @pytest.fixture

@@ -20,8 +20,13 @@ BATCH_ROWS = 100_000
 class SparkDriver(Protocol):
     """The process's one Spark session, healed when it dies."""
 
-    def run(self, job: Callable[[Any], Result], *, group: str) -> Result:
-        """Run `job(session)` under a job group and a deadline; what it raises is passed on."""
+    def run(
+        self, job: Callable[[Any], Result], *, group: str, deadline_seconds: float | None = None
+    ) -> Result:
+        """Run `job(session)` under a job group and a deadline; what it raises is passed on.
+
+        The deadline is the driver's, unless one is given.
+        """
         ...
 
 

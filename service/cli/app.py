@@ -26,8 +26,17 @@ app = typer.Typer(
 offsets_app = typer.Typer(
     help="What is committed in ZooKeeper, against what Kafka has.", no_args_is_help=True
 )
+tables_app = typer.Typer(
+    help="The files of the tables that a topology writes.", no_args_is_help=True
+)
+transactions_app = typer.Typer(
+    help="What is open and what is committed, of a topology that is exactly-once.",
+    no_args_is_help=True,
+)
 dev_app = typer.Typer(help="Kafka and ZooKeeper for development.", no_args_is_help=True)
 app.add_typer(offsets_app, name="offsets")
+app.add_typer(tables_app, name="tables")
+app.add_typer(transactions_app, name="transactions")
 app.add_typer(dev_app, name="dev")
 
 Target = Annotated[
@@ -214,6 +223,55 @@ def offsets_import_storm(
         watch_seconds=watch_seconds,
     )
     import_storm.import_storm(target, config, order, as_json=as_json)
+
+
+@tables_app.command("compact")
+def tables_compact(
+    target: Target,
+    sinks: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SINK", help="Only these sinks, by the names of their steps."),
+    ] = None,
+    config: ConfigPath = None,
+    *,
+    target_mib: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="About how large the new files shall be, in MiB."),
+    ] = 128,
+    as_json: Json = False,
+) -> None:
+    """Join the small files of tables into large ones, also while a service writes them.
+
+    No row changes, and no transaction. Sinks that have no table of files are passed over.
+    """
+    from service.cli import tables  # noqa: PLC0415 - see above
+
+    tables.compact(target, config, sinks or [], target_mib, as_json=as_json)
+
+
+@tables_app.command("files")
+def tables_files(
+    target: Target,
+    sink: Annotated[str, typer.Argument(metavar="SINK", help="The name of the sink's step.")],
+    config: ConfigPath = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Print the files that a sink's table is made of now, one in a line."""
+    from service.cli import tables  # noqa: PLC0415 - see above
+
+    tables.files(target, config, sink, as_json=as_json)
+
+
+@transactions_app.command("show")
+def transactions_show(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
+    """Show what is open, what each sink has committed, and what a restart would read again.
+
+    Sinks are opened as a run would open them, so empty tables and topics may be created.
+    """
+    from service.cli import transactions  # noqa: PLC0415 - see above
+
+    transactions.show(target, config, as_json=as_json)
 
 
 @dev_app.command("up")

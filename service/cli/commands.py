@@ -1,11 +1,9 @@
 """What each subcommand does."""
 
-import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -14,10 +12,11 @@ from service import logs
 from service.account import Account
 from service.cli.checks import Check, run_checks
 from service.cli.embedded import embedded
-from service.cli.loading import load_topology
+from service.cli.lines import print_json
+from service.cli.loading import configured, load_topology
 from service.cli.offsets import read_offsets, show_offsets
 from service.cli.render import RunProgress, show_account
-from service.config import Config, load
+from service.config import load
 from service.errors import AccountOpen, BadConfig, NotStarted, ServerEnded
 from service.running import run_pipeline
 from topology.describe import as_facts, as_mermaid, as_text
@@ -40,7 +39,7 @@ def run(
     topology.validate()
     with RunProgress(Console(stderr=True)) as progress:
         if state_dir is None:
-            settings = _configured(config)
+            settings = configured(config)
             account = run_pipeline(
                 topology,
                 settings,
@@ -52,7 +51,7 @@ def run(
                 topology, config, state_dir, progress, until_caught_up=until_caught_up
             )
     if as_json:
-        _print_json(account.as_json())
+        print_json(account.as_json())
     else:
         show_account(Console(), account)
     gaps = account.gaps() if account.caught_up else account.losses()
@@ -69,7 +68,7 @@ def _run_embedded(
     until_caught_up: bool,
 ) -> Account:
     # Read once before the servers start: a wrong key should not cost their start.
-    _configured(config, _SOMEWHERE)
+    configured(config, _SOMEWHERE)
     progress.step("starting Kafka and ZooKeeper")
     started = False
     try:
@@ -95,10 +94,10 @@ def check(target: str, config: Path | None, *, as_json: bool) -> None:
     topology = load_topology(target)
     topology.validate()
     try:
-        settings = _configured(config)
+        settings = configured(config)
     except BadConfig as error:
         if as_json:
-            _print_json(
+            print_json(
                 {"ok": False, "checks": [Check("config", ok=False, detail=str(error)).as_json()]}
             )
         raise
@@ -110,7 +109,7 @@ def check(target: str, config: Path | None, *, as_json: bool) -> None:
             sys.stdout.flush()
     ok = all(result.ok for result in results)
     if as_json:
-        _print_json({"ok": ok, "checks": [result.as_json() for result in results]})
+        print_json({"ok": ok, "checks": [result.as_json() for result in results]})
     if not ok:
         raise typer.Exit(1)
 
@@ -120,7 +119,7 @@ def graph(target: str, *, mermaid: bool, as_json: bool) -> None:
     topology = load_topology(target)
     topology.validate()
     if as_json:
-        _print_json(as_facts(topology))
+        print_json(as_facts(topology))
     elif mermaid:
         sys.stdout.write(as_mermaid(topology) + "\n")
     else:
@@ -131,9 +130,9 @@ def offsets_show(target: str, config: Path | None, *, as_json: bool) -> None:
     """Print where every partition stands."""
     topology = load_topology(target)
     topology.validate()
-    rows = read_offsets(topology, _configured(config))
+    rows = read_offsets(topology, configured(config))
     if as_json:
-        _print_json({"partitions": {row.partition: row.as_json() for row in rows}})
+        print_json({"partitions": {row.partition: row.as_json() for row in rows}})
     else:
         show_offsets(Console(), rows)
 
@@ -150,7 +149,7 @@ def dev_up(state_dir: Path, topics: Sequence[str], *, as_json: bool) -> None:
                     "zookeeper": servers.zookeeper.address,
                     "state_dir": str(state_dir.absolute()),
                 }
-                _print_json(addresses)
+                print_json(addresses)
             else:
                 sys.stdout.write(
                     "Kafka and ZooKeeper are up. For service.toml:\n\n"
@@ -166,14 +165,3 @@ def dev_up(state_dir: Path, topics: Sequence[str], *, as_json: bool) -> None:
                 time.sleep(_POLL_SECONDS)  # a signal ends it
     except KeyboardInterrupt:
         return
-
-
-def _configured(path: Path | None, overrides: dict[str, Any] | None = None) -> Config:
-    settings = load(path, overrides)
-    logs.configure(settings.logs.level, settings.logs.format, settings.secrets())
-    return settings
-
-
-def _print_json(facts: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(facts) + "\n")
-    sys.stdout.flush()

@@ -3,8 +3,6 @@
 Storm's nodes are only read. Everything is read and judged before anything is written.
 """
 
-import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,12 +30,11 @@ from partition.errors import (
 from partition.store import OffsetStore, StoredOffset
 from partition.storm.takeover import Found, Layout, StormOffset, Tree, read_offsets
 from partition.zookeeper.reader import ZooKeeperReader
-from service import logs
-from service.cli.lines import describe
-from service.cli.loading import load_topology
+from service.cli.lines import describe, print_json
+from service.cli.loading import configured, load_topology
 from service.cli.takeover import Known, Outcome, Row, judge, refused
 from service.cli.topics import ASK_SECONDS, answer, topics_of
-from service.config import Config, load
+from service.config import Config
 from service.errors import NotImported, StormStillRuns
 from service.parts import wire
 from topology.steps import Source
@@ -85,8 +82,7 @@ def import_storm(target: str, config: Path | None, order: Order, *, as_json: boo
     topology = load_topology(target)
     topology.validate()
     sources = _chosen(topology.sources, order.topic)
-    settings = load(config)
-    logs.configure(settings.logs.level, settings.logs.format, settings.secrets())
+    settings = configured(config)
     parts = wire(topology, settings)
     tree = _reader(settings, order)
     with ExitStack() as closing:
@@ -97,8 +93,7 @@ def import_storm(target: str, config: Path | None, order: Order, *, as_json: boo
         rows = carry_out(rooms, sources, order)
     place = f"{settings.zookeeper.root}/{parts.name}"
     if as_json:
-        sys.stdout.write(json.dumps(_facts(rows, order, place)) + "\n")
-        sys.stdout.flush()
+        print_json(_facts(rows, order, place))
     else:
         show_rows(Console(), rows, order, place)
     bad = refused(rows)

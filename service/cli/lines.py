@@ -1,4 +1,9 @@
-"""An error in one line, without secrets."""
+"""What is said in one line: an error, without secrets; facts, as JSON."""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
 
 from service.redaction import mask
 
@@ -17,3 +22,9 @@ def describe(error: BaseException) -> str:
     is_ours = type(error).__module__.partition(".")[0] in _ROOMS
     line = line if is_ours and line else f"{name}: {line}" if line else name
     return mask(line)[:_LONGEST]
+
+
+def print_json(facts: Mapping[str, Any]) -> None:
+    """Print facts as one JSON object to standard output."""
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()

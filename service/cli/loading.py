@@ -1,9 +1,13 @@
-"""Finds the topology that MODULE:TOPOLOGY names."""
+"""Finds what a command is told: the topology that MODULE:TOPOLOGY names, and the configuration."""
 
 import importlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from service import logs
+from service.config import Config, load
 from service.errors import NoTopology
 from topology.errors import InvalidTopology, TopologyError
 from topology.topology import Topology
@@ -41,6 +45,13 @@ def load_topology(target: str) -> Topology:
         )
         raise NoTopology(message)
     return found
+
+
+def configured(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Load the configuration, and have logs written as it says. Raises BadConfig."""
+    settings = load(path, overrides)
+    logs.configure(settings.logs.level, settings.logs.format, settings.secrets())
+    return settings
 
 
 def _kind(module: object, name: str) -> str:

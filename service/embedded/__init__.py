@@ -1,1 +1,1 @@
-"""Kafka and ZooKeeper as child processes on 127.0.0.1: for a first run, tests and benchmarks."""
+"""Kafka, ZooKeeper and PostgreSQL as child processes: for a first run, tests and benchmarks."""

@@ -28,6 +28,16 @@ class SparkJarsMissing(EmbeddedError):
         self.found = found
 
 
+class PostgresMissing(EmbeddedError):
+    """PostgreSQL's server cannot be had on this machine."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"PostgreSQL's server is needed: {found}. Install it: Debian's package is 'postgresql'"
+        )
+        self.found = found
+
+
 class PortTaken(EmbeddedError):
     """A port that a server must use belongs to another process."""
 

@@ -1,9 +1,10 @@
 """Parquet files with the rows of a micro-batch, in the place of their table."""
 
 import contextlib
+import itertools
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,40 @@ class DataFileWriter:
             raise
         return files
 
+    def join(
+        self,
+        tables: Iterable[pa.Table],
+        number: int,
+        folder: str,
+        partition: dict[str, str | None],
+    ) -> DataFile | None:
+        """Write tables of one schema, one after the other, to one file in a folder of the table.
+
+        The tables are without the partition's columns, and asked for one by one: about
+        `row_group_bytes` of them are in memory. None: they have no rows. Raises OSError, and
+        what `tables` raises; then no file is left.
+        """
+        groups = _row_groups(tables, self._options)
+        first = next(groups, None)
+        if first is None:
+            return None
+        second = next(groups, None)
+        rest = groups if second is None else itertools.chain([second], groups)
+        properties = self._options.properties(first, whole=second is None)
+        group_rows = properties.pop("row_group_size")
+        path = self._new_path(number, folder)
+        footers: list[pq.FileMetaData] = []
+        try:
+            with pq.ParquetWriter(
+                path, first.schema, metadata_collector=footers, **properties
+            ) as file:
+                for group in itertools.chain([first], rest):
+                    file.write_table(group, group_rows)
+            return self._data_file(path, footers[0], first.schema, folder, partition)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
     def remove(self, files: Sequence[DataFile]) -> None:
         """Remove files that no log names. Those that are gone already do no harm."""
         for file in files:
@@ -66,22 +101,50 @@ class DataFileWriter:
     def _write(
         self, rows: pa.Table, number: int, folder: str, values: dict[str, str | None]
     ) -> DataFile:
-        name = f"part-{number:05d}-{uuid.uuid4()}{self._options.suffix}"
-        place = self.root / folder
-        place.mkdir(parents=True, exist_ok=True)
-        path = place / name
+        path = self._new_path(number, folder)
         footers: list[pq.FileMetaData] = []
         try:
             pq.write_table(rows, path, metadata_collector=footers, **self._options.properties(rows))
-            num_bytes = path.stat().st_size
+            return self._data_file(path, footers[0], rows.schema, folder, values)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
+
+    def _new_path(self, number: int, folder: str) -> Path:
+        place = self.root / folder
+        place.mkdir(parents=True, exist_ok=True)
+        return place / f"part-{number:05d}-{uuid.uuid4()}{self._options.suffix}"
+
+    def _data_file(
+        self,
+        path: Path,
+        footer: pq.FileMetaData,
+        schema: pa.Schema,
+        folder: str,
+        values: dict[str, str | None],
+    ) -> DataFile:
         return DataFile(
-            path=f"{folder}/{name}" if folder else name,
-            num_rows=rows.num_rows,
-            num_bytes=num_bytes,
+            path=f"{folder}/{path.name}" if folder else path.name,
+            num_rows=footer.num_rows,
+            num_bytes=path.stat().st_size,
             modified_ms=time.time_ns() // 1_000_000,
             partition=values,
-            statistics=statistics_of(footers[0], rows.schema),
+            statistics=statistics_of(footer, schema),
         )
+
+
+def _row_groups(tables: Iterable[pa.Table], options: FileOptions) -> Iterator[pa.Table]:
+    """The rows of small tables together, so that they are not a row group each."""
+    held: list[pa.Table] = []
+    num_rows = num_bytes = 0
+    for table in tables:
+        num_rows += table.num_rows
+        num_bytes += table.nbytes
+        if held and (num_rows > options.row_group_rows or num_bytes > options.row_group_bytes):
+            yield pa.concat_tables(held)
+            held = []
+            num_rows, num_bytes = table.num_rows, table.nbytes
+        if table.num_rows:
+            held.append(table)
+    if held:
+        yield pa.concat_tables(held)

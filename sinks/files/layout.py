@@ -21,12 +21,12 @@ class Part(NamedTuple):
     """Rows that share a folder. An empty `folder` is the table's own."""
 
     folder: str  # below the table's, "/" between levels
-    values: dict[str, str | None]  # by partition column, as Delta's protocol spells them
-    table: pa.Table  # without the partition columns
+    values: dict[str, str | None]  # by partition column, as the layout spells them
+    table: pa.Table  # what the file holds
 
 
 class Layout:
-    """Splits tables by the values of some columns. Pure.
+    """Splits tables by the values of some columns, as Delta's protocol has it. Pure.
 
     A folder's name holds no separator that a value or a column's name brought, so that no
     row is ever written outside of its table. Names too long for a file system are cut and
@@ -47,16 +47,26 @@ class Layout:
             return
         present = [name for name in self.partition_by if name in table.column_names]
         columns = [_values(table[name]) for name in present]
-        rest = table.drop_columns(present)
+        rest = self.rest(table, present)
         for rows in _groups(columns, table.num_rows):
-            texts = {
-                name: _text(values[codes[rows[0]]])
+            values = {
+                name: values[codes[rows[0]]]
                 for name, (values, codes) in zip(present, columns, strict=True)
             }
-            found = {name: texts.get(name) for name in self.partition_by}
+            found = {name: values.get(name) for name in self.partition_by}
+            folders = [_folder(name, _text(value)) for name, value in found.items()]
+            spelled = {name: self.spelled(name, value) for name, value in found.items()}
             whole = len(rows) == table.num_rows
-            part = rest if whole else rest.take(rows)
-            yield Part("/".join(map(_folder, found, found.values())), found, part)
+            yield Part("/".join(folders), spelled, rest if whole else rest.take(rows))
+
+    def rest(self, table: pa.Table, present: list[str]) -> pa.Table:
+        """What a file holds of a table that has these of the partition columns."""
+        return table.drop_columns(present)
+
+    def spelled(self, name: str, value: Any) -> str | None:
+        """A partition column's value, as the table's log wants it."""
+        del name
+        return _text(value)
 
 
 def can_partition(kind: pa.DataType) -> bool:

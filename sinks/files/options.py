@@ -16,6 +16,7 @@ class FileOptions:
     compression: str = "snappy"
     row_group_rows: int = 1_000_000
     target_bytes: int = 256 * 1024 * 1024
+    row_group_bytes: int = 128 * 1024 * 1024  # in memory, of tables that are joined in a file
 
     @property
     def suffix(self) -> str:
@@ -23,13 +24,16 @@ class FileOptions:
         between = "" if self.compression == "none" else f".{self.compression}"
         return f"{between}.parquet"
 
-    def properties(self, table: pa.Table) -> dict[str, Any]:
-        """What pyarrow's Parquet writer is given for this table."""
+    def properties(self, table: pa.Table, *, whole: bool = True) -> dict[str, Any]:
+        """What pyarrow's Parquet writer is given for this table, if it is the `whole` file.
+
+        Of rows that are not seen yet it is not known whether they have a NaN.
+        """
         return {
             "compression": self.compression,
             "row_group_size": self.row_group_rows,
             "use_dictionary": repeating(table),
-            "write_statistics": bounded(table),
+            "write_statistics": bounded(table, whole=whole),
             "coerce_timestamps": "us",  # Spark knows no shorter time
             "allow_truncated_timestamps": True,
             "store_decimal_as_integer": True,  # as Spark stores short ones
@@ -51,7 +55,7 @@ def repeating(table: pa.Table) -> list[str]:
     ]
 
 
-def bounded(table: pa.Table) -> list[str]:
+def bounded(table: pa.Table, *, whole: bool = True) -> list[str]:
     """The columns whose bounds the footer may tell.
 
     Not those with a NaN: Parquet's writer leaves it out of the bounds, Spark puts it above
@@ -61,7 +65,7 @@ def bounded(table: pa.Table) -> list[str]:
         field.name
         for field in table.schema
         if not pa.types.is_nested(field.type)
-        and not (_is_float(field.type) and _any_nan(table[field.name]))
+        and (not _is_float(field.type) or (whole and not _any_nan(table[field.name])))
     ]
 
 

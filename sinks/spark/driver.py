@@ -1,30 +1,37 @@
-"""The process's one Spark: started when first needed, watched, and started anew when it dies."""
+"""The process's one Spark: started when first needed, watched, and healed when it fails."""
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
-from sinks.errors import SparkDied, SparkTimeout
-from sinks.spark.jvm import Jvm, release_connection
+from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout
+from sinks.spark.gateway import cut_off_in_silence
+from sinks.spark.jvm import Jvm
 from sinks.spark.reasons import one_line
 
 log = structlog.get_logger()
 
 Result = TypeVar("Result")
 _GRACE_SECONDS = 10.0  # between cancelling a job and killing the JVM it hangs in
+_ANSWER_SECONDS = 5.0  # how long a JVM may take to say how it is
+_START_SECONDS = 180.0  # or as long as a job, where a cluster's queue needs more patience
+_RENEW_SECONDS = 60.0
+_HEARD_SECONDS = 2.0  # in which jobs that `close` cut off find that out
 
 
 class SparkDriver:
     """Runs jobs in one Spark session, under a deadline, and heals it.
 
-    `run` may be called from several threads. What a job raises is passed on; if Spark died
-    under it (JVM gone, context stopped), it is torn down and SparkDied raised, so that
-    trying the same job again starts a new one. `jars` is asked at every start, because
-    finding them may mean fetching them. `open` and `close` belong to the owner thread.
+    `run` may be called from several threads. What a job raises is passed on. If Spark died
+    under it, SparkDied is raised instead, so that trying the same job again finds a Spark that
+    works: a new context where only the context was stopped, else a new JVM. `jars` is asked at
+    every start, because finding them may mean fetching them. `open` and `close` belong to the
+    owner thread.
     """
 
     def __init__(
@@ -38,16 +45,25 @@ class SparkDriver:
         self._conf = dict(conf or {})
         self._jars = jars
         self._deadline_seconds = job_deadline_seconds
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while Spark is started, renewed or given up
         self._numbers = itertools.count(1)
         self._jvm: Jvm | None = None
+        self._is_stopped = False  # the context of `_jvm`
         self._starts = 0
+        self._renewals = 0
         self._closed = False
+        self._jobs = 0
+        self._job_ended = threading.Condition()
 
     @property
     def restarts(self) -> int:
-        """How often Spark has been started anew."""
+        """How often Spark has been started anew, with a new JVM."""
         return max(0, self._starts - 1)
+
+    @property
+    def renewals(self) -> int:
+        """How often a JVM has been given a new context."""
+        return self._renewals
 
     @property
     def running(self) -> bool:
@@ -59,66 +75,133 @@ class SparkDriver:
         """Start Spark now rather than with the first job. Raises SparkStartFailed."""
         self._live()
 
-    def run(self, job: Callable[[Any], Result], *, group: str) -> Result:
-        """Run `job(session)` under a job group and the deadline, from any thread.
+    def run(
+        self, job: Callable[[Any], Result], *, group: str, deadline_seconds: float | None = None
+    ) -> Result:
+        """Run `job(session)` under a job group and a deadline, from any thread.
 
-        A job past its deadline is cancelled; if it does not end within ten seconds more, the
-        JVM is killed. Raises SparkTimeout then, SparkDied, SparkStartFailed, or what the job
-        raises.
+        The deadline is the driver's unless one is given; starting Spark does not count. A job
+        past it is cancelled; if it does not end within ten seconds more, the JVM is killed,
+        which ends calls of Java's that are no jobs, too. Raises SparkTimeout then, SparkDied,
+        SparkStartFailed, or what the job raises.
         """
-        jvm = self._live()
-        # Its own name, so that a late cancel cannot hit the next job of the group.
-        job_group = f"{group}-{next(self._numbers)}"
-        watch = _Watch(jvm, job_group, self._deadline_seconds)
-        watch.start()
-        try:
-            jvm.session.sparkContext.setJobGroup(job_group, group, interruptOnCancel=True)
-            return job(jvm.session)
-        except Exception as error:
-            # Asked now, because a Java exception's text dies with its JVM.
-            said = one_line(error)
-            died = not jvm.alive()
-            if died:
-                self._discard(jvm, said)
-            if watch.expired:
-                raise SparkTimeout(group, self._deadline_seconds) from error
-            if died:
-                raise SparkDied(group, said) from error
-            raise
-        finally:
-            watch.done.set()
-            release_connection()
+        if deadline_seconds is None:
+            deadline_seconds = self._deadline_seconds
+        with self._counted():
+            jvm = self._live()
+            # Its own name, so that a late cancel cannot hit the next job of the group.
+            job_group = f"{group}-{next(self._numbers)}"
+            watch = _Watch(jvm, job_group, deadline_seconds)
+            watch.start()
+            try:
+                jvm.session.sparkContext.setJobGroup(job_group, group, interruptOnCancel=True)
+                return job(jvm.session)
+            except Exception as error:
+                said = self._died(jvm, error, job_group)
+                if watch.expired:
+                    raise SparkTimeout(group, deadline_seconds) from error
+                if said is not None:
+                    raise SparkDied(group, said) from error
+                raise
+            finally:
+                watch.done.set()
+                jvm.release()
 
     def close(self, timeout_seconds: float = 10.0) -> None:
-        """Stop Spark: politely for so long, then by force. May be called twice."""
-        with self._lock:
-            self._closed = True
+        """Stop Spark: politely for so long, then by force. May be called twice.
+
+        Jobs under way are cut off. A Spark that is just starting is not waited for longer; it
+        is stopped by whoever started it.
+        """
+        self._closed = True
+        if not self._lock.acquire(timeout=timeout_seconds):
+            return
+        try:
             jvm, self._jvm = self._jvm, None
-        if jvm is not None:
+        finally:
+            self._lock.release()
+        if jvm is None:
+            return
+        with cut_off_in_silence():
             jvm.stop(timeout_seconds)
-            log.info("spark_stopped")
+            with self._job_ended:
+                self._job_ended.wait_for(lambda: not self._jobs, _HEARD_SECONDS)
+        log.info("spark_stopped")
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._job_ended:
+            self._jobs += 1
+        try:
+            yield
+        finally:
+            with self._job_ended:
+                self._jobs -= 1
+                self._job_ended.notify_all()
 
     def _live(self) -> Jvm:
+        """A Spark that is well, as far as is known. Raises SparkStartFailed."""
         with self._lock:
-            if self._jvm is None:
-                if self._closed:
-                    raise RuntimeError("the Spark driver is closed")
-                self._jvm = Jvm.start(
-                    self._app_name, self._conf, [str(jar) for jar in self._jars()]
-                )
-                self._starts += 1
-                event = "spark_started" if self._starts == 1 else "spark_restarted"
-                log.info(event, restarts=self.restarts, pid=self._jvm.process.pid)
-            return self._jvm
+            if self._closed:
+                raise RuntimeError("the Spark driver is closed")
+            if self._jvm is not None and self._jvm.process.poll() is not None:
+                self._give_up(self._jvm, "its process has ended")
+            if self._jvm is not None and self._is_stopped:
+                self._renew(self._jvm)
+            return self._start() if self._jvm is None else self._jvm
 
-    def _discard(self, jvm: Jvm, said: str) -> None:
-        """Tear a dead Spark down, once, whichever of its jobs noticed first."""
+    def _start(self) -> Jvm:
+        jars = [str(jar) for jar in self._jars()]
+        timeout_seconds = max(_START_SECONDS, self._deadline_seconds)
+        jvm = Jvm.start(self._app_name, self._conf, jars, timeout_seconds)
+        if self._closed:  # meanwhile
+            jvm.stop(0)
+            raise RuntimeError("the Spark driver is closed")
+        self._jvm, self._is_stopped = jvm, False
+        self._starts += 1
+        event = "spark_started" if self._starts == 1 else "spark_restarted"
+        log.info(event, restarts=self.restarts, pid=jvm.process.pid)
+        return jvm
+
+    def _renew(self, jvm: Jvm) -> None:
+        """Have a new context in a JVM, or else no JVM."""
+        try:
+            self._jvm = jvm.renew(_RENEW_SECONDS)
+        except SparkStartFailed as error:
+            self._give_up(jvm, str(error))
+            return
+        self._is_stopped = False
+        self._renewals += 1
+        log.info("spark_renewed", renewals=self._renewals, pid=jvm.process.pid)
+
+    def _died(self, jvm: Jvm, error: Exception, job_group: str) -> str | None:
+        """What was said if Spark died under a job; None: it is well, and the job itself failed.
+
+        What died is given up or marked once, whichever of its jobs notices first.
+        """
+        state = jvm.state(_ANSWER_SECONDS)
+        if state == "well":
+            return None
+        if state == "mute":
+            reason = f"it has not answered for {_ANSWER_SECONDS:g} seconds"
+            log.warning("spark_killed", group=job_group, reason=reason)
+            jvm.kill()
+        # After that, as a Java exception's text is asked from its JVM; but before it is gone.
+        said = one_line(error)
         with self._lock:
             if self._jvm is not jvm:
-                return
-            self._jvm = None
-            log.warning("spark_died", error=said)
-            jvm.stop(timeout_seconds=0)
+                pass
+            elif state != "stopped":
+                self._give_up(jvm, said)
+            elif not self._is_stopped:
+                self._is_stopped = True
+                log.warning("spark_context_stopped", error=said)
+        return said
+
+    def _give_up(self, jvm: Jvm, said: str) -> None:
+        self._jvm, self._is_stopped = None, False
+        log.warning("spark_died", error=said, ended=jvm.last_words())
+        jvm.stop(timeout_seconds=0)
 
 
 class _Watch(threading.Thread):
@@ -128,6 +211,7 @@ class _Watch(threading.Thread):
         super().__init__(name=f"watch-{job_group}", daemon=True)
         self.done = threading.Event()
         self.expired = False
+        self._is_killed = False
         self._jvm = jvm
         self._job_group = job_group
         self._deadline_seconds = deadline_seconds
@@ -140,13 +224,16 @@ class _Watch(threading.Thread):
         # In a thread of its own: a JVM that hangs does not answer this call either.
         threading.Thread(target=self._cancel, daemon=True).start()
         if not self.done.wait(_GRACE_SECONDS):
-            log.warning("spark_killed", group=self._job_group)
+            reason = f"the job went on for {_GRACE_SECONDS:g} seconds after it was cancelled"
+            log.warning("spark_killed", group=self._job_group, reason=reason)
+            self._is_killed = True
             self._jvm.kill()
 
     def _cancel(self) -> None:
         try:
-            self._jvm.session.sparkContext.cancelJobGroup(self._job_group)
+            self._jvm.cancel(self._job_group)
         except Exception as error:  # noqa: BLE001 - killing the JVM comes next
-            log.warning("spark_cancel_failed", group=self._job_group, error=one_line(error))
+            if not self._is_killed:
+                log.warning("spark_cancel_failed", group=self._job_group, error=one_line(error))
         finally:
-            release_connection()
+            self._jvm.release()

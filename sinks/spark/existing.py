@@ -54,13 +54,19 @@ def differences(
     difference: such columns become null.
     """
     there = {field.name: field.dataType for field in found.fields}
+    alike = {name.lower(): name for name in there}
     wrong = []
     for field in wanted.fields:
         if field.name in ignored:
             continue
         kind = there.get(field.name)
         if kind is None:
-            if not added_columns:
+            if field.name.lower() in alike:  # to Spark they are the same
+                wrong.append(
+                    f"column '{field.name}': found '{alike[field.name.lower()]}' in the table, "
+                    "spelled differently"
+                )
+            elif not added_columns:
                 wrong.append(f"column '{field.name}' is not in the table")
         elif kind.simpleString() != field.dataType.simpleString():
             wrong.append(

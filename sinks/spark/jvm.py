@@ -1,36 +1,52 @@
 """The JVM that PySpark talks to: started apart from the terminal, and ended by its handle.
 
-PySpark keeps one gateway, one context and one session in class attributes and refuses to
-replace them, even when the JVM behind them is dead. `Jvm.stop` clears them, so that a next
-one can start in the same process.
+Whatever may hang in it is asked on a thread of its own, for so long and no longer.
 """
 
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Generic, Literal, TypeAlias, TypeVar
 
 from sinks.errors import SparkStartFailed
-from sinks.spark.reasons import from_log, one_line
-from sinks.spark.settings import LOG4J, settings
+from sinks.spark.gateway import forget, release_connection, retire
+from sinks.spark.reasons import from_log, last_words, one_line
+from sinks.spark.settings import LOG4J, check, settings
+
+Result = TypeVar("Result")
+State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
+"""How a JVM is: well, its context stopped, it does not answer, or it has ended."""
+
+_LAST_SECONDS = 5.0  # what has been killed is given so long to be gone
+_TAIL_BYTES = 64 * 1024
 
 
 class Jvm:
     """One running JVM with its Spark session. Built by `start`."""
 
-    def __init__(self, session: Any, process: "subprocess.Popen[bytes]", home: Path) -> None:
+    def __init__(
+        self, session: Any, gateway: Any, home: Path, properties: Mapping[str, str]
+    ) -> None:
         self.session = session
-        self.process = process
+        self.process: subprocess.Popen[bytes] = gateway.proc
+        self._gateway = gateway
         self._home = home
+        self._properties = properties
+        # Kept here, since the session forgets it when someone stops it.
+        self._context = session.sparkContext._jsc  # noqa: SLF001
 
     @classmethod
-    def start(cls, app_name: str, conf: Mapping[str, str], jars: Sequence[str]) -> "Jvm":
+    def start(
+        cls, app_name: str, conf: Mapping[str, str], jars: Sequence[str], timeout_seconds: float
+    ) -> "Jvm":
         """Start a JVM and a session in it; takes 3 to 8 seconds. Raises SparkStartFailed.
 
         Runs in a thread of its own, because PySpark replaces the process's SIGINT handler
@@ -38,138 +54,211 @@ class Jvm:
         Ctrl-C in a terminal reaches the service alone, which then drains; it ends by itself
         when this process dies, because its standard input closes.
         """
-        outcome: list[Jvm | Exception] = []
-
-        def start() -> None:
-            try:
-                outcome.append(cls._start(app_name, conf, jars))
-            except Exception as error:  # noqa: BLE001 - raised again below
-                outcome.append(error)
-
-        thread = threading.Thread(target=start, name="spark-start", daemon=True)
-        thread.start()
-        thread.join()
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return outcome[0]
+        call = _Call("spark-start", partial(cls._start, app_name, conf, jars))
+        call.start()
+        if call.ended(timeout_seconds):
+            return call.result()
+        _kill_children(call)
+        if call.ended(_LAST_SECONDS):
+            with contextlib.suppress(Exception):
+                call.result().stop(0)
+        raise SparkStartFailed(f"Spark did not start within {timeout_seconds:g} seconds")
 
     @classmethod
     def _start(cls, app_name: str, conf: Mapping[str, str], jars: Sequence[str]) -> "Jvm":
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - see sinks/__init__
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
-        from pyspark.sql import SparkSession  # noqa: PLC0415
 
+        check(conf)
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             raise SparkStartFailed(
                 "another Spark context is active in this process; PySpark allows one"
             )
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            raise SparkStartFailed(
+                "this process was started by spark-submit; start it with Python, as it starts "
+                "a JVM of its own"
+            )
         forget()
         # Workers must run this interpreter; without it Spark takes any `python3`.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        # A job group is a thread's: each of ours has to be one thread in the JVM, too.
+        os.environ["PYSPARK_PIN_THREAD"] = "true"
         home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
         log4j = home / "log4j2.properties"
         log4j.write_text(LOG4J)
         properties = settings(app_name, conf, jars, log4j)
-        spark_conf = SparkConf(loadDefaults=False).setAll(list(properties.items()))
         gateway = None
         with (home / "spark.log").open("wb") as output:
             try:
                 launch: Any = launch_gateway
+                spark_conf = SparkConf(loadDefaults=False).setAll(list(properties.items()))
                 gateway = launch(spark_conf, _apart_from_the_terminal(output))
-                context = SparkContext(conf=spark_conf, gateway=gateway)
-                session = SparkSession.builder.getOrCreate()
-                context.setLogLevel("ERROR")
+                session = _session(properties, gateway)
             except Exception as error:
                 printed = (home / "spark.log").read_text(errors="replace")
                 said = from_log(printed) or one_line(error)
                 _end(gateway, home)
                 raise SparkStartFailed(f"Spark did not start: {said}") from error
-            finally:
-                release_connection()
-        return cls(session, gateway.proc, home)
+        return cls(session, gateway, home, properties)
 
-    def alive(self) -> bool:
-        """Whether the JVM runs and its context is not stopped. Asks the JVM, so it may hang."""
+    def state(self, timeout_seconds: float) -> State:
+        """How the JVM and its context are; "mute" when it has not answered after so long."""
         if self.process.poll() is not None:
-            return False
+            return "gone"
+        call = _Call("spark-ask", self._ask)
+        call.start()
+        return call.result() if call.ended(timeout_seconds) else "mute"
+
+    def _ask(self) -> State:
         try:
-            return not self.session.sparkContext._jsc.sc().isStopped()  # noqa: SLF001
+            return "stopped" if self._context.sc().isStopped() else "well"
         except Exception:  # noqa: BLE001 - whatever it is, such a JVM is of no use
-            return False
+            return "gone"
+        finally:
+            self.release()
+
+    def renew(self, timeout_seconds: float) -> "Jvm":
+        """A new context in the same JVM, whose own is stopped; takes 1 second.
+
+        Raises SparkStartFailed. Afterwards this one is of no use but to be stopped, when it
+        failed.
+        """
+        call = _Call("spark-renew", self._renewed)
+        call.start()
+        if call.ended(timeout_seconds):
+            return call.result()
+        self.kill()
+        call.ended(_LAST_SECONDS)
+        raise SparkStartFailed(f"there was no new context within {timeout_seconds:g} seconds")
+
+    def _renewed(self) -> "Jvm":
+        forget(self._gateway)
+        try:
+            session = _session(self._properties, self._gateway)
+        except Exception as error:
+            raise SparkStartFailed(f"there is no new context: {one_line(error)}") from error
+        return Jvm(session, self._gateway, self._home, self._properties)
+
+    def release(self) -> None:
+        """Close the calling thread's connection, and with it its thread in the JVM."""
+        release_connection(self._gateway)
+
+    def cancel(self, job_group: str) -> None:
+        """Cancel the jobs of a group, and those that are still to come; may hang."""
+        self._context.sc().cancelJobGroupAndFutureJobs(job_group)
 
     def kill(self) -> None:
         """End the process at once."""
         self.process.kill()
 
+    def last_words(self) -> str | None:
+        """How the process ended, and what it said of it; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)  # its connections end before it does
+        status = self.process.returncode
+        if status is None:
+            return None
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        with contextlib.suppress(OSError), (self._home / "spark.log").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            words = last_words(file.read().decode(errors="replace"))
+            return f"{how}: {words}" if words else how
+        return how
+
     def stop(self, timeout_seconds: float) -> None:
         """End the session and the process: politely for so long, then by force."""
+        polite = _Call("spark-stop", self._stop_context)
         if timeout_seconds > 0 and self.process.poll() is None:
-            polite = threading.Thread(target=self._stop_context, daemon=True)
             polite.start()
-            polite.join(timeout_seconds)
-        self.process.kill()
-        self.process.wait()
-        _end(forget(), self._home)
+            polite.ended(timeout_seconds)
+        _end(self._gateway, self._home)
+        polite.ended(_LAST_SECONDS)
 
     def _stop_context(self) -> None:
         with contextlib.suppress(Exception):
             self.session.stop()
-        release_connection()
+        self.release()
 
 
-def forget() -> Any:
-    """Clear what PySpark keeps of a JVM; returns its gateway, or None."""
-    from pyspark import SparkContext  # noqa: PLC0415
-    from pyspark.sql import SparkSession, SQLContext  # noqa: PLC0415
+class _Call(threading.Thread, Generic[Result]):
+    """A call on a thread of its own: it may hang, or must not be made on the main thread."""
 
-    context: Any = SparkContext._active_spark_context  # noqa: SLF001
-    gateway: Any = SparkContext._gateway  # noqa: SLF001
-    if context is not None:
-        context._jsc = None  # noqa: SLF001 - so that its own stop() asks no dead JVM
-        with contextlib.suppress(Exception):
-            context.stop()
-    with SparkContext._lock:  # noqa: SLF001
-        SparkContext._active_spark_context = None  # noqa: SLF001
-        SparkContext._gateway = None  # noqa: SLF001
-        SparkContext._jvm = None  # noqa: SLF001
-    SparkSession._instantiatedSession = None  # noqa: SLF001
-    SparkSession._activeSession = None  # noqa: SLF001
-    SQLContext._instantiatedContext = None  # noqa: SLF001
-    return gateway
+    def __init__(self, name: str, work: Callable[[], Result]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`
+            self._error = error
+
+    def ended(self, timeout_seconds: float) -> bool:
+        """Whether it has ended, or was never started; waits for so long."""
+        if self.ident is not None:
+            self.join(timeout_seconds)
+        return not self.is_alive()
+
+    def result(self) -> Result:
+        """What it returned or raised, once it has ended."""
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
 
 
-def release_connection() -> None:
-    """Close the calling thread's connection to the JVM; the next call opens another.
+def _session(properties: Mapping[str, str], gateway: Any) -> Any:
+    """A context with these properties, and its session, in the JVM behind a gateway."""
+    from pyspark import SparkConf, SparkContext, SparkFiles  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    py4j keeps one per thread and leaves it to the garbage collector when the thread ends.
-    """
-    from pyspark import SparkContext  # noqa: PLC0415
+    try:
+        spark_conf = SparkConf(loadDefaults=False).setAll(list(properties.items()))
+        context = SparkContext(conf=spark_conf, gateway=gateway)
+        session = SparkSession.builder.getOrCreate()
+        context.setLogLevel("ERROR")
+        if python := properties.get("spark.pyspark.python"):
+            context.pythonExec = python
+        with contextlib.suppress(ValueError):  # each context puts a folder there, for good
+            sys.path.remove(SparkFiles.getRootDirectory())
+        server: Any = context._accumulatorServer  # noqa: SLF001
+        server.handle_error = _nothing  # it would print a traceback when the JVM goes
+        return session
+    finally:
+        release_connection(gateway)
 
-    gateway: Any = SparkContext._gateway  # noqa: SLF001
-    if gateway is None:
-        return
-    client = gateway._gateway_client  # noqa: SLF001
-    connection = client.get_thread_connection()
-    if connection is not None:
-        with contextlib.suppress(ValueError):
-            client.deque.remove(connection)
-        with contextlib.suppress(Exception):
-            connection.close()
+
+def _nothing(*_arguments: object) -> None:
+    """What a server does of which a client is gone."""
 
 
 def _apart_from_the_terminal(output: IO[bytes]) -> dict[str, Any]:
     return {"start_new_session": True, "stdout": output, "stderr": output}
 
 
+def _kill_children(thread: threading.Thread) -> None:
+    """Kill what a thread has started: PySpark tells of its JVM only once it has answered."""
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/self/task/{thread.native_id}/children").read_text()
+        for pid in children.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(pid), signal.SIGKILL)
+
+
 def _end(gateway: Any, home: Path) -> None:
-    """Close a gateway's sockets and pipe, end its process, and remove its folder."""
+    """End a gateway's process, close its sockets and its pipe, and remove its folder."""
     if gateway is not None:
+        retire(gateway)
         gateway.proc.kill()
-        gateway.proc.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            gateway.proc.wait(_LAST_SECONDS)
         with contextlib.suppress(Exception):
             gateway.close(keep_callback_server=True)
             gateway.shutdown_callback_server()
         with contextlib.suppress(OSError):
             gateway.proc.stdin.close()
-        forget()
+        forget(gateway)
     shutil.rmtree(home, ignore_errors=True)

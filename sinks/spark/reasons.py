@@ -1,6 +1,12 @@
 """What Spark said, in one line."""
 
+import re
+
 _LONGEST = 500
+# What a JVM prints when it ends itself: out of memory, of the system's memory, or crashed.
+_LAST_WORDS = re.compile(
+    r"^[# ]*(Terminating due to .*|There is insufficient memory .*|SIG[A-Z]+ \(.*)$", re.MULTILINE
+)
 
 
 def one_line(error: BaseException) -> str:
@@ -24,3 +30,9 @@ def from_log(log: str) -> str | None:
     lines = [line.strip() for line in log.splitlines()]
     named = (line for line in lines if "Exception" in line or "Error" in line)
     return next((line[:_LONGEST] for line in named if not line.startswith("at ")), None)
+
+
+def last_words(log: str) -> str | None:
+    """Why a JVM has ended itself, by its output; None if it does not say, as when killed."""
+    found = _LAST_WORDS.findall(log)
+    return str(found[-1])[:_LONGEST].strip() if found else None

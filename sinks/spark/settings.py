@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sinks.errors import SparkStartFailed
+
 _DEFAULTS = {
     # local[N,4]: a task whose worker died is tried again; with plain local[N] the job fails.
     "spark.master": "local[2,4]",
@@ -25,34 +27,75 @@ _DEFAULTS = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
-_DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # A table's state is small; the default of 50 tasks for it costs more than the write.
-    "spark.databricks.delta.snapshotPartitions": "2",
+# What a jar needs, by the beginning of its file's name.
+_OF_JARS: Mapping[str, Mapping[str, str]] = {
+    "delta-spark": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # A table's state is small; the default of 50 tasks for it costs more than the write.
+        "spark.databricks.delta.snapshotPartitions": "2",
+    },
+    "iceberg-spark-runtime": {
+        "spark.sql.extensions": (
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+    },
 }
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
+_LISTS = ("spark.sql.extensions", "spark.jars")  # of ours and the user's, neither goes without
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# Properties that would have no driver beside this process, with the values that do so.
+_ELSEWHERE = {
+    "spark.remote": None,
+    "spark.api.mode": "connect",
+    "spark.submit.deployMode": "cluster",
+}
+
+
+def check(conf: Mapping[str, str]) -> None:
+    """Raise SparkStartFailed, naming the property, when Spark cannot be started with it."""
+    for name, value in conf.items():
+        if not name.startswith("spark."):
+            raise SparkStartFailed(
+                f"[spark.conf] '{name}': Spark ignores it; allowed are names that begin with "
+                "'spark.' (Hadoop's with 'spark.hadoop.')"
+            )
+        if name in _ELSEWHERE and _ELSEWHERE[name] in (None, value.lower()):
+            raise SparkStartFailed(
+                f"[spark.conf] '{name}': found '{value}'; Spark's driver has to run beside this "
+                "process, so leave it out"
+            )
 
 
 def settings(
     app_name: str, conf: Mapping[str, str], jars: Sequence[str], log4j: Path
 ) -> dict[str, str]:
-    """All properties of the session: defaults, Delta's if its jar is there, then the user's.
+    """All properties of the session: defaults, those of the jars, then the user's.
 
-    On a cluster (`spark.master` not local) the driver's address is left to Spark and the user.
+    The user's win, but lists, of jars and of extensions, hold both, and the driver ends when it is
+    out of memory, whatever the options for Java say. On a cluster (`spark.master` not local) the
+    driver's address is left to Spark and the user.
     """
     merged = {**_DEFAULTS, "spark.app.name": app_name}
-    if any("delta-spark" in Path(jar).name for jar in jars):
-        merged |= _DELTA
+    lists: dict[str, list[str]] = {name: [] for name in _LISTS}
+    lists["spark.jars"] += jars
+    for jar, needed in _OF_JARS.items():
+        if any(Path(each).name.startswith(jar) for each in jars):
+            for name, value in needed.items():
+                if name in lists:
+                    lists[name].append(value)
+                else:
+                    merged[name] = value
     if not conf.get("spark.master", "local").startswith("local"):
         merged = {name: value for name, value in merged.items() if name not in _LOCAL_ONLY}
     merged |= conf
-    if jars:
-        merged["spark.jars"] = ",".join(filter(None, [*jars, conf.get("spark.jars")]))
+    for name, ours in lists.items():
+        users = [each.strip() for each in conf.get(name, "").split(",") if each.strip()]
+        if each_once := list(dict.fromkeys([*ours, *users])):
+            merged[name] = ",".join(each_once)
     # A driver out of memory must die, so that it is started anew, and not linger half dead.
-    ours = f"-XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile={log4j.as_uri()}"
-    merged[_JAVA_OPTIONS] = f"{ours} {conf.get(_JAVA_OPTIONS, '')}".strip()
+    logs, dies = f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-XX:+ExitOnOutOfMemoryError"
+    merged[_JAVA_OPTIONS] = " ".join(filter(None, [logs, conf.get(_JAVA_OPTIONS), dies]))
     return merged
 
 

@@ -5,12 +5,11 @@ has a folder of its own, so replicas that share a warehouse do not meet.
 """
 
 import os
+import re
 import shutil
 import tempfile
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,14 +17,26 @@ import pyarrow.parquet as pq
 _ROWS_PER_FILE = 50_000  # below that a second task costs more than it saves
 _MOST_FILES = 2
 _FORGOTTEN_SECONDS = 24 * 3600.0
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_FILE_URI = re.compile(r"file:(?://[^/]*)?(.*)", re.DOTALL)
 
 
 def local_path(place: str) -> Path | None:
-    """A path or `file:` URI as a path; None for any other scheme."""
-    parts = urlsplit(place)
-    if parts.scheme == "file":
-        return Path(url2pathname(parts.path))
-    return Path(place).absolute() if not parts.scheme else None
+    """A path or `file:` URI as a path; None for any other scheme.
+
+    A URI is read as Hadoop reads it: nothing in it is escaped.
+    """
+    found = _FILE_URI.match(place)
+    if found is not None:
+        place = found[1]
+    elif _URI.match(place):
+        return None
+    return Path(os.path.abspath(place))  # noqa: PTH100 - as Hadoop does, without a look at links
+
+
+def local_uri(path: Path) -> str:
+    """A path as a URI that Hadoop reads back as that path: nothing in it is escaped."""
+    return f"file://{path}"
 
 
 class Spool:
@@ -55,17 +66,21 @@ class Spool:
                 shutil.rmtree(folder, ignore_errors=True)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{self._owner}-", dir=self._root))
 
-    def put(self, table: pa.Table, sequence: int) -> list[Path]:
-        """Write a table; returns its files. Raises OSError."""
+    def place(self, name: str) -> Path:
+        """Where a file of this name may be written; its folder is there. Raises OSError."""
         if self._folder is None:
             raise RuntimeError("the spool is not open")
-        count = min(_MOST_FILES, max(1, table.num_rows // _ROWS_PER_FILE))
-        length = -(-table.num_rows // count)
         self._folder.mkdir(parents=True, exist_ok=True)  # someone may have cleaned up
         os.utime(self._folder)  # still in use, whatever its age
+        return self._folder / name
+
+    def put(self, table: pa.Table, sequence: int) -> list[Path]:
+        """Write a table; returns its files. Raises OSError."""
+        count = min(_MOST_FILES, max(1, table.num_rows // _ROWS_PER_FILE))
+        length = -(-table.num_rows // count)
         files = []
         for number in range(count):
-            path = self._folder / f"{sequence}-{number}.parquet"
+            path = self.place(f"{sequence}-{number}.parquet")
             pq.write_table(
                 table.slice(number * length, length),
                 path,

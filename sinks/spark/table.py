@@ -3,14 +3,14 @@
 import tempfile
 from collections.abc import Sequence
 from typing import Any, ClassVar, overload
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from sinks.columns import fit
+from sinks.names import checked_table, is_absolute
 from sinks.spark.existing import differences, existing_schema, spark_schema
 from sinks.spark.reasons import one_line
-from sinks.spark.spool import Spool, local_path
+from sinks.spark.spool import Spool, local_path, local_uri
 from topology.errors import InvalidSchema, RowsRejected, SinkFailed
 from topology.schema import schema_of
 from topology.sink import Batch, Row, Sink, SinkContext, SparkDriver
@@ -26,23 +26,19 @@ class SparkTableSink(Sink[Row]):
 
     needs_spark = True
     format: ClassVar[str]
-    added_columns: ClassVar[bool]  # whether rows may bring columns the table has not
+    added_columns: bool  # whether rows may bring columns the table has not
+    merges_columns = False  # whether Spark is to add such columns to the table
     guessed_partitions: ClassVar[bool]  # whether Spark guesses partition columns' types
 
     def __init__(
         self, table: str, *, schema: type[Any] | pa.Schema, partition_by: Sequence[str] = ()
     ) -> None:
         """Raises InvalidSchema when the schema cannot be used."""
-        self.name = table
-        self.table = table
+        self.name = self.table = checked_table(table)
         self.schema = schema_of(schema)
+        self.stored = self.schema  # what the table has of it
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
-        unknown = [name for name in self.partition_by if name not in self.schema.names]
-        if unknown or len(self.partition_by) == len(self.schema.names):
-            raise InvalidSchema(
-                f"table '{table}': partition_by is {self.partition_by}; allowed are some, and "
-                f"not all, of the columns {', '.join(self.schema.names)}"
-            )
+        self._check_partitions()
         self._path: str | None = None
         self._spark: SparkDriver | None = None
         self._spool: Spool | None = None
@@ -52,6 +48,15 @@ class SparkTableSink(Sink[Row]):
     def path(self) -> str | None:
         """Where the table lies; None before `open`."""
         return self._path
+
+    def _check_partitions(self) -> None:
+        names = self.stored.names
+        unknown = [name for name in self.partition_by if name not in names]
+        if unknown or len(self.partition_by) == len(names):
+            raise InvalidSchema(
+                f"table '{self.table}': partition_by is {self.partition_by}; allowed are some, and "
+                f"not all, of the columns {', '.join(names)}"
+            )
 
     def open(self, context: SinkContext) -> None:
         """Check that the warehouse can be written, start Spark, and look at the table.
@@ -76,7 +81,7 @@ class SparkTableSink(Sink[Row]):
                 "a folder that can be written is needed"
             ) from error
         try:
-            self._spark_schema = spark_schema(self.schema)
+            self._spark_schema = spark_schema(self.stored)
             wrong = self._spark.run(self._obstacles, group=f"{self.name}-open")
         except Exception as error:
             raise SinkFailed(f"table '{self.table}': {one_line(error)}") from error
@@ -97,7 +102,7 @@ class SparkTableSink(Sink[Row]):
         if fitted.table.num_rows:
             files = self._spool.put(fitted.table, batch.sequence)
             try:
-                self._append([path.as_uri() for path in files])
+                self._append([local_uri(path) for path in files])
             finally:
                 self._spool.remove(files)
         if fitted.rejected:
@@ -120,6 +125,8 @@ class SparkTableSink(Sink[Row]):
             writer = rows.write.format(self.format).mode("append")
             if self.partition_by:
                 writer = writer.partitionBy(*self.partition_by)
+            if self.merges_columns:
+                writer = writer.option("mergeSchema", "true")
             writer.save(self._path)
 
         try:
@@ -130,6 +137,28 @@ class SparkTableSink(Sink[Row]):
             raise SinkFailed(
                 f"table '{self.table}': Spark refuses to append: {one_line(error)}"
             ) from error
+
+    def _append_nothing(self) -> None:
+        """Have Spark append no rows: a table that is not there is made."""
+        if self._spool is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+        files = self._spool.put(self.stored.empty_table(), 0)
+        try:
+            self._append([local_uri(path) for path in files])
+        finally:
+            self._spool.remove(files)
+
+    def _files_by_spark(self) -> list[str]:
+        """The table's files as Spark finds them; none if there is no table."""
+        if self._spark is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+
+        def job(session: Any) -> list[str]:
+            if existing_schema(session, self.format, str(self._path)) is None:
+                return []
+            return [*session.read.format(self.format).load(self._path).inputFiles()]
+
+        return self._spark.run(job, group=f"{self.name}-files")
 
     def _obstacles(self, session: Any) -> list[str]:
         """What keeps rows of this schema out of the table that is there, if one is."""
@@ -176,9 +205,7 @@ class ParquetSink(SparkTableSink[Row]):
 
 
 def table_path(warehouse: str, table: str) -> str:
-    """The table's URI: the table itself if absolute, else below the warehouse."""
-    place = table
-    if not urlsplit(table).scheme and not table.startswith("/"):
-        place = f"{warehouse.rstrip('/')}/{table}"
+    """The table's URI as Hadoop reads it: the table if absolute, else below the warehouse."""
+    place = table if is_absolute(table) else f"{warehouse.rstrip('/')}/{table}"
     path = local_path(place)
-    return place if path is None else path.as_uri()
+    return place if path is None else local_uri(path)

@@ -1,36 +1,34 @@
 """Topologies that are exactly-once, with records of all kinds; wanted.py says what comes of them.
 
+`CRASH_STORES` names the stores (stores.py) of its two tables, the same one twice perhaps.
 `control` is made to fail: its sink commits rows and writes the txid down only later.
 """
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
+from typing import Any
 
 from headrace import Record, Reject, Retry, RowsRejected, Topology, bolt
-from headrace.sinks import Batch, DeltaSink, KafkaSink
+from headrace.sinks import Batch, KafkaSink, SinkContext, TransactionalSink
+from tests.acceptance.stores import STORES, Site
 from tests.acceptance.traces import FOLDER, TOPIC, text
-from tests.acceptance.wanted import COPIES, fails_once, is_rejected, is_unfit
-from topology.transactional import Committed, Fence, Group, Staged
+from tests.acceptance.wanted import COPIES, OTHERS, ROWS, fails_once, is_rejected, is_unfit
+from topology.sink import Sink
+from topology.transactional import Committed, Fence, Group, Kind, Staged
 
-BATCH_ROWS = 1_500
-BATCH_SECONDS = 0.5
+BATCH_ROWS = 600
+BATCH_SECONDS = 0.2
 NO_INT64 = 2**70
 
+_site = Site.here()
+_rows, _others = (
+    STORES[store](_site, table)
+    for store, table in zip(os.environ["CRASH_STORES"].split(","), (ROWS, OTHERS), strict=True)
+)
 _failed: set[str] = set()
-
-
-@dataclass
-class Copy:
-    place: str
-    copy: int
-
-
-@dataclass
-class Other:
-    place: str
 
 
 @bolt
@@ -41,26 +39,35 @@ def parse(record: Record) -> str:
 
 
 @bolt
-def copies(place: str) -> Iterator[Copy]:
+def copies(place: str) -> Iterator[Any]:
     offset = int(place.partition(":")[2])
-    for copy in range(COPIES):
-        is_last = copy == COPIES - 1
-        yield Copy(place, NO_INT64 if is_last and is_unfit(offset) else copy)
+    for copy in range(COPIES[ROWS]):
+        is_last = copy == COPIES[ROWS] - 1
+        yield _rows.row(place, NO_INT64 if is_last and is_unfit(offset) else copy)
 
 
 @bolt
-def again(place: str) -> Other:
+def again(place: str) -> Any:
     """Fail once; the record's copies are made by then, and are void."""
     if fails_once(int(place.partition(":")[2])) and place not in _failed:
         _failed.add(place)
         raise Retry("it goes well the next time")
-    return Other(place)
+    return _others.row(place, 0)
 
 
-class WithoutTxid(DeltaSink[Copy]):
-    """Commits the rows, and the txids in a file of their own when it is asked the next time."""
+class WithoutTxid(TransactionalSink[Any]):
+    """Has the rows written, and notes their txids in a file when it is asked the next time."""
 
-    _done: dict[str, int]
+    def __init__(self, sink: Sink[Any]) -> None:
+        self.name = sink.name
+        self.sink = sink
+        self._done: dict[str, int] = {}
+
+    def open(self, context: SinkContext) -> None:
+        self.sink.open(replace(context, exactly_once=False))
+
+    def write(self, batch: Batch) -> None:
+        self.sink.write(batch)
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         self._done = {}
@@ -84,28 +91,31 @@ class WithoutTxid(DeltaSink[Copy]):
     def discard(self, staged: Staged) -> None:
         """Nothing was made."""
 
+    def close(self) -> None:
+        self.sink.close()
+
     def _noted(self) -> dict[str, int]:
         path = FOLDER / "txids"
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _two_tables(kind: Literal["transactional", "opaque"]) -> Topology:
+def _two_tables(kind: Kind) -> Topology:
     made = Topology(f"crashing-{kind}", reliability="exactly-once", transactions=kind)
     parsed = made.source(TOPIC).then(parse)
     parsed.then(copies).into(
-        DeltaSink("rows", schema=Copy), batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS
+        _rows.sink(), name=ROWS, batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS
     )
     parsed.then(again).into(
-        DeltaSink("others", schema=Other), batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS
+        _others.sink(), name=OTHERS, batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS
     )
     made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
     return made
 
 
-def _one_table(sink: DeltaSink[Copy]) -> Topology:
+def _one_table(sink: Sink[Any]) -> Topology:
     made = Topology("crashing-one-table", reliability="exactly-once")
     made.source(TOPIC).then(parse).then(copies).into(
-        sink, batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS
+        sink, name=ROWS, batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS
     )
     made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
     return made
@@ -114,5 +124,5 @@ def _one_table(sink: DeltaSink[Copy]) -> Topology:
 transactional = _two_tables("transactional")
 opaque = _two_tables("opaque")
 
-single = _one_table(DeltaSink("rows", schema=Copy))
-control = _one_table(WithoutTxid("rows", schema=Copy))
+single = _one_table(_rows.sink())
+control = _one_table(WithoutTxid(_rows.sink()))

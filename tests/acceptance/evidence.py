@@ -67,8 +67,9 @@ def malformed(bootstrap: str, topic: str) -> set[Place]:
 
 def read_table(table: Path) -> pa.Table:
     """A Delta table's rows, from its log and its files alone."""
-    files = _committed(table)
-    return pa.concat_tables([pq.read_table(table / name) for name in files]) if files else _NONE
+    files = [pq.read_table(table / name) for name in _committed(table)]
+    # In Spark's files every column may be null, in ours not.
+    return pa.concat_tables(files, promote_options="default") if files else _NONE
 
 
 def uncommitted(table: Path) -> set[str]:

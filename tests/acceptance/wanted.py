@@ -1,11 +1,15 @@
 """What must come of the records of `crashing.py`: the rows of its two tables, and its letters."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from tests.acceptance.evidence import Place
 
-COPIES = 2  # rows of a record in the table `rows`; there is one in `others`
+Row: TypeAlias = tuple[str, int]  # its record's place as text, and which copy it is
+
+ROWS, OTHERS = "rows", "others"
+COPIES = {ROWS: 2, OTHERS: 1}  # rows that the tables have of a record
+_SLOTS = 150  # of a partition, where a table has keys
 
 
 def is_rejected(offset: int) -> bool:
@@ -14,7 +18,7 @@ def is_rejected(offset: int) -> bool:
 
 
 def is_unfit(offset: int) -> bool:
-    """Whether the record's last copy does not fit its table: its letter tells so."""
+    """Whether the record's last copy does not fit the table `rows`: its letter tells so."""
     return offset % 89 == 3
 
 
@@ -23,21 +27,29 @@ def fails_once(offset: int) -> bool:
     return offset % 50 == 7
 
 
-def rows(places: Iterable[Place]) -> Counter[tuple[str, int]]:
-    """The rows of the table `rows`."""
-    return Counter(
-        (f"{partition}:{offset}", copy)
-        for partition, offset in places
-        if not is_rejected(offset)
-        for copy in range(COPIES - is_unfit(offset))
-    )
+def is_gone(offset: int) -> bool:
+    """Whether the record deletes its key, where a table has keys."""
+    return offset % 11 == 4
 
 
-def others(places: Iterable[Place]) -> Counter[str]:
-    """The rows of the table `others`."""
-    return Counter(
-        f"{partition}:{offset}" for partition, offset in places if not is_rejected(offset)
-    )
+def slot_of(place: str) -> str:
+    """The record's key, where a table has keys: most are those of many records.
+
+    One that fails once comes after records that follow it, so it has its key for itself.
+    """
+    partition, _, offset = place.partition(":")
+    number = int(offset)
+    return f"{partition}-at-{offset}" if fails_once(number) else f"{partition}-{number % _SLOTS}"
+
+
+def rows(table: str, places: Iterable[Place]) -> Iterator[Row]:
+    """The rows of a table, in the order of the records."""
+    for partition, offset in places:
+        if is_rejected(offset):
+            continue
+        copies = COPIES[table] - (table == ROWS and is_unfit(offset))
+        for copy in range(copies):
+            yield f"{partition}:{offset}", copy
 
 
 def letters(places: Iterable[Place]) -> set[Place]:

@@ -1,6 +1,8 @@
 """What every sink promises that makes rows durable exactly once, asked of each of them."""
 
+import json
 import queue
+import shutil
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +18,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.foreach.target import SqliteOrders
+from service.embedded.postgres import EmbeddedPostgres
 from service.jars.resolver import resolve
 from service.testing.chaos_sink import ChaosSink
-from sinks import DeltaSink, MemorySink, TopicSink, TransactionalForeachSink
+from sinks import (
+    DeltaSink,
+    IcebergSink,
+    ManifestSink,
+    MemorySink,
+    SqlSink,
+    TopicSink,
+    TransactionalForeachSink,
+)
 from sinks.spark.driver import SparkDriver
+from tests.acceptance import table_files
 from tests.worlds.committed import committed_values
+from tests.worlds.sql_table import SqlTable
 from topology.errors import SinkFailed, SinkFenced
 from topology.schema import schema_of
 from topology.sink import Batch, Piece, SinkContext
@@ -33,6 +46,7 @@ class Order(TypedDict):
 
 
 SCHEMA = schema_of(Order)
+KEYED = pa.schema([*SCHEMA, ("gone", pa.bool_())])
 FIRST, SECOND, THIRD = "orders[0]", "orders[1]", "refunds[0]"
 
 
@@ -73,6 +87,19 @@ class ChaosHouse(MemoryHouse):
         return ChaosSink(ChaosSink(self.memory, seed=1), seed=2)
 
 
+class ManifestHouse(House):
+    """A folder of files of which its log's entries say which count."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        return ManifestSink("orders", schema=Order)
+
+    def rows(self) -> list[dict[str, Any]]:
+        folder = Path(self.context.warehouse) / "orders"
+        entries = [json.loads(p.read_text()) for p in sorted(folder.glob("_headrace/*.json"))]
+        files = [file["path"] for entry in entries for file in entry.get("add", ())]
+        return [row for file in files for row in pq.ParquetFile(folder / file).read().to_pylist()]
+
+
 class DeltaHouse(House):
     """A table that Spark reads."""
 
@@ -92,6 +119,68 @@ class DeltaHouse(House):
 
         found = self.driver.run(files, group="read")
         return [row for file in found for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+class IcebergHouse(House):
+    """A table that is read by its metadata and files alone."""
+
+    def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
+        self.context = SinkContext(
+            "pipeline", "sink", {}, str(warehouse), driver, exactly_once=True
+        )
+
+    def sink(self) -> TransactionalSink[Any]:
+        return IcebergSink("orders", schema=Order)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return table_files.of_iceberg(Path(self.context.warehouse) / "orders").to_pylist()
+
+
+class KeyedDeltaHouse(House):
+    """A table whose rows have a key, read off its log; `made` is one without rows."""
+
+    def __init__(self, warehouse: Path, driver: SparkDriver, made: Path) -> None:
+        self.folder = warehouse / "orders"
+        shutil.copytree(made, self.folder)
+        self.context = SinkContext(
+            "pipeline", "sink", {}, str(warehouse), driver, exactly_once=True
+        )
+
+    def sink(self) -> TransactionalSink[Any]:
+        return DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
+
+    def rows(self) -> list[dict[str, Any]]:
+        entries = sorted((self.folder / "_delta_log").glob("*.json"))
+        files: set[str] = set()
+        for line in (line for entry in entries for line in entry.read_text().splitlines()):
+            action = msgspec.json.decode(line)
+            files |= {action["add"]["path"]} if "add" in action else set()
+            files -= {action["remove"]["path"]} if "remove" in action else set()
+        found = [pq.ParquetFile(self.folder / file).read() for file in files]
+        return [row for each in found for row in each.to_pylist()]
+
+
+class SqlHouse(House):
+    """A table of PostgreSQL's, which tells its rows itself."""
+
+    def __init__(self, warehouse: Path, driver: SparkDriver, server: EmbeddedPostgres) -> None:
+        self.table = SqlTable(warehouse, server, driver)
+        self.context = self.table.context(exactly_once=True)
+
+    def sink(self) -> TransactionalSink[Any]:
+        sink: SqlSink[Any] = self.table.made(schema=SCHEMA)
+        return sink
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.table.rows()
+
+
+class KeyedSqlHouse(SqlHouse):
+    """The same with a key."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        sink: SqlSink[Any] = self.table.made(schema=KEYED, key="number", deleted="gone")
+        return sink
 
 
 class TopicHouse(House):
@@ -130,27 +219,53 @@ HOUSES = [
     MemoryHouse,
     ChaosHouse,
     ForeachHouse,
+    ManifestHouse,
     pytest.param(DeltaHouse, marks=pytest.mark.integration),
+    pytest.param(KeyedDeltaHouse, marks=pytest.mark.integration),
+    pytest.param(IcebergHouse, marks=pytest.mark.integration),
+    pytest.param(SqlHouse, marks=pytest.mark.integration),
+    pytest.param(KeyedSqlHouse, marks=pytest.mark.integration),
     pytest.param(TopicHouse, marks=pytest.mark.integration),
 ]
 
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[SparkDriver]:
-    driver = SparkDriver("contract", {}, lambda: resolve("delta"), job_deadline_seconds=60)
+    jars = [*resolve("delta"), *resolve("iceberg"), *resolve("postgresql")]
+    driver = SparkDriver("contract", {}, lambda: jars, job_deadline_seconds=60)
     yield driver
     driver.close()
+
+
+@pytest.fixture(scope="module")
+def keyed_table(driver: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty table, which Spark takes long to make."""
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    sink: DeltaSink[Any] = DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
+    sink.open(SinkContext("pipeline", "sink", {}, str(warehouse), driver))
+    sink.write(Batch(1, [], 0))
+    sink.close()
+    return warehouse / "orders"
 
 
 @pytest.fixture(params=HOUSES)
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param is DeltaHouse:
         return DeltaHouse(tmp_path, request.getfixturevalue("driver"))
+    if request.param is IcebergHouse:
+        return IcebergHouse(tmp_path, request.getfixturevalue("driver"))
+    if request.param is KeyedDeltaHouse:
+        made = request.getfixturevalue("keyed_table")
+        return KeyedDeltaHouse(tmp_path, request.getfixturevalue("driver"), made)
+    if request.param in (SqlHouse, KeyedSqlHouse):
+        driver, server = (request.getfixturevalue(name) for name in ("driver", "postgres"))
+        of_sql: House = request.param(tmp_path, driver, server)
+        return of_sql
     if request.param is TopicHouse:
         kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
         return TopicHouse(tmp_path, kafka.address, topic(2))
-    made: House = request.param(tmp_path)
-    return made
+    house: House = request.param(tmp_path)
+    return house
 
 
 @pytest.fixture

@@ -6,15 +6,19 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from topology.sink import SinkContext
 
 
-def committed_values(context: SinkContext, topic: str) -> list[bytes | None]:
-    """The values of all messages that are committed, once no transaction is open."""
-    return [value for value, *_ in committed_messages(context, topic)]
+def committed_values(context: SinkContext, topic: str, *, waits: bool = True) -> list[bytes | None]:
+    """The values of all messages that are committed, once no transaction is open.
+
+    Without `waits`, of those before the first transaction that is open now.
+    """
+    return [value for value, *_ in committed_messages(context, topic, waits=waits)]
 
 
 def committed_messages(
-    context: SinkContext, topic: str
+    context: SinkContext, topic: str, *, waits: bool = True
 ) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
-    """Value, key and headers of all messages that are committed, once no transaction is open."""
+    """Value, key and headers of all messages that are committed; see above."""
+    level = IsolationLevel.READ_UNCOMMITTED if waits else IsolationLevel.READ_COMMITTED
     admin = AdminClient(dict(context.kafka))
     parts = [
         TopicPartition(topic, each)
@@ -23,8 +27,7 @@ def committed_messages(
     ends = {
         part.partition: answer.result(20).offset
         for part, answer in admin.list_offsets(
-            dict.fromkeys(parts, OffsetSpec.latest()),
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            dict.fromkeys(parts, OffsetSpec.latest()), isolation_level=level
         ).items()
     }
     consumer = Consumer(

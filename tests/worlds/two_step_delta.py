@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from sinks import DeltaSink
 from sinks.files.data_file import DataFile
+from sinks.spark.delta.actions import ActiveFile
 from sinks.spark.delta.kernel import DeltaLog
 from topology.sink import Row
 
@@ -22,9 +23,15 @@ class TwoStepDeltaSink(DeltaSink[Row]):
 
     at: ClassVar[Callable[[str], object]] = staticmethod(_nothing)
 
-    def _add(self, table: DeltaLog, files: Sequence[DataFile], versions: Mapping[str, int]) -> None:
-        if files:
-            super()._add(table, files, {})
+    def _add(
+        self,
+        table: DeltaLog,
+        files: Sequence[DataFile],
+        versions: Mapping[str, int],
+        removed: Sequence[ActiveFile] = (),
+    ) -> None:
+        if files or removed:
+            super()._add(table, files, {}, removed)
         type(self).at("between_rows_and_txids")
         if versions:
             super()._add(table, [], versions)

@@ -1,7 +1,7 @@
 """What a Delta table is like, and why only Spark can write it. Pure."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ _APPENDED_TO = frozenset(
 _RETENTION = "delta.setTransactionRetentionDuration"
 _MAPPING = "delta.columnMapping.mode"
 _CONSTRAINT = "delta.constraints."
+_APPEND_ONLY = "delta.appendOnly"
+_CHANGE_FEED = "delta.enableChangeDataFeed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,31 @@ def _has_inner_not_null(kind: Any) -> bool:
         inner = _has_inner_not_null(kind["keyType"]) or _has_inner_not_null(kind["valueType"])
         return inner or not kind["valueContainsNull"]
     return False
+
+
+def upsert_obstacle(facts: Facts, schema: pa.Schema, key: Sequence[str]) -> str | None:
+    """Why rows cannot be replaced by their key in the columns; None if they can."""
+    for name in (_APPEND_ONLY, _CHANGE_FEED):
+        if facts.properties.get(name, "false").lower() == "true":
+            return f"the table has {name} = true"
+    for name in key:
+        if name in facts.partition_by and not _has_one_spelling(schema.field(name).type):
+            kind = schema.field(name).type
+            return f"key column '{name}' of {kind} is a partition; text, integers and dates may be"
+    return None
+
+
+def _has_one_spelling(kind: pa.DataType) -> bool:
+    """Whether each value is spelled alike in every log, whoever wrote it."""
+    if isinstance(kind, pa.DictionaryType):
+        kind = kind.value_type
+    types = pa.types
+    return (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_integer(kind)
+        or types.is_date32(kind)
+    )
 
 
 def transaction_obstacle(facts: Facts) -> str | None:

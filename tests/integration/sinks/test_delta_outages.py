@@ -29,14 +29,14 @@ def dying(monkeypatch: pytest.MonkeyPatch, driver: SparkDriver, *, after: bool) 
     """Have the JVM killed before or right after the next commit, whose reply is lost."""
     original = DeltaLog.commit
 
-    def commit(self: DeltaLog, files: Any, versions: Any) -> None:
+    def commit(self: DeltaLog, *given: Any) -> None:
         monkeypatch.setattr(DeltaLog, "commit", original)
         if after:
-            original(self, files, versions)
+            original(self, *given)
         process = jvm(driver)
         process.kill()
         process.wait()
-        original(self, files, versions)
+        original(self, *given)
 
     monkeypatch.setattr(DeltaLog, "commit", commit)
 

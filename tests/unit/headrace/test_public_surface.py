@@ -30,9 +30,10 @@ SURFACE = {
     },
     "headrace.sinks": {
         "Batch", "Committed", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "Fence",
-        "FencedTarget", "ForeachSink", "Group", "KafkaSink", "MemoryDeadLetters", "MemorySink",
-        "ParquetSink", "RangeNotice", "Share", "Sink", "SinkContext", "Staged", "Target",
-        "TopicSink", "TransactionalForeachSink", "TransactionalSink",
+        "FencedTarget", "ForeachSink", "Group", "IcebergSink", "KafkaSink", "ManifestSink",
+        "MemoryDeadLetters", "MemorySink", "ParquetSink", "RangeNotice", "Share", "Sink",
+        "SinkContext", "SqlSink", "Staged", "Target", "TopicSink", "TransactionalForeachSink",
+        "TransactionalSink", "manifest_files",
     },
     "headrace.testing": {
         "ChaosAdvancedBolt", "ChaosBolt", "ChaosCounts", "ChaosError", "ChaosSink",

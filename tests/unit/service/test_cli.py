@@ -80,7 +80,8 @@ def headrace(folder, monkeypatch, capsys):
 def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
     code, out, _ = headrace("--help")
     assert code == 0
-    for word in ("run", "check", "graph", "offsets", "dev", "Exit codes", "78", "--version"):
+    names = ("run", "check", "graph", "offsets", "tables", "transactions", "dev")
+    for word in (*names, "Exit codes", "78", "--version"):
         assert word in out
 
 
@@ -92,6 +93,9 @@ def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
         ["graph"],
         ["offsets", "show"],
         ["offsets", "import-storm"],
+        ["tables", "compact"],
+        ["tables", "files"],
+        ["transactions", "show"],
         ["dev", "up"],
     ],
 )
@@ -136,6 +140,11 @@ def test_the_version_is_the_package_s(headrace):
         ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "/s", "--topic=x"],
         ["offsets", "import-storm", "flow:empty", "--from", "core", "--path", "/s"],
         ["run", "unfit:topology"],
+        ["tables"],
+        ["tables", "compact", "flow:empty"],
+        ["tables", "compact", "flow:topology"],
+        ["transactions"],
+        ["transactions", "show", "flow:empty"],
     ],
 )
 def test_wrong_usage_ends_with_2(arguments, headrace):
@@ -144,7 +153,9 @@ def test_wrong_usage_ends_with_2(arguments, headrace):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", [["run"], ["check"], ["offsets", "show"]])
+@pytest.mark.parametrize(
+    "command", [["run"], ["check"], ["offsets", "show"], ["transactions", "show"]]
+)
 def test_a_bad_configuration_ends_with_78_and_one_line(command, headrace, folder):
     (folder / "service.toml").write_text("[pipeline]\nspeed = 'high'\n")
     code, _, err = headrace(*command, "flow:topology", "--config", "service.toml")

@@ -151,6 +151,16 @@ def test_one_batch_at_a_time(desk: Desk) -> None:
     assert desk.result().pending.sequence == 1
 
 
+def test_a_failure_after_the_sink_was_busy_waits_no_longer_than_a_first_one(desk: Desk) -> None:
+    busy = [SinkBusy(0.0)] * 20
+    writer = desk.writer(Script(*busy, OSError("once"), None), WriteRetries(0.001, 3600.0))
+    with capture_logs() as logs:
+        writer.submit(pending())
+        assert desk.result().error is None
+    failed = [log["attempt"] for log in logs if log["event"] == "sink_write_failed"]
+    assert failed == [1]
+
+
 def test_stopping_interrupts_the_wait_and_reports_the_batch_as_not_durable(desk: Desk) -> None:
     sink = Script(OSError("away"))
     writer = desk.writer(sink, NEVER)

@@ -6,7 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.spark.delta.facts import Facts, append_obstacle, transaction_obstacle
+from sinks.spark.delta.facts import (
+    Facts,
+    append_obstacle,
+    transaction_obstacle,
+    upsert_obstacle,
+)
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("c", pa.string())])
 
@@ -85,3 +90,25 @@ def test_a_partition_of_a_type_without_a_spelling_is_named() -> None:
 def test_a_table_that_forgets_transactions_is_named() -> None:
     name = "delta.setTransactionRetentionDuration"
     assert name in str(transaction_obstacle(facts(properties={name: "interval 1 day"})))
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (facts(properties={"delta.appendOnly": "TRUE"}), "delta.appendOnly = true"),
+        (
+            facts(properties={"delta.enableChangeDataFeed": "true"}),
+            "delta.enableChangeDataFeed = true",
+        ),
+        (facts(partition_by=("at",)), "key column 'at' of timestamp[us] is a partition"),
+    ],
+)
+def test_a_table_whose_rows_cannot_be_replaced_is_named(found: Facts, reason: str) -> None:
+    schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us"))])
+    assert reason in str(upsert_obstacle(found, schema, ["n", "at"]))
+
+
+def test_rows_of_other_tables_can_be_replaced() -> None:
+    found = facts(partition_by=("n", "c"), properties={"delta.appendOnly": "false"})
+    assert upsert_obstacle(found, SCHEMA, ["c", "n"]) is None
+    assert upsert_obstacle(facts(partition_by=("b",)), SCHEMA, ["n"]) is None

@@ -1,5 +1,6 @@
 """Files of a table's rows, that no reader sees until a log names them."""
 
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,43 @@ def test_texts_that_come_again_get_a_dictionary() -> None:
     rows = pa.table({"key": [f"{n}" for n in range(10)], "c": ["x"] * 10, "n": [1] * 10})
     assert repeating(rows) == ["c"]
     assert repeating(rows.slice(10)) == ["key", "c"]
+
+
+def test_tables_are_joined_in_one_file_in_their_order(tmp_path: Path) -> None:
+    writer = DataFileWriter(tmp_path, Layout(), FileOptions(row_group_rows=20))
+    file = writer.join((table() for _ in range(5)), 3, "c=x", {"c": "x"})
+    assert file is not None
+    assert on_disk(tmp_path) == {file.path}
+    assert file.path.startswith("c=x/part-00003-")
+    assert [row["n"] for row in read(tmp_path, file)] == 5 * list(range(10))
+    assert (file.num_rows, file.partition) == (50, {"c": "x"})
+    assert (file.statistics.minima["n"], file.statistics.maxima["n"]) == (0, 9)
+    # Rows of small tables share a row group.
+    assert pq.ParquetFile(tmp_path / file.path).metadata.num_row_groups == 3
+
+
+def test_nothing_joined_is_no_file(tmp_path: Path) -> None:
+    assert DataFileWriter(tmp_path, Layout()).join([table(0), table(0)], 1, "", {}) is None
+    assert on_disk(tmp_path) == set()
+
+
+def test_a_number_that_is_none_hides_no_row_of_files_that_are_joined(tmp_path: Path) -> None:
+    writer = DataFileWriter(tmp_path, Layout(), FileOptions(row_group_rows=1))
+    tables = [pa.table({"x": [1.0], "n": [1]}), pa.table({"x": [float("nan")], "n": [2]})]
+    several, one = writer.join(tables, 1, "", {}), writer.join(tables[:1], 1, "", {})
+    assert several is not None
+    assert one is not None
+    assert ("x" in several.statistics.minima, several.statistics.minima["n"]) == (False, 1)
+    assert one.statistics.minima == {"x": 1.0, "n": 1}
+
+
+def test_an_error_of_what_is_joined_leaves_no_file(tmp_path: Path) -> None:
+    def broken() -> Iterator[pa.Table]:
+        yield table()
+        yield table()
+        raise OSError(5, "Input/output error")
+
+    writer = DataFileWriter(tmp_path, Layout(), FileOptions(row_group_rows=1))
+    with pytest.raises(OSError, match="Input/output"):
+        writer.join(broken(), 1, "", {})
+    assert on_disk(tmp_path) == set()

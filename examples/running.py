@@ -1,0 +1,155 @@
+"""Runs an example on a Kafka and a ZooKeeper of its own, and prints its account.
+
+What stands behind it, `headrace run MODULE:TOPOLOGY --embedded`, a user has as well; an example
+also fills its topics, and looks at what came out without asking the pipeline.
+"""
+
+import argparse
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from confluent_kafka import KafkaError, Producer
+from rich.console import Console
+
+from headrace import Topology
+from service import logs
+from service.account import Account
+from service.cli.embedded import Servers, embedded
+from service.cli.render import RunProgress, show_account
+from service.config import Config, load
+from service.jars.resolver import resolve
+from service.running import run_pipeline
+
+INTERRUPTED = 130
+PARTITIONS = 4
+_PUBLISH_SECONDS = 60.0
+
+Message: TypeAlias = tuple[str, bytes]
+"""Key and value; those of one key stay in order."""
+
+
+class Outcome(NamedTuple):
+    """What a run came to."""
+
+    account: Account
+    gaps: Sequence[str] = ()  # what contradicts the account, in words
+    shown: Sequence[str] = ()  # what came out, for people
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an example has for one run: servers, an empty folder, a line that shows progress."""
+
+    servers: Servers
+    folder: Path
+    progress: RunProgress
+
+    @property
+    def warehouse(self) -> Path:
+        """Where tables lie."""
+        return self.folder / "warehouse"
+
+    def publish(self, topic: str, messages: Iterable[Message]) -> None:
+        """Create a topic and send these; return when the broker has them all."""
+        self.progress.step(f"publishing {topic}")
+        self.servers.kafka.create_topic(topic, PARTITIONS)
+        failed: list[KafkaError] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": self.servers.kafka.address,
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "on_delivery": lambda error, _: failed.append(error) if error else None,
+                "log_level": 3,
+            }
+        )
+        for key, value in messages:
+            producer.produce(topic, value, key)
+        if producer.flush(_PUBLISH_SECONDS) or failed:
+            raise RuntimeError(f"not all of '{topic}' was published: {failed[:1]}")
+
+    def config(self, path: Path | None = None) -> Config:
+        """The configuration of a file, if one is named, led to these surroundings."""
+        return load(
+            path,
+            {
+                **self.servers.overrides,
+                "spark": {"warehouse": str(self.warehouse)},
+                "http": {"port": 0},
+            },
+        )
+
+    def run(self, topology: Topology, config: Config | None = None) -> Account:
+        """Run a topology until all that was published is resolved."""
+        self.progress.step("starting")
+        return run_pipeline(
+            topology,
+            config or self.config(),
+            until_caught_up=True,
+            on_snapshot=self.progress.snapshot,
+        )
+
+
+def arguments(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """What every example can be told on its command line."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m examples.{name}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--state-dir", type=Path, default=Path(".headrace"))
+    return parser
+
+
+def run_example(
+    name: str, state_dir: Path, run: Callable[[Surroundings], Outcome], *, jars: Sequence[str] = ()
+) -> int:
+    """Run an example in a fresh folder, print what came of it, and return the exit code.
+
+    The last line of standard output is the account as one JSON object. `jars` are fetched first,
+    if this machine has not had them yet.
+    """
+    console = Console(stderr=True)
+    logs.configure("warning", "console")
+    try:
+        with _fresh(state_dir, name) as folder, RunProgress(console) as progress:
+            for each in jars:
+                resolve(each, progress=progress.jars)
+            progress.step("starting Kafka and ZooKeeper")
+            with embedded(folder, progress.jars) as servers:
+                outcome = run(Surroundings(servers, folder, progress))
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        return INTERRUPTED
+    account = outcome.account
+    show_account(console, account)
+    for gap in outcome.gaps:
+        console.print(f"[bold red]open:[/] {gap}", soft_wrap=True)
+    for line in outcome.shown:
+        print(line)
+    print(json.dumps(account.as_json()))
+    if not account.caught_up:
+        return INTERRUPTED
+    return 1 if outcome.gaps or account.gaps() else 0
+
+
+@contextmanager
+def _fresh(state_dir: Path, name: str) -> Iterator[Path]:
+    """An empty folder for the run's servers and tables; two runs never share one."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    state = state_dir.resolve() / name
+    with (state_dir / f"{name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"another run uses {state}; wait for it, or give another --state-dir"
+            raise SystemExit(message) from None
+        shutil.rmtree(state, ignore_errors=True)
+        state.mkdir()
+        yield state

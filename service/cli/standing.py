@@ -1,0 +1,202 @@
+"""Where the transactions of each partition stand: by what is stored, and by what each sink has."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partition.chunk import Partition
+from partition.errors import TransactionError
+from partition.position import Position
+from partition.store import StoredOffset
+from partition.transaction import OpenTransaction, TransactionKind
+from service.cli.lines import describe
+from topology.transactional import Committed
+from transactions.resume import resumed
+
+_READINGS = 3  # of the store, until it stands still while the sinks are asked
+
+Ask = Callable[[Sequence[str]], Sequence[Committed]]
+Load = Callable[[Partition], StoredOffset | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What a process would do that started now. An open transaction is in one of the three."""
+
+    done: tuple[int, ...] = ()  # txids that every sink has: the offset moves behind them
+    replayed: tuple[int, ...] = ()  # read again, with the same records
+    anew: tuple[int, ...] = ()  # read again, perhaps with others: opaque
+    halts: str | None = None  # why the partition would not be read at all
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as JSON takes them."""
+        return {
+            "done": list(self.done),
+            "replayed": list(self.replayed),
+            "anew": list(self.anew),
+            "halts": self.halts,
+        }
+
+    def in_words(self) -> str:
+        """The same for a person, but for the reason."""
+        if self.halts is not None:
+            return "halts"
+        parts = [
+            f"{what} {', '.join(map(str, txids))}"
+            for what, txids in (
+                ("finds done", self.done),
+                ("replays", self.replayed),
+                ("reads anew", self.anew),
+            )
+            if txids
+        ]
+        return "; ".join(parts) or "goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One partition: what is stored of it, and what the sinks that could be asked have."""
+
+    partition: Partition
+    stored: StoredOffset | None  # None: nothing is
+    sinks: Mapping[str, Committed]
+    restart: Restart | None  # None: not known
+
+    @property
+    def open(self) -> tuple[OpenTransaction, ...]:
+        """The open transactions, in the order of their txids."""
+        stored = self.stored
+        return stored.transactions.open if stored and stored.transactions else ()
+
+    @property
+    def committed(self) -> int | None:
+        """The last txid that is known to be in every sink; None: no transaction is stored."""
+        return _txid(self.stored)
+
+    def having(self, txid: int) -> list[str]:
+        """The sinks that have committed a transaction."""
+        return [name for name, found in self.sinks.items() if found.txid >= txid]
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as JSON takes them."""
+        stored = self.stored
+        transactions = stored.transactions if stored else None
+        return {
+            "offset": stored.offset if stored else None,
+            "epoch": stored.epoch if stored else None,
+            "kind": transactions.kind if transactions else None,
+            "committed": self.committed,
+            "open": [
+                {
+                    "txid": each.txid,
+                    "attempt": each.attempt,
+                    "first": each.range.first,
+                    "end": each.range.end,
+                    "records": each.range.count,
+                    "digest": each.range.digest,
+                    "sinks": self.having(each.txid),
+                }
+                for each in self.open
+            ],
+            "sinks": {
+                name: {"epoch": found.epoch, "txid": found.txid}
+                for name, found in self.sinks.items()
+            },
+            "restart": self.restart.as_json() if self.restart else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Every partition, in order, and the sinks that could not be asked, with the reason."""
+
+    standings: Sequence[Standing]
+    failed: Mapping[str, str]
+
+
+def compare(
+    partitions: Iterable[Partition],
+    load: Load,
+    asked: Mapping[str, Ask],
+    failed: Mapping[str, str],
+    kind: TransactionKind | None,
+) -> Compared:
+    """Put what is stored beside what the sinks have; `kind` is None if none keeps transactions.
+
+    A service may commit meanwhile. So the store is read before the sinks are asked and after it:
+    if its last txid is the same, they were asked while it stood. Where it moves on at each of
+    three readings, what a restart would do is not said; nor is it when a sink cannot be asked.
+    Raises what `load` raises.
+    """
+    asked, failed = dict(asked), dict(failed)
+    found: dict[Partition, Standing] = {}
+    left = every = list(partitions)
+    for reading in range(_READINGS):
+        before = {each: load(each) for each in left}
+        said = _answers(asked, failed, [str(each) for each in left])
+        moving = []
+        for at, each in enumerate(left):
+            stored = load(each)
+            is_steady = _txid(before[each]) == _txid(stored)
+            if not is_steady and reading < _READINGS - 1:
+                moving.append(each)
+                continue
+            sinks = {name: committed[at] for name, committed in said.items()}
+            restart = None
+            if kind is not None and is_steady and not failed:
+                restart = restart_of(each, stored, sinks, kind)
+            found[each] = Standing(each, stored, sinks, restart)
+        left = moving
+        if not left:
+            break
+    return Compared([found[each] for each in every], failed)
+
+
+def restart_of(
+    partition: Partition,
+    stored: StoredOffset | None,
+    sinks: Mapping[str, Committed],
+    kind: TransactionKind,
+) -> Restart:
+    """What becomes of a partition's open transactions at the next start, as it is decided there.
+
+    But for the log: whether it still holds the records is seen when they are read.
+    """
+    known = stored or StoredOffset(Position(0), "")
+    for name, found in sinks.items():
+        if found.epoch > known.epoch + 1:  # which the next owner has
+            return Restart(
+                halts=f"{partition}: sink '{name}' has had an owner under epoch {found.epoch}, the "
+                f"offset store knows up to {known.epoch}; offsets were put back or removed"
+            )
+    try:
+        goes_on = resumed(
+            partition, known, {name: found.txid for name, found in sinks.items()}, kind
+        )
+    except TransactionError as error:
+        return Restart(halts=describe(error))
+    still = goes_on.transactions
+    before = known.transactions.open if known.transactions else ()
+    return Restart(
+        done=tuple(each.txid for each in before if each.txid <= still.committed),
+        replayed=tuple(each.txid for each in still.open),
+        anew=tuple(sorted(goes_on.attempts)),
+    )
+
+
+def _answers(
+    asked: dict[str, Ask], failed: dict[str, str], lines: Sequence[str]
+) -> dict[str, Sequence[Committed]]:
+    """What each sink says of the lines; one that raises is moved to `failed`."""
+    said: dict[str, Sequence[Committed]] = {}
+    for name, ask in list(asked.items()):
+        try:
+            said[name] = ask(lines)
+        except Exception as error:  # noqa: BLE001 - the others, and what is stored, are shown
+            failed[name] = describe(error)
+            del asked[name]
+    return said
+
+
+def _txid(stored: StoredOffset | None) -> int | None:
+    return stored.transactions.committed if stored and stored.transactions else None

@@ -1,0 +1,364 @@
+"""Parquet files and a log of them as a sink: rows and txids in one entry. No Spark."""
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import pyarrow as pa
+
+from sinks.columns import fit
+from sinks.files.data_file import DataFile, DataFileWriter
+from sinks.files.layout import Layout, can_partition
+from sinks.manifest.columns import columns_of, merged
+from sinks.manifest.compactor import Compactor
+from sinks.manifest.durable import sync_below
+from sinks.manifest.entry import Change, Line, Listed, line_key
+from sinks.manifest.log import ManifestLog
+from sinks.manifest.reading import manifest_files
+from sinks.manifest.state import State
+from sinks.names import checked_table
+from sinks.new_columns import OnNewColumns, checked_new_columns
+from sinks.shares import check_fences, is_to_commit
+from sinks.spark.spool import local_path
+from sinks.spark.table import table_path
+from topology.compaction import Compaction
+from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
+from topology.schema import schema_of
+from topology.sink import Batch, Row, SinkContext
+from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
+
+_WEEK_SECONDS = 7 * 24 * 3600.0
+
+
+class ManifestSink(TransactionalSink[Row]):
+    """Writes a folder of Parquet files, and a log in it that says which of them are the table.
+
+    Arrow writes the files in their place, and one entry of the log makes them visible, under
+    exactly-once together with the txid of every share. No Spark is needed to write; readers ask
+    `manifest_files`. The table lies on a local file system that has hard links. Any number of
+    processes may write and compact it at once: of two that make the same version one wins,
+    and the other decides anew. A table that does not exist is made with the first rows or fence.
+
+    `on_new_columns` says what becomes of columns that the table has not: "reject" refuses them
+    when the sink is opened, "add" adds them with the first rows. `keep_seconds` is how long a
+    file stays that is no part of the table any more: longer than anyone reads a list of files.
+    """
+
+    @overload
+    def __init__(
+        self: "ManifestSink[Any]",
+        table: str,
+        *,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+        keep_seconds: float = _WEEK_SECONDS,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        table: str,
+        *,
+        schema: type[Row],
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+        keep_seconds: float = _WEEK_SECONDS,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        schema: type[Any] | pa.Schema,
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+        keep_seconds: float = _WEEK_SECONDS,
+    ) -> None:
+        """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
+        self.name = self.table = checked_table(table)
+        self.schema = schema_of(schema)
+        self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
+        self.on_new_columns = checked_new_columns(on_new_columns, table)
+        if not keep_seconds >= 0:
+            raise InvalidSchema(f"table '{table}': keep_seconds is {keep_seconds}; allowed is >= 0")
+        self.keep_seconds = keep_seconds
+        self._columns = columns_of(self.schema)
+        self._check_partitions(self.partition_by)
+        self._context: SinkContext | None = None
+        self._folder: Path | None = None
+        self._log: ManifestLog | None = None
+        self._files: DataFileWriter | None = None  # None: there is no table yet
+        self._id: str | None = None  # of the table that was opened or made
+        self._doubtful: set[str] = set()  # files of which an entry may have landed
+
+    @property
+    def path(self) -> str | None:
+        """Where the table lies; None before `open`."""
+        return None if self._folder is None else str(self._folder)
+
+    def open(self, context: SinkContext) -> None:
+        """Check that the place can be written, and whether the table there takes these rows.
+
+        Raises SinkFailed: the place is not local, cannot be written or has no hard links; there
+        is a table of another kind, or a plain folder of Parquet; the table has other columns.
+        """
+        place = table_path(context.warehouse, self.table)
+        folder = local_path(place)
+        if folder is None:
+            raise SinkFailed(
+                f"table '{self.table}' at {place} is not on a local file system, which a "
+                "ManifestSink needs; allowed there is DeltaSink, at least once"
+            )
+        self._context, self._folder = context, folder
+        self._files = self._id = None
+        self._log = ManifestLog(folder, by=f"{context.pipeline}/{context.sink}")
+        _check_kind(self.table, folder)
+        try:
+            _try_out(folder)
+            state = self._log.refresh()
+            stranger = None if state is not None else next(folder.rglob("*.parquet"), None)
+        except OSError as error:
+            raise SinkFailed(
+                f"table '{self.table}' in warehouse {context.warehouse}: {error}; "
+                "a folder that can be written, and has hard links, is needed"
+            ) from error
+        if stranger is not None:
+            raise SinkFailed(
+                f"table '{self.table}' at {folder}: found {stranger.relative_to(folder)}, which no "
+                "manifest names; a folder of its own is needed, or ParquetSink"
+            )
+        if state is not None:
+            self._examine(state)
+
+    def write(self, batch: Batch) -> None:
+        """Append the batch's rows. Raises RowsRejected, SinkFailed, SinkBusy, or a passing error.
+
+        1. Convert the rows, setting those that do not fit apart.
+        2. Write the others to files in the table's folder, and through to the disk.
+        3. Add an entry to the log that names the files.
+        4. Name the rows that did not fit.
+        """
+        writer = self._ready()
+        fitted = fit(batch.pieces, self.schema)
+        if fitted.table.num_rows:
+            files = _written(writer, fitted.table, batch.sequence)
+
+            def decide(state: State) -> Change | None:
+                self._check_same(state)
+                return None if files[0].path in state.files else self._added(state, files, {})
+
+            try:
+                self._open_log().change(decide)
+            except SinkBusy:  # after anything else an entry may have landed
+                writer.remove(files)
+                raise
+        if fitted.rejected:
+            raise RowsRejected(fitted.rejected)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """Add an entry with the epochs that are new, and no rows; see the contract."""
+        self._ready()
+        lines = [fence.line for fence in fences]
+        raised: list[Committed] = []
+
+        def decide(state: State) -> Change | None:
+            self._check_same(state)
+            found = self._found(state, lines)
+            check_fences(fences, found)
+            raised[:] = [
+                line._replace(epoch=fence.epoch) for fence, line in zip(fences, found, strict=True)
+            ]
+            new = [line for line in raised if line not in found]
+            if not new:
+                return None
+            return Change(lines=dict(self._raised(state, line) for line in new))
+
+        self._open_log().change(decide)
+        return raised
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """Read what the log says; see the contract."""
+        manifest = self._open_log()
+        state = manifest.refresh()
+        if state is None:
+            return [Committed(line, 0, 0) for line in lines]
+        manifest.sync()
+        return self._found(state, lines)
+
+    def stage(self, group: Group) -> Staged:
+        """Write files that no entry names, through to the disk; see the contract."""
+        if self._files is None:
+            raise SinkFailed(f"table '{self.table}' takes no group before a fence")
+        fitted = fit(group.pieces, self.schema)
+        rows = fitted.table
+        files = _written(self._files, rows, group.number) if rows.num_rows else []
+        return Staged(group.shares, rows.num_rows, tuple(files), fitted.rejected)
+
+    def commit(self, staged: Staged) -> None:
+        """Add an entry with the files and the txids; see the contract."""
+        files: tuple[DataFile, ...] = staged.parts
+        paths = {file.path for file in files}
+        lines = [share.line for share in staged.shares]
+        told = {
+            self._key(share.line): Line(
+                share.epoch, share.txid, share.first, share.end, share.digest
+            )
+            for share in staged.shares
+        }
+
+        def decide(state: State) -> Change | None:
+            self._check_same(state)
+            if not is_to_commit(staged.shares, self._found(state, lines)):
+                return None
+            return self._added(state, files, told)
+
+        self._doubtful |= paths
+        try:
+            self._open_log().change(decide)
+        except (SinkBusy, SinkFenced):
+            self._doubtful -= paths  # nothing was done
+            raise
+        self._doubtful -= paths
+
+    def discard(self, staged: Staged) -> None:
+        """Remove the files, except those of which an entry may have landed all the same."""
+        files: tuple[DataFile, ...] = staged.parts
+        if self._files is not None:
+            self._files.remove([file for file in files if file.path not in self._doubtful])
+
+    def compact(self, target_bytes: int) -> Compaction:
+        """Join small files, and delete those that were removed `keep_seconds` ago.
+
+        See topology.compaction. From any thread; an entry for each file that is made.
+        """
+        context, folder = self._opened()
+        manifest = ManifestLog(folder, by=f"{context.pipeline}/{context.sink}")
+        if manifest.refresh() is None:
+            return Compaction(0, 0, 0)
+        return Compactor(manifest, self.keep_seconds).run(target_bytes)
+
+    def data_files(self) -> list[str]:
+        """The files that make up the table now, as absolute paths; from any thread."""
+        _, folder = self._opened()
+        return [] if ManifestLog(folder).refresh() is None else manifest_files(folder)
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._log = self._files = None
+
+    def _ready(self) -> DataFileWriter:
+        """What writes the table's files; the table is made if there is none."""
+        if self._files is None:
+            manifest = self._open_log()
+            if manifest.refresh() is None:
+                manifest.create(self._columns, self.partition_by)
+            return self._examine(manifest.newest())
+        return self._files
+
+    def _examine(self, state: State) -> DataFileWriter:
+        """Remember the table. Raises SinkFailed when it does not take these rows."""
+        _, folder = self._opened()
+        _, wrong = merged(state.columns, self._columns, self.on_new_columns)
+        if self.partition_by and tuple(self.partition_by) != state.partition_by:
+            names = ", ".join(state.partition_by) or "nothing"
+            wrong.append(
+                f"partition_by is {self.partition_by}; the table is partitioned by {names}"
+            )
+        if wrong:
+            raise SinkFailed(f"table '{self.table}' at {folder}: {'; '.join(wrong)}")
+        try:
+            self._check_partitions([n for n in state.partition_by if n in self.schema.names])
+        except InvalidSchema as error:
+            raise SinkFailed(str(error)) from error
+        self._id = state.table
+        self._files = DataFileWriter(folder, Layout(state.partition_by))
+        return self._files
+
+    def _added(self, state: State, files: Sequence[DataFile], lines: Mapping[str, Line]) -> Change:
+        """An entry that adds files to the table as it is now."""
+        self._open_log().check_files(state, [file.path for file in files])
+        columns, wrong = merged(state.columns, self._columns, self.on_new_columns)
+        if wrong:  # someone else has added one of these names meanwhile
+            raise SinkFailed(f"table '{self.table}': {'; '.join(wrong)}")
+        added = [Listed(file.path, file.num_rows, file.num_bytes, file.partition) for file in files]
+        new = columns if files and columns != state.columns else None
+        return Change(add=tuple(added), lines=dict(lines), columns=new)
+
+    def _check_same(self, state: State) -> None:
+        if state.table != self._id:
+            raise SinkFailed(f"table '{self.table}' was removed while rows were written to it")
+
+    def _check_partitions(self, names: Sequence[str]) -> None:
+        """Raise InvalidSchema when the rows cannot be partitioned by these columns."""
+        known = self.schema.names
+        if not set(names) <= set(known) or len(set(names)) != len(names):
+            what = f"allowed are some of the columns {', '.join(known)}, each once"
+        elif len(names) == len(known):
+            what = "a column that is no partition is needed"
+        else:
+            fields = [self.schema.field(name) for name in names]
+            wrong = [field for field in fields if not can_partition(field.type)]
+            if not wrong:
+                return
+            what = f"column '{wrong[0].name}' is {wrong[0].type}, which has no spelling in a path"
+        raise InvalidSchema(f"table '{self.table}': partition_by is {[*names]}; {what}")
+
+    def _found(self, state: State, lines: Sequence[str]) -> list[Committed]:
+        known = [(line, state.lines.get(self._key(line), Line(0))) for line in lines]
+        return [Committed(line, there.epoch, there.txid) for line, there in known]
+
+    def _raised(self, state: State, line: Committed) -> tuple[str, Line]:
+        key = self._key(line.line)
+        there = state.lines.get(key, Line(0))
+        return key, Line(line.epoch, there.txid, there.first, there.end, there.digest)
+
+    def _key(self, line: str) -> str:
+        context, _ = self._opened()
+        return line_key(context.pipeline, context.sink, line)
+
+    def _open_log(self) -> ManifestLog:
+        self._opened()
+        if self._log is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+        return self._log
+
+    def _opened(self) -> tuple[SinkContext, Path]:
+        if self._context is None or self._folder is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+        return self._context, self._folder
+
+
+def _written(writer: DataFileWriter, rows: pa.Table, number: int) -> list[DataFile]:
+    """Write rows to files that outlast a machine's end; an entry may name them from now on."""
+    files = writer.write(rows, number)
+    try:
+        sync_below(writer.root, [file.path for file in files])
+    except BaseException:
+        writer.remove(files)
+        raise
+    return files
+
+
+def _check_kind(table: str, folder: Path) -> None:
+    """Raise SinkFailed when the folder is a table of another kind."""
+    if (folder / "_delta_log").exists():
+        raise SinkFailed(f"table '{table}' at {folder} is a Delta table; use DeltaSink")
+    metadata = folder / "metadata"
+    if (metadata / "version-hint.text").exists() or any(metadata.glob("*.metadata.json")):
+        raise SinkFailed(f"table '{table}' at {folder} is an Iceberg table; use IcebergSink")
+
+
+def _try_out(folder: Path) -> None:
+    """Write a file and link it. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".headrace-{uuid.uuid4().hex}"
+    link = draft.with_name(f"{draft.name}-link")
+    try:
+        draft.touch()
+        os.link(draft, link)
+    finally:
+        draft.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)

@@ -1,0 +1,367 @@
+"""Iceberg tables as a sink: rows and txids in one commit."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import pyarrow as pa
+import structlog
+
+from sinks.columns import fit
+from sinks.files.data_file import DataFile
+from sinks.names import checked_table
+from sinks.new_columns import OnNewColumns, checked_new_columns
+from sinks.shares import check_fences, is_to_commit
+from sinks.spark.iceberg.compaction import Compacter
+from sinks.spark.iceberg.facts import Facts, can_partition_by
+from sinks.spark.iceberg.lines import committed_of, property_of, value_of
+from sinks.spark.iceberg.log import IcebergLog
+from sinks.spark.iceberg.schema import table_schema
+from sinks.spark.iceberg.way import ColumnsMissing, Way, way_to
+from sinks.spark.local_table import Conflict, LocalTable
+from sinks.spark.reasons import one_line
+from sinks.spark.spool import local_path, local_uri
+from sinks.spark.table import table_path
+from topology.compaction import Compaction
+from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed
+from topology.schema import schema_of
+from topology.sink import Batch, Row, SinkContext
+from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
+
+log = structlog.get_logger()
+
+
+class _Written(NamedTuple):
+    """Rows in files that no reader sees yet, and how they were written."""
+
+    way: Way
+    files: list[DataFile]
+
+    def remove(self, doubtful: set[str]) -> None:
+        """Remove the files, but for those that may be part of the table."""
+        self.way.files.remove([file for file in self.files if file.path not in doubtful])
+
+
+class IcebergSink(TransactionalSink[Row]):
+    """Appends to an Iceberg table at a path. Needs Iceberg's jar in the Spark driver.
+
+    The rows of a micro-batch become Parquet files in the table's own place, and one commit of
+    Iceberg's library makes them visible, under exactly-once together with the epoch and txid
+    of every share, which are properties of the table. A table that does not exist is created
+    with the first rows or fence; every column may be null in it. The table lies on a local file
+    system and is one of Iceberg's "Hadoop tables", without a catalogue.
+
+    A lock file in the table's folder holds our commits apart. Whoever else writes the table
+    (another engine) makes a commit be decided and tried anew.
+
+    `on_new_columns` says what becomes of columns that the table has not: "reject" refuses to
+    open it, "add" adds them when it is opened.
+    """
+
+    needs_spark = True
+    needs_jars = ("iceberg",)
+
+    @overload
+    def __init__(
+        self: "IcebergSink[Any]",
+        table: str,
+        *,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        table: str,
+        *,
+        schema: type[Row],
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+    ) -> None: ...
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        schema: type[Any] | pa.Schema,
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+    ) -> None:
+        """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
+        self.name = self.table = _checked_name(table)
+        self.schema = schema_of(schema)
+        self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
+        self._check_partitions()
+        self.on_new_columns = checked_new_columns(on_new_columns, table)
+        self._context: SinkContext | None = None
+        self._path: str | None = None
+        self._table: LocalTable[IcebergLog] | None = None
+        self._way: Way | None = None
+        self._fenced: str | None = None  # the id of the table that was fenced
+        self._doubtful: set[str] = set()  # files of which a commit may have landed
+
+    @property
+    def path(self) -> str | None:
+        """Where the table lies; None before `open`."""
+        return self._path
+
+    def open(self, context: SinkContext) -> None:
+        """Check that the place can be written, start Spark, and look at the table.
+
+        Raises SinkFailed: the place is not local or cannot be written, Spark does not start, a
+        column's type is none of Iceberg's, or the table there cannot take the rows.
+        """
+        if context.spark is None:
+            raise SinkFailed(f"table '{self.table}' needs Spark; none was configured")
+        self._context = context
+        self._path = table_path(context.warehouse, self.table)
+        self._table = self._way = self._fenced = None
+        folder = local_path(self._path)
+        if folder is None:
+            raise SinkFailed(
+                f"table '{self.table}' at {self._path} is not on a local file system, which an "
+                "IcebergSink needs; allowed there is DeltaSink"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise SinkFailed(
+                f"table '{self.table}' in warehouse {context.warehouse}: {error}; "
+                "a folder that can be written is needed"
+            ) from error
+        if (folder / "_delta_log").exists():
+            raise SinkFailed(f"table '{self.table}' at {folder} is a Delta table; use DeltaSink")
+        self._table = LocalTable(folder, context.spark, self.name, partial(_log_of, folder))
+        try:
+            table_schema(self.schema)
+            self._examine("open")
+        except SinkFailed:
+            raise
+        except Exception as error:
+            raise SinkFailed(f"table '{self.table}': {one_line(error)}") from error
+
+    def write(self, batch: Batch) -> None:
+        """Append the batch's rows. Raises RowsRejected, SinkFailed, or a passing error.
+
+        1. Convert the rows, setting those that do not fit apart.
+        2. Write the others to files in the table's place.
+        3. Commit the files.
+        4. Name the rows that did not fit.
+        """
+        way = self._ready()
+        fitted = fit(batch.pieces, self.schema)
+        if fitted.table.num_rows:
+            written = _put(way, fitted.table, batch.sequence)
+
+            def append(table: IcebergLog) -> None:
+                now = self._examined(table)
+                if now is None or not now.is_as(written.way):
+                    raise SinkBusy(0)  # the next try writes the rows anew
+                self._add(table, written, {})
+
+            try:
+                self._opened().settle(append, "append")
+            except SinkBusy:
+                written.remove(self._doubtful)
+                raise
+        if fitted.rejected:
+            raise RowsRejected(fitted.rejected)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """Commit the epochs that are new, with no rows; see the contract."""
+        self._ready()
+        lines = [fence.line for fence in fences]
+
+        def raise_epochs(table: IcebergLog) -> list[Committed]:
+            way = self._examined(table)
+            if way is None:
+                raise SinkBusy(0, "the table was removed while it was fenced")
+            found = self._found(table, lines)
+            check_fences(fences, found)
+            raised = [
+                line._replace(epoch=fence.epoch) for fence, line in zip(fences, found, strict=True)
+            ]
+            new = [line for line in raised if line not in found]
+            if new:
+                table.commit([], self._properties(new))
+            self._fenced = way.facts.table_id
+            return raised
+
+        return self._opened().settle(raise_epochs, "fence")
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """Read what the table says; see the contract."""
+
+        def read(table: IcebergLog) -> list[Committed]:
+            table.read()
+            return self._found(table, lines)
+
+        return self._opened().run(read, "committed")
+
+    def stage(self, group: Group) -> Staged:
+        """Write files that no reader sees; see the contract."""
+        if self._way is None:
+            raise SinkFailed(f"table '{self.table}' takes no group before a fence")
+        fitted = fit(group.pieces, self.schema)
+        written = _put(self._way, fitted.table, group.number)
+        return Staged(group.shares, fitted.table.num_rows, (written,), fitted.rejected)
+
+    def commit(self, staged: Staged) -> None:
+        """Add the files and set the txids, all at once; see the contract."""
+        written: _Written = staged.parts[0]
+        lines = [share.line for share in staged.shares]
+
+        def commit(table: IcebergLog) -> None:
+            facts = table.read()
+            if self._fenced is not None and (facts is None or facts.table_id != self._fenced):
+                raise SinkFailed(f"table '{self.table}' was removed while rows were written to it")
+            if not is_to_commit(staged.shares, self._found(table, lines)):
+                return
+            now = self._way_of(table, facts)
+            if now is None or not now.is_as(written.way):
+                raise SinkFailed(f"table '{self.table}' was changed while rows were written to it")
+            note = " ".join(f"{share.line}={share.txid}" for share in staged.shares)
+            self._add(table, written, self._properties(staged.shares), note)
+
+        self._opened().settle(commit, "commit")
+
+    def discard(self, staged: Staged) -> None:
+        """Remove the files, except those of which a commit may have landed all the same."""
+        written: _Written = staged.parts[0]
+        written.remove(self._doubtful)
+
+    def compact(self, target_bytes: int) -> Compaction:
+        """Join small files; see topology.compaction.
+
+        Files that others wrote are left alone. Snapshots that are older than the table keeps them
+        (a day, where we made it) go, with the files that only they have.
+        """
+        return Compacter(self._opened(), self.table).compact(target_bytes)
+
+    def data_files(self) -> list[str]:
+        """The files that make up the table now; see topology.compaction."""
+
+        def read(table: IcebergLog) -> list[str]:
+            return [file.path for file in table.files()] if table.read() else []
+
+        found = self._opened().run(read, "files")
+        return [str(local_path(path) or path) for path in found]
+
+    def close(self) -> None:
+        """Let go of the table. Spark itself belongs to the service."""
+        self._table = self._way = None
+
+    def _check_partitions(self) -> None:
+        names, known = self.partition_by, self.schema.names
+        if not set(names) <= set(known) or len(set(names)) != len(names):
+            what = f"allowed are some of the columns {', '.join(known)}, each once"
+        else:
+            fields = [self.schema.field(name) for name in names]
+            wrong = [field for field in fields if not can_partition_by(field.type)]
+            if not wrong:
+                return
+            what = f"column '{wrong[0].name}' is {wrong[0].type}, whose values are no partitions"
+        raise InvalidSchema(f"table '{self.table}': partition_by is {names}; {what}")
+
+    def _add(
+        self, table: IcebergLog, written: _Written, properties: Mapping[str, str], note: str = ""
+    ) -> None:
+        paths = {file.path for file in written.files}
+        self._doubtful |= paths
+        try:
+            table.commit(written.files, properties, note)
+        except Conflict:
+            self._doubtful -= paths
+            raise
+        self._doubtful -= paths
+
+    def _found(self, table: IcebergLog, lines: Sequence[str]) -> list[Committed]:
+        """What the table, as it was read last, has of lines."""
+        return committed_of(lines, [self._property(line) for line in lines], table.properties)
+
+    def _properties(self, lines: Sequence[Share | Committed]) -> dict[str, str]:
+        """What the table is to remember of each line."""
+        return {self._property(line.line): value_of(line.epoch, line.txid) for line in lines}
+
+    def _property(self, line: str) -> str:
+        if self._context is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+        return property_of(self._context.pipeline, self._context.sink, line)
+
+    def _ready(self) -> Way:
+        """How to write the table, which is created if there is none."""
+        if self._way is not None:
+            return self._way
+
+        def create(table: IcebergLog) -> None:
+            if table.read() is None:
+                table.create(table_schema(self.schema), self.partition_by)
+
+        self._opened().settle(create, "create")
+        way = self._examine("examine")
+        if way is None:
+            raise SinkBusy(0, "the table was removed while it was made")
+        return way
+
+    def _examine(self, what: str) -> Way | None:
+        """Look at the table, in a job of its own. Columns are only added under the lock."""
+        table = self._opened()
+        adds = self.on_new_columns == "add"
+        return table.settle(self._examined, what) if adds else table.run(self._examined, what)
+
+    def _examined(self, table: IcebergLog) -> Way | None:
+        """Read the table and say how to write it; None if there is none. See `_way_of`."""
+        return self._way_of(table, table.read())
+
+    def _way_of(self, table: IcebergLog, facts: Facts | None) -> Way | None:
+        """How to write the table that was just read.
+
+        Raises SinkFailed when it cannot take the rows, and Conflict when it was given the
+        columns that it lacked, so that it is another table now.
+        """
+        if facts is None:
+            self._way = None
+        elif self._way is None or self._way.facts is not facts:
+            try:
+                self._way = way_to(
+                    facts, self.schema, self.partition_by, adds=self.on_new_columns == "add"
+                )
+            except SinkFailed as error:
+                raise SinkFailed(f"table '{self.table}' at {self._path}: {error}") from error
+            except ColumnsMissing as missing:
+                table.add_columns(table_schema(missing.columns))
+                names = missing.columns.names
+                log.info("iceberg_columns_added", table=self.table, columns=names)
+                raise Conflict from missing
+        return self._way
+
+    def _opened(self) -> LocalTable[IcebergLog]:
+        if self._table is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+        return self._table
+
+
+def _put(way: Way, rows: pa.Table, number: int) -> _Written:
+    """Write rows that fit to files."""
+    return _Written(way, way.files.write(way.with_ids(rows), number) if rows.num_rows else [])
+
+
+def _checked_name(table: str) -> str:
+    """The name itself. Raises InvalidSchema, also where Iceberg would read more into it."""
+    for found in ("#", "metadata.json"):
+        if found in checked_table(table):
+            raise InvalidSchema(
+                f"table {table!r}: found {found!r}, by which Iceberg means a part of a table; "
+                "allowed is a path without it"
+            )
+    return table
+
+
+def _log_of(folder: Path, session: Any) -> IcebergLog:
+    return IcebergLog(session, local_uri(folder))

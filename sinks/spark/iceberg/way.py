@@ -1,0 +1,62 @@
+"""How an Iceberg table is written, by what it is like."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from sinks.files.data_file import DataFileWriter
+from sinks.spark.iceberg.facts import Facts, new_columns, obstacles
+from sinks.spark.iceberg.layout import IcebergLayout
+from sinks.spark.iceberg.schema import tied
+from sinks.spark.spool import local_path
+from topology.errors import SinkFailed
+
+
+class ColumnsMissing(Exception):
+    """The table lacks columns that it is to get first."""
+
+    def __init__(self, columns: pa.Schema) -> None:
+        super().__init__(", ".join(columns.names))
+        self.columns = columns
+
+
+class Way(NamedTuple):
+    """How the table, as it was examined last, is written."""
+
+    facts: Facts
+    schema: pa.Schema  # of the rows, with the table's ids for their columns
+    files: DataFileWriter
+
+    def is_as(self, other: "Way") -> bool:
+        """Whether files that were written the one way can be added the other way."""
+        return (
+            self.facts.table_id == other.facts.table_id
+            and self.facts.spec == other.facts.spec
+            and self.facts.data == other.facts.data
+            and self.schema.equals(other.schema, check_metadata=True)
+        )
+
+    def with_ids(self, rows: pa.Table) -> pa.Table:
+        """The same rows, whose columns know their ids; nothing is copied."""
+        return pa.Table.from_arrays(rows.columns, schema=self.schema)
+
+
+def way_to(facts: Facts, schema: pa.Schema, partition_by: Sequence[str], *, adds: bool) -> Way:
+    """How rows of a schema are written.
+
+    Raises SinkFailed, with all that keeps them out, and with `adds` ColumnsMissing when only
+    columns are missing.
+    """
+    wrong = obstacles(facts, schema, partition_by, adds=adds)
+    folder = local_path(facts.data)
+    if folder is None:
+        wrong.append(f"its files go to {facts.data}; allowed is a local file system")
+    if wrong or folder is None:
+        raise SinkFailed("; ".join(wrong))
+    missing = new_columns(facts, schema)
+    if missing.names:
+        raise ColumnsMissing(missing)
+    types = {name: str(field["type"]) for name, field in facts.fields.items()}
+    layout = IcebergLayout(facts.partition_by, types)
+    return Way(facts, tied(schema, facts.fields), DataFileWriter(folder, layout))

@@ -1,0 +1,294 @@
+"""A pipeline whose processes end by force, one after the other, and what must be there then.
+
+Its records are published once; each process goes on where the one before it ended.
+"""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+from service.embedded.postgres import EmbeddedPostgres
+from service.failpoints import PLACES, VARIABLE
+from tests.acceptance import evidence, processes, wanted
+from tests.acceptance.evidence import Place
+from tests.acceptance.harness import Run
+from tests.acceptance.processes import until
+from tests.acceptance.stored import Watch
+from tests.acceptance.stores import STORES, Site
+from tests.acceptance.trial import Trial, places
+from tests.acceptance.wanted import OTHERS, ROWS
+from topology.transactional import Kind
+
+TOPOLOGIES = "tests.acceptance.crashing"
+RECORDS = (2_000,) * 3
+MOST_CRASHES = 4  # for which so many records are enough
+CONFIG: Mapping[str, Mapping[str, object]] = {
+    # Small transactions, so that there are many of them, and several open at every moment.
+    "pipeline": {"max_pending": 600, "chunk_records": 100, "commit_interval_seconds": 0.05},
+    "transactions": {"plan_records": 100},
+    "retries": {"initial_seconds": 0.02},
+}
+SECONDS = 240.0  # for a process to reach its place, or the end
+ANY = "any"  # no place, but any moment
+_INSIDE = "sink_inside_commit"
+_MOST_PASSES = {"zk_before_write": 9, "zk_after_write": 9, "sink_before_fence": 2,
+                "sink_after_fence": 2}  # fmt: skip
+_PASSES = 3  # of any other place
+_MORE = 0.05  # of the records, at most, until a crash at any moment
+_LATER_SECONDS = 0.3
+_SETTLED_SECONDS = 10.0
+_SHOWN = 3
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third less to start Spark
+
+
+class Way(NamedTuple):
+    """How a process may end: at a place, or at any moment; what is killed."""
+
+    place: str
+    action: str = "kill"
+
+    def drawn(self, rng: random.Random) -> str:
+        """A crash of this way, as `Play.crash` takes it."""
+        if self.place == ANY:
+            more, later = rng.uniform(0, _MORE), rng.uniform(0, _LATER_SECONDS)
+            return f"{ANY}:{more:.3f}:{later:.2f}"
+        most = _MOST_PASSES.get(self.place, _PASSES)
+        return f"{self.place}:{rng.randint(1, most)}:{self.action}"
+
+
+def needs_spark(stores: Iterable[str]) -> bool:
+    """Whether a process that writes to these stores has a JVM."""
+    return any(STORES[store].needs_spark for store in stores)
+
+
+def ways(stores: Iterable[str]) -> list[Way]:
+    """All ways in which a process can end that writes to these stores."""
+    insides = [Way(_INSIDE, "kill-jvm"), Way(_INSIDE, "kill-python")]
+    if not needs_spark(stores):
+        insides.clear()
+    return [*(Way(place) for place in PLACES), *insides, Way(ANY)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The stores of the two tables, the kind of transactions, and how processes end, in order.
+
+    A crash is what a failpoint is told ("sink_after_commit:2:kill"), or any moment: "any:0.02:0.3"
+    is when so much more of the records is stored, and so many seconds later.
+    """
+
+    rows: str
+    others: str
+    kind: Kind
+    crashes: tuple[str, ...]
+
+
+FAILED_ONCE: tuple[Case, ...] = ()
+"""Cases that have failed; what failed is mended, and they are played in every run of the tests."""
+
+
+def drawn(
+    rng: random.Random, rows: Collection[str], others: Collection[str], kind: Kind, count: int
+) -> Case:
+    """One of all cases; each store is there with what it needs."""
+    stores = rng.choice(sorted(rows)), rng.choice(sorted(others))
+    crashes = tuple(way.drawn(rng) for way in rng.sample(ways(stores), count))
+    return Case(*stores, kind, crashes)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Rows that are not there and must be, rows that are there too often, and what else is wrong.
+
+    A letter that is not there counts as a row.
+    """
+
+    lost: int = 0
+    duplicated: int = 0
+    said: tuple[str, ...] = ()
+
+
+GOOD = Verdict()
+Verdicts: TypeAlias = Generator[tuple[str, Verdict], None, None]
+
+
+class Play:
+    """A pipeline that writes to two stores, or one, and is ended as it is told."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        rows: str,
+        others: str | None = None,
+        server: EmbeddedPostgres | None = None,
+    ) -> None:
+        """`server` is the database, where a store needs one."""
+        url = server.url if server else ""
+        self._trial = trial
+        self._site = Site(trial.name, trial.folder, trial.kafka.address, url, server)
+        self._names = (rows, others or rows)
+        self._stores = [STORES[rows](self._site, ROWS)]
+        if others is not None:
+            self._stores.append(STORES[others](self._site, OTHERS))
+
+    def publish(self) -> None:
+        """Make the topics, and publish all records."""
+        (self._trial.folder / "tmp").mkdir()
+        for store in self._stores:
+            store.prepare(self._trial.kafka)
+        self._trial.publish(*RECORDS)
+
+    def watch(self) -> Watch:
+        """Watch the stored offsets."""
+        return self._trial.watch()
+
+    def start(self, topology: str, failpoint: str | None = None) -> Run:
+        """Start a process that runs until it has caught up."""
+        environment = {
+            **self._site.environment(),
+            "CRASH_STORES": ",".join(self._names),
+            "TMPDIR": str(self._trial.folder / "tmp"),
+            "JDK_JAVA_OPTIONS": _JAVA_OPTIONS,
+        }
+        if failpoint is not None:
+            environment[VARIABLE] = failpoint
+        config = {**CONFIG, "spark": {"warehouse": str(self._site.warehouse)}}
+        return self._trial.start(
+            topology, "--until-caught-up", config=config, environment=environment
+        )
+
+    def crash(self, topology: str, crash: str, watch: Watch) -> None:
+        """Start a process, and see it end so."""
+        if crash.startswith(ANY):
+            _, more, later = crash.split(":")
+            run = self.start(topology)
+            wanted_total = watch.total + float(more) * sum(RECORDS)
+            until("it goes on", lambda: watch.total > wanted_total or not run.alive, SECONDS)
+            _wait(run, float(later))
+            assert run.alive or run.process.returncode == 0, run.tail()
+            _kill(run)
+            return
+        run = self.start(topology, crash)
+        if crash.endswith(":kill-jvm"):  # the process heals, and goes on
+            restarted = '"spark_restarted"'
+            until("Spark is back", lambda: restarted in run.errors or not run.alive, SECONDS)
+            assert restarted in run.errors, run.tail()
+            _kill(run)
+            return
+        ended = run.wait(SECONDS)
+        assert ended, f"it came to the end of its records, and not to {crash}"
+        assert ended == -signal.SIGKILL, run.tail()
+        assert '"failpoint"' in run.errors, run.tail()
+
+    def finish(self, topology: str) -> None:
+        """Start a process, and see it come to the end."""
+        last = self.start(topology)
+        assert last.wait(SECONDS) == 0, last.tail()
+
+    def verdict(self, *, at_end: bool = False, of_letters: bool = True) -> Verdict:
+        """Judge what is there.
+
+        What lies below a stored offset must be there, and nothing too often; at the end the
+        stored offset is behind all. What is on its way in the servers is waited for.
+        """
+        ends = time.monotonic() + _SETTLED_SECONDS
+        while True:
+            verdict = self._verdict(at_end=at_end, of_letters=of_letters)
+            if not verdict.lost or time.monotonic() > ends:
+                return verdict
+
+    def _verdict(self, *, at_end: bool, of_letters: bool) -> Verdict:
+        stored = self._trial.stored()  # before the tables, as an orphaned JVM may still commit
+        lost = duplicated = 0
+        said: list[str] = []
+        if at_end and stored != dict(enumerate(RECORDS)):
+            said.append(f"the stored offsets are {stored}")
+        for store in self._stores:
+            found = store.found(stored, places(*RECORDS))
+            lost += found.missing.total()
+            duplicated += found.surplus.total()
+            said += _said(f"{store.table} are missing", found.missing)
+            said += _said(f"{store.table} are there too often", found.surplus)
+        if of_letters:
+            unsent, unknown = self._letters(stored)
+            lost += unsent.total()
+            said += _said("letters are missing", unsent)
+            said += _said("letters are of records that need none", unknown)
+        return Verdict(lost, duplicated, tuple(said))
+
+    def _letters(self, stored: Mapping[int, int]) -> tuple[Counter[Place], Counter[Place]]:
+        """The records that have no letter and must, and those that have one and must not."""
+        found = set(evidence.dead_letters(self._trial.kafka.address, f"{self._trial.name}.dead"))
+        done = (place for place in places(*RECORDS) if place[1] < stored.get(place[0], 0))
+        unknown = found - wanted.letters(places(*RECORDS))
+        return Counter(wanted.letters(done) - found), Counter(unknown)
+
+
+def crashed(play: Play, kind: Kind, crashes: Iterable[str]) -> Verdicts:
+    """The verdict after each crash, and at the end."""
+    with play.watch() as watch:
+        for crash in crashes:
+            play.crash(kind, crash, watch)
+            yield crash, play.verdict()
+        play.finish(kind)
+    verdict = play.verdict(at_end=True)
+    yield "the end", replace(verdict, said=(*verdict.said, *watch.steps_back))
+
+
+def thawed(play: Play) -> Verdict:
+    """A process stands still just before a commit, another one goes on to the end, it wakes up.
+
+    There is one table, so that it stands still with no table's lock in its hands.
+    """
+    frozen = play.start("single", "sink_before_commit:3:stop")
+    until("it stands still", lambda: "failpoint" in frozen.errors or not frozen.alive, SECONDS)
+    assert frozen.alive, frozen.tail()
+    children = processes.java_children(frozen.pid)
+    play.finish("single")
+    verdict = play.verdict(at_end=True)
+    if verdict != GOOD:
+        return verdict
+    for pid in (*children, frozen.pid):
+        processes.thaw(pid)
+    until(
+        "it learns of its successor",
+        lambda: "taken over" in frozen.errors or not frozen.alive,
+        SECONDS,
+    )
+    if frozen.alive:
+        frozen.send(signal.SIGTERM)
+    frozen.wait()
+    return play.verdict(at_end=True)
+
+
+def without_txid(play: Play) -> Verdict:
+    """A crash between rows and their txid, which are not committed together: harm must be seen."""
+    crash = play.start("control", "sink_after_commit:3:kill")
+    assert crash.wait(SECONDS) == -signal.SIGKILL, crash.tail()
+    play.finish("control")
+    return play.verdict(at_end=True, of_letters=False)
+
+
+def _wait(run: Run, seconds: float) -> None:
+    """Wait so long, or until the process ends."""
+    ends = time.monotonic() + seconds
+    until("so long", lambda: time.monotonic() > ends or not run.alive)
+
+
+def _kill(run: Run) -> None:
+    """Kill the JVM first, so that it finishes nothing, then Python."""
+    for pid in processes.java_children(run.pid):
+        os.kill(pid, signal.SIGKILL)
+    run.kill()
+
+
+def _said(what: str, which: Counter[Any]) -> list[str]:
+    if not which:
+        return []
+    some = ", ".join(map(str, sorted(which, key=str)[:_SHOWN]))
+    return [f"{which.total()} {what}, such as {some}"]

@@ -1,0 +1,230 @@
+"""Each example as a newcomer runs it: every row is there once, by other means than the sink's own.
+
+The others are run elsewhere: `flights` is the main job, `lookup` and `foreach` need no server.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import fastavro
+import pyarrow.parquet as pq
+import pytest
+
+from examples.iceberg.__main__ import requests
+from examples.manifest.__main__ import sent
+from examples.postgres.__main__ import scans
+from examples.topic.__main__ import payments
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.postgres import EmbeddedPostgres
+from tests.acceptance import evidence, processes
+from tests.acceptance.harness import Run
+from tests.worlds.committed import committed_messages
+from tests.worlds.jdbc import rows_of
+from topology.sink import SinkContext
+
+pytestmark = pytest.mark.acceptance
+
+SECONDS = 240.0
+
+
+class Done(NamedTuple):
+    """An example that has ended well: its folder, its account, and what it said before."""
+
+    folder: Path
+    account: dict[str, Any]
+    said: list[str]
+
+
+def run(folder: Path, name: str, *, temporary: bool = True) -> Done:
+    """Run an example to its end; nothing that it started lives on.
+
+    Its temporary files are kept below the folder, too, but for one whose server runs as another
+    user, who may not look in there.
+    """
+    (folder / "tmp").mkdir()
+    command = [sys.executable, "-m", f"examples.{name}", "--state-dir", str(folder / "state")]
+    environment = {"TMPDIR": str(folder / "tmp")} if temporary else {}
+    ran = Run(command, folder / "example", environment)
+    try:
+        assert ran.wait(SECONDS) == 0, ran.tail()
+        assert ran.descendants() == {}
+        assert processes.naming(str(folder)) == {}
+        *said, last = ran.output.splitlines()
+        account = json.loads(last)
+        assert account["unresolved"] == 0
+        assert all(p["committed"] == p["log_end"] for p in account["partitions"].values())
+        return Done(folder / "state" / name, account, said)
+    finally:
+        ran.end()
+
+
+def decoded(messages: Iterable[tuple[str, bytes]]) -> Iterator[dict[str, Any]]:
+    """What was published and is JSON."""
+    for _, value in messages:
+        try:
+            yield json.loads(value)
+        except ValueError:
+            continue
+
+
+def test_card_alerts_go_into_their_topic_once(tmp_path: Path) -> None:
+    """A reader of committed messages gets each, under its card, in the order of the payments."""
+    done = run(tmp_path, "topic")
+    published = list(payments())
+    wanted: dict[str, list[tuple[int, str]]] = {}
+    for payment in decoded(published):
+        is_large = payment["cents"] > (100_000 if payment["country"] == "NL" else 20_000)
+        if is_large:
+            reason = f"{payment['cents'] / 100:.2f} in {payment['country']}"
+            wanted.setdefault(payment["card"], []).append((payment["id"], reason))
+    kafka = EmbeddedKafka(done.folder / "kafka")
+    kafka.open()
+    try:
+        context = SinkContext("", "", {"bootstrap.servers": kafka.address}, "", None)
+        found: dict[str, list[tuple[int, str]]] = {}
+        for value, key, _ in committed_messages(context, "alerts"):
+            alert = json.loads(value or b"")
+            assert (key or b"").decode() == alert["card"]
+            found.setdefault(alert["card"], []).append((alert["payment"], alert["reason"]))
+        letters = evidence.reasons(kafka.address, "payments.dead")
+    finally:
+        kafka.close()
+    assert found == wanted
+    torn = len(published) - len(list(decoded(published)))
+    assert len(letters) == torn == 10
+    rows = sum(map(len, wanted.values()))
+    account = done.account
+    assert (account["read"], account["rows"]) == (len(published), rows)
+    assert account["dead_lettered"] == torn
+    assert account["filtered"] == len(published) - torn - rows
+    assert done.said[-1] == f"{rows} alerts of {len(published)} payments"
+
+
+def test_weather_readings_are_in_the_files_that_the_manifest_names_once(tmp_path: Path) -> None:
+    """The log is read as its reference page tells others to read it."""
+    done = run(tmp_path, "manifest")
+    published = list(decoded(sent()))
+    whole = [each for each in published if "at_ms" in each]
+    wanted = Counter(
+        (each["station"], datetime.fromtimestamp(each["at_ms"] / 1000, UTC), each["celsius"])
+        for each in whole
+        if each["celsius"] != -999
+    )
+    table = done.folder / "warehouse" / "readings"
+    assert done.account["table"] == str(table)
+    found: Counter[tuple[str, datetime, float]] = Counter()
+    for path, partition in _listed(table).items():
+        rows = pq.ParquetFile(table / path).read().to_pylist()
+        found.update((row["station"], row["at"], row["celsius"]) for row in rows)
+        assert {row["at"].date().isoformat() for row in rows} == {partition["day"]}
+    assert found == wanted
+    account = done.account
+    assert (account["read"], account["rows"]) == (len(published), wanted.total())
+    assert account["dead_lettered"] == len(published) - len(whole)
+    assert account["filtered"] == len(whole) - wanted.total()
+    assert done.said[:-1] == ["2026-01-01: 2352 readings", "2026-01-02: 2352 readings"]
+
+
+def test_page_views_are_in_the_iceberg_table_once(tmp_path: Path) -> None:
+    """Its metadata and manifests say which files are its own; they are plain JSON and Avro."""
+    done = run(tmp_path, "iceberg")
+    published = list(decoded(requests()))
+    wanted: Counter[tuple[object, ...]] = Counter()
+    broken = filtered = 0
+    for each in published:
+        if "Bot" in each["agent"] or each["status"] == 404:
+            filtered += 1
+        elif "[" in each["url"]:
+            broken += 1
+        else:
+            path, _, query = each["url"].removeprefix("https://example.org").partition("?")
+            campaign = query.partition("campaign=")[2] or None
+            at = datetime.fromisoformat(each["at"])
+            wanted[at.date(), at, each["visitor"], path, campaign] += 1
+    found: Counter[tuple[object, ...]] = Counter()
+    table = done.folder / "warehouse" / "page_views"
+    assert done.account["table"] == str(table)
+    for file, partition in _iceberg_files(table):
+        rows = pq.ParquetFile(file).read().to_pylist()
+        for row in rows:
+            row.setdefault("day", partition.get("day"))
+            assert row["day"] == partition["day"]
+        found.update(
+            (row["day"], row["at"], row["visitor"], row["page"], row["campaign"]) for row in rows
+        )
+    assert found == wanted
+    account = done.account
+    assert (account["read"], account["rows"]) == (len(published), wanted.total())
+    assert (account["dead_lettered"], account["filtered"]) == (broken, filtered)
+    assert broken > 0
+
+
+def test_every_parcel_on_its_way_has_the_row_of_its_last_scan(tmp_path: Path) -> None:
+    """The database says so itself; that of a parcel that was handed over is gone."""
+    server = EmbeddedPostgres(tmp_path / "state" / "postgres" / "postgres")
+    done = run(tmp_path, "postgres", temporary=False)
+    published = list(decoded(scans()))
+    states = {"accepted": "on the way", "sorted": "on the way", "loaded": "out for delivery",
+              "handed over": "delivered", "refused": "goes back"}  # fmt: skip
+    known = [each for each in published if each["event"] in states]
+    wanted = {
+        each["parcel"]: (states[each["event"]], each["place"], datetime.fromisoformat(each["at"]))
+        for each in known
+    }
+    wanted = {parcel: row for parcel, row in wanted.items() if row[0] != "delivered"}
+    try:
+        server.open()
+        rows = rows_of(server, "SELECT * FROM parcels")
+    finally:
+        server.close()
+        server.remove_data()
+    found = {
+        row["parcel"]: (row["state"], row["place"], datetime.fromisoformat(row["seen_at"]))
+        for row in rows
+    }
+    assert len(rows) == len(found)
+    assert found == wanted
+    account = done.account
+    assert (account["read"], account["rows"]) == (len(published), len(known))
+    assert account["dead_lettered"] == len(published) - len(known) > 0
+
+
+def _listed(table: Path) -> dict[str, dict[str, str | None]]:
+    """The files that a manifest's log names, with their partitions."""
+    files: dict[str, dict[str, str | None]] = {}
+    for path in sorted((table / "_headrace").glob("*.json")):
+        entry = json.loads(path.read_text())
+        if entry.get("whole"):
+            files.clear()
+            added = entry["whole"].get("files", [])
+        else:
+            added = entry.get("add", [])
+        for name in entry.get("remove", []):
+            files.pop(name, None)
+        files |= {each["path"]: each.get("partition", {}) for each in added}
+    return files
+
+
+def _iceberg_files(table: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The files of an Iceberg table's newest snapshot, with their partitions."""
+    folder = table / "metadata"
+    version = (folder / "version-hint.text").read_text().strip()
+    metadata = json.loads((folder / f"v{version}.metadata.json").read_text())
+    newest = metadata["current-snapshot-id"]
+    (snapshot,) = [each for each in metadata["snapshots"] if each["snapshot-id"] == newest]
+    for manifest in _avro(snapshot["manifest-list"]):
+        for entry in _avro(manifest["manifest_path"]):
+            if entry["status"] != 2:  # deleted
+                file = entry["data_file"]
+                yield Path(urlsplit(file["file_path"]).path), file["partition"]
+
+
+def _avro(uri: str) -> list[Any]:
+    with Path(urlsplit(uri).path).open("rb") as file:
+        return list(fastavro.reader(file))

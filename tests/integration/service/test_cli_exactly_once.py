@@ -1,0 +1,120 @@
+"""What an operator sees of transactions, and does with files, around a crash: on real servers."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.failpoints import VARIABLE
+
+pytestmark = pytest.mark.integration
+
+REPOSITORY = Path(__file__).parents[3]
+TOPOLOGY = "tests.worlds.numbered:topology"
+RECORDS = 2_000
+PARTITIONS = 2
+SECONDS = 120.0
+
+
+class Place:
+    """A topic of numbers, and a pipeline that writes them into a table."""
+
+    def __init__(self, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, folder: Path) -> None:
+        self.topic = f"numbers-{uuid.uuid4().hex[:8]}"
+        self.folder = folder
+        self.kafka = kafka
+        kafka.create_topic(self.topic, PARTITIONS)
+        self.config = folder / "service.toml"
+        self.config.write_text(f"""
+[kafka]
+"bootstrap.servers" = "{kafka.address}"
+[zookeeper]
+hosts = "{zookeeper.address}"
+root = "/{self.topic}"
+session_timeout_seconds = 8.0
+[spark]
+warehouse = "{folder / "warehouse"}"
+[pipeline]
+max_pending = 600
+chunk_records = 100
+commit_interval_seconds = 0.05
+[transactions]
+plan_records = 100
+""")
+
+    def publish(self, first: int, end: int) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.kafka.address, "enable.idempotence": True, "log_level": 3}
+        )
+        for number in range(first, end):
+            producer.produce(self.topic, b"%d" % number, partition=number % PARTITIONS)
+        assert producer.flush(SECONDS) == 0
+
+    def headrace(self, *words: str, failpoint: str = "") -> tuple[int, dict[str, Any]]:
+        """Run a command on the pipeline; its exit code, and its facts."""
+        environment = {**os.environ, "NUMBERS": self.topic}
+        if failpoint:
+            environment[VARIABLE] = failpoint
+        group = words[:2] if words[0] in ("tables", "transactions") else words[:1]
+        rest = words[len(group) :]
+        command = [sys.executable, "-m", "headrace", *group, TOPOLOGY, *rest]
+        ran = subprocess.run(
+            [*command, "--config", str(self.config), "--json"],
+            cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
+            timeout=SECONDS,
+        )  # fmt: skip
+        print(ran.stderr[-3_000:])  # noqa: T201 - pytest shows it when the test fails
+        lines = ran.stdout.splitlines()
+        return ran.returncode, json.loads(lines[-1]) if lines else {}
+
+    def numbers(self) -> Counter[int]:
+        """The rows of the files that count."""
+        code, facts = self.headrace("tables", "files", "numbers")
+        assert code == 0
+        rows = (pq.ParquetFile(file).read()["number"].to_pylist() for file in facts["files"])
+        return Counter(number for each in rows for number in each)
+
+
+def test_an_operator_sees_what_a_restart_will_replay_and_joins_files_in_between(
+    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    """What is foretold comes true, and a compaction changes neither rows nor transactions."""
+    place = Place(kafka, zookeeper, tmp_path)
+    place.publish(0, RECORDS)
+    assert place.headrace("run", "--until-caught-up", failpoint="sink_after_commit:3:kill")[0] < 0
+    code, before = place.headrace("transactions", "show")
+    assert code == 0
+    assert before["reliability"] == "exactly-once"
+    lines = before["partitions"].values()
+    done = [txid for line in lines for txid in line["restart"]["done"]]
+    replayed = [txid for line in lines for txid in line["restart"]["replayed"]]
+    assert done, "the commit after which it was killed"
+    assert replayed, "what was open behind it"
+    for line in lines:
+        txids = [each["txid"] for each in line["open"]]
+        assert sorted(line["restart"]["done"] + line["restart"]["replayed"]) == txids
+        last = (line["restart"]["done"] or [line["committed"]])[-1]
+        assert line["sinks"]["numbers"]["txid"] == last
+    there = place.numbers()
+    code, facts = place.headrace("tables", "compact")
+    assert code == 0
+    assert facts["sinks"]["numbers"]["outcome"] == "compacted"
+    assert place.numbers() == there
+    assert place.headrace("transactions", "show") == (0, before)
+    code, account = place.headrace("run", "--until-caught-up")
+    assert code == 0
+    assert account["rows"] == RECORDS - there.total()
+    assert place.numbers() == Counter(range(RECORDS))
+    code, after = place.headrace("transactions", "show")
+    assert all(line["open"] == [] for line in after["partitions"].values())
+    assert all(line["restart"]["halts"] is None for line in after["partitions"].values())

@@ -1,0 +1,54 @@
+"""`make crash` plays what it is told, and all of it when it is told nothing."""
+
+import argparse
+import random
+from typing import get_args
+
+import pytest
+
+from service.failpoints import ACTIONS, PLACES, VARIABLE, failpoints
+from tests.acceptance import every_crash
+from tests.acceptance.crashes import ANY, MOST_CRASHES, drawn, ways
+from tests.acceptance.stores import STORES
+from topology.transactional import Kind
+
+RNG = random.Random(7)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_every_way_to_end_is_played_once_for_each_sink_and_kind(store: str) -> None:
+    places = every_crash._chosen(store)[store]
+    for kind in get_args(Kind):
+        cases = list(every_crash._cases(store, kind, places, RNG))
+        crashes = [crash.split(":") for case in cases for crash in case.crashes]
+        played = sorted((name, "kill" if name == ANY else last) for name, _, last in crashes)
+        assert played == sorted((way.place, way.action) for way in ways([store]))
+        assert {name for name, *_ in crashes} == {*PLACES, ANY}
+        assert {case.rows for case in cases} == {store}
+        assert max(len(case.crashes) for case in cases) <= MOST_CRASHES
+
+
+def test_a_failpoint_understands_every_crash_that_is_drawn() -> None:
+    for seed in range(200):
+        case = drawn(random.Random(seed), STORES, STORES, "opaque", MOST_CRASHES)
+        for crash in case.crashes:
+            if not crash.startswith(ANY):
+                failpoints({VARIABLE: crash})
+                assert crash.split(":")[2] in ACTIONS
+
+
+def test_a_seed_draws_the_same_again() -> None:
+    first, second = (drawn(random.Random("3 test"), STORES, STORES, "opaque", 3) for _ in range(2))
+    assert first == second
+
+
+def test_some_places_of_a_sink_are_chosen() -> None:
+    chosen = every_crash._chosen("topic:any,topic:zk_before_write,delta:control")
+    assert chosen == {"topic": {"any", "zk_before_write"}, "delta": {"control"}}
+    assert len(list(every_crash._jobs(chosen, "1"))) == len(get_args(Kind)) + 1
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "topic:nowhere", "upserts:control", ""])
+def test_what_is_not_there_is_refused_and_what_is_there_is_named(wrong: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="allowed are"):
+        every_crash._chosen(wrong)

@@ -1,0 +1,113 @@
+"""What judges the crash tests sees what is missing, there twice, or out of date."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance import wanted
+from tests.acceptance.stores import Foreach, Site, Store, Upserts
+from tests.acceptance.trial import places
+from tests.acceptance.wanted import ROWS, Row
+from topology.transactional import TransactionalSink
+
+COUNTS = (700, 500)
+EVERY = list(places(*COUNTS))
+SITE = Site("trial", Path("nowhere"), "")
+
+
+def records(*ends: int) -> list[tuple[int, int]]:
+    """The first records of each partition."""
+    return list(places(*ends))
+
+
+def table(rows: Iterable[Row]) -> dict[tuple[str, int], str]:
+    """What a table with keys has when these were written in order."""
+    made: dict[tuple[str, int], str] = {}
+    for place, copy in rows:
+        key = wanted.slot_of(place), copy
+        made.pop(key, None)
+        if not wanted.is_gone(int(place.split(":")[1])):
+            made[key] = place
+    return made
+
+
+class Appended(Store):
+    """Has the rows it is told."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        super().__init__(SITE, ROWS)
+        self._told = list(rows)
+
+    def sink(self) -> TransactionalSink[Any]:
+        raise NotImplementedError
+
+    def rows(self) -> Iterable[Row]:
+        return self._told
+
+
+class Keyed(Upserts):
+    """Has the rows it is told."""
+
+    def __init__(self, rows: dict[tuple[str, int], str]) -> None:
+        super().__init__(SITE, ROWS)
+        self._told = [(place, copy) for (_, copy), place in rows.items()]
+
+    def rows(self) -> Iterable[Row]:
+        return self._told
+
+
+def test_rows_past_the_stored_offset_may_be_there_and_those_below_must() -> None:
+    rows = list(wanted.rows(ROWS, records(300, 100)))
+    for stored in ({}, {0: 120}, {0: 300, 1: 100}):
+        found = Appended(rows).found(stored, EVERY)
+        assert not found.missing
+        assert not found.surplus
+    found = Appended(rows).found({0: 302, 1: 100}, EVERY)
+    assert found.missing == {("0:300", 0): 1, ("0:300", 1): 1, ("0:301", 0): 1, ("0:301", 1): 1}
+
+
+def test_a_row_that_is_there_twice_or_that_nobody_wrote_is_too_much() -> None:
+    rows = list(wanted.rows(ROWS, records(300, 100)))
+    found = Appended([*rows, rows[7], ("9:9", 0)]).found({0: 10}, EVERY)
+    assert found.surplus == {rows[7]: 1, ("9:9", 0): 1}
+    assert not found.missing
+
+
+def test_a_table_with_keys_has_what_some_length_of_each_partition_makes() -> None:
+    for ends in ((0, 0), (1, 0), (300, 100), (451, 499), COUNTS):
+        made = table(wanted.rows(ROWS, records(*ends)))
+        for stored in ({}, {0: ends[0] // 2}, dict(enumerate(ends))):
+            found = Keyed(made).found(stored, EVERY)
+            assert not found.missing, (ends, stored)
+            assert not found.surplus
+    made = table(wanted.rows(ROWS, records(300, 100)))
+    assert Keyed(made).found({0: 302}, EVERY).missing
+
+
+def test_a_transaction_that_is_written_again_after_a_later_one_is_found() -> None:
+    rows = list(wanted.rows(ROWS, records(600, 0)))
+    once = [row for row in rows if 200 <= int(row[0].split(":")[1]) < 400]
+    found = Keyed(table([*rows, *once])).found({0: 600}, EVERY)
+    assert found.missing.total() > 100
+
+
+def test_a_key_that_is_there_twice_is_too_much() -> None:
+    keyed = Keyed(table(wanted.rows(ROWS, records(300, 100))))
+    keyed._told.append(keyed._told[3])
+    assert keyed.found({}, EVERY).surplus.total() == 1
+
+
+def test_a_file_of_sqlite_that_nobody_made_has_no_rows(tmp_path: Path) -> None:
+    assert Foreach(Site("trial", tmp_path, ""), ROWS).rows() == []
+
+
+@pytest.mark.parametrize("name", [ROWS, wanted.OTHERS])
+def test_few_records_of_each_sort_are_in_each_transaction(name: str) -> None:
+    """So that every commit has rows that do not fit, and others that failed once."""
+    offsets = range(200, 400)
+    assert any(map(wanted.is_rejected, offsets))
+    assert any(map(wanted.is_unfit, offsets))
+    assert any(map(wanted.fails_once, offsets))
+    assert len(list(wanted.rows(name, ((0, offset) for offset in offsets)))) > 150

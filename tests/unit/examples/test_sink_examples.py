@@ -1,0 +1,103 @@
+"""The pipelines of the examples for sinks, on a few records, without their servers."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import orjson
+import pytest
+
+from examples.iceberg import pipeline as iceberg
+from examples.manifest import pipeline as manifest
+from examples.postgres import pipeline as postgres
+from examples.topic import pipeline as topic
+from headrace import Topology
+from headrace.sinks import IcebergSink, ManifestSink, SqlSink, TopicSink
+from headrace.testing import topology_test
+from topology.steps import SinkStep
+
+TOPOLOGIES = [topic.topology, manifest.topology, iceberg.topology, postgres.topology]
+
+
+def sent(topology: Topology, *records: dict[str, Any]) -> tuple[list[Any], list[str], int]:
+    """The rows, why records were rejected, and how many were filtered."""
+    with topology_test(topology) as kit:
+        kit.send(*map(orjson.dumps, records))
+        kit.advance(60)
+        assert kit.unresolved == 0
+        reasons = [letter.reason for letter in kit.rejected]
+        return kit.rows, reasons, len(records) - len(kit.rows) - len(reasons)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda each: each.name)
+def test_each_is_exactly_once_and_what_is_no_json_is_a_dead_letter(topology: Topology) -> None:
+    assert topology.reliability == "exactly-once"
+    topology.validate()
+    with topology_test(topology) as kit:
+        kit.send(b"{")
+        assert len(kit.rejected) == 1
+        assert kit.rows == []
+
+
+def test_each_has_a_sink_of_its_own() -> None:
+    steps = [step for topology in TOPOLOGIES for step in topology.steps()]
+    sinks = [type(step.sink) for step in steps if isinstance(step, SinkStep)]
+    assert sinks == [TopicSink, ManifestSink, IcebergSink, SqlSink]
+
+
+def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad() -> None:
+    payment = {"id": 1, "card": "c", "country": "NL", "cents": 100_000}
+    rows, reasons, filtered = sent(
+        topic.topology,
+        payment,
+        payment | {"cents": 100_001},
+        payment | {"country": "BE", "cents": 20_000},
+        payment | {"country": "BE", "cents": 20_001},
+    )
+    assert [row["reason"] for row in rows] == ["1000.01 in NL", "200.01 in BE"]
+    assert (reasons, filtered) == ([], 2)
+    assert topic.card_of(rows[0]) == "c"
+
+
+def test_a_reading_gets_its_day_and_a_broken_sensor_is_left_out() -> None:
+    reading = {"station": "s", "at_ms": 1_767_225_599_999, "celsius": 1.5}
+    rows, reasons, filtered = sent(
+        manifest.topology,
+        reading,
+        reading | {"at_ms": 1_767_225_600_000},
+        reading | {"celsius": -999.0},
+        {"station": "s", "celsius": 1.5},
+    )
+    assert [row["day"] for row in rows] == [date(2025, 12, 31), date(2026, 1, 1)]
+    assert rows[1]["at"] == datetime(2026, 1, 1, tzinfo=UTC)
+    assert filtered == 1
+    assert len(reasons) == 1
+
+
+def test_a_page_view_is_of_people_and_has_its_campaign() -> None:
+    request = {"at": "2026-03-01T01:30:00+02:00", "visitor": "v", "agent": "Firefox",
+               "url": "https://example.org/prices?campaign=spring", "status": 200}  # fmt: skip
+    rows, reasons, filtered = sent(
+        iceberg.topology,
+        request,
+        request | {"url": "https://example.org"},
+        request | {"agent": "SearchBot/2"},
+        request | {"status": 404},
+        request | {"url": "https://[example.org"},
+    )
+    assert [(row["page"], row["campaign"]) for row in rows] == [("/prices", "spring"), ("/", None)]
+    assert rows[0]["day"] == date(2026, 2, 28)  # by UTC
+    assert filtered == 2
+    assert len(reasons) == 1
+    assert "no address of a page" in reasons[0]
+
+
+def test_a_parcel_is_where_it_was_scanned_last() -> None:
+    scan = {"parcel": "P1", "event": "sorted", "place": "Breda", "at": "2026-05-01T06:00:00Z"}
+    rows, reasons, _ = sent(
+        postgres.topology, scan, scan | {"event": "handed over"}, scan | {"event": "eaten"}
+    )
+    assert [(row["state"], row["is_delivered"]) for row in rows] == [
+        ("on the way", False),
+        ("delivered", True),
+    ]
+    assert reasons == ["nobody knows what 'eaten' is"]

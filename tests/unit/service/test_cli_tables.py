@@ -1,0 +1,174 @@
+"""`headrace tables`: which tables are meant, what is asked of them, and what is said of it."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.sinks import DiscardSink
+from headrace.testing import ChaosSink
+from service import parts
+from service.cli import main as main_module
+from service.cli import tables
+from service.config import load
+from tests.worlds import compacting
+from tests.worlds.compacting import TARGET, FileSink, topology_of
+from topology.errors import SinkBusy, SinkFailed
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def headrace(tmp_path, monkeypatch, capsys):
+    """`headrace(sinks, *words)` runs the command on a topology of these sinks."""
+    config = tmp_path / "service.toml"
+    config.write_text(
+        '[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n'
+        '[pipeline]\nname = "shop"\n[spark]\nwarehouse = "/tables"\n'
+    )
+
+    def headrace(sinks, *words):
+        monkeypatch.setattr(compacting, "topology", topology_of(sinks))
+        words = [*words[:1], TARGET, *words[1:], "--config", str(config)]
+        monkeypatch.setattr(sys, "argv", ["headrace", "tables", *words])
+        code = main_module.main()
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    monkeypatch.setenv("COLUMNS", "120")
+    return headrace
+
+
+def test_small_files_are_joined_and_a_table_says_how_many_they_were(headrace):
+    sink = FileSink("orders", MIB, 2 * MIB, 3 * MIB, 500 * MIB)
+    code, out, _ = headrace([sink, DiscardSink("rest")], "compact")
+    assert code == 0
+    cells = [[each.strip() for each in line.split("│")[1:-1]] for line in out.splitlines()]
+    orders, rest = [row for row in cells if row]
+    assert orders[:4] == ["orders", "compacted", "3 to 1", "6.0"]
+    assert rest == ["rest", "has no files to join", "-", "-", "-"]
+    assert sink.calls == ["open", f"compact {128 * MIB}", "close"]
+
+
+def test_a_sink_is_opened_as_a_run_opens_it(headrace):
+    sink = FileSink("orders")
+    headrace([sink], "compact")
+    context = sink.context
+    assert (context.pipeline, context.sink) == ("shop", "orders")
+    assert context.warehouse == "/tables"
+    assert context.spark is None
+    assert context.exactly_once is False
+
+
+def test_the_facts_are_one_json_object(headrace):
+    sinks = [FileSink("orders", 5, 6), FileSink("refunds", 7), DiscardSink("rest")]
+    code, out, _ = headrace(sinks, "compact", "--target-mib", "1", "--json")
+    assert code == 0
+    (line,) = out.splitlines()
+    facts = json.loads(line)["sinks"]
+    assert facts["orders"].pop("seconds") >= 0
+    assert facts["orders"] == {
+        "kind": "FileSink", "outcome": "compacted", "note": "",
+        "files_replaced": 2, "files_written": 1, "bytes_written": 11,
+    }  # fmt: skip
+    assert facts["refunds"]["outcome"] == "nothing_to_do"
+    assert facts["rest"]["outcome"] == "has_no_files"
+    assert sinks[0].calls[1] == f"compact {MIB}"
+
+
+def test_only_the_sinks_that_are_named_are_opened(headrace):
+    sinks = [FileSink("orders"), FileSink("refunds"), FileSink("returns")]
+    code, out, _ = headrace(sinks, "compact", "returns", "orders", "--json")
+    assert code == 0
+    assert list(json.loads(out)["sinks"]) == ["orders", "returns"]
+    assert sinks[1].calls == []
+
+
+def test_a_table_behind_another_sink_is_compacted(headrace):
+    sink = FileSink("orders", 1, 2)
+    code, out, _ = headrace([ChaosSink(sink, seed=1, fail_before=1.0)], "compact", "--json")
+    assert code == 0
+    assert json.loads(out)["sinks"]["orders"]["files_replaced"] == 2
+
+
+@pytest.mark.parametrize("error", [SinkBusy(0.5, "another commits"), SinkFailed("no"), OSError(5)])
+def test_a_table_that_fails_keeps_no_other_from_its_turn(headrace, error):
+    sinks = [FileSink("orders", 1, 2, error=error), FileSink("refunds", 1, 2)]
+    code, out, err = headrace(sinks, "compact", "--json")
+    assert code == 1
+    facts = json.loads(out)["sinks"]
+    assert facts["orders"]["outcome"] == "failed"
+    assert str(error) in facts["orders"]["note"]
+    assert facts["refunds"]["outcome"] == "compacted"
+    assert err.splitlines()[-1].startswith("headrace: not compacted: orders;")
+    assert [sink.calls[-1] for sink in sinks] == ["close", "close"]
+
+
+def test_a_person_reads_why_a_table_failed(headrace):
+    sink = FileSink("orders", 1, 2, error=SinkFailed("table 'orders' is none"))
+    code, out, _ = headrace([sink], "compact")
+    assert code == 1
+    assert "orders: table 'orders' is none" in out
+
+
+@pytest.mark.parametrize(
+    ("sinks", "words", "said"),
+    [
+        (["orders", "rest"], ["compact", "order"], "no sink 'order'; allowed: orders"),
+        (["orders", "rest"], ["compact", "rest"], "sink 'rest' (DiscardSink) has no table of"),
+        (["orders", "rest"], ["files", "rest"], "allowed: orders"),
+        (["orders", "rest"], ["files", "order"], "no sink 'order'"),
+        (["rest"], ["compact"], "no sink of topology 'tables' has a table of files: 'rest' is"),
+        (["orders"], ["files"], "Missing argument"),
+        (["orders"], ["compact", "--target-mib", "0"], "--target-mib"),
+    ],
+)
+def test_a_sink_that_cannot_be_meant_is_wrong_usage_and_those_that_can_are_named(
+    headrace, sinks, words, said
+):
+    made = [DiscardSink(name) if name == "rest" else FileSink(name) for name in sinks]
+    code, out, err = headrace(made, *words)
+    assert (code, out) == (2, "")
+    words = [each for line in err.splitlines() for each in line.strip("│╭╮╰╯─ ").split()]
+    assert said in " ".join(words)
+
+
+def test_the_files_of_a_table_are_a_line_each(headrace):
+    sink = FileSink("orders", 1, 2)
+    code, out, _ = headrace([sink], "files", "orders")
+    assert (code, out.splitlines()) == (0, ["/tables/orders/0-1", "/tables/orders/1-2"])
+    assert sink.calls == ["open", "close"]
+    _, out, _ = headrace([sink], "files", "orders", "--json")
+    assert json.loads(out) == {"sink": "orders", "files": sink.data_files()}
+
+
+def test_spark_is_ended_also_when_nothing_else_works(headrace, monkeypatch):
+    ended = []
+    spark = SimpleNamespace(close=lambda: ended.append(True))
+
+    def context(_name):
+        raise SinkFailed("no warehouse")
+
+    monkeypatch.setattr(tables, "wire", lambda *_: SimpleNamespace(spark=spark, context=context))
+    assert headrace([FileSink("orders")], "compact")[0] == 1
+    assert headrace([FileSink("orders")], "files", "orders")[0] == 1
+    assert ended == [True, True]
+
+
+def test_spark_gets_the_jars_of_every_sink_each_once(monkeypatch):
+    class First(DiscardSink):
+        needs_spark = True
+        needs_jars = ("one", "both")
+
+    class Second(DiscardSink):
+        needs_spark = True
+        needs_jars = ("both", "two")
+
+    monkeypatch.setattr(parts, "resolve", lambda name: [Path("shared.jar"), Path(f"{name}.jar")])
+    config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
+    driver = parts.spark_for([First(), Second()], "shop", config)
+    assert driver._jars() == [Path(f"{name}.jar") for name in ("shared", "both", "one", "two")]
+    assert not driver.running
+    assert parts.spark_for([DiscardSink()], "shop", config) is None

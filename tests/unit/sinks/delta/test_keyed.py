@@ -1,0 +1,155 @@
+"""What rows with a key come to."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinks.spark.delta.keyed import KeyedRows, matches, plain_keys
+from topology.errors import InvalidSchema
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        ("town", pa.string()),
+        ("gone", pa.bool_()),
+    ]
+)
+ROWS = KeyedRows("t", SCHEMA, ["id"], "gone")
+
+
+def row(key: int | None, name: str | None = "x", *, gone: bool | None = False) -> dict[str, Any]:
+    return {"id": key, "name": name, "town": None, "gone": gone}
+
+
+def changes_of(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """The rows that are to be there, and all keys, of rows that all fit."""
+    fitted = ROWS.fit([rows])
+    assert not fitted.rejected
+    changes = ROWS.changes(fitted.table)
+    return changes.rows.to_pylist(), changes.keys["0"].to_pylist()
+
+
+def test_the_last_row_of_a_key_counts() -> None:
+    rows, keys = changes_of([row(1, "a"), row(2, "b"), row(1, "c"), row(3, "d")])
+    assert [(each["id"], each["name"]) for each in rows] == [(2, "b"), (1, "c"), (3, "d")]
+    assert keys == [2, 1, 3]
+
+
+def test_a_row_that_deletes_takes_its_key_away_and_is_not_stored() -> None:
+    rows, keys = changes_of([row(1), row(2), row(1, gone=True), row(3, gone=True), row(3)])
+    assert rows == [{"id": 2, "name": "x", "town": None}, {"id": 3, "name": "x", "town": None}]
+    assert keys == [2, 1, 3]
+    assert ROWS.stored.names == ["id", "name", "town"]
+
+
+def test_a_row_of_which_nobody_says_that_it_is_gone_stays() -> None:
+    assert [each["id"] for each in changes_of([row(1, gone=None)])[0]] == [1]
+    assert [each["id"] for each in changes_of([{"id": 1, "name": "x"}])[0]] == [1]
+
+
+def test_of_a_row_that_deletes_only_the_key_is_looked_at() -> None:
+    assert changes_of([{"id": 1, "gone": True}]) == ([], [1])
+
+
+def test_a_null_that_may_not_be_rejects_its_row_alone() -> None:
+    fitted = ROWS.fit(
+        [
+            [row(1), row(None), row(3, None), row(4, None, gone=True)],
+            [{"id": "five"}],
+            pa.RecordBatch.from_pylist([row(6), row(7, None)], schema=ROWS._loose),
+        ]
+    )
+    assert fitted.table["id"].to_pylist() == [1, 4, 6]
+    assert set(fitted.rejected) == {1, 2, 4, 6}
+    assert "column 'id': found None" in fitted.rejected[1]
+    assert "column 'name': found None; allowed is string, not null" in fitted.rejected[2]
+    assert "column 'id': found 'five'" in fitted.rejected[4]
+
+
+def test_without_a_column_for_it_nothing_is_deleted_and_no_null_is_excused() -> None:
+    rows = KeyedRows("t", pa.schema(list(SCHEMA)[:3]), ["id"], None)
+    fitted = rows.fit([[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}, {"id": 2}]])
+    assert set(fitted.rejected) == {2}
+    assert rows.changes(fitted.table).rows.to_pylist() == [{"id": 1, "name": "b", "town": None}]
+
+
+def test_no_rows_change_nothing() -> None:
+    changes = ROWS.changes(ROWS.fit([]).table)
+    assert changes.is_empty
+    assert changes.rows.schema.equals(ROWS.stored)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.text("ab", max_size=1), st.booleans())))
+def test_many_rows_come_to_what_a_dictionary_comes_to(given_rows: list[Any]) -> None:
+    wanted: dict[int, str | None] = {}
+    for key, name, gone in given_rows:
+        wanted[key] = None if gone else name
+    rows, keys = changes_of([row(key, name, gone=gone) for key, name, gone in given_rows])
+    assert {each["id"]: each["name"] for each in rows} == {
+        key: name for key, name in wanted.items() if name is not None
+    }
+    assert sorted(keys) == sorted(wanted)
+
+
+BERLIN = timezone(timedelta(hours=1))
+KINDS = [
+    (pa.int8(), [1, -1]),
+    (pa.string(), ["", "é"]),
+    (pa.large_string(), ["a", "b"]),
+    (pa.dictionary(pa.int32(), pa.string()), ["a", "b"]),
+    (pa.binary(), [b"", b"\0"]),
+    (pa.date32(), [date(1500, 1, 1), date(9999, 1, 1)]),
+    (pa.bool_(), [True, False]),
+    (pa.decimal128(9, 2), [Decimal("1.50"), Decimal("-1.50")]),
+    (
+        pa.timestamp("ns", "Europe/Berlin"),
+        [datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=BERLIN)],
+    ),
+    (pa.timestamp("s"), [datetime(2026, 1, 1), datetime(1, 1, 1)]),  # noqa: DTZ001 - no zone
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), KINDS, ids=[str(kind) for kind, _ in KINDS])
+def test_keys_of_this_type_are_told_apart_and_found(kind: pa.DataType, values: list[Any]) -> None:
+    schema = pa.schema([("k", kind), ("n", pa.int64()), ("other", kind)])
+    rows = KeyedRows("t", schema, ["n", "k"], None)
+    first, second = values
+    table = rows.fit([[{"n": 1, "k": value} for value in (first, second, first)]]).table
+    assert rows.changes(table).rows["k"].to_pylist() == table["k"].to_pylist()[1:]
+    keys = plain_keys(table, schema, ["n", "k"])
+    assert matches(keys, keys.slice(1, 1)).to_pylist() == [False, True, False]
+    # A column that is younger than the file is null, and no key.
+    nulls = pa.table({"0": [1, 1], "1": pa.nulls(2, keys["1"].type)})
+    assert matches(nulls, keys).to_pylist() == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("key", "deleted", "reason"),
+    [
+        ([], "gone", r"key is \[\]; allowed are one or more of id, x"),
+        (["id", "id"], None, "each once"),
+        (["ID"], None, r"key is \['ID'\]; allowed are"),
+        (["id", "gone"], "gone", "allowed are one or more of"),
+        (["x"], None, "key column 'x': found double; allowed are whole numbers, text"),
+        (["tags"], None, "key column 'tags': found list"),
+        (["id"], "deleted", "deleted is 'deleted'; allowed is a column of bool"),
+        (["id"], "x", "deleted column 'x': found double; allowed is bool"),
+    ],
+)
+def test_a_key_that_cannot_be_is_refused(key: list[str], deleted: str | None, reason: str) -> None:
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("x", pa.float64()),
+            ("tags", pa.list_(pa.string())),
+            ("gone", pa.bool_()),
+        ]
+    )
+    with pytest.raises(InvalidSchema, match=f"table 't': .*{reason}"):
+        KeyedRows("t", schema, key, deleted)

@@ -1,0 +1,329 @@
+"""The driver's healing, with JVMs that fail as they are told."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout
+from sinks.spark import driver as driver_module
+from sinks.spark.driver import SparkDriver
+
+
+class Process:
+    pid = 1
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+
+    def poll(self) -> int | None:
+        return self.status
+
+
+class FakeJvm:
+    """A JVM that is as it is told to be, and notes what is done to it."""
+
+    def __init__(self, world: "World", process: Process) -> None:
+        self.world, self.process = world, process
+        self.how = "well"
+        self.groups: list[str] = []
+        self.cancelled: list[str] = []
+        self.killed, self.stopped = threading.Event(), threading.Event()
+        self.session = SimpleNamespace(
+            sparkContext=SimpleNamespace(
+                setJobGroup=lambda group, _text, *, interruptOnCancel: self.groups.append(group),  # noqa: N803
+            )
+        )
+
+    def state(self, timeout_seconds: float) -> str:
+        del timeout_seconds
+        return "gone" if self.process.status is not None else self.how
+
+    def renew(self, timeout_seconds: float) -> "FakeJvm":
+        del timeout_seconds
+        if self.world.refuses_renewal:
+            raise SparkStartFailed("there is no new context: nobody knows why")
+        return self.world.made(FakeJvm(self.world, self.process))
+
+    def release(self) -> None:
+        pass
+
+    def cancel(self, job_group: str) -> None:
+        self.cancelled.append(job_group)
+
+    def kill(self) -> None:
+        self.process.status = -9
+        self.killed.set()
+
+    def last_words(self) -> str | None:
+        return None if self.process.status is None else f"signal {-self.process.status}"
+
+    def stop(self, timeout_seconds: float) -> None:
+        del timeout_seconds
+        self.process.status = -9
+        self.stopped.set()
+
+
+class World:
+    """Every JVM that was started or renewed."""
+
+    def __init__(self) -> None:
+        self.jvms: list[FakeJvm] = []
+        self.refuses_renewal = False
+        self.before_start: Callable[[], object] = lambda: None
+
+    def start(
+        self, app_name: str, conf: Any, jars: Sequence[str], timeout_seconds: float
+    ) -> FakeJvm:
+        del app_name, conf, jars, timeout_seconds
+        self.before_start()
+        return self.made(FakeJvm(self, Process()))
+
+    def made(self, jvm: FakeJvm) -> FakeJvm:
+        self.jvms.append(jvm)
+        return jvm
+
+    @property
+    def last(self) -> FakeJvm:
+        return self.jvms[-1]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(driver_module, "Jvm", SimpleNamespace(start=world.start))
+    monkeypatch.setattr(driver_module, "_GRACE_SECONDS", 0.05)
+    return world
+
+
+@pytest.fixture
+def driver(world: World) -> Iterator[SparkDriver]:
+    del world
+    driver = SparkDriver("test")
+    yield driver
+    driver.close()
+
+
+def well(_session: object) -> str:
+    return "done"
+
+
+def failing(jvm: FakeJvm | None = None, how: str = "well") -> Callable[[object], object]:
+    def job(_session: object) -> object:
+        if jvm is not None:
+            jvm.how = how
+        raise ValueError("no such table")
+
+    return job
+
+
+def events(logs: Sequence[Any]) -> list[str]:
+    return [each["event"] for each in logs]
+
+
+def test_what_a_job_raises_is_passed_on_while_spark_is_well(
+    driver: SparkDriver, world: World
+) -> None:
+    with pytest.raises(ValueError, match="no such table"):
+        driver.run(failing(), group="g")
+    assert driver.run(well, group="g") == "done"
+    assert len(world.jvms) == 1
+
+
+def test_a_stopped_context_is_renewed_in_the_same_process_before_the_next_job(
+    driver: SparkDriver, world: World
+) -> None:
+    driver.open()
+    first = world.last
+    with capture_logs() as logs:
+        with pytest.raises(SparkDied, match="no such table"):
+            driver.run(failing(first, "stopped"), group="g")
+        assert driver.run(well, group="g") == "done"
+    assert events(logs) == ["spark_context_stopped", "spark_renewed"]
+    assert world.last is not first
+    assert world.last.process is first.process
+    assert not first.stopped.is_set()
+    assert (driver.restarts, driver.renewals) == (0, 1)
+
+
+def test_a_context_that_cannot_be_renewed_costs_its_jvm(driver: SparkDriver, world: World) -> None:
+    driver.open()
+    first, world.refuses_renewal = world.last, True
+    with capture_logs() as logs:
+        with pytest.raises(SparkDied):
+            driver.run(failing(first, "stopped"), group="g")
+        assert driver.run(well, group="g") == "done"
+    assert events(logs) == ["spark_context_stopped", "spark_died", "spark_restarted"]
+    assert first.stopped.is_set()
+    assert (driver.restarts, driver.renewals) == (1, 0)
+
+
+def test_two_jobs_that_notice_the_same_stop_have_one_new_context_made(
+    driver: SparkDriver, world: World
+) -> None:
+    driver.open()
+    first = world.last
+    running, late = threading.Event(), threading.Event()
+    caught: list[BaseException] = []
+
+    def slow(_session: object) -> None:
+        running.set()
+        late.wait(10)
+        raise ValueError("the old context is stopped")
+
+    def run_slowly() -> None:
+        try:
+            driver.run(slow, group="slow")
+        except SparkDied as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run_slowly)
+    thread.start()
+    assert running.wait(10)
+    with pytest.raises(SparkDied):
+        driver.run(failing(first, "stopped"), group="g")
+    assert driver.run(well, group="g") == "done"
+    renewed = world.last
+    late.set()  # its error is of the old context, the new one is well
+    thread.join(10)
+    assert len(caught) == 1
+    assert driver.run(well, group="g") == "done"
+    assert world.last is renewed
+
+
+def test_a_jvm_that_does_not_answer_is_killed_and_replaced(
+    driver: SparkDriver, world: World
+) -> None:
+    driver.open()
+    first = world.last
+    with capture_logs() as logs:
+        with pytest.raises(SparkDied):
+            driver.run(failing(first, "mute"), group="g")
+        assert driver.run(well, group="g") == "done"
+    assert events(logs) == ["spark_killed", "spark_died", "spark_restarted"]
+    assert logs[1]["ended"] == "signal 9"
+    assert first.killed.is_set()
+    assert first.stopped.is_set()
+
+
+def test_a_jvm_that_ended_between_two_jobs_fails_neither(driver: SparkDriver, world: World) -> None:
+    driver.open()
+    world.last.process.status = -9
+    with capture_logs() as logs:
+        assert driver.run(well, group="g") == "done"
+    assert events(logs) == ["spark_died", "spark_restarted"]
+    assert driver.restarts == 1
+
+
+@pytest.mark.parametrize("given", [0.05, None], ids=["the job's", "the driver's"])
+def test_the_deadline_is_the_jobs_own_or_the_drivers(world: World, given: float | None) -> None:
+    driver = SparkDriver("test", job_deadline_seconds=3600.0 if given else 0.05)
+    driver.open()
+
+    def hang(_session: object) -> None:
+        assert world.last.killed.wait(10)
+        raise ConnectionRefusedError
+
+    with capture_logs() as logs, pytest.raises(SparkTimeout, match=r"within 0\.05 seconds"):
+        driver.run(hang, group="g", deadline_seconds=given)
+    assert world.last.cancelled == world.last.groups
+    assert events(logs) == ["spark_job_cancelled", "spark_killed", "spark_died"]
+    driver.close()
+
+
+def test_no_two_jobs_have_the_same_job_group(driver: SparkDriver, world: World) -> None:
+    for _ in range(3):
+        driver.run(well, group="orders-append")
+    groups = world.last.groups
+    assert len(set(groups)) == 3
+    assert all(group.startswith("orders-append-") for group in groups)
+
+
+def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one(
+    world: World,
+) -> None:
+    """Promise 16: the process ends in time, whatever Spark does."""
+    driver = SparkDriver("test")
+    starting, may_start = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        starting.set()
+        may_start.wait(10)
+
+    world.before_start = hang
+    caught: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            driver.open()
+        except RuntimeError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    assert starting.wait(10)
+    driver.close(timeout_seconds=0.01)
+    may_start.set()
+    thread.join(10)
+    assert [str(error) for error in caught] == ["the Spark driver is closed"]
+    assert world.last.stopped.is_set()
+    assert not driver.running
+
+
+def test_what_py4j_says_of_calls_that_the_close_cut_off_is_not_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = SparkDriver("test")
+    running = threading.Event()
+
+    def complain() -> None:
+        record = logging.LogRecord(
+            "root", logging.ERROR, "py4j/java_gateway.py", 1, "Exception while sending command.",
+            None, None,
+        )  # fmt: skip
+        logging.getLogger().handle(record)
+
+    def cut_off(_session: object) -> None:
+        running.set()
+        assert world.last.stopped.wait(10)
+        complain()
+        raise ConnectionResetError
+
+    def run() -> None:
+        with pytest.raises(SparkDied):
+            driver.run(cut_off, group="g")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert running.wait(10)
+    driver.close()
+    thread.join(10)
+    assert caplog.records == []
+    complain()
+    assert [record.message for record in caplog.records] == ["Exception while sending command."]
+
+
+def test_a_driver_is_opened_with_the_jars_that_are_there_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[list[str]] = []
+
+    def start(_name: str, _conf: Any, jars: list[str], timeout_seconds: float) -> FakeJvm:
+        given.append(jars)
+        assert timeout_seconds == 180.0
+        return world.made(FakeJvm(world, Process()))
+
+    monkeypatch.setattr(driver_module, "Jvm", SimpleNamespace(start=start))
+    jars = [Path("first.jar")]
+    driver = SparkDriver("test", jars=lambda: jars, job_deadline_seconds=1.0)
+    driver.open()
+    jars.append(Path("second.jar"))
+    world.last.process.status = 1
+    driver.open()
+    assert given == [["first.jar"], ["first.jar", "second.jar"]]
+    driver.close()

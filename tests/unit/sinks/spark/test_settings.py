@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import pytest
+
+from sinks.errors import SparkStartFailed
+from sinks.spark.settings import check, settings
+
+DELTA = "/jars/delta-spark_4.1_2.13-4.4.0.jar"
+ICEBERG = "/jars/iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
+DELTAS_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+ICEBERGS_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+LOG4J = Path("/run/log4j2.properties")
+
+
+def made(conf: dict[str, str], *jars: str) -> dict[str, str]:
+    return settings("orders", conf, jars, LOG4J)
+
+
+def test_what_the_user_sets_wins() -> None:
+    ours = made({}, DELTA)
+    joined = {"spark.driver.extraJavaOptions", "spark.jars", "spark.sql.extensions"}
+    theirs = {name: "theirs" for name in ours if name not in joined}
+    theirs["spark.master"] = "local[7]"
+    assert {name: made(theirs, DELTA)[name] for name in theirs} == theirs
+
+
+def test_a_lost_python_worker_fails_no_job_unless_the_user_says_so() -> None:
+    assert made({})["spark.master"] == "local[2,4]"
+
+
+def test_the_bookkeeping_of_a_driver_that_runs_for_months_is_bounded() -> None:
+    retained = {name: value for name, value in made({}).items() if "retained" in name}
+    assert retained == {
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "500",
+        "spark.sql.ui.retainedExecutions": "20",
+    }
+
+
+def test_jars_and_extensions_are_ours_and_the_users() -> None:
+    conf = {
+        "spark.jars": "/mine.jar",
+        "spark.sql.extensions": f"com.example.Mine, {DELTAS_EXTENSION}",
+    }
+    both = made(conf, DELTA, ICEBERG)
+    assert both["spark.jars"] == f"{DELTA},{ICEBERG},/mine.jar"
+    extensions = both["spark.sql.extensions"].split(",")
+    assert extensions == [DELTAS_EXTENSION, ICEBERGS_EXTENSION, "com.example.Mine"]
+    alone = made(conf)
+    assert alone["spark.jars"] == "/mine.jar"
+    assert set(alone["spark.sql.extensions"].split(",")) == {"com.example.Mine", DELTAS_EXTENSION}
+
+
+def test_without_jars_nothing_of_theirs_is_set() -> None:
+    bare = made({})
+    assert not {"spark.jars", "spark.sql.extensions", "spark.sql.catalog.spark_catalog"} & {*bare}
+
+
+@pytest.mark.parametrize("users", ["-Dlog4j2.level=INFO", "-XX:-ExitOnOutOfMemoryError", ""])
+def test_a_driver_out_of_memory_ends_whatever_the_options_for_java_say(users: str) -> None:
+    conf = {"spark.driver.extraJavaOptions": users}
+    options = made(conf)["spark.driver.extraJavaOptions"].split()
+    assert options[-1] == "-XX:+ExitOnOutOfMemoryError"  # the last one holds
+    assert options[0] == "-Dlog4j2.configurationFile=file:///run/log4j2.properties"
+    assert options[1:-1] == users.split()
+
+
+@pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "k8s://https://10.0.0.1", "yarn"])
+def test_on_a_cluster_the_drivers_address_is_left_to_spark_and_the_user(master: str) -> None:
+    assert "spark.driver.host" in made({"spark.master": "local[4,4]"})
+    conf = {"spark.master": master, "spark.driver.host": "driver.example"}
+    assert "spark.driver.bindAddress" not in made(conf)
+    assert made(conf)["spark.driver.host"] == "driver.example"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("driver.memory", "2g", r"'driver.memory': Spark ignores it; .*begin with 'spark\.'"),
+        ("spark.remote", "sc://localhost", "driver has to run beside this process"),
+        ("spark.api.mode", "Connect", "driver has to run beside this process"),
+        ("spark.submit.deployMode", "cluster", "driver has to run beside this process"),
+    ],
+)
+def test_properties_that_would_be_ignored_or_leave_no_driver_are_refused(
+    name: str, value: str, message: str
+) -> None:
+    with pytest.raises(SparkStartFailed, match=message):
+        check({name: value})
+
+
+def test_other_properties_are_not_refused() -> None:
+    check({"spark.api.mode": "classic", "spark.submit.deployMode": "client", "spark.ui.port": "0"})

@@ -1,0 +1,181 @@
+"""Rows as the text that COPY reads, decoded by the rules of PostgreSQL's manual."""
+
+import math
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinks.spark.sql.lines import Encoded, encode, longest
+
+_UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
+
+
+def decoded(encoded: Encoded, folder: Path) -> list[list[str | None]]:
+    path = folder / "rows.copy"
+    encoded.lines.write(path)
+    text = path.read_bytes().decode()
+    assert text.endswith("\n") or not text
+    return [[_value(each) for each in line.split("\t")] for line in text.split("\n")[:-1]]
+
+
+def _value(text: str) -> str | None:
+    if text == "\\N":
+        return None
+    found, place = "", 0
+    while place < len(text):
+        length = 2 if text[place] == "\\" else 1
+        part = text[place : place + length]
+        found += _UNESCAPED.get(part, part)
+        assert length == 1 or part in _UNESCAPED
+        place += length
+    return found
+
+
+def one(kind: pa.DataType, *values: Any) -> pa.Table:
+    return pa.table({"x": pa.array(values, kind)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.bool_(), True, "true"),
+        (pa.uint64(), 2**64 - 1, str(2**64 - 1)),
+        (pa.float16(), 0.5, "0.5"),
+        (pa.float32(), 0.1, "0.1"),
+        (pa.float64(), 0.1, "0.1"),
+        (pa.float64(), math.nan, "nan"),
+        (pa.float64(), -math.inf, "-inf"),
+        (pa.decimal128(38, 18), Decimal("-12345678901234567890.123456789012345678"),
+         "-12345678901234567890.123456789012345678"),
+        (pa.string(), "", ""),
+        (pa.string(), "\\N", "\\N"),
+        (pa.string(), 'a\t"b"\n\\.\nc\r\\', 'a\t"b"\n\\.\nc\r\\'),
+        (pa.dictionary(pa.int32(), pa.large_string()), "é", "é"),
+        (pa.binary(), b"\x00\\\xff", "\\x005cff"),
+        (pa.binary(), b"", "\\x"),
+        (pa.binary(2), b"ab", "\\x6162"),
+        (pa.date32(), date(1, 1, 1), "0001-01-01"),
+        (pa.date64(), date(9999, 12, 31), "9999-12-31"),
+        (pa.timestamp("us"), datetime(2026, 1, 2, 3, 4, 5, 678_901),  # noqa: DTZ001
+         "2026-01-02 03:04:05.678901"),
+        (pa.timestamp("s", tz="Europe/Berlin"), datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+         "2026-01-02 03:04:05.000000Z"),
+        (pa.timestamp("us", tz="UTC"), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+         "9999-12-31 23:59:59.999999Z"),
+        (pa.time64("us"), time(23, 59, 59, 999_999), "23:59:59.999999"),
+        (pa.time32("s"), time(1, 2, 3), "01:02:03.000000"),
+        (pa.list_(pa.string()), ["a\n", None, "\\"], '["a\\n",null,"\\\\"]'),
+        (pa.map_(pa.string(), pa.decimal128(5, 2)), {"k": Decimal("1.50")}, '{"k":1.50}'),
+        (pa.struct([("a", pa.date32()), ("b", pa.binary())]), {"a": date(2026, 1, 2), "b": b"\0"},
+         '{"a":"2026-01-02","b":"AA=="}'),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_are_written_as_postgresql_reads_them(
+    kind: pa.DataType, value: Any, text: str, tmp_path: Path
+) -> None:
+    encoded = encode(one(kind, value, None, value))
+    assert encoded.rejected == {}
+    assert decoded(encoded, tmp_path) == [[text], [None], [text]]
+
+
+def test_nanoseconds_are_cut_off(tmp_path: Path) -> None:
+    encoded = encode(one(pa.timestamp("ns"), 1_999))
+    assert decoded(encoded, tmp_path) == [["1970-01-01 00:00:00.000001"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "says"),
+    [
+        (pa.string(), "a", "a\0b", "found NUL in a text"),
+        (pa.date32(), 2_932_896, 2_932_897, "outside of the years 1 to 9999"),
+        (pa.date32(), -719_162, -719_163, "outside of the years"),
+        (pa.timestamp("s"), 0, 2**62, "outside of the years"),
+        (pa.timestamp("us", tz="UTC"), 253_402_300_799_999_999, 253_402_300_800_000_000, "outside"),
+        (pa.list_(pa.float64()), [1.0], [math.nan], "found NaN or an infinity; it becomes JSON"),
+        (pa.list_(pa.string()), ["\\u0000"], ["\0"], "found NUL in a text"),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1)], [("a", 1), ("a", 2)], "a key of a map twi"),
+    ],
+    ids=str,
+)
+def test_a_value_that_postgresql_does_not_take_costs_its_own_row_only(
+    kind: pa.DataType, good: Any, bad: Any, says: str, tmp_path: Path
+) -> None:
+    table = one(kind, good, bad, None, good).append_column("n", pa.array(range(4)))
+    encoded = encode(table)
+    assert list(encoded.rejected) == [1]
+    assert encoded.rejected[1].startswith("column 'x': ")
+    assert says in encoded.rejected[1]
+    assert [row[1] for row in decoded(encoded, tmp_path)] == ["0", "2", "3"]
+
+
+def test_nulls_where_none_may_be_cost_their_rows_and_a_deleted_row_needs_its_key_only(
+    tmp_path: Path,
+) -> None:
+    table = pa.table(
+        {
+            "id": pa.array([1, None, 3, 4, None]),
+            "name": pa.array(["a", "b", None, None, None]),
+            "gone": pa.array([False, False, True, None, True]),
+        }
+    )
+    encoded = encode(table, required={"id", "name"}, excused="gone", key=("id",), numbered=True)
+    assert encoded.rejected == {
+        1: "column 'id': found null; it may not be",
+        3: "column 'name': found null; it may not be",
+        4: "column 'id': found null; it may not be",
+    }
+    assert decoded(encoded, tmp_path) == [["0", "1", "a", "false"], ["2", "3", None, "true"]]
+
+
+def test_some_rows_can_be_left_out(tmp_path: Path) -> None:
+    chunked = pa.concat_tables(
+        [one(pa.string(), "a", "b"), one(pa.string()), one(pa.string(), "é")]
+    )
+    lines = encode(chunked).lines
+    assert decoded(Encoded(lines, {}), tmp_path) == [["a"], ["b"], ["é"]]
+    assert decoded(Encoded(lines.without({0, 1}), {}), tmp_path) == [["é"]]
+    assert decoded(Encoded(lines.without({0, 1, 2}), {}), tmp_path) == []
+
+
+def test_no_rows_are_no_lines(tmp_path: Path) -> None:
+    encoded = encode(pa.schema({"x": pa.string(), "y": pa.binary()}).empty_table(), numbered=True)
+    assert encoded.lines.num_rows == 0
+    assert decoded(encoded, tmp_path) == []
+
+
+texts = st.text(
+    alphabet=st.one_of(st.sampled_from("\\\n\r\tN.'\","), st.characters(codec="utf-8")), max_size=8
+)
+
+
+@given(st.lists(st.tuples(st.none() | texts, st.none() | st.binary(max_size=5))))
+def test_whatever_the_texts_and_bytes_are_the_lines_say_them(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str | None, bytes | None]]
+) -> None:
+    table = pa.table(
+        {
+            "t": pa.array([text for text, _ in rows], pa.string()),
+            "b": pa.array([data for _, data in rows], pa.binary()),
+        }
+    )
+    encoded = encode(table)
+    assert set(encoded.rejected) == {n for n, (text, _) in enumerate(rows) if "\0" in (text or "")}
+    assert decoded(encoded, tmp_path_factory.getbasetemp()) == [
+        [text, None if data is None else f"\\x{data.hex()}"]
+        for text, data in rows
+        if "\0" not in (text or "")
+    ]
+
+
+def test_the_longest_values_of_some_columns_are_known_in_bytes() -> None:
+    table = pa.table({"a": ["é", None], "b": [b"123", b""], "n": [1, 2]})
+    assert longest(table, ["a", "b", "n"]) == 5
+    assert longest(table, []) == 0
+    assert longest(table.slice(0, 0), ["a"]) == 0

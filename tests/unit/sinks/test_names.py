@@ -1,0 +1,101 @@
+"""Names of tables, above all hostile ones: the place never leaves its warehouse."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sinks import DeltaSink, ParquetSink
+from sinks.names import checked_table, is_absolute
+from sinks.spark.spool import local_path
+from sinks.spark.table import table_path
+from topology.errors import InvalidSchema
+
+ROOT = Path("/data/ware house#1%2e")
+names = st.one_of(
+    st.text(max_size=12),
+    st.lists(st.sampled_from(["..", ".", "", "a", "é", "%2e%2e", "~", "\\", "a b", "?", "#", "\0"]))
+    .map("/".join)
+    .filter(lambda name: not name.startswith("/")),
+)
+
+
+@given(names)
+@example("a/../../b")
+@example("..")
+@example("%2e%2e/b")
+@example("%2E%2E%2Fb")
+@example("a#/../..")
+@example("a?x=1/..")
+@example("..\\b")
+@example("file:..")
+@example("\0")
+def test_a_name_is_refused_or_is_a_place_below_the_warehouse(name: str) -> None:
+    try:
+        checked_table(name)
+    except InvalidSchema:
+        return
+    if is_absolute(name):
+        return
+    for warehouse in (str(ROOT), f"{ROOT}/", f"file://{ROOT}", f"file:{ROOT}"):
+        place = local_path(table_path(warehouse, name))
+        assert place is not None
+        assert Path(os.path.normpath(place)) == place
+        assert place != ROOT
+        assert place.is_relative_to(ROOT)
+        assert place.relative_to(ROOT) == Path(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "shop/orders", "große Aufträge", "a%41", "v1..2", "a#b", "it's `x`", "a=b/c"]
+)
+def test_a_name_of_a_place_below_the_warehouse_is_taken_as_it_is(name: str) -> None:
+    assert checked_table(name) == name
+    assert table_path("s3a://bucket/lake/", name) == f"s3a://bucket/lake/{name}"
+    assert table_path("/lake", name) == f"file:///lake/{name}"
+    assert local_path(table_path("/lake", name)) == Path("/lake") / name
+
+
+@pytest.mark.parametrize("name", ["/lake/orders", "s3a://bucket/orders", "file:///lake/orders"])
+def test_an_absolute_path_and_a_uri_need_no_warehouse(name: str) -> None:
+    assert checked_table(name) == name
+    assert is_absolute(name)
+    assert table_path("/elsewhere", name).endswith(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("", "it is empty"),
+        ("..", "found '..'"),
+        ("a/../../b", "found '..'"),
+        ("/lake/../etc", "found '..'"),
+        ("s3a://bucket/../other", "found '..'"),
+        ("a//b", "found an empty part"),
+        ("a/", "found an empty part"),
+        (".", "found the part '.'"),
+        (".spool/x", "found the part '.spool'"),
+        ("a\0b", r"the character '\x00'"),
+        ("/lake/a\nb", r"the character '\n'"),
+        ("a\ud800", "the character"),
+        ("orders:2026", "found ':', but no URI"),
+        ("order*", "found '*'"),
+        ("a\\b", "found '\\\\'"),
+        (7, "found int"),
+        (Path("a"), "found PosixPath"),
+    ],
+)
+def test_a_name_that_is_refused_says_why_and_what_is_allowed(name: str, found: str) -> None:
+    with pytest.raises(InvalidSchema) as caught:
+        checked_table(name)
+    assert found in str(caught.value)
+    assert "allowed are a path below the warehouse" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [DeltaSink, ParquetSink])
+def test_a_table_is_checked_when_it_is_named(kind: type[DeltaSink[object]]) -> None:
+    with pytest.raises(InvalidSchema, match=r"found '\.\.'"):
+        kind("../outside", schema=pa.schema({"n": pa.int64()}))

@@ -1,0 +1,26 @@
+"""Numbers from a topic into files with a manifest, exactly once: a topology for commands."""
+
+import os
+from typing import TypedDict
+
+from headrace import Record, Topology, bolt
+from headrace.sinks import KafkaSink, ManifestSink
+
+TOPIC = os.environ.get("NUMBERS", "numbers")
+
+
+class Number(TypedDict):
+    number: int
+
+
+@bolt
+def parse(record: Record) -> Number:
+    """A number of its text."""
+    return {"number": int(record.value or b"")}
+
+
+topology = Topology(TOPIC, reliability="exactly-once")
+topology.source(TOPIC).then(parse).into(
+    ManifestSink("numbers", schema=Number), batch_rows=200, batch_seconds=0.2
+)
+topology.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
