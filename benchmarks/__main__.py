@@ -26,6 +26,8 @@ SUITES = {
     "fanout": "benchmarks.fanout",
     "memory": "benchmarks.memory",
     "spark": "benchmarks.spark",
+    "tables": "benchmarks.tables",
+    "latency": "benchmarks.latency",
     "acker": "benchmarks.acker",
 }
 ALL = "all"
@@ -61,6 +63,11 @@ def _arguments() -> tuple[str, Path | None, Options]:
     parser.add_argument("--slow-seconds", type=float, help="io: what a slow call takes (10)")
     parser.add_argument("--trees", type=int, help="acker: how many a round (200000)")
     parser.add_argument("--in-flight", type=int, help="acker: when bytes are counted (1000000)")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="all variants in one process with one Spark: to see that they work, not how fast",
+    )
     parser.add_argument("--profile", action="store_true", help="profile Headrace's variants, too")
     parser.add_argument("--report", type=Path, help="a page that has a place for the suite")
     given = parser.parse_args()
@@ -71,6 +78,7 @@ def _arguments() -> tuple[str, Path | None, Options]:
         in_flight=given.in_flight,
         slow_seconds=given.slow_seconds,
         profiled=given.profile or given.report is not None,
+        together=given.together,
     )
     return given.suite, given.report, options
 

@@ -1,28 +1,21 @@
 """A bench: servers to measure on, and runs of variants, each in a process of its own."""
 
-import json
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
-import msgspec
 from rich.console import Console
 
+from benchmarks.children import Together, run_alone
 from benchmarks.job import Figures, Job
 from benchmarks.options import Options
 from benchmarks.publishing import publish
 from service.cli.embedded import Servers, embedded
 from service.cli.render import RunProgress
-
-TIMEOUT_SECONDS = 300.0
-_POLL_SECONDS = 0.1
 
 Runs = dict[str, list[Figures]]  # by variant
 
@@ -38,6 +31,7 @@ class Bench:
         self.progress = RunProgress(console)
         self.profiles: dict[str, Figures] = {}
         self._servers: Servers | None = None
+        self._together = Together() if options.together else None
         self._closing = ExitStack()
         self._count = 0
 
@@ -52,7 +46,9 @@ class Bench:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the servers."""
+        """End the variants' process, if they have one together, and the servers."""
+        if self._together is not None:
+            self._closing.callback(self._together.close)
         self._closing.close()
 
     @property
@@ -89,17 +85,24 @@ class Bench:
     ) -> Runs:
         """Every variant once a round, on one topic, with the order turned each time.
 
-        If profiles are wanted, those named in `profile` run once more under the sampler.
+        If profiles are wanted, those named in `profile` run once more under the sampler. Where
+        all run together, and no figure counts, they are sampled in the first round.
         """
         runs: Runs = {name: [] for name in variants}
+        wanted = profile if self.options.profiled else ()
+        at_once = wanted if self.options.together else ()
         names = list(variants)
         for turn in range(rounds):
             for place, name in enumerate(names):
                 done, total = turn * len(names) + place, rounds * len(names)
                 self.progress.step(f"round {turn + 1}: {name}", done, total)
-                runs[name].append(self.run(module, name, topic, records))
+                profiled = turn == 0 and name in at_once
+                figures = self.run(module, name, topic, records, profiled=profiled)
+                runs[name].append(figures)
+                if profiled:
+                    self.profiles[name] = figures["profile"]
             names = names[1:] + names[:1]
-        for name in profile if self.options.profiled else ():
+        for name in wanted if not at_once else ():
             self.progress.step(f"profiling {name}")
             figures = self.run(module, name, topic, records, profiled=True)
             self.profiles[name] = figures["profile"]
@@ -116,7 +119,7 @@ class Bench:
         profiled: bool = False,
         meanwhile: Callable[[Job], None] | None = None,
     ) -> Figures:
-        """One variant in a process and session of its own.
+        """One variant in a process and session of its own, unless all run together.
 
         `meanwhile` is called again and again while it runs. Raises SystemExit with what it
         wrote if it fails, does not end, or has not read every record.
@@ -132,35 +135,12 @@ class Bench:
             pipeline=f"{variant}-{self._count}",
             options=dict(options or {}),
             profiled=profiled,
+            together=self._together is not None,
         )
-        figures = _run(job, meanwhile)
+        run = run_alone if self._together is None else self._together.run
+        figures = run(job, meanwhile)
         if figures["records"] != records:
             raise SystemExit(f"variant {variant} read {figures['records']} of {records} records")
-        return figures
-
-
-def _run(job: Job, meanwhile: Callable[[Job], None] | None) -> Figures:
-    command = [sys.executable, "-m", "benchmarks.child", msgspec.json.encode(job).decode()]
-    ends = time.monotonic() + TIMEOUT_SECONDS
-    with (
-        TemporaryFile("w+", encoding="utf-8") as out,
-        TemporaryFile("w+", encoding="utf-8") as err,
-        subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True) as child,
-    ):
-        try:
-            while meanwhile is not None and child.poll() is None and time.monotonic() < ends:
-                meanwhile(job)
-                time.sleep(_POLL_SECONDS)
-            child.wait(max(0.0, ends - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise SystemExit(f"variant {job.variant} ran for {TIMEOUT_SECONDS:g} s") from None
-        finally:
-            child.kill()
-        out.seek(0)
-        err.seek(0)
-        if child.returncode:
-            raise SystemExit(f"variant {job.variant} failed:\n{err.read()}")
-        figures: Figures = json.loads(out.read().splitlines()[-1])
         return figures
 
 

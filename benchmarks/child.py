@@ -1,7 +1,11 @@
-"""Runs one variant and prints its figures as JSON: python -m benchmarks.child JOB."""
+"""Runs a variant and prints its figures as JSON: python -m benchmarks.child JOB.
+
+Without a job it runs those that come as lines on its standard input, until that ends.
+"""
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable
 
@@ -12,8 +16,16 @@ from benchmarks.sampling import Sampler
 
 
 def main() -> None:
-    """Run the variant, with a sampler beside it if a profile is wanted."""
-    job = msgspec.json.decode(sys.argv[1], type=Job)
+    """Run one job, or all that come."""
+    if len(sys.argv) > 1:
+        print(json.dumps(_figures(sys.argv[1])))
+    else:
+        _run_all()
+
+
+def _figures(text: str | bytes) -> Figures:
+    """Run a variant, with a sampler beside it if a profile is wanted."""
+    job = msgspec.json.decode(text, type=Job)
     variants: dict[str, Callable[[Job], Figures]] = importlib.import_module(job.module).VARIANTS
     if job.profiled:
         with Sampler() as sampler:
@@ -22,7 +34,18 @@ def main() -> None:
         figures["profile"] = sampler.profile(*span)
     else:
         figures = variants[job.variant](job)
-    print(json.dumps(figures))
+    return figures
+
+
+def _run_all() -> None:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)  # what a variant prints must not come between the answers
+        try:
+            for line in sys.stdin.buffer:
+                print(json.dumps(_figures(line)), file=answers, flush=True)
+        finally:
+            if "benchmarks.place" in sys.modules:
+                importlib.import_module("benchmarks.place").end_shared()
 
 
 if __name__ == "__main__":

@@ -19,3 +19,4 @@ class Job(msgspec.Struct, frozen=True):
     pipeline: str  # unique, so no run finds another's offsets
     options: dict[str, float] = {}
     profiled: bool = False
+    together: bool = False  # whether all variants run in one process

@@ -155,10 +155,12 @@ def run_headrace(
     service = Service(parts, drain_seconds=config.pipeline.drain_seconds)
     memory = Memory(job.records)
     began = end = Moment.now(0, cpu)
+    batches = 0
 
     def taken(snapshot: Snapshot) -> None:
-        nonlocal end
+        nonlocal end, batches
         end = Moment.now(snapshot.read, cpu)  # the last one comes when all is committed
+        batches = sum(sink.batches_written for sink in snapshot.sinks)
         memory.at(snapshot.read)
         if on_snapshot is not None:
             on_snapshot(service, snapshot)
@@ -175,6 +177,7 @@ def run_headrace(
         "sunk": account.sunk,
         "filtered": account.filtered,
         "rows": account.rows,
+        "batches": batches,
     }
 
 

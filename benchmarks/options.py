@@ -13,3 +13,4 @@ class Options:
     in_flight: int | None = None
     slow_seconds: float | None = None
     profiled: bool = False
+    together: bool = False

@@ -1,9 +1,8 @@
-"""The Delta table of priced orders that every variant of suite spark fills, and what is in it."""
+"""The table of priced orders that the variants of the table suites fill, and what is in it."""
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,24 +40,11 @@ class Contents(NamedTuple):
     cents: int  # of all totals
 
 
-def create(session: Any, path: Path) -> None:
-    """Make the table, with no rows and no file."""
-    from sinks.spark.existing import spark_schema  # noqa: PLC0415 - see sinks/__init__
-
-    columns = ", ".join(
-        f"{field.name} {field.dataType.simpleString()}" for field in spark_schema(PRICED)
-    )
-    session.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta")
-
-
-def contents(path: Path) -> Contents:
-    """Read the files that the table's log names, without Spark.
-
-    For tables of fewer commits than a log keeps, without deletion vectors.
-    """
+def contents(files: Iterable[Path]) -> Contents:
+    """Read the files that hold a table's rows."""
     found = Contents(0, 0, 0)
-    for name in _files(path):
-        file = pq.read_table(path / name, columns=["order_id", "total"])
+    for path in files:
+        file = pq.ParquetFile(path).read(columns=["order_id", "total"])
         cents = np.rint(file["total"].to_numpy() * _CENTS).astype(np.int64)
         found = Contents(
             found.rows + file.num_rows,
@@ -66,15 +52,3 @@ def contents(path: Path) -> Contents:
             found.cents + int(cents.sum()),
         )
     return found
-
-
-def _files(path: Path) -> list[str]:
-    names: dict[str, None] = {}
-    for commit in sorted((path / "_delta_log").glob("*.json")):
-        for line in commit.read_text(encoding="utf-8").splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                names[unquote(action["add"]["path"])] = None
-            if "remove" in action:
-                names.pop(unquote(action["remove"]["path"]), None)
-    return list(names)

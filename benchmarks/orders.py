@@ -10,7 +10,7 @@ ORDER_BYTES = 111
 USERS = 100_000
 FIRST_USER = 100_000
 LEAST_TOTAL = 50.0  # smaller orders are filtered: about one in twelve
-_FIRST_ORDER = 1_000_000
+FIRST_ORDER = 1_000_000
 _MOST_ORDERS = 9_000_000
 _TAILS = 4_096
 _COUNTRIES = ("AT", "BR", "DE", "ES", "FR", "GB", "IN", "JP", "PL", "US")
@@ -23,20 +23,26 @@ class Orders:
         rng = random.Random(seed)  # noqa: S311 - no secrets
         self._users = [rng.randrange(FIRST_USER, FIRST_USER + USERS) for _ in range(1 << 16)]
         self._tails = [
-            f'"sku":"sku-{rng.randrange(100_000):05}","qty":{rng.randint(1, 9)},'
-            f'"price":{rng.randrange(10, 100)}.{rng.randrange(10)}{rng.randint(1, 9)},'
-            f'"ts":{1_763_712_000_000 + rng.randrange(10**8)},'
-            f'"country":"{rng.choice(_COUNTRIES)}"}}'
+            (
+                (
+                    f'"sku":"sku-{rng.randrange(100_000):05}","qty":{rng.randint(1, 9)},'
+                    f'"price":{rng.randrange(10, 100)}.{rng.randrange(10)}{rng.randint(1, 9)},"ts":'
+                ),
+                1_763_712_000_000 + rng.randrange(10**8),
+                f',"country":"{rng.choice(_COUNTRIES)}"}}',
+            )
             for _ in range(_TAILS)
         ]
 
-    def value(self, number: int) -> bytes:
-        """Order `number`, below nine million."""
+    def value(self, number: int, made_at: int | None = None) -> bytes:
+        """Order `number`, below nine million; made at a millisecond since 1970, or at its own."""
         if number >= _MOST_ORDERS:
             raise ValueError(f"order {number}: numbers below {_MOST_ORDERS} have seven digits")
         user = self._users[(number * 40_503) & 0xFFFF]
-        tail = self._tails[number % _TAILS]
-        return f'{{"order_id":{_FIRST_ORDER + number},"user_id":{user},{tail}'.encode()
+        middle, at, end = self._tails[number % _TAILS]
+        if made_at is not None:
+            at = made_at
+        return f'{{"order_id":{FIRST_ORDER + number},"user_id":{user},{middle}{at}{end}'.encode()
 
 
 def users() -> dict[int, str]:

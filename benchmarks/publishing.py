@@ -12,6 +12,55 @@ _AT_ONCE = 10_000
 _QUEUE = 1_000_000
 _FLUSH_SECONDS = 60.0
 
+Message = dict[str, Any]  # as `Producer.produce_batch` takes it
+
+
+class Sender:
+    """Sends lists of at most 10,000 messages to a topic, in their order.
+
+    Raises SystemExit if the broker does not take them all; after `flush` it has.
+    """
+
+    def __init__(self, address: str, topic: str, *, linger_ms: int = 50) -> None:
+        self._topic = topic
+        self._failed = failed = list[KafkaError]()
+
+        def told(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failed.append(error)  # a method would keep the client, and so us, alive
+
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "compression.type": "lz4",
+                "linger.ms": linger_ms,
+                "batch.size": 1_000_000,
+                "queue.buffering.max.messages": _QUEUE,
+                "delivery.report.only.error": True,
+                "on_delivery": told,
+                "log_level": 3,
+            }
+        )
+
+    def send(self, batch: list[Message]) -> None:
+        """Send it, when there is room."""
+        while len(self._producer) > _QUEUE - _AT_ONCE:  # what did not fit would be out of order
+            self._producer.poll(0.05)
+        taken = self._producer.produce_batch(self._topic, batch)
+        self._producer.poll(0)
+        self._check(left=len(batch) - taken)
+
+    def flush(self) -> None:
+        """Wait until the broker has everything."""
+        self._check(left=self._producer.flush(_FLUSH_SECONDS))
+
+    def _check(self, *, left: int) -> None:
+        if left or self._failed:
+            raise SystemExit(
+                f"{self._topic}: the broker did not take all records: {self._failed[:1]}"
+            )
+
 
 def publish(
     kafka: EmbeddedKafka,
@@ -28,42 +77,17 @@ def publish(
     the broker does not take them all.
     """
     kafka.create_topic(topic, partitions)
-    failed: list[KafkaError] = []
-
-    def told(error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            failed.append(error)
-
-    producer = Producer(
-        {
-            "bootstrap.servers": kafka.address,
-            "enable.idempotence": True,
-            "compression.type": "lz4",
-            "linger.ms": 50,
-            "batch.size": 1_000_000,
-            "queue.buffering.max.messages": _QUEUE,
-            "delivery.report.only.error": True,
-            "on_delivery": told,
-            "log_level": 3,
-        }
-    )
-    taken, batch = 0, list[dict[str, Any]]()
+    sender = Sender(kafka.address, topic)
     for done, batch in _batches(value_of, records, partitions):
-        while len(producer) > _QUEUE - _AT_ONCE:  # what did not fit would come out of order
-            producer.poll(0.05)
-        taken = producer.produce_batch(topic, batch)
-        if taken < len(batch) or failed:
-            break
-        producer.poll(0)
+        sender.send(batch)
         if progress:
             progress(done, records)
-    if producer.flush(_FLUSH_SECONDS) or failed or taken < len(batch):
-        raise SystemExit(f"{topic}: the broker did not take all of {records} records: {failed[:1]}")
+    sender.flush()
 
 
 def _batches(
     value_of: Callable[[int], bytes], records: int, partitions: int
-) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+) -> Iterator[tuple[int, list[Message]]]:
     for first in range(0, records, _AT_ONCE):
         end = min(first + _AT_ONCE, records)
         yield end, [{"value": value_of(n), "partition": n % partitions} for n in range(first, end)]

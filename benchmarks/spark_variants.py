@@ -7,8 +7,6 @@ in Python, pyarrow writes the files, and Spark's JVM commits them.
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,15 +16,17 @@ import pyarrow.compute as pc
 from benchmarks import order_table
 from benchmarks.enrich_variants import Order, keep_large, parse
 from benchmarks.job import Figures, Job
+from benchmarks.kinds import DELTA, Kind
 from benchmarks.measured import run_headrace
 from benchmarks.order_table import ORDER, PRICED
 from benchmarks.orders import LEAST_TOTAL, users
+from benchmarks.place import place
 from benchmarks.processes import tree_seconds
 from benchmarks.structured import BATCH_ROWS, structured
 from headrace import Bolt, Reject, Topology, bolt
 from headrace.payloads import json_columns
 from headrace.sinks import DeltaSink
-from service.parts import Parts
+from topology.stream import Stream
 from topology.topology import Reliability
 
 
@@ -85,39 +85,42 @@ def functions(job: Job) -> Figures:
     topology = Topology("spark-functions", reliability="exactly-once")
     rows = topology.source(job.topic).then(parse).then(Price).then(keep_large)
     rows.into(DeltaSink(order_table.NAME, schema=PRICED), batch_rows=BATCH_ROWS)
-    return _run(topology, job)
+    return filled(topology, job, DELTA)
 
 
 def vectorised(job: Job, reliability: Reliability = "exactly-once") -> Figures:
     """Two vectorised bolts."""
     topology = Topology("spark-vectorised", reliability=reliability)
-    price = bolt(vectorised=True, concurrent=True)(PriceColumns().price)
-    rows = topology.source(job.topic).then(json_columns(ORDER)).then(price)
+    rows = priced_columns(topology, job)
     rows.into(DeltaSink(order_table.NAME, schema=PRICED), batch_rows=BATCH_ROWS)
-    return _run(topology, job)
+    return filled(topology, job, DELTA)
 
 
-def _run(topology: Topology, job: Job) -> Figures:
+def priced_columns(topology: Topology, job: Job) -> Stream[pa.RecordBatch]:
+    """The rows, by two vectorised bolts."""
+    price = bolt(vectorised=True, concurrent=True)(PriceColumns().price)
+    return topology.source(job.topic).then(json_columns(ORDER)).then(price)
+
+
+def filled(topology: Topology, job: Job, kind: Kind) -> Figures:
     """Measure from the first partition's opening until everything is committed.
 
-    By then the JVM runs and the table is there. The processor time is that of Python and the JVM.
+    By then the JVM runs, if one is needed, and the table is there. The processor time is that of
+    Python and the JVM.
     """
-    with TemporaryDirectory(prefix="headrace-bench-") as folder:
-        path = Path(folder) / order_table.NAME
-
-        def create(parts: Parts) -> None:
-            if parts.spark is None:
-                raise SystemExit("no sink needs Spark")
-            parts.spark.run(partial(order_table.create, path=path), group="create")
-
+    with place(job, kind) as there:
         found = run_headrace(
-            topology, job, spark={"warehouse": folder}, before=create, cpu=tree_seconds
+            topology,
+            job,
+            spark={"warehouse": there.warehouse},
+            before=there.prepare,
+            cpu=tree_seconds,
         )
-        return {**found, **order_table.contents(path)._asdict()}
+        return {**found, **there.contents()}
 
 
 VARIANTS: dict[str, Callable[[Job], Figures]] = {
-    "structured": structured,
+    "structured": partial(structured, kind=DELTA),
     "local_vectorised": vectorised,
     "local_functions": functions,
     "local_at_least_once": partial(vectorised, reliability="at-least-once"),

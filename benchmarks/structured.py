@@ -1,97 +1,88 @@
-"""The variant that suite spark holds Headrace against: PySpark's Structured Streaming.
+"""What the table suites hold Headrace against: PySpark's Structured Streaming.
 
 Spark's own Kafka source, native steps only (no Python worker runs), trigger `availableNow`, and
-Delta's sink, which is exactly once by its checkpoint. It runs in the JVM that Headrace would
-start for its tables, with the same properties.
+the table's own sink, which is exactly once by its checkpoint (Delta, Iceberg) or its log of
+files (Parquet). It runs in the JVM that Headrace would start for its tables, with the same
+properties.
 """
 
 import json
 import time
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks import order_table
-from benchmarks.bench import TIMEOUT_SECONDS
 from benchmarks.job import Figures, Job
+from benchmarks.kinds import Kind
 from benchmarks.measured import Memory, Moment, figures
 from benchmarks.orders import LEAST_TOTAL, users
+from benchmarks.place import KAFKA_SOURCE, Place, place
 from benchmarks.processes import tree_seconds
 from benchmarks.publishing import PARTITIONS
-from service.jars.resolver import resolve
-from sinks.spark.driver import SparkDriver
 from sinks.spark.existing import spark_schema
 
 BATCH_ROWS = 200_000
-_JARS = ("delta", "kafka-source")
+# Spark rounds each partition's part of a batch down. Without a few more, what is left over at the
+# end would be a batch of a handful of records, at a second or two.
+MOST_OFFSETS = BATCH_ROWS + 1_000
 _WARM_UP_ROWS = 2 * BATCH_ROWS
 _POLL_SECONDS = 0.005
-# Spark rounds each partition's part of a batch down. Without these few more, what is left over at
-# the end would be a batch of a handful of records, at a second or two.
-_SPARE_ROWS = 1_000
 
 
-def structured(job: Job) -> Figures:
-    """Run the query; see `_run` for what is measured."""
+def structured(job: Job, kind: Kind) -> Figures:
+    """Run the query into a table of this kind; see `_run` for what is measured."""
     began = time.monotonic()
-    with TemporaryDirectory(prefix="headrace-bench-") as folder:
-        driver = SparkDriver(
-            "structured",
-            jars=lambda: [jar for name in _JARS for jar in resolve(name)],
-            job_deadline_seconds=TIMEOUT_SECONDS,
-        )
-        try:
-            return driver.run(partial(_run, job, Path(folder), began), group="structured")
-        finally:
-            driver.close()
+    with place(job, kind, KAFKA_SOURCE) as there:
+        found = there.spark.run(partial(_run, job, there, began), group="structured")
+        return {**found, **there.contents()}
 
 
-def _run(job: Job, folder: Path, began: float, session: Any) -> Figures:
+def _run(job: Job, there: Place, began: float, session: Any) -> Figures:
     """Run the query twice, each time into a table of its own, and measure the second run.
 
     The first one takes the topic's last two batches, which warms the JVM; Headrace's variants do
-    without. `open_seconds` is what came before the second: the JVM's start, the users' loading,
-    the first run.
+    without. A topic of fewer records is read once. `open_seconds` is what came before the second:
+    the JVM's start, the users' loading, the first run.
     """
-    held = _users(session)
-    first = max(0, job.records // PARTITIONS - _WARM_UP_ROWS // PARTITIONS)
-    offsets = json.dumps({job.topic: {str(number): first for number in range(PARTITIONS)}})
-    _measured(session, _priced(session, held, job, offsets), job, folder / "warm-up")
-    path = folder / order_table.NAME
+    held = users_table(session)
+    if job.records >= _WARM_UP_ROWS:
+        first = (job.records - _WARM_UP_ROWS) // PARTITIONS
+        offsets = json.dumps({job.topic: {str(number): first for number in range(PARTITIONS)}})
+        warmed = there.path.with_name("warm_up")
+        _measured(session, priced(session, held, job, offsets, MOST_OFFSETS), there.kind, warmed)
     opened = time.monotonic()
-    return {
-        **_measured(session, _priced(session, held, job, "earliest"), job, path),
-        "open_seconds": opened - began,
-        **order_table.contents(path)._asdict(),
-    }
+    query = priced(session, held, job, "earliest", MOST_OFFSETS)
+    found = _measured(session, query, there.kind, there.path)
+    held.unpersist()
+    return {**found, "open_seconds": opened - began}
 
 
-def _measured(session: Any, priced: Any, job: Job, path: Path) -> Figures:
+def _measured(session: Any, query: Any, kind: Kind, path: Path) -> Figures:
     """Measure from the first trigger's start until the query has ended.
 
     The table's creation and the query's planning are not measured, as they are not in Headrace's
     variants. The end comes right after the last batch's commit to the table and the checkpoint.
     """
-    order_table.create(session, path)
-    query = (
-        priced.writeStream.format("delta")
-        .option("checkpointLocation", f"{path}-checkpoint")
-        .trigger(availableNow=True)
-        .start(str(path))
-    )
-    while query.isActive and not query.status["isTriggerActive"]:
+    kind.create(session, path)
+    running = kind.start(writer(query, path).trigger(availableNow=True), path)
+    while running.isActive and not running.status["isTriggerActive"]:
         time.sleep(_POLL_SECONDS)
     start = Moment.now(0, tree_seconds)
-    query.awaitTermination()
-    read = sum(progress["numInputRows"] for progress in query.recentProgress)
-    end = Moment.now(read, tree_seconds)
-    return figures(start, end, Memory(job.records))
+    running.awaitTermination()
+    batches = [progress["numInputRows"] for progress in running.recentProgress]
+    end = Moment.now(sum(batches), tree_seconds)
+    return {**figures(start, end, Memory(end.read)), "batches": sum(map(bool, batches))}
 
 
-def _users(session: Any) -> Any:
+def writer(query: Any, path: Path) -> Any:
+    """What writes a query's rows, with a checkpoint beside the table."""
+    return query.writeStream.option("checkpointLocation", f"{path}-checkpoint")
+
+
+def users_table(session: Any) -> Any:
     """The table of users, in memory."""
     segments = users()
     table = pa.table({"user_id": list(segments), "segment": list(segments.values())})
@@ -100,8 +91,11 @@ def _users(session: Any) -> Any:
     return held
 
 
-def _priced(session: Any, held: Any, job: Job, offsets: str) -> Any:
-    """The query, from these offsets on: parse, join, multiply, filter."""
+def priced(session: Any, held: Any, job: Job, offsets: str, most: int | None = None) -> Any:
+    """The query, from these offsets on, of so many records at a time at the most.
+
+    Parse, join, multiply, filter.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - see sinks/__init__
 
     source = (
@@ -110,12 +104,13 @@ def _priced(session: Any, held: Any, job: Job, offsets: str) -> Any:
         .option("kafka.max.poll.records", 20_000)  # three times as fast as with the default
         .option("subscribe", job.topic)
         .option("startingOffsets", offsets)
-        .option("maxOffsetsPerTrigger", BATCH_ROWS + _SPARE_ROWS)
-        .load()
     )
-    order = f.from_json(source["value"].cast("string"), spark_schema(order_table.ORDER))
+    if most is not None:
+        source = source.option("maxOffsetsPerTrigger", most)
+    records = source.load()
+    order = f.from_json(records["value"].cast("string"), spark_schema(order_table.ORDER))
     return (
-        source.select(order.alias("order"))
+        records.select(order.alias("order"))
         .select("order.*")
         .join(f.broadcast(held), "user_id")
         .withColumn("total", f.col("qty") * f.col("price"))

@@ -23,12 +23,12 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def suites(page):
-    """All suites, once, with few records: what they measure is of no interest."""
+    """All suites, once, with few records, in one process: what they measure is of no interest."""
     ended = subprocess.run(
         [
             sys.executable, "-m", "benchmarks", "all", "--records", "40000", "--rounds", "1",
             "--slow-seconds", "0.5", "--trees", "8000", "--in-flight", "50000",
-            "--report", str(page),
+            "--together", "--report", str(page),
         ],
         capture_output=True,
         text=True,
@@ -110,9 +110,33 @@ def test_tables_are_held_against_structured_streaming_with_the_same_rows(suites)
 
 
 @pytest.mark.acceptance
+def test_other_tables_are_held_against_structured_streaming_into_the_same_kind(suites):
+    facts = suites["tables"]
+    local = {"local_iceberg", "local_manifest", "local_spool"}
+    assert 0 < facts["rows"] == suites["spark"]["rows"]
+    assert set(facts["cpu_us"]) == local | {"structured_iceberg", "structured_parquet"}
+    assert set(facts["per_second"]) == set(facts["batches"]) == set(facts["cpu_us"])
+    assert set(facts["ratio"]) == set(facts["cpu_ratio"]) == set(facts["against"]) == local
+    assert all(value > 0 for value in facts["ratio"].values())
+    assert set(facts["goals"]) == {f"{name}: rate" for name in local}
+
+
+@pytest.mark.acceptance
+def test_latency_stands_beside_that_of_structured_streaming(suites):
+    facts = suites["latency"]
+    assert facts["records"] == 40_000
+    assert facts["rows"] == suites["spark"]["rows"]
+    assert set(facts["latency_ms"]) == set(facts["commits"]) == {"headrace", "structured"}
+    for found in facts["latency_ms"].values():
+        assert 0 < found["p50"] <= found["p99"]
+    assert set(facts["ratio"]) == {"p50", "p99"}
+    assert len(facts["goals"]) == 2
+
+
+@pytest.mark.acceptance
 def test_the_report_has_every_suite_and_where_the_time_goes(suites, page):
     text = page.read_text(encoding="utf-8")
     assert "Not measured yet." not in text
-    assert text.count("Where the owner thread is in") == 9
+    assert text.count("Where the owner thread is in") == 11
     for suite in suites:
         assert f"\n## {suite}\n" in text

@@ -22,6 +22,13 @@ def test_two_makers_of_orders_make_the_same():
     assert Orders().value(12_345) == Orders().value(12_345)
 
 
+def test_an_order_may_say_when_it_was_made():
+    orders = Orders()
+    value = orders.value(7, made_at=1_763_999_999_999)
+    assert len(value) == ORDER_BYTES
+    assert orjson.loads(value) == orjson.loads(orders.value(7)) | {"ts": 1_763_999_999_999}
+
+
 def test_an_order_that_would_be_longer_is_refused():
     with pytest.raises(ValueError, match="seven digits"):
         Orders().value(9_000_000)

@@ -1,0 +1,105 @@
+"""A place for one run's table: a warehouse of its own, and the Spark that the run uses.
+
+The Spark outlives the service that writes the table, so that the table can be read afterwards.
+Each run has a JVM of its own, or, where all run together, the process has one for all.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks import order_table
+from benchmarks.children import TIMEOUT_SECONDS
+from benchmarks.job import Figures, Job
+from benchmarks.kinds import Kind
+from service.jars.resolver import resolve
+from service.parts import Parts
+from sinks.spark.driver import SparkDriver
+
+KAFKA_SOURCE = "kafka-source"
+_ALL_JARS = ("delta", "iceberg", KAFKA_SOURCE)
+# Code that runs once or twice is not worth compiling well.
+_SOON = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+
+
+class HeldSpark(SparkDriver):
+    """A driver that only `end` closes. It starts with its first job."""
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Not yet."""
+
+    def end(self) -> None:
+        """Stop Spark."""
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table of a kind lies, and a Spark that has what the kind needs."""
+
+    kind: Kind
+    path: Path
+    spark: HeldSpark
+
+    @property
+    def warehouse(self) -> str:
+        """The folder that the table is in."""
+        return str(self.path.parent)
+
+    def prepare(self, parts: Parts) -> None:
+        """Create the table, and have the service use this Spark, if it needs any."""
+        if parts.spark is not None:
+            parts.spark = self.spark
+            self.spark.run(lambda session: self.kind.create(session, self.path), group="create")
+
+    def files(self) -> list[Path]:
+        """The files that hold the table's rows."""
+        return self.kind.files(self.spark, self.path)
+
+    def contents(self) -> Figures:
+        """What is in the table."""
+        return order_table.contents(self.files())._asdict()
+
+
+@contextmanager
+def place(job: Job, kind: Kind, *jars: str) -> Iterator[Place]:
+    """A place for this job, with these jars beside those of the kind. All is gone at the end."""
+    with (
+        TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as folder,
+        _spark((*kind.jars, *jars), together=job.together) as spark,
+    ):
+        yield Place(kind, Path(folder) / order_table.NAME, spark)
+
+
+_shared: list[HeldSpark] = []
+
+
+@contextmanager
+def _spark(jars: tuple[str, ...], *, together: bool) -> Iterator[HeldSpark]:
+    if together:
+        if not _shared:
+            _shared.append(_driver(_ALL_JARS, _SOON))
+        yield _shared[0]
+        return
+    spark = _driver(jars)
+    try:
+        yield spark
+    finally:
+        spark.end()
+
+
+def _driver(jars: tuple[str, ...], conf: Mapping[str, str] | None = None) -> HeldSpark:
+    return HeldSpark(
+        "headrace-bench",
+        conf,
+        jars=lambda: [jar for name in jars for jar in resolve(name)],
+        job_deadline_seconds=TIMEOUT_SECONDS,
+    )
+
+
+def end_shared() -> None:
+    """Stop the Spark that all runs of this process have shared."""
+    while _shared:
+        _shared.pop().end()

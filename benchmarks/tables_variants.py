@@ -1,0 +1,38 @@
+"""The variants of suite tables: the orders of suite spark into other kinds of table.
+
+Each kind has Structured Streaming's own sink for it, and one of Headrace's. They all get the same
+rows, and find a table that is there and empty, or an empty folder where a table has no log.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from benchmarks import order_table
+from benchmarks.job import Figures, Job
+from benchmarks.kinds import ICEBERG, MANIFEST, PARQUET, Kind
+from benchmarks.order_table import PRICED
+from benchmarks.spark_variants import filled, priced_columns
+from benchmarks.structured import BATCH_ROWS, structured
+from headrace import Topology
+from headrace.sinks import IcebergSink, ManifestSink, ParquetSink, Sink
+from topology.topology import Reliability
+
+
+def local(
+    job: Job, sink: Callable[..., Sink[Any]], kind: Kind, reliability: Reliability = "exactly-once"
+) -> Figures:
+    """Two vectorised bolts on the local engine, into such a sink."""
+    topology = Topology("tables", reliability=reliability)
+    rows = priced_columns(topology, job)
+    rows.into(sink(order_table.NAME, schema=PRICED), batch_rows=BATCH_ROWS)
+    return filled(topology, job, kind)
+
+
+VARIANTS: dict[str, Callable[[Job], Figures]] = {
+    "structured_iceberg": partial(structured, kind=ICEBERG),
+    "local_iceberg": partial(local, sink=IcebergSink, kind=ICEBERG),
+    "structured_parquet": partial(structured, kind=PARQUET),
+    "local_manifest": partial(local, sink=ManifestSink, kind=MANIFEST),
+    "local_spool": partial(local, sink=ParquetSink, kind=PARQUET, reliability="at-least-once"),
+}
