@@ -52,7 +52,7 @@ imports: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -m "not integration and not acceptance" -n $(JOBS) --dist worksteal
 
-integration: $(READY)  ## The tests on a real Kafka, ZooKeeper and Spark.
+integration: $(READY)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
 	$(BIN)/pytest -m "integration or acceptance" -n $(JOBS) --dist loadfile \
 	  --no-loadscope-reorder
 

@@ -27,7 +27,7 @@ VARIANTS = ("raw", "raw_json", "raw_few", "raw_json_few", *AGAINST)
 LEAST = {"noop": 0.9, "functions": 0.6, "vectorised": 1.0}
 NOTES = f"""\
 Flights as JSON, about 295 bytes and 19 members each. `raw` and `raw_json` take {AT_ONCE:,}
-messages at once, as the peers were measured, and the ratios to them have the goals. `raw_few`
+messages at once, and the ratios to them have the goals. `raw_few`
 and `raw_json_few` take {FEW_AT_ONCE:,}, where the bare loop is fastest here; the ratios to these
 are in brackets. All ratios are of rates.
 
@@ -37,7 +37,7 @@ are in brackets. All ratios are of rates.
   that parses into ten Arrow columns, those that the flights example needs.
 - `functions_flights` (three bolts) and `vectorised_flights` (two) also drop what did not fly and
   look up the carrier's name. `raw_json` does not, so their ratios are for information and have no
-  goal. They are what earlier results call `functions` and `vectorised`."""
+  goal."""
 
 
 def run(bench: Bench) -> Result:

@@ -42,7 +42,7 @@ class Fences:
     """The sinks' part in opening a partition; `partition.opening` calls it.
 
     Whoever had the partition before may still be about to commit. So each sink is first told the
-    new epoch, and then asked what it has (DESIGN: claim, fence, read, fetch). What is asked
+    new epoch, and then asked what it has (ADR 0031: claim, fence, read, fetch). What is asked
     at the same time goes to a sink in one call. The owner thread calls everything.
     """
 

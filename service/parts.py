@@ -30,9 +30,9 @@ from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.sizes import sizes_of
 from sinks.manifest.sink import ManifestSink
+from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.spark.iceberg.sink import IcebergSink
-from sinks.spark.spool import local_path
 from sinks.spark.table import SparkTableSink
 from sinks.spark.tables import read_reference
 from topology.reference import Reference

@@ -287,12 +287,14 @@ class Transacting:
         if done.staged is None:
             raise done.error or RuntimeError(outlet.name)
         work = outlet.staged(done.group.number, done.staged)
+        group = self._group_of(work)
+        ours = {each.place for each in group.members if self._lines.get(each.place) is each.line}
         reasons: dict[int, str] = {}
         for row, reason in done.staged.rejected.items():
             reasons.setdefault(work.owner_of(row), reason)
         for owner, reason in reasons.items():
-            self._refuse(owner, Failure(outlet.step.name, Reject(reason)))
-        group = self._group_of(work)
+            if place_of(owner) in ours:  # else it was lost meanwhile, and perhaps claimed again
+                self._refuse(owner, Failure(outlet.step.name, Reject(reason)))
         if group.is_committing:  # it was staged anew, without a line that is lost
             outlet.commit(work)
             self._end_if_done(group)

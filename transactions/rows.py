@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from topology.sink import Piece
+from transactions.ordering import in_order
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -104,13 +105,13 @@ class Rows:
                 collected.voids[owner] = len(collected.pieces)
 
     def take(self, place: int, txid: int) -> Taken:
-        """Give and forget a transaction's rows, in the order they were added, less the void."""
+        """Give and forget a transaction's rows, in the order of their records, less the void."""
         collected = self._lines[place].pop(txid, None)
         if collected is None:
             return Taken([], np.empty(0, np.int64), 0)
         self._num_rows -= collected.num_rows
         if not collected.voids:
-            return Taken(collected.pieces, np.concatenate(collected.owners), collected.num_rows)
+            return _taken(collected.pieces, np.concatenate(collected.owners))
         pieces: list[Piece] = []
         owners = [np.empty(0, np.int64)]
         for piece, its_owners, kept in zip(
@@ -122,8 +123,7 @@ class Rows:
             elif kept.any():
                 pieces.append(_rows_at(piece, np.flatnonzero(kept)))
                 owners.append(its_owners[kept])
-        of_rows = np.concatenate(owners)
-        return Taken(pieces, of_rows, len(of_rows))
+        return _taken(pieces, np.concatenate(owners))
 
     def drop(self, place: int) -> None:
         """Forget a line's rows: it is lost."""
@@ -134,6 +134,12 @@ class Rows:
         collected = self._lines[place].setdefault(txid, _Collected())
         collected.add(piece, owners, int(owners.min()), int(owners.max()))
         self._num_rows += len(owners)
+
+
+def _taken(pieces: list[Piece], owners: _Numbers) -> Taken:
+    """What async bolts answered, and retries, come behind their successors until here."""
+    ordered, of_rows = in_order(pieces, owners)
+    return Taken(ordered, of_rows, len(of_rows))
 
 
 def _rows_at(piece: Piece, places: npt.NDArray[np.intp]) -> Piece:

@@ -1,4 +1,6 @@
-"""Every subcommand of `headrace`: its words and its options. What it does is `commands`.
+"""Every subcommand of `headrace`: its words and its options.
+
+What they do is in the modules beside this one.
 
 The imports inside the functions keep `headrace --help` quick.
 """
@@ -10,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 app = typer.Typer(
-    help="""Reads Kafka, runs Python bolts, hands the rows to Spark, and accounts for every record.
+    help="""Reads Kafka, runs Python bolts, writes tables, and accounts for every record.
 
     A first run, with Kafka and ZooKeeper brought along:
     [bold]headrace run my_package.flow:topology --embedded[/]

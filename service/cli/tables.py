@@ -34,7 +34,7 @@ _NOTHING = Compaction(0, 0, 0)
 _WORDS: dict[Outcome, str] = {
     "compacted": "compacted",
     "nothing_to_do": "nothing to do",
-    "has_no_files": "has no files to join",
+    "has_no_files": "has no log of its files",
     "failed": "failed",
 }
 
@@ -113,7 +113,7 @@ def chosen(topology: Topology, names: Sequence[str]) -> list[SinkStep]:
     allowed = f"allowed: {', '.join(able) or 'none'}"
     if not able:
         kinds = ", ".join(f"'{step.name}' is of {_kind(step)}" for step in steps)
-        message = f"no sink of topology '{topology.name}' has a table of files: {kinds}"
+        message = f"no sink of topology '{topology.name}' has a log of its files: {kinds}"
         raise typer.BadParameter(message, param_hint="MODULE:TOPOLOGY")
     known = {step.name: step for step in steps}
     for name in names:
@@ -121,7 +121,7 @@ def chosen(topology: Topology, names: Sequence[str]) -> list[SinkStep]:
             message = f"topology '{topology.name}' has no sink '{name}'; {allowed}"
             raise typer.BadParameter(message, param_hint="SINK")
         if name not in able:
-            message = f"sink '{name}' ({_kind(known[name])}) has no table of files; {allowed}"
+            message = f"sink '{name}' ({_kind(known[name])}) has no log of its files; {allowed}"
             raise typer.BadParameter(message, param_hint="SINK")
     return [step for step in steps if not names or step.name in names]
 

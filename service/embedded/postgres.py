@@ -1,4 +1,4 @@
-"""PostgreSQL's server as a child process, for tests: Debian's, or one of the lock file's jars."""
+"""PostgreSQL's server as a child process: Debian's, or one of the lock file's jars."""
 
 import hashlib
 import os

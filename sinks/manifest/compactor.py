@@ -74,7 +74,8 @@ class Compactor:
         except SinkBusy:
             self._delete(joined.path)
             raise
-        if joined.path in self._log.newest().files:
+        newest = self._log.newest()
+        if joined.path in newest.files or joined.path in newest.removed:  # joined again by now
             return True
         self._delete(joined.path)
         return False

@@ -193,12 +193,15 @@ class ManifestLog:
             versions = self._versions()
             if not versions:
                 return False
-            wholes = [version for version in versions if version % WHOLE_EVERY == 0]
-            if wholes and (found := self._read(max(wholes))) is not None:
+            newest = _newest_whole(versions)
+            if newest is not None and (found := self._read(newest)) is not None:
                 entry, self._mark = found
                 if entry.whole is None:
                     raise self._corrupt(entry.version, "it does not tell the whole table")
-                self._listed = max(versions)
+                again = self._versions()
+                if _newest_whole(again) != newest:
+                    continue  # it may have been dropped, and made anew by one that slept
+                self._listed = max(again)
                 self._state = State.of(entry.whole, entry.version)
                 return True
         missing = f"no entry up to {max(versions)} tells the whole table"
@@ -259,6 +262,11 @@ class ManifestLog:
                 _dropped(draft, before)
         except OSError as error:  # the next one that tells the whole tries again
             log.warning("manifest_log_not_dropped", table=str(self.table), error=str(error))
+
+
+def _newest_whole(versions: Sequence[int]) -> int | None:
+    """The highest version whose entry tells the whole table."""
+    return max((each for each in versions if each % WHOLE_EVERY == 0), default=None)
 
 
 def _dropped(path: Path, before: float) -> bool:

@@ -4,7 +4,7 @@ import os
 
 from sinks.manifest.entry import FOLDER
 from sinks.manifest.log import ManifestLog
-from sinks.spark.spool import local_path
+from sinks.paths import local_path
 from topology.errors import SinkFailed
 
 

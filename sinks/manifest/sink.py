@@ -20,9 +20,8 @@ from sinks.manifest.reading import manifest_files
 from sinks.manifest.state import State
 from sinks.names import checked_table
 from sinks.new_columns import OnNewColumns, checked_new_columns
+from sinks.paths import local_path, table_path
 from sinks.shares import check_fences, is_to_commit
-from sinks.spark.spool import local_path
-from sinks.spark.table import table_path
 from topology.compaction import Compaction
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.schema import schema_of
@@ -120,6 +119,8 @@ class ManifestSink(TransactionalSink[Row]):
             _try_out(folder)
             state = self._log.refresh()
             stranger = None if state is not None else next(folder.rglob("*.parquet"), None)
+            if stranger is not None and (state := self._log.refresh()) is not None:
+                stranger = None  # it is of a table that was made just now
         except OSError as error:
             raise SinkFailed(
                 f"table '{self.table}' in warehouse {context.warehouse}: {error}; "
@@ -209,8 +210,12 @@ class ManifestSink(TransactionalSink[Row]):
             for share in staged.shares
         }
 
+        named: set[str] = set()
+
         def decide(state: State) -> Change | None:
             self._check_same(state)
+            named.clear()
+            named.update(path for path in paths if path in state.files or path in state.removed)
             if not is_to_commit(staged.shares, self._found(state, lines)):
                 return None
             return self._added(state, files, told)
@@ -218,8 +223,9 @@ class ManifestSink(TransactionalSink[Row]):
         self._doubtful |= paths
         try:
             self._open_log().change(decide)
-        except (SinkBusy, SinkFenced):
-            self._doubtful -= paths  # nothing was done
+        except SinkFenced:
+            # An earlier try may have landed; after a later owner's entry none can any more.
+            self._doubtful -= paths - named
             raise
         self._doubtful -= paths
 

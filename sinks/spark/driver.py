@@ -170,6 +170,10 @@ class SparkDriver:
         except SparkStartFailed as error:
             self._give_up(jvm, str(error))
             return
+        if self._closed:  # meanwhile
+            self._jvm.stop(0)
+            self._jvm = None
+            raise RuntimeError("the Spark driver is closed")
         self._is_stopped = False
         self._renewals += 1
         log.info("spark_renewed", renewals=self._renewals, pid=jvm.process.pid)

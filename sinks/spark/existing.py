@@ -67,7 +67,9 @@ def differences(
                     "spelled differently"
                 )
             elif not added_columns:
-                wrong.append(f"column '{field.name}' is not in the table")
+                wrong.append(
+                    f"column '{field.name}' is not in the table; on_new_columns='add' would add it"
+                )
         elif kind.simpleString() != field.dataType.simpleString():
             wrong.append(
                 f"column '{field.name}': found {field.dataType.simpleString()}; "

@@ -1,7 +1,7 @@
 """One table on a local file system: steps on its log, one process at a time."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ Result = TypeVar("Result")
 _LOCK_SECONDS = 30.0
 _MOST_CONFLICTS = 20  # in a row: someone else commits faster than we can
 _BUSY_SECONDS = 0.5
+_JVM_LOCK = ".headrace.jvm.lock"  # readers and cleaners pass over names that begin with a dot
 
 
 class Conflict(Exception):
@@ -62,11 +63,12 @@ class LocalTable(Generic[AnyLog]):
         """
 
         def settled(log: AnyLog) -> Result:
-            for _ in range(_MOST_CONFLICTS):
-                try:
-                    return step(log)
-                except Conflict:
-                    continue
+            with _held_by_jvm(log.session, self.folder):
+                for _ in range(_MOST_CONFLICTS):
+                    try:
+                        return step(log)
+                    except Conflict:
+                        continue
             raise SinkBusy(_BUSY_SECONDS, "others keep changing the table")
 
         with self.locked():
@@ -84,3 +86,20 @@ class LocalTable(Generic[AnyLog]):
     def forget(self) -> None:
         """Read the table anew with the next step."""
         self._log = None
+
+
+@contextmanager
+def _held_by_jvm(session: Any, folder: Path) -> Iterator[None]:
+    """Hold a second lock, the JVM's own, while it may commit. Raises SinkBusy.
+
+    A JVM outlives a process that is killed for a moment, or for as long as it is frozen, and ends
+    a commit that it has begun; the process's own lock is gone by then.
+    """
+    file = session._jvm.java.io.RandomAccessFile(str(folder / _JVM_LOCK), "rw")  # noqa: SLF001
+    try:
+        if file.getChannel().tryLock() is None:
+            reason = f"the JVM of a process that has ended still holds {folder / _JVM_LOCK}"
+            raise SinkBusy(_BUSY_SECONDS, reason)
+        yield
+    finally:
+        file.close()

@@ -5,7 +5,6 @@ has a folder of its own, so replicas that share a warehouse do not meet.
 """
 
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -14,29 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sinks.paths import local_path
+
 _ROWS_PER_FILE = 50_000  # below that a second task costs more than it saves
 _MOST_FILES = 2
 _FORGOTTEN_SECONDS = 24 * 3600.0
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_FILE_URI = re.compile(r"file:(?://[^/]*)?(.*)", re.DOTALL)
-
-
-def local_path(place: str) -> Path | None:
-    """A path or `file:` URI as a path; None for any other scheme.
-
-    A URI is read as Hadoop reads it: nothing in it is escaped.
-    """
-    found = _FILE_URI.match(place)
-    if found is not None:
-        place = found[1]
-    elif _URI.match(place):
-        return None
-    return Path(os.path.abspath(place))  # noqa: PTH100 - as Hadoop does, without a look at links
-
-
-def local_uri(path: Path) -> str:
-    """A path as a URI that Hadoop reads back as that path: nothing in it is escaped."""
-    return f"file://{path}"
 
 
 class Spool:

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, overload
 import pyarrow as pa
 
 from sinks.columns import fit
-from sinks.names import checked_table, is_absolute
+from sinks.names import checked_table
+from sinks.paths import local_path, local_uri, table_path
 from sinks.spark.existing import differences, existing_schema, spark_schema
 from sinks.spark.reasons import one_line
-from sinks.spark.spool import Spool, local_path, local_uri
+from sinks.spark.spool import Spool
 from topology.errors import InvalidSchema, RowsRejected, SinkFailed
 from topology.schema import schema_of
 from topology.sink import Batch, Row, Sink, SinkContext, SparkDriver
@@ -202,10 +203,3 @@ class ParquetSink(SparkTableSink[Row]):
         if folder is not None and (folder / "_delta_log").exists():
             raise SinkFailed(f"table '{self.table}' at {folder} is a Delta table; use DeltaSink")
         super().open(context)
-
-
-def table_path(warehouse: str, table: str) -> str:
-    """The table's URI as Hadoop reads it: the table if absolute, else below the warehouse."""
-    place = table if is_absolute(table) else f"{warehouse.rstrip('/')}/{table}"
-    path = local_path(place)
-    return place if path is None else local_uri(path)

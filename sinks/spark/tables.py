@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sinks.paths import table_path
 from sinks.spark.reasons import one_line
-from sinks.spark.table import table_path
 from topology.errors import ReferenceLoadFailed
 from topology.reference import Reference
 from topology.sink import SparkDriver

@@ -24,6 +24,7 @@ from sinks.shares import is_to_commit
 from sinks.topic.claims import Claim, Claims
 from sinks.topic.messages import Message
 from sinks.topic.producer import TransactionLost
+from topology.errors import SinkFailed
 from topology.transactional import Committed, Fence, Share
 
 Result = TypeVar("Result")
@@ -100,13 +101,22 @@ class Owner:
             new = [s for s in shares if s.line not in held or held[s.line].epoch < s.epoch]
             if new:
                 self._claim(producer, [Fence(share.line, share.epoch) for share in new])
-            if not is_to_commit(shares, [self._found(share.line) for share in shares]):
+            if not self._is_to_commit(shares):
                 return
             moved = {s.line: self._held[s.line]._replace(txid=s.txid) for s in shares}
             producer.commit(chain(messages, map(self._written, moved.values())))
             self._held |= moved
 
         self._settled(commit)
+
+    def _is_to_commit(self, shares: Sequence[Share]) -> bool:
+        """See `is_to_commit`; a gap is judged by what is read, not by what is remembered."""
+        try:
+            return is_to_commit(shares, [self._found(share.line) for share in shares])
+        except SinkFailed:
+            self._reader.read(pending=True)
+            found = [self._reader.claims.committed(share.line) for share in shares]
+            return is_to_commit(shares, found)
 
     def close(self) -> None:
         """Let go of the clients; the claims stay."""

@@ -75,7 +75,7 @@ def files_of(joined: Iterable[Joined]) -> list[DataFile]:
     return [each.file for each in joined if each.file is not None]
 
 
-class Compacter:
+class Compactor:
     """Compacts one table, beside whoever else writes it."""
 
     def __init__(

@@ -12,11 +12,11 @@ from typing import Any
 import structlog
 
 from sinks.files.data_file import DataFile
+from sinks.paths import local_uri
 from sinks.spark.delta.actions import ActiveFile, actions, active_of_file, active_of_scan
 from sinks.spark.delta.facts import Facts
 from sinks.spark.local_table import Conflict
 from sinks.spark.reasons import one_line
-from sinks.spark.spool import local_uri
 
 log = structlog.get_logger()
 

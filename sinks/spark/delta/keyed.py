@@ -12,7 +12,7 @@ from sinks.columns import Fitted, fit
 from topology.errors import InvalidSchema
 from topology.sink import Piece
 
-_KEYS = "whole numbers, text, bytes, dates, times, decimals and bool"
+_KEYS = "whole numbers, text, bytes, dates, timestamps, decimals and bool"
 _PLACE = "place"  # of a row; key columns are called "0", "1", …
 
 
@@ -22,11 +22,6 @@ class Changes:
 
     rows: pa.Table  # those that replace the rows of their keys
     keys: pa.Table  # all keys, each once, as `plain_keys` has them
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is to be done."""
-        return not self.keys.num_rows
 
 
 class KeyedRows:

@@ -6,11 +6,12 @@ from typing import Any, overload
 
 import pyarrow as pa
 
+from sinks.new_columns import OnNewColumns
 from sinks.shares import check_fences, is_to_commit
 from sinks.spark.delta.facts import transaction_obstacle
 from sinks.spark.delta.kernel import DeltaLog
 from sinks.spark.delta.versions import app_id, committed_of, pack
-from sinks.spark.delta.writing import DeltaTableSink, NewColumns, Written
+from sinks.spark.delta.writing import DeltaTableSink, Written
 from topology.errors import SinkFailed
 from topology.sink import Row, SinkContext
 from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
@@ -41,7 +42,7 @@ class DeltaSink(DeltaTableSink[Row], TransactionalSink[Row]):
         partition_by: Sequence[str] = (),
         key: Sequence[str] = (),
         deleted: str | None = None,
-        on_new_columns: NewColumns = "reject",
+        on_new_columns: OnNewColumns = "reject",
     ) -> None: ...
 
     @overload
@@ -53,7 +54,7 @@ class DeltaSink(DeltaTableSink[Row], TransactionalSink[Row]):
         partition_by: Sequence[str] = (),
         key: Sequence[str] = (),
         deleted: str | None = None,
-        on_new_columns: NewColumns = "reject",
+        on_new_columns: OnNewColumns = "reject",
     ) -> None: ...
 
     def __init__(
@@ -64,7 +65,7 @@ class DeltaSink(DeltaTableSink[Row], TransactionalSink[Row]):
         partition_by: Sequence[str] = (),
         key: Sequence[str] = (),
         deleted: str | None = None,
-        on_new_columns: NewColumns = "reject",
+        on_new_columns: OnNewColumns = "reject",
     ) -> None:
         """Only stores; the schema's type is the type of the rows. Raises InvalidSchema.
 

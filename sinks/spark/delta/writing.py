@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import structlog
@@ -11,24 +11,24 @@ import structlog
 from sinks.columns import Fitted, fit
 from sinks.files.data_file import DataFile
 from sinks.names import is_absolute
+from sinks.new_columns import OnNewColumns, checked_new_columns
+from sinks.paths import local_path, local_uri, table_path
 from sinks.spark.delta.actions import ActiveFile
-from sinks.spark.delta.compaction import Compacter
+from sinks.spark.delta.compaction import Compactor
 from sinks.spark.delta.kernel import DeltaLog
 from sinks.spark.delta.keyed import KeyedRows
 from sinks.spark.delta.merge import Rewritten
 from sinks.spark.delta.way import ColumnsMissing, Way, Wish, way_to
 from sinks.spark.local_table import Conflict, LocalTable
 from sinks.spark.reasons import one_line
-from sinks.spark.spool import local_path, local_uri
-from sinks.spark.table import SparkTableSink, table_path
+from sinks.spark.table import SparkTableSink
 from topology.compaction import Compaction
-from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed
+from topology.errors import RowsRejected, SinkBusy, SinkFailed
 from topology.sink import Batch, Piece, Row, SinkContext
 
 log = structlog.get_logger()
 
 Result = TypeVar("Result")
-NewColumns: TypeAlias = Literal["reject", "add"]
 _MOST_ADDITIONS = 3  # in a row: someone else takes the columns away
 _BUSY_SECONDS = 0.5
 _NOT_LOCAL = "it is not on a local file system"
@@ -62,7 +62,7 @@ class DeltaTableSink(SparkTableSink[Row]):
         partition_by: Sequence[str] = (),
         key: Sequence[str] = (),
         deleted: str | None = None,
-        on_new_columns: NewColumns = "reject",
+        on_new_columns: OnNewColumns = "reject",
     ) -> None:
         """Only stores; the schema's type is the type of the rows. Raises InvalidSchema.
 
@@ -70,12 +70,8 @@ class DeltaTableSink(SparkTableSink[Row]):
         "add" adds them to the table, "reject" refuses to open it.
         """
         super().__init__(table, schema=schema, partition_by=partition_by)
-        if on_new_columns not in get_args(NewColumns):
-            allowed = " and ".join(map(repr, get_args(NewColumns)))
-            raise InvalidSchema(
-                f"table '{table}': on_new_columns is {on_new_columns!r}; allowed are {allowed}"
-            )
-        self.added_columns = self.merges_columns = on_new_columns == "add"
+        adds = checked_new_columns(on_new_columns, table) == "add"
+        self.added_columns = self.merges_columns = adds
         self._keyed: KeyedRows | None = None
         if key or deleted is not None:
             keys = [key] if isinstance(key, str) else [*key]
@@ -136,7 +132,7 @@ class DeltaTableSink(SparkTableSink[Row]):
             reason = f"{_NOT_LOCAL}; OPTIMIZE in Spark can do it"
             raise SinkFailed(f"table '{self.table}' cannot be compacted: {reason}")
         return self._with_columns(
-            lambda table: Compacter(table, self._examined, self.table).compact(target_bytes)
+            lambda table: Compactor(table, self._examined, self.table).compact(target_bytes)
         )
 
     def data_files(self) -> list[str]:

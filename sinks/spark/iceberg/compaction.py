@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from sinks.files.data_file import DataFile, DataFileWriter
 from sinks.files.layout import Layout
+from sinks.paths import local_path
 from sinks.spark.iceberg.facts import Facts
 from sinks.spark.iceberg.log import Gone, IcebergLog, TableFile
 from sinks.spark.local_table import LocalTable
-from sinks.spark.spool import local_path
 from topology.compaction import Compaction
 from topology.errors import SinkBusy, SinkFailed
 
@@ -73,7 +73,7 @@ def cut(files: Iterable[TableFile], target_bytes: int) -> list[list[TableFile]]:
     return [each for each in lists if len(each) > 1]
 
 
-class Compacter:
+class Compactor:
     """Compacts one table, beside whoever else writes it."""
 
     def __init__(
@@ -168,14 +168,24 @@ class Compacter:
 
         try:
             landed = self._table.settle(swap, "compact")
-        except (Gone, SinkBusy) as error:  # after anything else it may have landed
-            writer.remove(added)
-            if isinstance(error, Gone):
-                return False
+        except Gone:
+            landed = False
+        except SinkBusy:
+            self._remove_unnamed(writer, added)
             raise
+        # After any other error it may have landed.
         if not landed:
-            writer.remove(added)
+            self._remove_unnamed(writer, added)
         return landed
+
+    def _remove_unnamed(self, writer: DataFileWriter, added: Sequence[DataFile]) -> None:
+        """Remove the files that are no part of the table: a conflict may hide that some are."""
+
+        def read(log: IcebergLog) -> set[str | None]:
+            return {_below(file, writer.root) for file in log.files()} if log.read() else set()
+
+        named = self._table.run(read, "compact")
+        writer.remove([file for file in added if file.path not in named])
 
 
 def _alike(files: Iterable[TableFile], root: Path) -> list[list[TableFile]]:

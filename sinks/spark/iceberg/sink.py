@@ -13,8 +13,9 @@ from sinks.columns import fit
 from sinks.files.data_file import DataFile
 from sinks.names import checked_table
 from sinks.new_columns import OnNewColumns, checked_new_columns
+from sinks.paths import local_path, local_uri, table_path
 from sinks.shares import check_fences, is_to_commit
-from sinks.spark.iceberg.compaction import Compacter
+from sinks.spark.iceberg.compaction import Compactor
 from sinks.spark.iceberg.facts import Facts, can_partition_by
 from sinks.spark.iceberg.lines import committed_of, property_of, value_of
 from sinks.spark.iceberg.log import IcebergLog
@@ -22,10 +23,8 @@ from sinks.spark.iceberg.schema import table_schema
 from sinks.spark.iceberg.way import ColumnsMissing, Way, way_to
 from sinks.spark.local_table import Conflict, LocalTable
 from sinks.spark.reasons import one_line
-from sinks.spark.spool import local_path, local_uri
-from sinks.spark.table import table_path
 from topology.compaction import Compaction
-from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed
+from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.schema import schema_of
 from topology.sink import Batch, Row, SinkContext
 from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
@@ -221,8 +220,17 @@ class IcebergSink(TransactionalSink[Row]):
             facts = table.read()
             if self._fenced is not None and (facts is None or facts.table_id != self._fenced):
                 raise SinkFailed(f"table '{self.table}' was removed while rows were written to it")
-            if not is_to_commit(staged.shares, self._found(table, lines)):
-                return
+            try:
+                if not is_to_commit(staged.shares, self._found(table, lines)):
+                    return
+            except SinkFenced:
+                # An earlier try may have landed; after a later owner's commit none can any more.
+                named = {local_path(file.path) for file in table.files()}
+                root = written.way.files.root
+                self._doubtful -= {
+                    file.path for file in written.files if root / file.path not in named
+                }
+                raise
             now = self._way_of(table, facts)
             if now is None or not now.is_as(written.way):
                 raise SinkFailed(f"table '{self.table}' was changed while rows were written to it")
@@ -242,7 +250,7 @@ class IcebergSink(TransactionalSink[Row]):
         Files that others wrote are left alone. Snapshots that are older than the table keeps them
         (a day, where we made it) go, with the files that only they have.
         """
-        return Compacter(self._opened(), self.table).compact(target_bytes)
+        return Compactor(self._apart(), self.table).compact(target_bytes)
 
     def data_files(self) -> list[str]:
         """The files that make up the table now; see topology.compaction."""
@@ -250,7 +258,7 @@ class IcebergSink(TransactionalSink[Row]):
         def read(table: IcebergLog) -> list[str]:
             return [file.path for file in table.files()] if table.read() else []
 
-        found = self._opened().run(read, "files")
+        found = self._apart().run(read, "files")
         return [str(local_path(path) or path) for path in found]
 
     def close(self) -> None:
@@ -273,12 +281,9 @@ class IcebergSink(TransactionalSink[Row]):
         self, table: IcebergLog, written: _Written, properties: Mapping[str, str], note: str = ""
     ) -> None:
         paths = {file.path for file in written.files}
+        # Also after a Conflict: Iceberg calls so what failed after the metadata was in place.
         self._doubtful |= paths
-        try:
-            table.commit(written.files, properties, note)
-        except Conflict:
-            self._doubtful -= paths
-            raise
+        table.commit(written.files, properties, note)
         self._doubtful -= paths
 
     def _found(self, table: IcebergLog, lines: Sequence[str]) -> list[Committed]:
@@ -345,6 +350,13 @@ class IcebergSink(TransactionalSink[Row]):
         if self._table is None:
             raise SinkFailed(f"table '{self.table}' is not open")
         return self._table
+
+    def _apart(self) -> LocalTable[IcebergLog]:
+        """The table for another thread than the one that commits: what is read is not shared."""
+        folder, context = self._opened().folder, self._context
+        if context is None or context.spark is None:
+            raise SinkFailed(f"table '{self.table}' is not open")
+        return LocalTable(folder, context.spark, self.name, partial(_log_of, folder))
 
 
 def _put(way: Way, rows: pa.Table, number: int) -> _Written:

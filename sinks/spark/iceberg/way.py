@@ -6,10 +6,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from sinks.files.data_file import DataFileWriter
+from sinks.paths import local_path
 from sinks.spark.iceberg.facts import Facts, new_columns, obstacles
 from sinks.spark.iceberg.layout import IcebergLayout
 from sinks.spark.iceberg.schema import tied
-from sinks.spark.spool import local_path
 from topology.errors import SinkFailed
 
 

@@ -81,9 +81,10 @@ def complaints(facts: Facts, wanted: Wanted) -> Iterator[str]:
 
 
 def required(facts: Facts, wanted: Wanted) -> frozenset[str]:
-    """The columns in which no null is taken, though the rows' schema may allow it."""
+    """The columns in which a row that stays has no null, as the table or the schema has it."""
     not_null = {column.name for column in facts.columns if not column.nullable}
-    return frozenset(wanted.key) | not_null
+    strict = {field.name for field in wanted.stored if not field.nullable}
+    return frozenset(wanted.key) | not_null | strict
 
 
 def trial_reason(facts: Facts, wanted: Wanted) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from sinks.spark.spool import Spool
-from sinks.spark.sql.lines import Lines
+from sinks.spark.sql.copy_text import CopyText
 
 
 class Load:
@@ -12,7 +12,7 @@ class Load:
 
     def __init__(
         self,
-        lines: Lines,
+        lines: CopyText,
         spool: Spool,
         name: str,
         *,

@@ -1,7 +1,7 @@
 """PostgreSQL tables as a sink: rows and txids in one transaction of the database's."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 from uuid import uuid4
@@ -16,21 +16,28 @@ from sinks.shares import is_to_commit
 from sinks.spark.reasons import one_line
 from sinks.spark.spool import Spool
 from sinks.spark.sql.connection import Connection
+from sinks.spark.sql.copy_text import encode, longest
 from sinks.spark.sql.database import Database
-from sinks.spark.sql.lines import encode, longest
+from sinks.spark.sql.examiner import Examiner, Way
 from sinks.spark.sql.load import Load
 from sinks.spark.sql.names import table_name
 from sinks.spark.sql.place import place_of
 from sinks.spark.sql.postgres import verdict
 from sinks.spark.sql.sending import Sending, trial
-from sinks.spark.sql.standing import Standing
-from sinks.spark.sql.target import Target, Way
+from sinks.spark.sql.transaction_lines import TransactionLines
 from sinks.spark.sql.trials import Trials
 from sinks.spark.sql.wanted import wanted_of
 from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.schema import schema_of
 from topology.sink import Batch, Piece, Row, SinkContext
-from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
+from topology.transactional import (
+    Committed,
+    Fence,
+    Group,
+    Share,
+    Staged,
+    TransactionalSink,
+)
 
 log = structlog.get_logger()
 
@@ -117,6 +124,7 @@ class SqlSink(TransactionalSink[Row]):
         self._staging: Database | None = None  # the staging thread's
         self._way: Way | None = None
         self._trials = Trials()
+        self._out: dict[Load, tuple[Share, ...]] = {}  # staged, and neither committed nor discarded
 
     def open(self, context: SinkContext) -> None:
         """Connect, create what is missing, and check the table.
@@ -130,7 +138,7 @@ class SqlSink(TransactionalSink[Row]):
         where = f"table '{self.table}' at {place.shown}"
         if wrong := self._wanted.complaints():
             raise SinkFailed(f"{where}: {'; '.join(wrong)}")
-        target = Target(
+        target = Examiner(
             self._table, self._wanted, where, adds=self._adds, has_lines=context.exactly_once
         )
 
@@ -140,6 +148,7 @@ class SqlSink(TransactionalSink[Row]):
 
         self._context = context
         self._way = None
+        self._out = {}
         self._trials = Trials()
         self._spool = Spool(context.warehouse, f"{context.pipeline}.{context.sink}")
         application = f"headrace {context.pipeline}/{context.sink}"
@@ -184,22 +193,33 @@ class SqlSink(TransactionalSink[Row]):
         to end, one way or the other. It holds the lines' locks until then, so whoever has them
         knows the outcome.
         """
-        return self._run(
+        found = self._run(
             lambda connection: self._standing.found(connection, lines, locked=True), "committed"
         )
+        txids = {each.line: each.txid for each in found}
+        for load, shares in list(self._out.items()):
+            if all(share.txid <= txids.get(share.line, 0) for share in shares):
+                self._settled(load, txids)  # nobody will say so: the commit's reply was lost
+        return found
 
     def stage(self, group: Group) -> Staged:
         """Make the lines of COPY's input, and try them first if need be; see the contract."""
         load, rejected, places = self._load(group.pieces, group.num_rows)
-        if self._trials.is_needed(self._ready, group, load):
-            refused = self._try(load)
+        try:
+            is_tried = self._trials.is_needed(self._ready, group, load)
+            refused = self._try(load) if is_tried else None
             if refused is not None:
                 rejected |= {places[index]: reason for index, reason in refused.items()}
                 load.remove()
                 load = load.without(refused, uuid4().hex)
+            if load.num_rows:
+                load.file()
+        except BaseException:
+            load.remove()
+            raise
+        if is_tried:
             self._trials.passed(load)
-        if load.num_rows:
-            load.file()
+        self._out[load] = group.shares
         return Staged(group.shares, load.num_rows, (load,), rejected)
 
     def commit(self, staged: Staged) -> None:
@@ -231,14 +251,12 @@ class SqlSink(TransactionalSink[Row]):
         except (SinkFenced, SinkFailed):
             self._trials.settled(load)
             raise
-        self._trials.settled(load, lines)
-        load.remove()
+        self._settled(load, lines)
 
     def discard(self, staged: Staged) -> None:
         """Remove the file: the database has not seen the rows, or not kept them."""
         (load,) = staged.parts
-        self._trials.settled(load)
-        load.remove()
+        self._settled(load)
 
     def close(self) -> None:
         """Remove the spool, and let go of the connections. Spark itself belongs to the service."""
@@ -249,6 +267,11 @@ class SqlSink(TransactionalSink[Row]):
                 database.close()
         self._commits = self._staging = None
 
+    def _settled(self, load: Load, committed: Collection[str] = ()) -> None:
+        self._out.pop(load, None)
+        self._trials.settled(load, committed)
+        load.remove()
+
     # What is to be sent
 
     def _load(
@@ -258,7 +281,7 @@ class SqlSink(TransactionalSink[Row]):
         way, spool = self._ready, self._spool
         if spool is None:
             raise SinkFailed(f"table '{self.table}' is not open")
-        fitted = fit(pieces, self.schema)
+        fitted = fit(pieces, self._wanted.loose)
         encoded = encode(
             fitted.table,
             required=way.required,
@@ -310,10 +333,10 @@ class SqlSink(TransactionalSink[Row]):
         return self._way
 
     @property
-    def _standing(self) -> Standing:
+    def _standing(self) -> TransactionLines:
         if self._context is None:
             raise SinkFailed(f"table '{self.table}' is not open")
-        return Standing(self._ready.statements, self._context.pipeline, self._context.sink)
+        return TransactionLines(self._ready.statements, self._context.pipeline, self._context.sink)
 
     def _sending(self, connection: Connection, *, one_by_one: bool) -> Sending:
         return Sending(

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Collection
 
+from sinks.spark.sql.examiner import Way
 from sinks.spark.sql.load import Load
-from sinks.spark.sql.target import Way
 from topology.transactional import Group
 
 _PATIENCE_SECONDS = 5.0

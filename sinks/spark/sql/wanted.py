@@ -24,6 +24,18 @@ class Wanted:
         """The columns that the table is to have."""
         return [field for field in self.schema if field.name != self.deleted]
 
+    @property
+    def loose(self) -> pa.Schema:
+        """What rows are fitted to: of one that deletes only the key has to be there."""
+        if self.deleted is None:
+            return self.schema
+        return pa.schema(
+            [
+                each if each.name in self.key else each.with_nullable(nullable=True)
+                for each in self.schema
+            ]
+        )
+
     def complaints(self) -> list[str]:
         """Why no table could have these columns, a sentence each."""
         return [

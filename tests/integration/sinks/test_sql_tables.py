@@ -249,6 +249,16 @@ def test_what_is_deleted_needs_its_key_only_where_the_table_wants_more(table: Sq
     assert table.rows() == []
 
 
+def test_of_a_row_that_deletes_only_the_key_has_to_be_there(table: SqlTable) -> None:
+    strict = KEYED.set(1, pa.field("name", pa.string(), nullable=False))
+    sink = table.sink(strict, key="id", deleted="gone")
+    write(sink, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    with pytest.raises(RowsRejected) as caught:
+        write(sink, [{"id": 1, "gone": True}, {"id": 2}])
+    assert caught.value.reasons == {1: "column 'name': found null; it may not be"}
+    assert table.rows() == [{"id": 2, "name": "b"}]
+
+
 CONSTRAINTS = {
     "check": ("CREATE TABLE %T (number bigint CHECK (number < 100), place text)", 200, "check"),
     "unique": ("CREATE TABLE %T (number bigint PRIMARY KEY, place text)", 1, "(1) already exis"),
@@ -329,6 +339,17 @@ def test_a_row_that_only_the_database_can_refuse_is_rejected_alone_when_it_is_st
         write(at_least_once, rows(4, 77 if kind == "foreign key" else bad, 5))
     assert list(caught.value.reasons) == [1]
     assert table.numbers() == [1, 2, 3, 4, 5]
+
+
+def test_a_text_too_long_for_a_domain_is_refused_and_never_cut(table: SqlTable) -> None:
+    table.sql(
+        "CREATE DOMAIN %S.short AS varchar(3); CREATE TABLE %T (number bigint, place %S.short)"
+    )
+    sink = table.sink()
+    with pytest.raises(RowsRejected) as caught:
+        write(sink, [{"number": 1, "place": "abc"}, {"number": 2, "place": "abcdef"}])
+    assert list(caught.value.reasons) == [1]
+    assert table.rows() == [{"number": 1, "place": "abc"}]
 
 
 def test_texts_of_a_form_are_judged_by_the_database(table: SqlTable) -> None:

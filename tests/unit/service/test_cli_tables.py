@@ -48,7 +48,7 @@ def test_small_files_are_joined_and_a_table_says_how_many_they_were(headrace):
     cells = [[each.strip() for each in line.split("│")[1:-1]] for line in out.splitlines()]
     orders, rest = [row for row in cells if row]
     assert orders[:4] == ["orders", "compacted", "3 to 1", "6.0"]
-    assert rest == ["rest", "has no files to join", "-", "-", "-"]
+    assert rest == ["rest", "has no log of its files", "-", "-", "-"]
     assert sink.calls == ["open", f"compact {128 * MIB}", "close"]
 
 
@@ -117,10 +117,10 @@ def test_a_person_reads_why_a_table_failed(headrace):
     ("sinks", "words", "said"),
     [
         (["orders", "rest"], ["compact", "order"], "no sink 'order'; allowed: orders"),
-        (["orders", "rest"], ["compact", "rest"], "sink 'rest' (DiscardSink) has no table of"),
+        (["orders", "rest"], ["compact", "rest"], "sink 'rest' (DiscardSink) has no log of"),
         (["orders", "rest"], ["files", "rest"], "allowed: orders"),
         (["orders", "rest"], ["files", "order"], "no sink 'order'"),
-        (["rest"], ["compact"], "no sink of topology 'tables' has a table of files: 'rest' is"),
+        (["rest"], ["compact"], "no sink of topology 'tables' has a log of its files: 'rest' is"),
         (["orders"], ["files"], "Missing argument"),
         (["orders"], ["compact", "--target-mib", "0"], "--target-mib"),
     ],

@@ -169,6 +169,26 @@ def test_a_retry_holds_its_transaction_and_those_behind_it() -> None:
         assert sorted(works.sink.rows) == ["a", "bad", "c"]
 
 
+def test_rows_of_a_transaction_stand_in_the_order_of_its_records_after_a_retry_too() -> None:
+    """So that of a key's rows the last record's counts (upserts)."""
+    tries: list[bytes | None] = []
+
+    @bolt
+    def fails_once(record: Record) -> str:
+        tries.append(record.value)
+        if record.value == b"b" and tries.count(b"b") == 1:
+            raise OSError("not now")
+        return (record.value or b"").decode()
+
+    with Works(fails_once, sinks=[Noting()], exactly_once="transactional") as works:
+        works.send(b"a", b"b", b"c")
+        works.turn(20)
+        works.advance(RETRY_SECONDS * 2)
+        works.finish()
+        assert tries[-1] == b"b"
+        assert works.sink.rows == ["a", "b", "c"]
+
+
 def test_a_rejected_record_has_a_letter_and_no_row() -> None:
     @bolt
     def refuses(record: Record) -> str:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from sinks import DeltaSink, ParquetSink
 from sinks.names import checked_table, is_absolute
-from sinks.spark.spool import local_path
-from sinks.spark.table import table_path
+from sinks.paths import local_path, table_path
 from topology.errors import InvalidSchema
 
 ROOT = Path("/data/ware house#1%2e")

@@ -1,5 +1,7 @@
 """Rows of open transactions: who gets which, and what is left out after a failed try."""
 
+from operator import itemgetter
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -83,7 +85,32 @@ def test_what_a_failed_try_left_is_void_and_what_the_next_try_adds_is_not(make):
     add(rows, make("d"), [6])
     rows.void(5, 0)
     add(rows, make("e"), [5])
-    assert plain(rows.take(0, 1)) == (["b", "d", "e"], [6, 6, 5])
+    assert plain(rows.take(0, 1)) == (["e", "b", "d"], [5, 6, 6])
+
+
+def test_rows_stand_in_the_order_of_their_records_in_whatever_order_they_came():
+    rows = Rows()
+    add(rows, ["c", "a", "d"], [7, 5, 8])
+    add(rows, ["b", "a2"], [6, 5])
+    taken = rows.take(0, 1)
+    assert plain(taken) == (["a", "a2", "b", "c", "d"], [5, 5, 6, 7, 8])
+    assert len(taken.pieces) == 1
+
+    add(rows, columns("c", "a"), [7, 5])
+    add(rows, columns("b"), [6])
+    taken = rows.take(0, 1)
+    assert plain(taken) == (["a", "b", "c"], [5, 6, 7])
+    assert len(taken.pieces) == 1
+
+
+def test_columns_with_another_schema_and_single_rows_are_put_in_order_by_slices():
+    rows = Rows()
+    add(rows, columns("e", "f"), [9, 10])
+    add(rows, ["a", "b", "d"], [5, 6, 8])
+    add(rows, pa.RecordBatch.from_arrays([pa.array([7])], ["other"]), [7])
+    taken = rows.take(0, 1)
+    assert plain(taken) == (["a", "b", 7, "d", "e", "f"], [5, 6, 7, 8, 9, 10])
+    assert [len(piece) for piece in taken.pieces] == [2, 1, 1, 2]
 
 
 def test_a_second_failure_makes_the_second_try_void_as_well():
@@ -180,6 +207,7 @@ def test_whatever_comes_in_whatever_order_the_rows_are_those_of_a_plain_list(cal
             found, owners = plain(taken)
             due = [each for each in model if each[:2] == [first, second]]
             expected = [(row, owner) for _place, _txid, owner, row, void in due if not void]
+            expected.sort(key=itemgetter(1))
             assert list(zip(found, owners, strict=True)) == expected
             assert taken.num_rows == len(found)
             model = [each for each in model if each[:2] != [first, second]]

@@ -415,6 +415,28 @@ def test_a_fenced_commit_leaves_its_files_to_be_discarded(table: Table) -> None:
     assert table.numbers() == [2]
 
 
+def test_a_commit_that_landed_unheard_keeps_its_files_when_a_later_owner_fences_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 9, and 14: what is refused now had landed with an earlier try."""
+    zombie, successor = table.sink(), table.sink()
+    zombie.fence([Fence(LINE, 1)])
+    staged = zombie.stage(group(1, 1))
+
+    def broken(log: ManifestLog) -> None:
+        raise OSError(errno.EIO, "the disk is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ManifestLog, "sync", broken)
+        with pytest.raises(OSError, match="the disk is away"):
+            zombie.commit(staged)
+    successor.fence([Fence(LINE, 2)])
+    with pytest.raises(SinkFenced):
+        zombie.commit(staged)
+    zombie.discard(staged)
+    assert table.numbers() == [1]
+
+
 def test_at_least_once_a_batch_that_others_kept_out_is_written_again(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from sinks.errors import DatabaseError
 from sinks.spark.spool import Spool
-from sinks.spark.sql.lines import encode
+from sinks.spark.sql.copy_text import encode
 from sinks.spark.sql.load import Load
 from sinks.spark.sql.postgres import BACK, CHECK_AT_ONCE, REFUSED, SAVEPOINT, Statements
 from sinks.spark.sql.sending import Sending, trial

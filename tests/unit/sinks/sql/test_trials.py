@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from sinks.spark.spool import Spool
-from sinks.spark.sql.lines import encode
+from sinks.spark.sql.copy_text import encode
+from sinks.spark.sql.examiner import Way
 from sinks.spark.sql.load import Load
 from sinks.spark.sql.postgres import Statements
-from sinks.spark.sql.target import Way
 from sinks.spark.sql.trials import Trials
 from topology.transactional import Group, Share
 

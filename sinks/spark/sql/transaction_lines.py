@@ -10,7 +10,7 @@ from topology.errors import SinkFailed
 from topology.transactional import Committed, Fence, Share
 
 
-class Standing:
+class TransactionLines:
     """The lines of one sink of a pipeline."""
 
     def __init__(self, statements: Statements, pipeline: str, sink: str) -> None:

@@ -31,7 +31,7 @@ Texts: TypeAlias = "pa.Array[Any]"  # large strings
 _join: Any = pc.binary_join_element_wise  # its stubs want arrays only, it takes scalars between
 
 
-class Lines:
+class CopyText:
     """The input of a COPY, row by row. Never changed."""
 
     def __init__(self, array: Texts) -> None:
@@ -48,16 +48,16 @@ class Lines:
         offsets, data = _parts(self._array)
         path.write_bytes(data[int(offsets[0]) : int(offsets[-1])])
 
-    def without(self, places: Collection[int]) -> "Lines":
+    def without(self, places: Collection[int]) -> "CopyText":
         """The other rows, in their order."""
-        return Lines(self._array.filter(_kept(self.num_rows, places))) if places else self
+        return CopyText(self._array.filter(_kept(self.num_rows, places))) if places else self
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """The rows that can be sent, and by place why the others cannot."""
 
-    lines: Lines
+    lines: CopyText
     rejected: dict[int, str]
 
 
@@ -90,7 +90,7 @@ def encode(
         texts.insert(0, array)
     if numbered:
         texts.insert(0, _as_text(pa.array(np.arange(table.num_rows))))
-    lines = Lines(_joined(texts, "\t"))
+    lines = CopyText(_joined(texts, "\t"))
     return Encoded(lines.without(rejected), rejected)
 
 

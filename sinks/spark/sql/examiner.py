@@ -29,7 +29,7 @@ class Way(NamedTuple):
     trial_reason: str | None  # why rows have to be tried before they are staged
 
 
-class Target:
+class Examiner:
     """The table that a sink writes to; used within transactions of a connection."""
 
     def __init__(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.spark.sql.lines import Encoded, encode, longest
+from sinks.spark.sql.copy_text import Encoded, encode, longest
 
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
 
