@@ -1,9 +1,19 @@
 """What a consumer of committed messages gets from a topic."""
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from topology.sink import SinkContext
+
+_MOST_LOOKS = 20
+_PASSING = (KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 def committed_values(context: SinkContext, topic: str, *, waits: bool = True) -> list[bytes | None]:
@@ -24,12 +34,7 @@ def committed_messages(
         TopicPartition(topic, each)
         for each in admin.list_topics(timeout=20).topics[topic].partitions
     ]
-    ends = {
-        part.partition: answer.result(20).offset
-        for part, answer in admin.list_offsets(
-            dict.fromkeys(parts, OffsetSpec.latest()), isolation_level=level
-        ).items()
-    }
+    ends = _ends(admin, parts, level)
     consumer = Consumer(
         {
             **context.kafka,
@@ -55,3 +60,17 @@ def committed_messages(
     finally:
         consumer.close()
     return found
+
+
+def _ends(admin: AdminClient, parts: list[TopicPartition], level: IsolationLevel) -> dict[int, int]:
+    """Where each partition ends; a broker that was just started may need another look."""
+    asked = dict.fromkeys(parts, OffsetSpec.latest())
+    for attempt in range(_MOST_LOOKS):
+        try:
+            answers = admin.list_offsets(asked, isolation_level=level).items()
+            return {part.partition: answer.result(20).offset for part, answer in answers}
+        except KafkaException as error:
+            if attempt == _MOST_LOOKS - 1 or error.args[0].code() not in _PASSING:
+                raise
+            admin.list_topics(timeout=20)  # what it knew of the leaders is old
+    raise AssertionError
