@@ -44,7 +44,7 @@ def _nothing(_session: Any, _path: Path) -> None:
 
 
 def _refused(_writer: Any, _path: Path) -> Any:
-    raise NotImplementedError
+    raise ValueError("Structured Streaming writes no such table")
 
 
 def _create_delta(session: Any, path: Path) -> None:
