@@ -6,6 +6,7 @@ what became of what they had sent: nothing (at least once), or what the broker s
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sinks.topic.cluster import Cluster, said
@@ -165,5 +166,8 @@ def _patiently(commit: Any) -> None:
 
 
 def _let_go(producer: "Producer") -> None:
-    producer.purge()
-    producer.poll(0)
+    from confluent_kafka import KafkaException  # noqa: PLC0415
+
+    with suppress(KafkaException):  # that it was fenced is told again, by whatever is called
+        producer.purge()
+        producer.poll(0)
