@@ -16,7 +16,12 @@ _ALLOWED = (
 
 def is_absolute(name: str) -> bool:
     """Whether a table's name is an absolute path or a URI, so that no warehouse matters."""
-    return name.startswith("/") or _URI.match(name) is not None
+    return name.startswith("/") or is_uri(name)
+
+
+def is_uri(name: str) -> bool:
+    """Whether a name begins with a scheme, as `file:/` and `s3a://` do."""
+    return _URI.match(name) is not None
 
 
 def checked_table(name: str) -> str:

@@ -4,9 +4,8 @@ import os
 import re
 from pathlib import Path
 
-from sinks.names import is_absolute
+from sinks.names import is_absolute, is_uri
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _FILE_URI = re.compile(r"file:(?://[^/]*)?(.*)", re.DOTALL)
 
 
@@ -18,7 +17,7 @@ def local_path(place: str) -> Path | None:
     found = _FILE_URI.match(place)
     if found is not None:
         place = found[1]
-    elif _URI.match(place):
+    elif is_uri(place):
         return None
     return Path(os.path.abspath(place))  # noqa: PTH100 - as Hadoop does, without a look at links
 

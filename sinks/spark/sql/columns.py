@@ -28,9 +28,7 @@ class Column:
     name: str
     type: str  # of a domain: the one beneath it
     udt: str = ""
-    cast: str = (
-        ""  # its type as it stands in SQL, without a length; of a domain: the one beneath it
-    )
+    cast: str = ""  # its type in SQL, without a length; of a domain: the one beneath it
     is_enum: bool = False
     is_domain: bool = False
     length: int | None = None
