@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+CLASSES := $(VENV)/spark-classes.jsa
 SUITE  ?= hot-path
 STEPS  ?= 1000000000
 JOBS   ?= 2
@@ -52,7 +53,11 @@ imports: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -m "not integration and not acceptance" -n $(JOBS) --dist worksteal
 
-integration: $(READY)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
+$(CLASSES): $(READY)
+	@echo "making the archive of Spark's classes (half a minute)"
+	-@$(BIN)/python -m tests.spark_classes $@  # the tests do without, only slower
+
+integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
 	$(BIN)/pytest -m "integration or acceptance" -n $(JOBS) --dist loadfile \
 	  --no-loadscope-reorder
 

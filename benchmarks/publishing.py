@@ -1,7 +1,6 @@
 """Publishes many small records quickly."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaError, Producer
 
@@ -12,17 +11,20 @@ _AT_ONCE = 10_000
 _QUEUE = 1_000_000
 _FLUSH_SECONDS = 60.0
 
-Message = dict[str, Any]  # as `Producer.produce_batch` takes it
-
 
 class Sender:
-    """Sends lists of at most 10,000 messages to a topic, in their order.
+    """Sends lists of at most 10,000 records to a topic: to its partitions in turn, in order.
 
-    Raises SystemExit if the broker does not take them all; after `flush` it has.
+    Record n goes to partition n % partitions. Raises SystemExit if the broker does not take them
+    all; after `flush` it has.
     """
 
-    def __init__(self, address: str, topic: str, *, linger_ms: int = 50) -> None:
+    def __init__(
+        self, address: str, topic: str, partitions: int = PARTITIONS, *, linger_ms: int = 50
+    ) -> None:
         self._topic = topic
+        self._partitions = partitions
+        self._sent = 0
         self._failed = failed = list[KafkaError]()
 
         def told(error: KafkaError | None, _message: object) -> None:
@@ -43,13 +45,19 @@ class Sender:
             }
         )
 
-    def send(self, batch: list[Message]) -> None:
-        """Send it, when there is room."""
+    def send(self, values: Sequence[bytes]) -> None:
+        """Send the next records, when there is room."""
         while len(self._producer) > _QUEUE - _AT_ONCE:  # what did not fit would be out of order
             self._producer.poll(0.05)
-        taken = self._producer.produce_batch(self._topic, batch)
+        taken = 0
+        for place in range(min(self._partitions, len(values))):
+            # The partition of the whole call counts; one that a message names is ignored.
+            part = [{"value": value} for value in values[place :: self._partitions]]
+            number = (self._sent + place) % self._partitions
+            taken += self._producer.produce_batch(self._topic, part, number)
+        self._sent += len(values)
         self._producer.poll(0)
-        self._check(left=len(batch) - taken)
+        self._check(left=len(values) - taken)
 
     def flush(self) -> None:
         """Wait until the broker has everything."""
@@ -77,17 +85,10 @@ def publish(
     the broker does not take them all.
     """
     kafka.create_topic(topic, partitions)
-    sender = Sender(kafka.address, topic)
-    for done, batch in _batches(value_of, records, partitions):
-        sender.send(batch)
-        if progress:
-            progress(done, records)
-    sender.flush()
-
-
-def _batches(
-    value_of: Callable[[int], bytes], records: int, partitions: int
-) -> Iterator[tuple[int, list[Message]]]:
+    sender = Sender(kafka.address, topic, partitions)
     for first in range(0, records, _AT_ONCE):
         end = min(first + _AT_ONCE, records)
-        yield end, [{"value": value_of(n), "partition": n % partitions} for n in range(first, end)]
+        sender.send([value_of(number) for number in range(first, end)])
+        if progress:
+            progress(end, records)
+    sender.flush()

@@ -14,7 +14,7 @@ from typing import Self
 
 from benchmarks.job import Job
 from benchmarks.orders import Orders
-from benchmarks.publishing import PARTITIONS, Sender
+from benchmarks.publishing import Sender
 
 _TICK_SECONDS = 0.01
 _LINGER_MS = 5
@@ -85,12 +85,7 @@ def main() -> None:
     while done < records:
         end = min(due(time.monotonic() - began, per_second, records), done + _AT_ONCE)
         made_at = time.time_ns() // 1_000_000
-        sender.send(
-            [
-                {"value": orders.value(number, made_at), "partition": number % PARTITIONS}
-                for number in range(done, end)
-            ]
-        )
+        sender.send([orders.value(number, made_at) for number in range(done, end)])
         done = end
         time.sleep(_TICK_SECONDS)
     sender.flush()

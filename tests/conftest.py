@@ -12,11 +12,13 @@ import pytest
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests import spark_classes
 
 MakeTopic = Callable[..., str]
 
 # No test lasts until a JVM's best compiler has paid: without it, Spark's start costs a third less.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JDK_JAVA_OPTIONS", spark_classes.LIGHT)
+spark_classes.use()
 
 
 @pytest.fixture(scope="session")

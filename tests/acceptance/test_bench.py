@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.__main__ import SUITES
+from benchmarks.publishing import publish
 
 pytestmark = pytest.mark.timeout(600)  # they wait for all suites, one of which starts Spark
 
@@ -140,3 +143,18 @@ def test_the_report_has_every_suite_and_where_the_time_goes(suites, page):
     assert text.count("Where the owner thread is in") == 11
     for suite in suites:
         assert f"\n## {suite}\n" in text
+
+
+@pytest.mark.acceptance
+def test_records_are_published_to_the_partitions_in_turn(kafka):
+    name = f"published-{uuid.uuid4().hex[:8]}"
+    publish(kafka, name, b"%d".__mod__, 10_007, partitions=3)
+    client = Consumer({"bootstrap.servers": kafka.address, "group.id": name})
+    try:
+        client.assign([TopicPartition(name, number, 0) for number in range(3)])
+        records = []
+        while len(records) < 10_007:
+            records += client.consume(10_007, timeout=1.0)
+    finally:
+        client.close()
+    assert all(int(r.value()) == 3 * r.offset() + r.partition() for r in records)

@@ -1,0 +1,64 @@
+"""Makes an archive of the classes that Spark loads: python -m tests.spark_classes ARCHIVE.
+
+The tests start many JVMs for Spark. With the archive (Java's class data sharing) each start takes
+a third less of a processor, and making it costs about as much as one start. Without it, or with
+one that does not fit, the JVMs load their classes one by one.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+LIGHT = "-XX:TieredStopAtLevel=1"  # an archive fits JVMs with the options it was made with
+_EXIT_SECONDS = 60.0
+
+
+def use() -> None:
+    """Have the JVMs that this process starts for Spark take the archive, if there is one."""
+    if ARCHIVE.exists():
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off")
+
+
+def make(archive: Path) -> None:
+    """Start Spark once, do a little of what tests do, and have the JVM write the archive."""
+    draft = archive.with_suffix(".draft")
+    os.environ["JDK_JAVA_OPTIONS"] = LIGHT
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={draft} -Xlog:cds=off"
+    # Only now: PySpark may read the environment when it is imported.
+    from service.parts import jars_of  # noqa: PLC0415
+    from sinks.spark.driver import SparkDriver  # noqa: PLC0415
+
+    folder = tempfile.mkdtemp()
+    spark = SparkDriver("classes", {}, jars=partial(jars_of, ["delta", "iceberg"]))
+    try:
+        spark.run(partial(_work, Path(folder)), group="work")
+        with contextlib.suppress(Exception):  # nothing answers when it has ended
+            spark.run(_exit, group="exit")
+    finally:
+        spark.close(_EXIT_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
+    if draft.exists():
+        draft.replace(archive)
+
+
+def _work(folder: Path, session: Any) -> None:
+    rows = session.range(10).selectExpr("id", "cast(id as string) as name")
+    rows.write.parquet(f"{folder}/parquet")
+    session.sql(f"CREATE TABLE delta.`{folder}/delta` (id bigint, name string) USING delta")
+    rows.write.format("delta").mode("append").save(f"{folder}/delta")
+    session.read.format("delta").load(f"{folder}/delta").collect()
+
+
+def _exit(session: Any) -> None:
+    """End the JVM in an orderly way, which is when it writes the archive."""
+    session._jvm.System.exit(0)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))
