@@ -17,7 +17,7 @@ from benchmarks.kinds import DELTA
 from benchmarks.measured import run_headrace
 from benchmarks.order_table import PRICED
 from benchmarks.place import KAFKA_SOURCE, Place, place
-from benchmarks.spark_variants import priced_columns
+from benchmarks.spark_topologies import priced_columns
 from benchmarks.steady import Publisher
 from benchmarks.structured import BATCH_ROWS, priced, users_table, writer
 from headrace import Topology
@@ -35,7 +35,7 @@ _UNCOUNTED_PART = 3  # of the records, the first: until then a JVM warms up
 def headrace(job: Job) -> Figures:
     """Two vectorised bolts, micro-batches of a second, the default configuration."""
     topology = Topology("latency", reliability="exactly-once")
-    priced_columns(topology, job).into(
+    priced_columns(topology, job.topic).into(
         DeltaSink(order_table.NAME, schema=PRICED),
         batch_rows=BATCH_ROWS,
         batch_seconds=BATCH_SECONDS,

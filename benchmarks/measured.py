@@ -14,7 +14,7 @@ from headrace import Hooks, Topology
 from headrace.sinks import MemoryDeadLetters
 from partition.kafka.properties import DEFAULTS
 from service import logs
-from service.config import load
+from service.config import Config, load
 from service.parts import Parts, wire
 from service.service import Service
 from service.snapshot import Snapshot
@@ -127,16 +127,19 @@ def run_headrace(
     cpu: Clock = time.process_time,
     on_snapshot: OnSnapshot | None = None,
     until_caught_up: bool = True,
+    wired: Callable[[Topology, Config], Parts] = wire,
 ) -> Figures:
     """Headrace, from when its partitions are open until every record is resolved and committed.
 
     So the bare loop is measured, from its `assign` on. `open_seconds` are what came before:
-    clients, claims in ZooKeeper, metadata. Dead letters are kept in memory. `kafka`, `pipeline`
-    and `spark` are properties over the defaults of those tables. `before` is called with the
-    parts before they are opened, and `cpu` tells the processor time. Without `until_caught_up`,
+    clients, claims in ZooKeeper, metadata. Dead letters are kept in memory, unless the topology
+    says otherwise. `kafka`, `pipeline` and `spark` are properties over the defaults of those
+    tables. `wired` makes the parts, `before` is called with them before they are opened, and
+    `cpu` tells the processor time. Without `until_caught_up`,
     `on_snapshot` must stop the service, and batches are written only when they are due.
     """
-    topology.dead_letters.into(MemoryDeadLetters())
+    if topology.dead_letters.sink is None:
+        topology.dead_letters.into(MemoryDeadLetters())
     opening = Opening(lambda: sum(part.read for part in parts.reader.statistics(0.0)), cpu)
     topology.hooks(opening)
     config = load(
@@ -149,7 +152,7 @@ def run_headrace(
         },
     )
     logs.configure("error", "json")
-    parts = wire(topology, config)
+    parts = wired(topology, config)
     if before is not None:
         before(parts)
     service = Service(parts, drain_seconds=config.pipeline.drain_seconds)

@@ -4,18 +4,22 @@ The Spark outlives the service that writes the table, so that the table can be r
 Each run has a JVM of its own, or, where all run together, the process has one for all.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 from benchmarks import order_table
 from benchmarks.children import TIMEOUT_SECONDS
 from benchmarks.job import Figures, Job
 from benchmarks.kinds import Kind
+from headrace import Topology
+from service import parts as service_parts
+from service.config import Config
 from service.jars.resolver import resolve
-from service.parts import Parts
+from service.parts import Parts, wire
 from sinks.spark.driver import SparkDriver
 
 KAFKA_SOURCE = "kafka-source"
@@ -53,6 +57,15 @@ class Place:
         if parts.spark is not None:
             parts.spark = self.spark
             self.spark.run(lambda session: self.kind.create(session, self.path), group="create")
+
+    def wired(self, target: str) -> Callable[[Topology, Config], Parts]:
+        """What makes the parts of a run on the spark engine, which uses this Spark, too."""
+
+        def wired(topology: Topology, config: Config) -> Parts:
+            with mock.patch.object(service_parts, "spark_for", return_value=self.spark):
+                return wire(topology, config, target)
+
+        return wired
 
     def files(self) -> list[Path]:
         """The files that hold the table's rows."""

@@ -1,19 +1,29 @@
 """Suite spark: orders enriched into a Delta table, against Spark's Structured Streaming."""
 
+import numpy as np
+
 from benchmarks.bench import Bench
 from benchmarks.comparison import Comparison
 from benchmarks.orders import Orders
-from benchmarks.result import Goal, Result
+from benchmarks.result import Facts, Goal, Result
+from benchmarks.spark_topologies import TOPIC
+from benchmarks.spark_variants import LARGE, SIZE, SMALL
 from benchmarks.structured import BATCH_ROWS, MOST_OFFSETS
 
 RECORDS = 2_000_000
 ROUNDS = 3
-TOPIC = "orders-spark"
 MODULE = "benchmarks.spark_variants"
 STRUCTURED = "structured"
 EXACTLY, AT_LEAST = "local_vectorised", "local_at_least_once"
-AGAINST = dict.fromkeys(("local_vectorised", "local_functions", "local_at_least_once"), STRUCTURED)
+AGAINST = dict.fromkeys(
+    (
+        "local_vectorised", "local_functions", "local_at_least_once", "local_spool",
+        "spark_vectorised", "spark_vectorised_200k", "spark_functions", "spark_native",
+    ),
+    STRUCTURED,
+)  # fmt: skip
 VARIANTS = (STRUCTURED, *AGAINST)
+SCALED, SIZES = "spark_vectorised", (100_000, 200_000, 500_000, 1_000_000)
 LEAST = {"local_vectorised": 4.0, "local_functions": 2.5}  # times the rate
 MOST_CPU = {"local_vectorised": 0.25}  # of the CPU per record
 LEAST_KEPT = 0.9  # of the rate at least once, by exactly once
@@ -38,10 +48,17 @@ NOTES = f"""\
 - `structured` is PySpark's Structured Streaming into a Delta table; all ratios are to it.
 - `local_vectorised` and `local_functions` are the local engine exactly once, with two vectorised
   and three function bolts, `local_at_least_once` is `local_vectorised` at least once.
+- `spark_vectorised` and `spark_functions` are the same topologies on the spark engine, with up to
+  {LARGE:,} records in a transaction; `spark_vectorised_200k` has up to {SMALL:,}.
+- `spark_native` has Structured Streaming's steps as one Spark step of a topology, on the spark
+  engine. `local_spool` is that topology on the local engine: its records pass through a spool.
 
-{MEASURED}
+{MEASURED} The spark engine's Python workers
+start with the first task, so their start is in its rates and CPU.
 
-All find a table that is there and empty. Variants of the spark engine come with that engine."""
+All find a table that is there and empty. `scaling` fits a straight line to the CPU of
+`{SCALED}` with transactions of several sizes: so much for a record, and so much for a
+transaction, however large."""
 
 
 def run(bench: Bench) -> Result:
@@ -52,6 +69,7 @@ def run(bench: Bench) -> Result:
     runs = bench.rounds(MODULE, VARIANTS, TOPIC, records, rounds=rounds, profile=list(LEAST))
     found = Comparison(runs, AGAINST)
     kept = found.per_second[EXACTLY] / found.per_second[AT_LEAST]
+    scaling = _scaling(bench, records)
     return Result(
         "spark",
         {
@@ -59,6 +77,7 @@ def run(bench: Bench) -> Result:
             "rounds": rounds,
             **found.facts,
             "exactly_once_cost": round(1 - kept, 3),
+            "scaling": scaling,
         },
         [found.table(f"{records:,} records, medians of {rounds} rounds")],
         [
@@ -71,3 +90,26 @@ def run(bench: Bench) -> Result:
         ],
         NOTES,
     )
+
+
+def _scaling(bench: Bench, records: int) -> Facts:
+    """CPU per record and per transaction, by least squares over runs with several sizes.
+
+    Nothing where the topic is too short for the largest to differ from the others.
+    """
+    if records < 2 * max(SIZES):
+        return {}
+    runs = [
+        bench.run(MODULE, SCALED, TOPIC, records, options={SIZE: float(size)}) for size in SIZES
+    ]
+    amounts = np.array([(run["records"], run["batches"]) for run in runs], np.float64)
+    seconds = np.array([run["cpu_us"] * run["records"] / 1e6 for run in runs])
+    (record, transaction), *_ = np.linalg.lstsq(amounts, seconds, rcond=None)
+    return {
+        "transaction_records": list(SIZES),
+        "transactions": [round(run["batches"]) for run in runs],
+        "cpu_us": [round(run["cpu_us"], 3) for run in runs],
+        "per_second": [round(run["per_second"]) for run in runs],
+        "cpu_us_per_record": round(float(record) * 1e6, 3),
+        "cpu_ms_per_transaction": round(float(transaction) * 1e3, 1),
+    }

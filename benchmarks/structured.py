@@ -92,12 +92,7 @@ def users_table(session: Any) -> Any:
 
 
 def priced(session: Any, held: Any, job: Job, offsets: str, most: int | None = None) -> Any:
-    """The query, from these offsets on, of so many records at a time at the most.
-
-    Parse, join, multiply, filter.
-    """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - see sinks/__init__
-
+    """The query, from these offsets on, of so many records at a time at the most."""
     source = (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", job.kafka)
@@ -107,7 +102,16 @@ def priced(session: Any, held: Any, job: Job, offsets: str, most: int | None = N
     )
     if most is not None:
         source = source.option("maxOffsetsPerTrigger", most)
-    records = source.load()
+    return priced_orders(source.load(), held)
+
+
+def priced_orders(records: Any, held: Any) -> Any:
+    """What becomes of Kafka's columns, with the table of users.
+
+    Parse, join, multiply, filter.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - see sinks/__init__
+
     order = f.from_json(records["value"].cast("string"), spark_schema(order_table.ORDER))
     return (
         records.select(order.alias("order"))

@@ -12,7 +12,8 @@ from benchmarks import order_table
 from benchmarks.job import Figures, Job
 from benchmarks.kinds import ICEBERG, MANIFEST, PARQUET, Kind
 from benchmarks.order_table import PRICED
-from benchmarks.spark_variants import filled, priced_columns
+from benchmarks.spark_topologies import priced_columns
+from benchmarks.spark_variants import filled
 from benchmarks.structured import BATCH_ROWS, structured
 from headrace import Topology
 from headrace.sinks import IcebergSink, ManifestSink, ParquetSink, Sink
@@ -24,7 +25,7 @@ def local(
 ) -> Figures:
     """Two vectorised bolts on the local engine, into such a sink."""
     topology = Topology("tables", reliability=reliability)
-    rows = priced_columns(topology, job)
+    rows = priced_columns(topology, job.topic)
     rows.into(sink(order_table.NAME, schema=PRICED), batch_rows=BATCH_ROWS)
     return filled(topology, job, kind)
 

@@ -65,7 +65,7 @@ class Held:
         self.is_paused = False
         self.halted: PartitionError | None = None
         # Where its log ended when it was opened; None: that was before our place, so who is
-        # right is known when the fetcher comes to an end or tells of trouble.
+        # right is known when the fetcher comes to an end or tells of trouble, or others hear of it.
         self.goal: int | None = None
         self.lost: Counter[str] = Counter()
 
@@ -79,7 +79,8 @@ class Held:
     def is_moving(self) -> bool:
         """Whether its stored offset may be about to jump, so that no frontier may be stored."""
         mends = self.halted is None and (self.steps is not None or self.again_at is not None)
-        return mends and (self.manager is None or self.manager.is_idle)
+        manager = self.manager
+        return mends and (manager is None or manager.is_idle or manager.is_moving)
 
     @property
     def is_ours(self) -> bool:
@@ -89,6 +90,12 @@ class Held:
         """
         is_empty = self.manager is None or self.manager.is_idle
         return self.is_owned and (self.halted is None or not is_empty)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it is ours, and is neither halted nor mended, nor about to be."""
+        mends = self.steps or self.trouble or self.again_at is not None
+        return self.is_owned and self.halted is None and not mends
 
     @property
     def has_emitted_goal(self) -> bool:
@@ -200,6 +207,18 @@ class Assignment:
         else:
             held.trouble = trouble
             self._stop_reading(held)
+
+    def passed(self, place: int) -> None:
+        """Learn that others have read what comes next of a partition."""
+        self._held[place].in_vain = (-1, 0)
+
+    def heard_of_end(self, place: int, end: int) -> None:
+        """Learn where a log ends that others read: behind all that is planned of it, or there."""
+        held = self._held[place]
+        held.goal = end if held.goal is None else held.goal
+        gate = None if held.manager is None else held.manager.gate
+        if gate is None or not gate.to_store().open:  # else reading it may be what is in vain
+            held.in_vain = (-1, 0)
 
     def refuse(self, partition: Partition, error: StoreError) -> None:
         """Learn that the store did not take a partition's frontier."""

@@ -1,9 +1,9 @@
 """What a Kafka cluster holds: topics, their ids, and where their logs begin and end."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from partition.chunk import Partition
 
@@ -45,6 +45,13 @@ class Log:
     leader_epoch: int | None = None  # of who leads it now; None: not known
 
 
+class LogEnd(NamedTuple):
+    """Where a log ends, and the epoch of who leads it: no record before has a later one."""
+
+    offset: int  # the next to be written
+    leader_epoch: int | None = None  # None: not known
+
+
 class Catalogue(Protocol):
     """Answers questions about the cluster, on a thread of its own; any thread may ask.
 
@@ -64,6 +71,12 @@ class Catalogue(Protocol):
 
     def log(self, partition: Partition, timestamp_ms: int | None = None) -> Future[Log]:
         """A partition's log now, and where records of a time stamp begin in it."""
+
+    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
+        """Where logs end now, as `log` says, in one question; those not known are left out.
+
+        A partition whose leader cannot be asked is left out too: the next question may know it.
+        """
 
     def close(self) -> None:
         """Let go of everything, in bounded time; questions without an answer fail. Idempotent."""

@@ -66,10 +66,11 @@ class Fetcher(Protocol):
     def resume(self, partition: Partition) -> None:
         """Deliver a paused partition's records again."""
 
-    def log_range(self, partition: Partition) -> tuple[int, int] | None:
+    def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
         """The log's first offset and its end as the client last heard of them; asks nobody.
 
-        None when nothing was heard yet, or the partition is not read.
+        None when nothing was heard yet, or the partition is not read; the first offset is None
+        where only ends are asked for.
         """
 
     def mirror(self, positions: Mapping[Partition, Position]) -> None:

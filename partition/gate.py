@@ -37,6 +37,10 @@ class Gate(Protocol):
     def begins_at(self) -> int | None:
         """Where the lowest open transaction begins: the offset to store; None: none is open."""
 
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether the lowest open transaction can still be committed without more of the log."""
+
     def offered(
         self,
         offsets: Offsets,

@@ -69,6 +69,8 @@ class PartitionManager:
         """With `make_gate`, `resumed` says how the partition's transactions go on."""
         self.partition = partition
         self.gate: Gate | None = None
+        self.is_moving: bool
+        """Whether the stored offset may be about to jump: nothing of it is stored then."""
         self._make_gate = make_gate
         self._ahead = Ahead() if commit_ahead else None
         self._window = window
@@ -88,6 +90,7 @@ class PartitionManager:
 
         `stored` says that the position is what the store holds now; `resumed` is for the gate.
         """
+        self.is_moving = False
         self._ledger = Ledger(position.offset)
         self._retries = RetryQueue(self._retry_policy, self._rng)
         self._payloads = Payloads()
@@ -242,8 +245,9 @@ class PartitionManager:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no record is unresolved."""
-        return self._ledger.pending == 0
+        """Whether no record is unresolved, nor any that others have read awaits its commit."""
+        is_read = self.gate is not None and self.gate.awaits_commit
+        return self._ledger.pending == 0 and not is_read
 
     def next_due(self) -> float | None:
         """When the next retry is due, or None."""
@@ -340,6 +344,21 @@ class PartitionManager:
         resolved = self._ledger.resolve_below(end)
         self._forget_resolved()
         return resolved
+
+    def passed(self, first: int, end: int, count: int, leader_epoch: int | None) -> None:
+        """Learn that the next offsets are done elsewhere: `count` records, none fetched here.
+
+        `leader_epoch` is that of the last of them. Raises ValueError unless `first` is the next
+        offset to fetch, and nothing is in flight.
+        """
+        if self._ledger.pending or first != self._ledger.fetched_to or end < first:
+            found = f"{self._ledger.pending} records are pending, {self._ledger.fetched_to} is next"
+            raise ValueError(f"{self.partition}: {first} to {end} cannot be passed: {found}")
+        self._ledger.pass_gap(end)
+        self._read += count
+        if leader_epoch is not None:
+            self._epochs.fetched([(first, leader_epoch)])
+        self._forget_resolved()
 
     def _forget_resolved(self) -> None:
         """Let go of what is kept of the records below the frontier."""

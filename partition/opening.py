@@ -154,7 +154,7 @@ def _resuming(
     """Find out what the log has lost of what is to be read, and jump as policy says."""
     losses = []
     loss = loss_of(partition, position, found)
-    _check_replay(partition, resumed, found, loss)
+    resumed = _replayed(partition, resumed, found, loss)
     transactions = None if resumed is None else resumed.transactions
     if loss is not None and not _asks_where(loss):
         losses.append(loss)
@@ -171,21 +171,31 @@ def _resuming(
     return Opened(position, found.end, tuple(losses), resumed=resumed)
 
 
-def _check_replay(
+def _replayed(
     partition: Partition, resumed: Resumed | None, found: Log, loss: Loss | None
-) -> None:
-    """Raise ReplayDiffers if the log lacks records of a transaction that is to be replayed."""
-    for each in () if resumed is None else resumed.transactions.open:
-        if loss is not None and not _asks_where(loss):
-            raise _differs(partition, each, loss.found.removeprefix("and "))
-        if each.range.end > found.end:
-            raise _differs(partition, each, f"the log holds {found.start} to {found.end}")
+) -> Resumed | None:
+    """How transactions go on in the log as it is.
+
+    Where it lacks records of ranges that are open, those that were only planned are planned
+    anew, behind the loss; for others it raises ReplayDiffers.
+    """
+    if resumed is None:
+        return None
+    is_lost = loss is not None and not _asks_where(loss)
+    those = resumed.transactions.open if is_lost else _lacking(resumed.transactions, found)
+    first = next(iter(those), None)
+    if first is None:
+        return resumed
+    if not resumed.transactions.is_promised:
+        return resumed.anew()
+    holds = f"the log holds {found.start} to {found.end}"
+    holds = loss.found.removeprefix("and ") if loss is not None and is_lost else holds
+    raise ReplayDiffers(partition, first.txid, str(first.range), holds)
 
 
-def _differs(partition: Partition, replay: OpenTransaction, found: str) -> ReplayDiffers:
-    covers = replay.range
-    expected = f"offsets {covers.first} to {covers.end} ({covers.count} records)"
-    return ReplayDiffers(partition, replay.txid, expected, found)
+def _lacking(transactions: Transactions, found: Log) -> list[OpenTransaction]:
+    """The open ones that reach behind the log's end."""
+    return [each for each in transactions.open if each.range.end > found.end]
 
 
 def recovering(
@@ -199,13 +209,16 @@ def recovering(
     """Find where a partition goes on whose log does not hold what is to be read next.
 
     What was read before resolves first; with a gate it is committed, unless a transaction is
-    replayed of which records are still to come: then they are asked for again. `trouble` is
-    what the fetcher told: OffsetOutOfRange or CorruptRecord; None when the topic's id has changed.
+    replayed of which records are still to come: then they are asked for again. Ranges that are
+    only planned are planned anew behind a loss, or where the log still ends within them after some
+    tries, and go on if there is none. `trouble` is what the fetcher told: OffsetOutOfRange or
+    CorruptRecord; None when the topic's id has changed.
     `in_vain` is an offset and how often nothing was found to be wrong there: trouble may pass,
     so it is tried some times before `trouble` itself is raised. Raises SourceLost when policy
     says halt, ReplayDiffers when the log has lost records of a transaction that is replayed, and
     what the store raises.
     """
+    manager.is_moving = False
     while True:
         lost = None if manager.gate is None else manager.gate.lost_records()
         if lost is not None:  # also before the first of them came
@@ -213,8 +226,10 @@ def recovering(
         if manager.is_idle:
             break
         yield None
+    manager.is_moving = True
     position = manager.position
-    transactions = None if manager.gate is None else manager.gate.to_store()
+    gate = manager.gate
+    transactions = None if gate is None else gate.resumed_at(position).transactions
     found: Log = yield ways.catalogue.log(manager.partition)
     diverged_at = trouble.diverged_at if isinstance(trouble, OffsetOutOfRange) else None
     loss = loss_of(manager.partition, position, found, diverged_at=diverged_at, known_end=known_end)
@@ -223,9 +238,17 @@ def recovering(
     if loss is not None and not (diverged_at is None and may_pass and _asks_where(loss)):
         position = yield from _jump(loss, ways, policy.on_data_loss, transactions)
         return _gone_on(manager, position, found, loss)
+    is_open = gate is not None and bool(gate.to_store().open)
     if trouble is None or may_pass:
+        manager.is_moving = not is_open
+        going_on = _gone_on(manager, position, found)
+        return replace(going_on, resumed=None, reads_on=True) if is_open else going_on
+    if gate is not None and _lacking(gate.to_store(), found):
+        # No sink has any of it, or it would not have come here: as a restart goes on.
         return _gone_on(manager, position, found)
-    if isinstance(trouble, CorruptRecord) and policy.on_corrupt_record == "skip":
+    # Where in an open range the record lies is not known here: the next one may be a good one.
+    skips = policy.on_corrupt_record == "skip" and not is_open
+    if isinstance(trouble, CorruptRecord) and skips:
         loss = corrupt(manager.partition, position)
         position = yield from _jump(loss, ways, "skip", transactions)
         return _gone_on(manager, position, found, loss)

@@ -7,7 +7,7 @@ the same txid (Storm's transactional topology kept the same beside its spout's s
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from partition.position import Position
@@ -19,13 +19,27 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets of one partition, from `first` to `end`, the next one after them."""
+    """Offsets of one partition, from `first` to `end`, the next one after them.
+
+    It is planned, or sealed. A planned one (the spark engine's, before it was read) has neither
+    a count nor a digest, and no sink can have committed it; a sealed one says what it held.
+    """
 
     first: int
     end: int
-    count: int  # records; gaps are none
-    digest: str  # 32 hex digits, of the records' offsets and lengths
-    leader_epoch: int | None = None  # of its last record; None: not known
+    count: int | None = None  # records; gaps are none
+    digest: str | None = None  # 32 hex digits, of the records' offsets and lengths
+    leader_epoch: int | None = None  # no record of it has a later one; None: not known
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it is known which records it holds."""
+        return self.count is not None
+
+    def __str__(self) -> str:
+        """Its offsets, and how many records they held if that is known."""
+        held = "" if self.count is None else f" ({self.count} records)"
+        return f"offsets {self.first} to {self.end}{held}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +76,37 @@ class Transactions:
                 raise ValueError(f"{found}; it was to begin at {place} and not be empty")
             if each.attempt < 1:
                 raise ValueError(f"txid {txid} has attempt {each.attempt}; 1 or more is allowed")
-            if not 1 <= covers.count <= covers.end - covers.first:
-                found = f"{covers.count} records in {covers.end - covers.first} offsets"
-                raise ValueError(f"txid {txid} has {found}")
-            if _DIGEST.fullmatch(covers.digest) is None:
-                raise ValueError(
-                    f"txid {txid} has digest {covers.digest[:40]!r}, not 32 hex digits"
-                )
-            if covers.leader_epoch is not None and covers.leader_epoch < 0:
-                raise ValueError(f"txid {txid} has leader epoch {covers.leader_epoch}")
+            _check_seal(txid, covers)
             place = covers.end
         return self
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether open ranges must come again as they are: the lowest of them is sealed.
+
+        One that is only planned was committed by nobody, and so none of those after it.
+        """
+        return bool(self.open) and self.open[0].range.is_sealed
 
     @property
     def first(self) -> int | None:
         """Where the lowest open one begins; None if none is open."""
         return self.open[0].range.first if self.open else None
+
+
+def _check_seal(txid: int, covers: Range) -> None:
+    """Raise ValueError unless a range says all of what it held, or nothing."""
+    if covers.leader_epoch is not None and covers.leader_epoch < 0:
+        raise ValueError(f"txid {txid} has leader epoch {covers.leader_epoch}")
+    if covers.count is None or covers.digest is None:
+        if (covers.count, covers.digest) != (None, None):
+            raise ValueError(f"txid {txid} has only one of its count and digest")
+        return
+    if not 0 <= covers.count <= covers.end - covers.first:
+        found = f"{covers.count} records in {covers.end - covers.first} offsets"
+        raise ValueError(f"txid {txid} has {found}")
+    if _DIGEST.fullmatch(covers.digest) is None:
+        raise ValueError(f"txid {txid} has digest {covers.digest[:40]!r}, not 32 hex digits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +124,9 @@ class Resumed:
 
     The owner's epoch if opaque: what an owner before had begun may stand nowhere any more.
     """
+
+    def anew(self) -> "Resumed":
+        """The same, but what is open is planned anew, under its txids, in later attempts."""
+        known = self.transactions
+        attempts = {**self.attempts, **{each.txid: each.attempt for each in known.open}}
+        return replace(self, transactions=replace(known, open=()), attempts=attempts)

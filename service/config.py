@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -45,13 +45,14 @@ from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section
 from service.zookeeper_config import ZooKeeperConfig
-from transactions.policy import TransactionPolicy
+from transactions.policy import RangePolicy, TransactionPolicy
 
 PREFIX = "HEADRACE_"
 OTHER_VARIABLES = frozenset(
     {"HEADRACE_DEBUG", "HEADRACE_FAILPOINT", "HEADRACE_IVY_SETTINGS", "HEADRACE_JAR_CACHE"}
 )  # read elsewhere
 Scalar = str | int | float | bool
+EngineName: TypeAlias = Literal["local", "spark"]
 
 
 def _flat(table: Any, prefix: str = "") -> Any:
@@ -104,6 +105,7 @@ class PipelineConfig(Section):
     name: str | None = Field(
         default=None, description="names the offsets; the topology's name if absent"
     )
+    engine: EngineName = "local"
     start_from: Annotated[StartFrom, PlainValidator(_start_from)] = "earliest"
     ignore_stored_offsets: bool = False
     max_offset_behind: PositiveInt | None = None
@@ -145,10 +147,18 @@ class TransactionsConfig(Section):
 
 
 class SparkConfig(Section):
-    """`[spark]`: the engine that writes the tables."""
+    """`[spark]`: what writes the tables, and, as the engine, processes the records.
+
+    The engine puts so many records of all partitions into a transaction, or what came in so many
+    seconds, and looks for new ones every `poll_seconds`.
+    """
 
     warehouse: str = "spark-warehouse"
     job_deadline_seconds: PositiveFloat = 300.0
+    transaction_records: PositiveInt = 1_000_000
+    transaction_seconds: PositiveFloat = 1.0
+    max_active_transactions: PositiveInt = 2
+    poll_seconds: PositiveFloat = 0.2
     conf: SparkProperties = Field(default_factory=dict)
 
 
@@ -230,6 +240,15 @@ class Config(BaseSettings):
             records=max(1, self.pipeline.max_pending // settings.max_active),
             plan_records=settings.plan_records,
             plan_seconds=settings.plan_seconds,
+        )
+
+    def range_policy(self) -> RangePolicy:
+        """The transactions room's own object, for the engine "spark"."""
+        spark = self.spark
+        return RangePolicy(
+            records=spark.transaction_records,
+            seconds=spark.transaction_seconds,
+            max_active=spark.max_active_transactions,
         )
 
     def screen(self) -> ScreenPolicy:

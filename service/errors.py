@@ -8,6 +8,7 @@ ServiceError             1
 ├── NotStarted           1   stopped before the run began
 ├── StormStillRuns       1   Storm's offsets move while they are taken over
 ├── NotImported          1   some of Storm's offsets were refused
+├── TaskError            1   a range cannot be processed on an executor
 ├── SinksFailed          1   a command could not do with every sink what it was to do
 └── AccountOpen          1   the run ended and records are unaccounted for or unresolved
 """
@@ -95,6 +96,15 @@ class NotImported(ServiceError):
         self.refused = refused
         self.partitions = partitions
         self.written = written
+
+
+class TaskError(ServiceError):
+    """Ranges cannot be processed on an executor, and trying again will not help."""
+
+    def __init__(self, error_class: str, error: str) -> None:
+        super().__init__(f"a task on Spark failed: {error_class}: {error}")
+        self.error_class = error_class
+        self.error = error
 
 
 class SinksFailed(ServiceError):

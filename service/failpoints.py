@@ -26,6 +26,9 @@ PLACES = (
     "sink_before_commit",
     "sink_inside_commit",  # at any moment of it, or shortly after
     "sink_after_commit",  # it is durable, and nobody was told
+    "range_after_plan",  # planned ranges are stored, and nothing of them has run
+    "range_before_seal",  # they were processed, and nobody was told what they held
+    "range_after_seal",  # that is stored, and no sink has their rows
     "letters_before_commit",  # of rows that were rejected: durable, their transaction is not
 )
 ACTIONS = (

@@ -1,11 +1,12 @@
 """Takes snapshots: reads the figures of a running pipeline off its parts."""
 
+from dataclasses import replace
 from typing import Protocol
 
 from partition.fetcher import Fetcher
 from partition.store import OffsetStore
+from service.engine import Engine
 from service.letters import Letters
-from service.pipeline import Pipeline
 from service.reader import Reader
 from service.references import ReferenceStatistics
 from service.snapshot import SinkStatistics, Snapshot
@@ -35,7 +36,7 @@ class Observed(Protocol):
         ...
 
     @property
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> Engine:
         """The loop."""
         ...
 
@@ -44,7 +45,7 @@ def snapshot_of(
     parts: Observed, now: float, references: tuple[ReferenceStatistics, ...] = ()
 ) -> Snapshot:
     """The figures at `now`, in the seconds of the owner's clock. The owner thread calls it."""
-    tally = parts.pipeline.tally
+    tally, apart = parts.pipeline.tally, parts.pipeline.apart
     return Snapshot(
         taken_at=now,
         partitions=tuple(parts.reader.statistics(now)),
@@ -71,12 +72,13 @@ def snapshot_of(
         dead_lettered=tally.dead_lettered,
         failures=dict(tally.failures),
         letters_pending=parts.letters.pending,
-        letters_refused=parts.letters.refused,
+        letters_refused=parts.letters.refused + apart.letters_refused,
         held_back=parts.pipeline.backpressure.holds_any,
         held_back_seconds=dict(parts.pipeline.backpressure.seconds),
         references=references,
         runners=parts.pipeline.runners.figures(),
         failed_ticks=parts.pipeline.failed_ticks,
+        apart=replace(apart),
         kafka_available=parts.fetcher.available,
         store_available=parts.store.available,
     )

@@ -57,4 +57,6 @@ class HealthCheck:
             for sink in snapshot.sinks
             if sink.failing_since is not None
         ]
+        if snapshot.apart.failing_since is not None:
+            problems.append(f"ranges fail on Spark: {snapshot.apart.last_error}")
         return Health(ok=not problems, problems=tuple(problems))

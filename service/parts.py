@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from partition.store import OffsetStore
 from partition.zookeeper.store import ZooKeeperStore
 from service.config import Config
 from service.deadline import Deadline
+from service.engine import Engine
 from service.failpoints import failpoints
 from service.fences import Fences
 from service.gates import gates_of, policy_of
@@ -29,6 +31,13 @@ from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.sizes import sizes_of
+from service.spark_engine.ends import Ends
+from service.spark_engine.wiring import (
+    driver_fetcher,
+    jars_to_run,
+    range_gates_of,
+    spark_engine,
+)
 from sinks.manifest.sink import ManifestSink
 from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
@@ -36,7 +45,8 @@ from sinks.spark.iceberg.sink import IcebergSink
 from sinks.spark.table import SparkTableSink
 from sinks.spark.tables import read_reference
 from topology.reference import Reference
-from topology.sink import DeadLetterSink, Sink, SinkContext, innermost
+from topology.sink import DeadLetterSink, Sink, SinkContext, chain_of, innermost
+from topology.state import State
 from topology.steps import SinkStep
 from topology.topology import Topology
 
@@ -60,7 +70,7 @@ class Parts:
     catalogue: Catalogue
     reader: Reader
     letters: Letters
-    pipeline: Pipeline
+    pipeline: Engine
     exactly_once: bool = False
 
     def open(self) -> None:
@@ -119,9 +129,15 @@ class Parts:
         return self.dead_letter_sink.name
 
 
-def wire(topology: Topology, config: Config) -> Parts:
-    """Put a pipeline together; nothing is opened. Raises InvalidTopology."""
+def wire(topology: Topology, config: Config, target: str | None = None) -> Parts:
+    """Put a pipeline together; nothing is opened. Raises InvalidTopology, SinkFailed.
+
+    `target` is where executors find the topology, "module:name"; only a run on the spark engine
+    needs it.
+    """
     topology.validate()
+    on_spark = config.pipeline.engine == "spark"
+    of_engine = jars_to_run(topology) if on_spark else None
     dead_letter_sink = topology.dead_letters.sink
     if dead_letter_sink is None:  # validate() has seen to that
         raise AssertionError
@@ -131,8 +147,11 @@ def wire(topology: Topology, config: Config) -> Parts:
     kafka = dict(config.kafka)
     if config.pipeline.mirror_to_group:
         kafka.setdefault("group.id", f"headrace-{name}")
-    fetcher = KafkaFetcher(kafka)
     catalogue = KafkaCatalogue(kafka)
+    fetcher: Fetcher = KafkaFetcher(kafka)
+    ends: Ends | None = None
+    if on_spark:
+        fetcher, ends = driver_fetcher(config, kafka, catalogue)
     store = ZooKeeperStore(
         config.zookeeper.hosts,
         root=config.zookeeper.root,
@@ -151,6 +170,8 @@ def wire(topology: Topology, config: Config) -> Parts:
     if topology.reliability == "exactly-once":
         fences = Fences(topology.transactions)
         make_gate = gates_of(topology, cut)
+    if on_spark:
+        make_gate = range_gates_of(topology.transactions, config.range_policy())
     policy = ReaderPolicy(
         assignment=config.assignment(
             commit_ahead=topology.reliability == "at-most-once", make_gate=make_gate
@@ -177,17 +198,33 @@ def wire(topology: Topology, config: Config) -> Parts:
         on_revoked=lambda partition: pipeline.partition_revoked(partition),  # noqa: PLW0108
         fencing=fences,
     )
-    pipeline = Pipeline(
-        topology,
-        reader,
-        letters,
-        PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen()),
-        np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
-        fences=fences,
-        at=at,
-    )
-    behind = [innermost(step.sink) for step in sinks]
-    spark = spark_for(behind, name, config, topology.references)
+    behind = [each for step in sinks for each in chain_of(step.sink)]
+    spark = spark_for(behind, name, config, topology.references, of_engine)
+    pipeline: Engine
+    if ends is not None and spark is not None and fences is not None:
+        pipeline = spark_engine(
+            topology,
+            config,
+            name=name,
+            target=target,
+            warehouse=warehouse_of(config),
+            spark=spark,
+            reader=reader,
+            letters=letters,
+            ends=ends,
+            fences=fences,
+            at=at,
+        )
+    else:
+        pipeline = Pipeline(
+            topology,
+            reader,
+            letters,
+            PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen()),
+            np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
+            fences=fences,
+            at=at,
+        )
     return Parts(
         name=name,
         config=config,
@@ -196,7 +233,7 @@ def wire(topology: Topology, config: Config) -> Parts:
         spark=spark,
         references=References(
             topology.references,
-            partial(_read_reference, spark, config),
+            partial(_read_reference, spark, config, name),
             before_change=pipeline.settle,
         ),
         fetcher=fetcher,
@@ -209,7 +246,12 @@ def wire(topology: Topology, config: Config) -> Parts:
     )
 
 
-def _read_reference(spark: SparkDriver | None, config: Config, reference: Reference) -> pa.Table:
+def _read_reference(
+    spark: SparkDriver | None, config: Config, name: str, reference: Reference
+) -> pa.Table:
+    if isinstance(reference, State):
+        context = SinkContext(name, reference.name, config.kafka, warehouse_of(config), spark)
+        return reference.fetch(context)
     if spark is None:  # `spark_for` has seen to that
         raise AssertionError
     return read_reference(reference, spark, warehouse_of(config))
@@ -220,12 +262,16 @@ def spark_for(
     name: str,
     config: Config,
     references: Sequence[Reference] = (),
+    of_engine: Sequence[str] | None = None,  # sets of jars; None: the engine needs no Spark
 ) -> SparkDriver | None:
-    """The Spark that these sinks and reference tables need, or None when they need none."""
-    if not references and not any(sink.needs_spark for sink in sinks):
+    """The Spark that sinks, reference tables and the engine need, or None when they need none."""
+    states = [each.into for each in references if isinstance(each, State)]
+    tables = [each for each in references if not isinstance(each, State)]
+    needing: list[Any] = [*sinks, *states]
+    if of_engine is None and not tables and not any(each.needs_spark for each in needing):
         return None
-    sets = {each for sink in sinks for each in sink.needs_jars}
-    if any(reference.format in ("delta", "table") for reference in references):
+    sets = {jar for each in needing for jar in each.needs_jars}.union(of_engine or ())
+    if any(table.format in ("delta", "table") for table in tables):
         sets.add("delta")
     return SparkDriver(
         app_name=f"headrace-{name}",

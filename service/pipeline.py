@@ -30,6 +30,7 @@ from service.account import Tally
 from service.acking import Acking
 from service.backpressure import Backpressure
 from service.emitter import Emitter, tree_seconds
+from service.engine import Apart
 from service.failpoints import nowhere
 from service.failures import Failures
 from service.fences import Fences
@@ -118,6 +119,7 @@ class Pipeline:
         )
         self._life = Life(topology, self._runners.loop)
         self.tally = Tally()
+        self.apart = Apart()  # nothing is
         self._settling = self._settle_by(fences, sinks or {}, at)
         settling = self._settling
         self._emitter = Emitter(
@@ -278,6 +280,11 @@ class Pipeline:
             return False
         blocked = self._timekeeper.num_blocked()
         return self._acker.in_flight == blocked and not self._reader.has_stored_waiting
+
+    @property
+    def has_last(self) -> bool:
+        """Whether every record below the goals is emitted."""
+        return self._reader.has_emitted_goals
 
     @property
     def outlets(self) -> "list[Outlet] | list[TransactionOutlet]":

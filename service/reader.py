@@ -13,7 +13,7 @@ from partition.assignment import Assignment, AssignmentPolicy, Held
 from partition.catalogue import Catalogue
 from partition.chunk import Chunk, Partition
 from partition.discovery import TopicName
-from partition.errors import StoreError, TransactionError
+from partition.errors import KafkaError, PartitionError, StoreError, TransactionError
 from partition.fetcher import Fetcher
 from partition.gate import Gate
 from partition.loss import Loss
@@ -22,6 +22,7 @@ from partition.opening import Fencing, Ways
 from partition.retries import Retries
 from partition.statistics import PartitionStatistics
 from partition.store import OffsetStore
+from partition.transaction import Range
 from service.commits import Commits
 from service.fetches import Fetches
 from service.flow import Flow
@@ -163,6 +164,17 @@ class Reader:
             if held.is_owned and held.manager is not None and held.manager.gate is not None:
                 yield held.place, held.manager.gate
 
+    def steady_gates(self) -> Iterator[tuple[int, Gate]]:
+        """Those of them of which more may be read: not halted, and nothing is amiss."""
+        for place, gate in self.gates():
+            if self._assignment.at(place).is_steady:
+                yield place, gate
+
+    def gate_of(self, place: int) -> Gate | None:
+        """The gate of a partition, whether it is ours or not; None: it was never open."""
+        manager = self._assignment.at(place).manager
+        return None if manager is None else manager.gate
+
     @property
     def is_settled(self) -> bool:
         """Whether every partition that is known is open or halted."""
@@ -283,6 +295,17 @@ class Reader:
         self._flow.resume()
         return resolved
 
+    def passed(self, place: int, covers: Range) -> None:
+        """Learn that a range is done which others have read; the gate was told in this turn."""
+        manager = self._manager(place)
+        manager.passed(covers.first, covers.end, covers.count or 0, covers.leader_epoch)
+        self._assignment.passed(place)
+        self._commits.look_at(manager)
+
+    def heard_of_end(self, place: int, end: int) -> None:
+        """Learn where a log ends that others read: behind all that is planned of it, or there."""
+        self._assignment.heard_of_end(place, end)
+
     def fail(
         self,
         owner: int,
@@ -320,9 +343,21 @@ class Reader:
         """
         return self._assignment[partition].loss
 
+    def is_halted(self, partition: Partition) -> bool:
+        """Whether a partition is halted: lost for good, or its log cannot be read on."""
+        return self._assignment[partition].halted is not None
+
     def refuse(self, partition: Partition, error: StoreError) -> None:
         """Learn that a partition is another's: a sink or the store has told."""
         self._assignment.refuse(partition, error)
+
+    def stopped(self, partition: Partition, trouble: KafkaError) -> None:
+        """Learn why others can read nothing more of a partition; it is mended, or halted."""
+        self._assignment.fail(partition, trouble)
+
+    def halt(self, partition: Partition, error: PartitionError) -> None:
+        """Learn that a partition cannot go on."""
+        self._assignment.halt(partition, error)
 
     def attempts(self, owner: int) -> int:
         """How often the record has been tried."""

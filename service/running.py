@@ -13,6 +13,7 @@ from service.metrics import Metrics
 from service.parts import wire
 from service.service import Service
 from service.snapshot import Snapshot
+from topology.errors import InvalidTopology
 from topology.topology import Topology
 
 
@@ -20,15 +21,23 @@ def run_pipeline(
     topology: Topology,
     config: Config,
     *,
+    target: str | None = None,
     until_caught_up: bool = False,
     on_snapshot: Callable[[Snapshot], None] | None = None,
 ) -> Account:
     """Run a topology until it is stopped or caught up, and return its account.
 
     SIGTERM and SIGINT drain (promise 16); a second one ends the process at once. Must be
-    called by the main thread, because signals are. Raises what cannot heal.
+    called by the main thread, because signals are. `target` is where executors find the topology,
+    "module:name": the spark engine needs it. Raises what cannot heal.
     """
-    service = Service(wire(topology, config), drain_seconds=config.pipeline.drain_seconds)
+    if config.pipeline.engine == "spark" and target is None:
+        raise InvalidTopology(
+            f"topology '{topology.name}': executors import it by name, so the engine \"spark\" "
+            'needs target="module:name"; `headrace run` has it'
+        )
+    parts = wire(topology, config, target)
+    service = Service(parts, drain_seconds=config.pipeline.drain_seconds)
     service.on_snapshot = on_snapshot
     server: HttpServer | None = None
     if config.http.port is not None:

@@ -83,7 +83,7 @@ class Service:
             if until_caught_up:
                 if parts.reader.has_reached_goals:
                     return True
-                flush = parts.reader.has_emitted_goals
+                flush = parts.pipeline.has_last
             parts.references.poll()
             parts.pipeline.step(flush=flush, drain=flush)
             now = time.monotonic()

@@ -6,6 +6,7 @@ from acker.acker import AckerStatistics
 from partition.chunk import Partition
 from partition.statistics import PartitionStatistics
 from service.account import Account, PartitionAccount
+from service.engine import Apart
 from service.references import ReferenceStatistics
 from topology.running.runner import RunnerStatistics
 
@@ -49,6 +50,7 @@ class Snapshot:
     references: tuple[ReferenceStatistics, ...] = ()
     runners: dict[str, RunnerStatistics] = field(default_factory=dict)  # by step
     failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
+    apart: Apart = field(default_factory=Apart)  # on Spark's executors
 
     @property
     def read(self) -> int:
@@ -63,7 +65,7 @@ class Snapshot:
     @property
     def retried(self) -> int:
         """Emissions after the first."""
-        return sum(part.retried for part in self.partitions)
+        return sum(part.retried for part in self.partitions) + self.apart.retried
 
     @property
     def unresolved(self) -> int:

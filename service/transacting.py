@@ -19,6 +19,7 @@ from service.emitter import LETTERED, SUNK
 from service.fences import Fences
 from service.owners import Owners, offset_of, offsets_of, place_of, places_of
 from service.reader import Reader
+from service.shares import share_of
 from service.transaction_outlet import Part, Told, TransactionOutlet, Work
 from sinks.transaction_writer import FencesRaised, GroupCommitted, GroupStaged
 from topology.errors import SinkFenced
@@ -237,10 +238,8 @@ class Transacting:
         ]
 
     def _share(self, member: _Member) -> Share:
-        txid, attempt, covers = member.transaction
         epoch = self._reader.epoch_of(member.place)
-        line = str(member.line.partition)
-        return Share(line, epoch, txid, attempt, covers.first, covers.end, covers.digest, 0)
+        return share_of(str(member.line.partition), epoch, member.transaction)
 
     def _commit_next(self) -> bool:
         """Have the lowest group committed, if every sink has it staged and no letter is out."""

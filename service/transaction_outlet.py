@@ -4,7 +4,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from service.owners import Owners
+import numpy as np
+
+from service.owners import Owners, offsets_of
 from sinks.batcher import estimated_bytes
 from sinks.transaction_writer import Done, TransactionWriter
 from sinks.tries import WriteRetries
@@ -164,7 +166,8 @@ class TransactionOutlet:
         pieces = [piece for part in work.parts for piece in part.pieces]
         shares = tuple(part.share for part in work.parts)
         num_rows = sum(share.num_rows for share in shares)
-        self.writer.stage(Group(work.number, shares, pieces, num_rows))
+        offsets = np.concatenate([offsets_of(part.owners) for part in work.parts])
+        self.writer.stage(Group(work.number, shares, pieces, num_rows, offsets))
 
     def staged(self, number: int, staged: Staged) -> Work:
         """Learn that a group is ready."""

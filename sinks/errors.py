@@ -6,6 +6,7 @@ SinkError                 (topology)
 ├── SparkStartFailed      Spark did not start
 ├── SparkDied             Spark died under a job; the next job starts it anew
 ├── SparkTimeout          a Spark job passed its deadline and was cancelled
+├── TaskRaised            a Python function raised on an executor
 └── DatabaseError         a database refused a statement, or the way to it is broken
 """
 
@@ -50,6 +51,18 @@ class SparkTimeout(SinkError):
         super().__init__(f"Spark job '{group}' did not end within {deadline_seconds} seconds")
         self.group = group
         self.deadline_seconds = deadline_seconds
+
+
+class TaskRaised(SinkError):
+    """A Python function raised on an executor, as often as Spark has tried it.
+
+    `said` is the last line of its traceback: the error's class and text.
+    """
+
+    def __init__(self, group: str, said: str) -> None:
+        super().__init__(f"a task of Spark job '{group}' raised {said}")
+        self.group = group
+        self.said = said
 
 
 class DatabaseError(SinkError):

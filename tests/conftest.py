@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+from hypothesis import settings
 
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
@@ -19,6 +20,9 @@ MakeTopic = Callable[..., str]
 # No test lasts until a JVM's best compiler has paid: without it, Spark's start costs a third less.
 os.environ.setdefault("JDK_JAVA_OPTIONS", spark_classes.LIGHT)
 spark_classes.use()
+
+settings.register_profile("tests", deadline=None)  # how long an example takes says nothing
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

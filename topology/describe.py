@@ -5,6 +5,7 @@ from typing import Any
 from topology.guarantees import guarantee_of
 from topology.order import Order
 from topology.signals import DEFAULT_STREAM
+from topology.spark_step import ThroughSpark
 from topology.steps import BoltStep, SinkStep, Step
 from topology.topology import Topology
 
@@ -81,7 +82,8 @@ def _facts(step: Step) -> dict[str, Any]:
         return {
             "name": step.name,
             "kind": "sink",
-            "sink": type(step.sink).__name__,
+            "spark_step": step.sink.step.name if isinstance(step.sink, ThroughSpark) else None,
+            "sink": _called(step),
             "gives": guarantee_of(step.sink),
             "batch_rows": step.policy.batch_rows,
             "batch_bytes": step.policy.batch_bytes,
@@ -101,6 +103,15 @@ def _facts(step: Step) -> dict[str, Any]:
     }
 
 
+def _called(step: SinkStep) -> str:
+    sink = step.sink
+    return type(sink.sink if isinstance(sink, ThroughSpark) else sink).__name__
+
+
+def _behind(step: SinkStep) -> str:
+    return f"Spark step {step.sink.step.name} -> " if isinstance(step.sink, ThroughSpark) else ""
+
+
 def _grouping(step: BoltStep) -> str | None:
     return type(step.grouping).__name__.lower() if step.grouping is not None else None
 
@@ -114,7 +125,7 @@ def _indent(step: Step, stream: str, depth: int, lines: list[str], drawn: set[St
     if isinstance(step, SinkStep):
         policy = step.policy
         lines.append(
-            f"{pad}-> {step.name}  ({type(step.sink).__name__}, "
+            f"{pad}-> {step.name}  ({_behind(step)}{_called(step)}, "
             f"every {policy.batch_rows} rows or {policy.batch_seconds:g} s)"
         )
         return

@@ -5,6 +5,7 @@ TopologyError
 │   ├── InvalidReference
 │   └── InvalidSchema    a type of rows gives no columns, or a sink cannot write them
 ├── ReferenceLoadFailed  a reference table cannot be read, or has other rows than it may
+├── AggregateFailed      values of a state cannot be merged or changed
 ├── BoltError            a bolt broke the rules of its contract
 │   ├── NothingReturned
 │   ├── LineageLost
@@ -42,6 +43,10 @@ class ReferenceLoadFailed(TopologyError):
         super().__init__(f"reference '{reference}': {reason}")
         self.reference = reference
         self.reason = reason
+
+
+class AggregateFailed(TopologyError):
+    """Values of a state cannot be merged or changed, and trying again cannot help."""
 
 
 class BoltError(TopologyError):

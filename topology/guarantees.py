@@ -61,10 +61,11 @@ def _check_sink(step: SinkStep, kind: Kind) -> None:
 
 
 def _called(sink: Sink[Any]) -> str:
-    """Its class, and those of the sinks behind it."""
+    """Its class, what it was given (as it says in `given`), and those of the sinks behind it."""
     inner = getattr(sink, "sink", None)
     behind = f" before {_called(inner)}" if isinstance(inner, Sink) else ""
-    return f"{type(sink).__name__}{behind}"
+    given = getattr(sink, "given", "")
+    return f"{type(sink).__name__}{given}{behind}"
 
 
 def _transactional(

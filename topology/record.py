@@ -81,3 +81,61 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """The headers in order; a name may occur twice."""
         return tuple(self.message.headers() or ())
+
+    def __reduce__(self) -> Any:
+        """What is pickled: all of it, as the client's own messages cannot be."""
+        message = self.message
+        kept = KeptMessage(
+            message.value(),
+            message.key(),
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            message.timestamp(),
+            message.headers(),
+        )
+        return Record, (self.value, kept)
+
+
+class KeptMessage(msgspec.Struct, frozen=True, gc=False):
+    """A Message that holds what it tells: one that has come from another process."""
+
+    value_: bytes | None
+    key_: bytes | None
+    topic_: str
+    partition_: int
+    offset_: int
+    timestamp_: tuple[int, int]
+    headers_: list[tuple[str, bytes | None]] | None
+
+    def value(self) -> bytes | None:
+        """See Message."""
+        return self.value_
+
+    def key(self) -> bytes | None:
+        """See Message."""
+        return self.key_
+
+    def topic(self) -> str:
+        """See Message."""
+        return self.topic_
+
+    def partition(self) -> int:
+        """See Message."""
+        return self.partition_
+
+    def offset(self) -> int:
+        """See Message."""
+        return self.offset_
+
+    def timestamp(self) -> tuple[int, int]:
+        """See Message."""
+        return self.timestamp_
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """See Message."""
+        return self.headers_
+
+    def __len__(self) -> int:
+        """The payload's bytes."""
+        return len(self.value_ or b"")

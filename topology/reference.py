@@ -84,6 +84,11 @@ class Reference(Mapping[Any, Any]):
         return None if self.columns is None else tuple(dict.fromkeys((*self.key, *self.columns)))
 
     @property
+    def loaded(self) -> Loaded | None:
+        """The load in place; None: there is none."""
+        return self._loaded
+
+    @property
     def is_loaded(self) -> bool:
         """Whether it can be looked into."""
         return self._loaded is not None

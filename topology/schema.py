@@ -15,7 +15,7 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, cast
@@ -69,6 +69,12 @@ def schema_of(source: type | pa.Schema) -> pa.Schema:
     if not schema.names:
         raise InvalidSchema("schema: found no column; at least one is needed")
     return schema
+
+
+def schema_of_hints(hints: Mapping[str, Any], place: str) -> pa.Schema:
+    """Return the schema of columns by their type hints. Raises InvalidSchema, naming the place."""
+    fields = [_Hint(name, hint, required=True) for name, hint in hints.items()]
+    return pa.schema([_field(field, place, ()) for field in fields])
 
 
 def _fields(source: Any) -> Iterator[_Hint] | None:

@@ -3,11 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from topology.record import Record
+
+if TYPE_CHECKING:
+    from topology.spark_step import Passage, SparkStep
 
 Row = TypeVar("Row", contravariant=True)
 Result = TypeVar("Result")
@@ -27,6 +30,10 @@ class SparkDriver(Protocol):
 
         The deadline is the driver's, unless one is given.
         """
+        ...
+
+    def passage(self, step: "SparkStep", sink: "Sink[Any]", context: "SinkContext") -> "Passage":
+        """Have a Spark step work in front of a sink that is open. Raises SinkFailed."""
         ...
 
 
@@ -72,10 +79,10 @@ class Sink(ABC, Generic[Row]):
     nothing: a large batch then only keeps records in memory until they have left the caches.
     """
 
-    needs_spark: ClassVar[bool] = False
+    needs_spark: bool = False
     """Whether `open` is to be given a SparkDriver."""
 
-    needs_jars: ClassVar[tuple[str, ...]] = ()
+    needs_jars: tuple[str, ...] = ()
     """The sets of jars that Spark must have for it."""
 
     @abstractmethod
@@ -99,9 +106,15 @@ class Sink(ABC, Generic[Row]):
 
 def innermost(sink: Sink[Any]) -> Sink[Any]:
     """The sink itself, or the one that it stands in front of and has as its `sink`."""
-    while isinstance(inner := getattr(sink, "sink", None), Sink):
-        sink = inner
-    return sink
+    return chain_of(sink)[-1]
+
+
+def chain_of(sink: Sink[Any]) -> list[Sink[Any]]:
+    """A sink, the one that it stands in front of, and so on."""
+    chain = [sink]
+    while isinstance(inner := getattr(chain[-1], "sink", None), Sink):
+        chain.append(inner)
+    return chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,17 @@
 """Streams: the values that come out of a step, and what can be done with them."""
 
-import inspect
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 import pyarrow as pa
 
 from topology.advanced import AdvancedBolt
+from topology.aggregates import Aggregate
 from topology.bolt import (
     Bolt,
     Component,
-    Kind,
     VectorisedBolt,
-    check_columns,
-    coroutines_of,
     kind_of,
     name_of,
 )
@@ -24,6 +20,8 @@ from topology.grouping import ByKey, Grouping, Shuffle, key_of
 from topology.order import Order
 from topology.signals import DEFAULT_STREAM
 from topology.sink import Sink
+from topology.spark_step import Function, SparkRows, spark_step
+from topology.state import State
 from topology.steps import (
     BATCH_BYTES,
     BATCH_SECONDS,
@@ -34,9 +32,15 @@ from topology.steps import (
     SinkStep,
     Step,
 )
-
-_AWAITED = ("open", "close", "tick")  # of an async bolt
-_NEVER_AWAITED = ("drain", "partition_assigned", "partition_revoked")
+from topology.stream_checks import (
+    check_batch,
+    check_bolt,
+    check_calls,
+    check_order,
+    check_retries,
+    check_tasks,
+    made_of,
+)
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -151,14 +155,14 @@ class Stream(Generic[T]):
         the default one, which then need not lead anywhere; the result's `[name]` is each of
         them. Raises InvalidTopology.
         """
-        made, make = _made(bolt)
+        made, make = made_of(bolt)
         label = name or name_of(made)
         kind = kind_of(made)
-        _check_calls(label, kind, workers, timeout_seconds)
-        _check_bolt(label, kind, made)
-        _check_tasks(label, kind, tasks, grouping, made_here=make is not None)
-        _check_order(label, kind, self.ends.order)
-        _check_retries(label, retries)
+        check_calls(label, kind, workers, timeout_seconds)
+        check_bolt(label, kind, made)
+        check_tasks(label, kind, tasks, grouping, made_here=make is not None)
+        check_order(label, kind, self.ends.order)
+        check_retries(label, retries)
         if tasks > 1:
             grouping = _grouping(label, grouping, self.ends)
         bolts = (made, *(make() for _ in range(tasks - 1) if make is not None))
@@ -198,9 +202,42 @@ class Stream(Generic[T]):
             raise InvalidTopology(f"into() got {sink!r}; an instance of Sink is allowed")
         label = name or sink.name
         rows = sink.batch_rows if batch_rows is None else batch_rows
-        _check_batch(label, rows, batch_bytes, batch_seconds, is_own=batch_rows is None)
+        check_batch(label, rows, batch_bytes, batch_seconds, is_own=batch_rows is None)
         unique = self._names.claim(label, is_given=bool(name))
         self.ends.attach(SinkStep(unique, sink, BatchPolicy(rows, batch_bytes, batch_seconds)))
+
+    def aggregate(self, state: State, /, **aggregates: Aggregate) -> None:
+        """Keep values by key of all rows that come here, beyond the run (persistentAggregate).
+
+        The rows are mappings, dataclasses or columns, as a sink takes them, and have the fields
+        of the state's key; each keyword names a value. Raises InvalidTopology.
+        """
+        self._check_unordered("aggregate()")
+        if not isinstance(state, State):
+            raise InvalidTopology(f"aggregate() got {state!r}; a State is allowed")
+        self.into(state.sink(aggregates), name=state.name)
+
+    def spark(
+        self,
+        function: Function,
+        *,
+        schema: type[T] | pa.Schema | None = None,
+        name: str | None = None,
+    ) -> SparkRows:
+        """Have Spark run a function over each micro-batch, before a sink takes what comes out.
+
+        `function` takes a pyspark DataFrame and returns one. It is called anew for each batch, by
+        any thread and also with no rows, so it keeps nothing and has no effects. `schema` is that
+        of the rows that go in, as sinks take it; those that do not fit go to the dead letters.
+        Directly behind a source it is left out: the rows are the records, in the columns that
+        Spark's own Kafka source has. Raises InvalidTopology.
+
+        What comes out belongs to the batch, and to no one record: an error of the function has
+        the whole batch tried again, a row that the sink does not take ends the run, and a record
+        whose row the function leaves out counts as sunk.
+        """
+        self._check_unordered("spark()")
+        return SparkRows(self, spark_step(function, schema, name))
 
     def __getitem__(self, stream: str) -> "Stream[Any]":
         """The named stream of the bolt that this one comes from. Raises InvalidTopology."""
@@ -270,38 +307,6 @@ class _FieldsKey:
         return key
 
 
-def _made(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
-    """The bolt that `then` was given, or made; and what makes another one."""
-    if isinstance(bolt, Component):
-        return bolt, None
-    made = bolt() if callable(bolt) and _takes_nothing(bolt) else None
-    if not isinstance(made, Component):
-        message = f"then() got {bolt!r}; a @bolt function, a Bolt or its class is allowed"
-        raise InvalidTopology(message)
-    return made, bolt
-
-
-def _takes_nothing(make: Callable[..., Any]) -> bool:
-    """Whether it can be called with no argument; what cannot is perhaps a bolt without @bolt."""
-    try:
-        inspect.signature(make).bind()
-    except TypeError:
-        return False
-    except ValueError:  # it does not tell
-        return True
-    return True
-
-
-def is_positive(number: Any) -> bool:
-    """Whether it is a number above zero."""
-    return isinstance(number, Real) and float(number) > 0
-
-
-def is_count(number: Any) -> bool:
-    """Whether it is a whole number above zero."""
-    return isinstance(number, Integral) and int(number) > 0
-
-
 def _grouping(label: str, grouping: Grouping | None, ends: Ends) -> Grouping:
     """How values are spread over several tasks; the order has to survive it."""
     if ends.order is Order.NONE:
@@ -328,79 +333,3 @@ def _streams(label: str, names: Any) -> dict[str, list[Step]]:
             raise InvalidTopology(message)
         streams[name] = []
     return streams
-
-
-def _check_calls(label: str, kind: Kind, workers: int, timeout_seconds: float | None) -> None:
-    waits = kind in (Kind.ASYNC, Kind.BLOCKING)
-    if not is_count(workers) or (workers > 1 and not waits):
-        message = (
-            f"bolt '{label}' has workers={workers!r}; a bolt that is neither a coroutine function "
-            "nor blocking runs with workers=1"
-        )
-        raise InvalidTopology(message)
-    has_time = waits or kind is Kind.ADVANCED
-    if timeout_seconds is not None and not (is_positive(timeout_seconds) and has_time):
-        message = (
-            f"bolt '{label}' has timeout_seconds={timeout_seconds!r}; a positive number is "
-            "allowed for a bolt that is a coroutine function, blocking, or advanced"
-        )
-        raise InvalidTopology(message)
-
-
-def _check_bolt(label: str, kind: Kind, bolt: Component) -> None:
-    """What the bolt itself says, besides its `process`."""
-    seconds = bolt.tick_seconds
-    if seconds is not None and not is_positive(seconds):
-        message = f"bolt '{label}' has tick_seconds={seconds!r}; a positive number is allowed"
-        raise InvalidTopology(message)
-    if kind is Kind.VECTORISED and isinstance(bolt, Bolt):
-        check_columns(label, bolt.columns)
-    methods = _NEVER_AWAITED if kind is Kind.ASYNC else (*_AWAITED, *_NEVER_AWAITED)
-    if names := coroutines_of(bolt, methods):
-        message = (
-            f"bolt '{label}' is {kind.value} and has async def {', '.join(names)}, which nobody "
-            f"would await; allowed for bolts whose process is async: {', '.join(_AWAITED)}"
-        )
-        raise InvalidTopology(message)
-
-
-def _check_batch(label: str, rows: Any, size: Any, seconds: Any, *, is_own: bool) -> None:
-    """What `into` was given; `is_own`: the rows are what the sink says itself."""
-    own = " of its own" if is_own else ""
-    for name, number, whose in (("batch_rows", rows, own), ("batch_bytes", size, "")):
-        if not is_count(number):
-            found = f"sink '{label}' has {name}={number!r}{whose}"
-            raise InvalidTopology(f"{found}; a whole number above 0 is allowed")
-    if not is_positive(seconds):
-        message = f"sink '{label}' has batch_seconds={seconds!r}; a positive number is allowed"
-        raise InvalidTopology(message)
-
-
-def _check_retries(label: str, retries: Any) -> None:
-    if retries is not None and (isinstance(retries, type) or not isinstance(retries, Retries)):
-        message = f"bolt '{label}' has retries={retries!r}; a RetryPolicy is allowed"
-        raise InvalidTopology(message)
-
-
-def _check_tasks(label: str, kind: Kind, tasks: int, grouping: Any, *, made_here: bool) -> None:
-    if not is_count(tasks) or (tasks > 1 and (not made_here or kind is Kind.VECTORISED)):
-        message = (
-            f"bolt '{label}' has tasks={tasks!r}; more than one is allowed for a class, which "
-            "then() makes once per task, and not for vectorised bolts"
-        )
-        raise InvalidTopology(message)
-    if grouping is not None and not isinstance(grouping, Grouping):
-        message = f"bolt '{label}' has grouping={grouping!r}; shuffle(), fields() … are allowed"
-        raise InvalidTopology(message)
-    if grouping is not None and kind is Kind.VECTORISED:
-        message = f"bolt '{label}' is vectorised and takes whole chunks; it can have no grouping"
-        raise InvalidTopology(message)
-
-
-def _check_order(label: str, kind: Kind, order: Order) -> None:
-    if order is not Order.NONE and kind in (Kind.VECTORISED, Kind.ADVANCED):
-        message = (
-            f"bolt '{label}' is {kind.value} and cannot be called in order; a function, "
-            "a generator, an async or a blocking bolt is allowed after keyed_by() and ordered()"
-        )
-        raise InvalidTopology(message)

@@ -14,8 +14,10 @@ from topology.record import Record
 from topology.reference import Reference
 from topology.signals import DEFAULT_STREAM
 from topology.sink import DeadLetterSink
+from topology.spark_step import check_place
 from topology.steps import BoltStep, Source, Step
-from topology.stream import Ends, Stream, is_positive
+from topology.stream import Ends, Stream
+from topology.stream_checks import is_positive
 from topology.transactional import Kind
 
 Reliability: TypeAlias = Literal["at-least-once", "at-most-once", "exactly-once"]
@@ -195,6 +197,7 @@ class Topology:
                 raise InvalidTopology(f"topic '{source.label}' leads nowhere; add a bolt or a sink")
             for child in source.children:
                 _validate_input(f"topic '{source.label}'", child, direct=False)
+                check_place(f"topic '{source.label}'", child, is_source=True)
         if self.dead_letters.sink is None:
             message = f"topology '{self.name}' has no dead letters; call dead_letters.into(sink)"
             raise InvalidTopology(message)
@@ -219,6 +222,7 @@ def _validate_bolt(step: BoltStep) -> None:
             raise InvalidTopology(f"{place} leads nowhere; add a bolt or a sink")
         for child in children:
             _validate_input(f"bolt '{step.name}'", child, direct=step.is_direct(stream))
+            check_place(f"bolt '{step.name}'", child, is_source=False)
             if step.kind is not BoltKind.VECTORISED or not isinstance(child, BoltStep):
                 continue
             if child.kind is not BoltKind.VECTORISED:

@@ -9,7 +9,10 @@ has not committed it, perhaps others ("opaque"; Trident's words).
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from topology.sink import Piece, Sink
 
@@ -51,13 +54,15 @@ class Group:
     """The rows of some shares, one share's after the other's, in the order of `shares`.
 
     `number` counts 1, 2, 3, … per sink and process; a row's index is its place in the
-    concatenation of `pieces`.
+    concatenation of `pieces`. `offsets` tells of each row which record it came of, in its
+    share's partition; None: it is not told.
     """
 
     number: int
     shares: tuple[Share, ...]
     pieces: list[Piece]
     num_rows: int
+    offsets: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +118,36 @@ class TransactionalSink(Sink[Row]):
     @abstractmethod
     def discard(self, staged: Staged) -> None:
         """Learn that this will not be committed: what was made for it may go."""
+
+
+class Stager(Protocol):
+    """Stages groups in another process, for a sink that then commits them here.
+
+    It can be pickled, and asks nothing of the table's log. Any thread may call it, one at a time.
+    """
+
+    def stage(self, group: Group) -> Staged:
+        """As the sink's own; what `parts` hold can be pickled too."""
+        ...
+
+    def discard(self, staged: Staged) -> None:
+        """As the sink's own."""
+        ...
+
+
+class StagesApart(TransactionalSink[Row]):
+    """A sink of transactions whose rows other processes can make ready where the table lies."""
+
+    @abstractmethod
+    def stager(self) -> Stager | None:
+        """What stages for the table as it is now; None: only this process can.
+
+        The owner thread asks, after a fence.
+        """
+
+    @abstractmethod
+    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+        """What stagers made as one group, for `commit` or `discard`; in the order of the rows.
+
+        Raises SinkFailed when this process does not find what they have made.
+        """

@@ -65,9 +65,9 @@ class Line:
         self._open = [
             UnderWay(each.attempt, each.covers, is_closed=True) for each in self._coordinator.active
         ]
-        self._replays = Replays(partition, self._open)
-        self._unplanned = Unplanned()
         self._epochs = LeaderEpochs(resumed.position)
+        self._replays = Replays(partition, self._open, self._epochs)
+        self._unplanned = Unplanned()
         self._planned_at = float("-inf")
         self._planned_to = self._open[-1].range.end if self._open else resumed.position.offset
         self._open_to = resumed.position.offset
@@ -88,7 +88,7 @@ class Line:
     def ends_at(self) -> int:
         """Where the transaction ends that is being emitted: no chunk reaches beyond."""
         for each in self._open:
-            if each.unemitted > 0:
+            if each.may_emit:
                 return each.range.end
         return self._open_to
 
@@ -96,6 +96,11 @@ class Line:
     def begins_at(self) -> int | None:
         """Where the lowest open transaction begins: the offset to store; None: none is open."""
         return self._open[0].range.first if self._open else None
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether a transaction is open of which every record is here, if it has any."""
+        return bool(self._open) and not self._open[0].is_awaited
 
     @property
     def is_shut(self) -> bool:
@@ -118,12 +123,16 @@ class Line:
     ) -> None:
         """Learn of records that wait from now on: of a transaction that is replayed, or new."""
         self._epochs.fetched(leader_epochs)
+        if self._replays:
+            self._wanted = None  # what was only planned may be sealed now
         replayed = self._replays.offered(offsets, lengths)
         if replayed < len(offsets):
             self._unplanned.add(offsets[replayed:], lengths[replayed:])
 
     def reached(self, end: int) -> None:
         """Learn that no record lies before `end` but those offered."""
+        if self._replays:
+            self._wanted = None
         self._replays.reached(end)
 
     def emitted(self, count: int) -> None:
@@ -135,8 +144,8 @@ class Line:
 
     @property
     def is_due(self) -> bool:
-        """Whether records are planned, or replayed in a new attempt, and that is not stored."""
-        return self._planned_to > self._open_to
+        """Whether records are planned, replayed in a new attempt, or sealed, and not stored so."""
+        return self._planned_to > self._open_to or any(each.is_seal_due for each in self._open)
 
     @property
     def has_to_store(self) -> bool:
@@ -194,7 +203,7 @@ class Line:
     def filling(self) -> int:
         """Records planned into the newest transaction; 0: it is closed, or there is none."""
         newest = self._newest
-        return 0 if newest is None else newest.range.count
+        return 0 if newest is None else newest.count
 
     @property
     def filling_since(self) -> float | None:
@@ -208,7 +217,7 @@ class Line:
         newest = self._newest
         if newest is None:
             return False
-        return min(self._policy.records - newest.range.count, self._space()) < max(
+        return min(self._policy.records - newest.count, self._space()) < max(
             1, self._unplanned.chunk_records
         )
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from partition.chunk import Offsets, Partition
 from partition.errors import ReplayDiffers
+from partition.position import LeaderEpochs
 from transactions.underway import UnderWay
 
 
@@ -16,11 +17,18 @@ class Replays:
 
     A range has come again when a record at or behind its end was offered, or as many as it
     had. Its records may have been emitted by then; what they lead to is not committed before.
+    One that was only planned (on the spark engine) is not compared: what comes of it seals it.
     """
 
-    def __init__(self, partition: Partition, those: Iterable[UnderWay]) -> None:
+    def __init__(
+        self, partition: Partition, those: Iterable[UnderWay], epochs: LeaderEpochs
+    ) -> None:
+        """`epochs` are those of the records that are offered."""
         self._partition = partition
+        self._epochs = epochs
         self._awaited = deque(those)
+        for each in self._awaited:
+            each.is_awaited = True
         self._differs: ReplayDiffers | None = None
 
     def __len__(self) -> int:
@@ -44,7 +52,7 @@ class Replays:
             end = start + int(np.searchsorted(offsets[start:], first.range.end))
             first.digest.add(offsets[start:end], lengths[start:end])
             start = end
-            if start < len(offsets) or first.digest.count >= first.range.count:
+            if start < len(offsets) or _is_whole(first):
                 self._compare()
         return start
 
@@ -55,15 +63,25 @@ class Replays:
 
     def _compare(self) -> None:
         whole = self._awaited.popleft()
-        if not whole.has_come_again and self._differs is None:
+        whole.is_awaited = False
+        if not whole.range.is_sealed:
+            whole.seal(self._epochs.at(whole.range.end).leader_epoch)
+        elif not whole.has_come_again and self._differs is None:
             self._differs = self._difference(whole)
 
     def _difference(self, each: UnderWay) -> ReplayDiffers:
         covers, found = each.range, each.digest
+        were = "records" if covers.count is None else f"{covers.count} records"
+        digest = "" if covers.digest is None else f" (digest {covers.digest})"
         return ReplayDiffers(
             self._partition,
             each.attempt.txid,
-            f"{covers.count} records from {covers.first} to {covers.end - 1} "
-            f"(digest {covers.digest})",
+            f"{were} from {covers.first} to {covers.end - 1}{digest}",
             f"{found.count} (digest {found.hex()})",
         )
+
+
+def _is_whole(each: UnderWay) -> bool:
+    """Whether as many records have come as were recorded; of a planned range none were."""
+    count = each.range.count
+    return count is not None and each.digest.count >= count

@@ -1,6 +1,7 @@
 """What becomes of open transactions after a restart or a takeover. Pure."""
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 from partition.errors import KindChanged, SinkAhead, SinkStateLost
 from partition.position import Position
@@ -20,12 +21,14 @@ def resumed(
     before may still land. What every sink has is done. What one sink has and another not is
     replayed exactly, in both kinds, or the sinks would part; so is what none has if `kind` is
     transactional. If it is opaque, that is planned anew, under the same txids. Transactions of
-    another kind may stand in the store as long as nothing is open.
+    another kind may stand in the store as long as nothing is open. A range that is only planned
+    is committed by nobody: a sink that has it is ahead of the store.
 
     Raises SinkAhead, SinkStateLost, KindChanged: the partition must halt.
     """
     found = stored.transactions or Transactions(kind)
-    first, last = found.committed, found.committed + len(found.open)
+    first = found.committed
+    last = first + sum(1 for _ in takewhile(lambda each: each.range.is_sealed, found.open))
     for sink, txid in committed.items():
         if txid > last:
             raise SinkAhead(partition, sink, txid, last)

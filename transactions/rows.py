@@ -94,9 +94,7 @@ class Rows:
         for part in np.split(order, np.flatnonzero(changes) + 1):
             if len(part):
                 first = part[0]
-                self._add(
-                    _rows_at(piece, part), owners[part], int(txids[first]), int(places[first])
-                )
+                self._add(rows_at(piece, part), owners[part], int(txids[first]), int(places[first]))
 
     def void(self, owner: int, place: int) -> None:
         """Leave out what was added of this record so far; what comes after this stays."""
@@ -121,7 +119,7 @@ class Rows:
                 pieces.append(piece)
                 owners.append(its_owners)
             elif kept.any():
-                pieces.append(_rows_at(piece, np.flatnonzero(kept)))
+                pieces.append(rows_at(piece, np.flatnonzero(kept)))
                 owners.append(its_owners[kept])
         return _taken(pieces, np.concatenate(owners))
 
@@ -142,7 +140,7 @@ def _taken(pieces: list[Piece], owners: _Numbers) -> Taken:
     return Taken(ordered, of_rows, len(of_rows))
 
 
-def _rows_at(piece: Piece, places: npt.NDArray[np.intp]) -> Piece:
+def rows_at(piece: Piece, places: npt.NDArray[np.intp]) -> Piece:
     """Some rows of a piece, by ascending place."""
     if isinstance(piece, pa.RecordBatch):
         kept = np.zeros(piece.num_rows, np.bool_)

@@ -7,7 +7,7 @@ a few requests per broker.
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 
-from partition.catalogue import Log, Topic
+from partition.catalogue import Log, LogEnd, Topic
 from partition.chunk import Partition
 from partition.errors import (
     KafkaFailed,
@@ -45,6 +45,7 @@ class _Question:
     topic: str = ""  # "": all of them
     partition: Partition | None = None
     timestamp_ms: int | None = None
+    ends_of: frozenset[Partition] | None = None  # where these logs end, and nothing else
     answer: Future[Any] = field(default_factory=Future)
 
 
@@ -125,6 +126,11 @@ class KafkaCatalogue:
         question = _Question(what, time.monotonic(), partition.topic, partition, timestamp_ms)
         return self._ask(question)
 
+    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
+        """Where logs end now, as `log` says; those not known are left out."""
+        what = "for the ends of the logs"
+        return self._ask(_Question(what, time.monotonic(), ends_of=frozenset(partitions)))
+
     def _ask(self, question: _Question) -> Future[Any]:
         question.answer.set_running_or_notify_cancel()  # nobody can cancel it
         with self._lock:
@@ -190,15 +196,21 @@ class KafkaCatalogue:
         named = {each.topic for each in questions if each.topic}
         topics = cluster.topics(named, seconds, internal=True)
         listing: Mapping[str, Topic] | Code = {}
-        if not all(each.topic for each in questions) and not self._refused_now:
+        is_listed = any(not each.topic and each.ends_of is None for each in questions)
+        if is_listed and not self._refused_now:
             listing = _listing(cluster, _left(end))
         logs = [each for each in questions if _has_partition(each, topics)]
         places = {each.partition for each in logs if each.partition is not None}
         starts = cluster.offsets(places, EARLIEST, _left(end))
-        ends = cluster.offsets(places, LATEST, _left(end))
+        ends_of = {place for each in questions for place in each.ends_of or ()}
+        ends = cluster.offsets(places | ends_of, LATEST, _left(end))
         stamps = self._stamps(cluster, logs, end)
         outcomes: list[Any] = []
         for question in questions:
+            if question.ends_of is not None:
+                known = {place: ends[place] for place in question.ends_of if place in ends}
+                outcomes.append(self._ends(cluster, question, known, _left(end)))
+                continue
             topic = topics.get(question.topic) if question.topic else listing
             if not isinstance(topic, Code | None):
                 self._refusal = None
@@ -216,6 +228,29 @@ class KafkaCatalogue:
                 stamp = stamps.get((place, question.timestamp_ms), (-1, None))
                 outcomes.append(_log(question, topic, (starts[place], ends[place], stamp)))
         return outcomes
+
+    def _ends(
+        self,
+        cluster: Cluster,
+        question: _Question,
+        known: Mapping[Partition, Offset],
+        seconds: float,
+    ) -> Mapping[Partition, LogEnd] | PartitionError:
+        """Where those end that are known; an error if that is none, and there may be some."""
+        told = {at: LogEnd(*each) for at, each in known.items() if isinstance(each, tuple)}
+        found = {at: end for at, end in told.items() if end.offset >= 0}
+        trouble = _trouble(each for each in known.values() if isinstance(each, Code))
+        is_unclear = trouble is None or trouble.code() == Code._NOENT  # noqa: SLF001
+        if known and not found and is_unclear:
+            # No leader of any is known, or none has answered: they are not there, or no broker is.
+            topics = {place.topic for place in known}
+            described = cluster.topics(topics, seconds, internal=True).values()
+            trouble = _trouble(each for each in described if isinstance(each, Code))
+        if found:
+            self._refusal = None
+        if found or trouble is None:
+            return found
+        return asked(question.what, trouble if self._refusal is None else self._refusal)
 
     def _stamps(
         self, cluster: Cluster, logs: Iterable[_Question], end: float
@@ -259,10 +294,15 @@ def _listing(cluster: Cluster, seconds: float) -> Mapping[str, Topic] | Code:
         return names
     found = cluster.topics(names, seconds, internal=False)
     errors = [each for each in found.values() if isinstance(each, Code)]
-    troubles = [each for each in errors if each.code() not in MISSING and not is_refused(each)]
-    if troubles:
-        return troubles[0]  # a topic that is left out would look deleted
+    trouble = _trouble(each for each in errors if not is_refused(each))
+    if trouble is not None:
+        return trouble  # a topic that is left out would look deleted
     return {name: topic for name, topic in found.items() if isinstance(topic, Topic)}
+
+
+def _trouble(errors: Iterable[Code]) -> Code | None:
+    """The first that does not say that something is not there."""
+    return next((each for each in errors if each.code() not in MISSING), None)
 
 
 def _has_partition(question: _Question, topics: Mapping[str, Topic | Code]) -> bool:

@@ -1,10 +1,11 @@
 """A catalogue of topics in memory, for the test kit and for tests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
-from partition.catalogue import Log, Topic
+from partition.catalogue import Log, LogEnd, Topic
 from partition.chunk import Partition
 from partition.errors import KafkaFailed, KafkaUnavailable, PartitionError
 from partition.memory.log import MemoryLog
@@ -39,6 +40,18 @@ class MemoryCatalogue:
         """A partition's log now, and where records of a time stamp begin in it."""
         what = f"for the offsets of {partition}"
         return self._ask(what, lambda: self._log.log(partition, timestamp_ms))
+
+    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
+        """Where logs end now; those not known are left out."""
+        return self._ask("for the ends of the logs", lambda: self._ends(partitions))
+
+    def _ends(self, partitions: Collection[Partition]) -> Mapping[Partition, LogEnd]:
+        ends = {}
+        for partition in partitions:
+            with suppress(PartitionError):
+                found = self._log.log(partition)
+                ends[partition] = LogEnd(found.end, found.leader_epoch)
+        return ends
 
     def _ask(self, what: str, answer: Callable[[], Answer]) -> Future[Answer]:
         future: Future[Answer] = Future()

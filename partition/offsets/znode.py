@@ -69,8 +69,8 @@ class _Open(msgspec.Struct, omit_defaults=True):
     attempt: _Natural
     first: _Natural
     end: _Natural
-    count: _Natural
-    digest: str
+    count: _Natural | None = None  # absent, as is the digest, while the range is only planned
+    digest: str | None = None
     leader_epoch: _Natural | None = None
 
 

@@ -102,6 +102,10 @@ def run(
             "--until-caught-up", help="End when all that was there at the start is resolved."
         ),
     ] = False,
+    engine: Annotated[
+        Literal["local", "spark"] | None,
+        typer.Option(help="What processes the records, instead of the configuration's engine."),
+    ] = None,
     with_servers: Annotated[
         bool,
         typer.Option("--embedded", help="Bring Kafka and ZooKeeper along; needs no --config."),
@@ -118,6 +122,7 @@ def run(
     commands.run(
         target,
         config,
+        engine=engine,
         until_caught_up=until_caught_up,
         state_dir=state_dir if with_servers else None,
         as_json=as_json,

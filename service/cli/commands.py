@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -16,7 +17,7 @@ from service.cli.lines import print_json
 from service.cli.loading import configured, load_topology
 from service.cli.offsets import read_offsets, show_offsets
 from service.cli.render import RunProgress, show_account
-from service.config import load
+from service.config import Config, EngineName, load
 from service.errors import AccountOpen, BadConfig, NotStarted, ServerEnded
 from service.running import run_pipeline
 from topology.describe import as_facts, as_mermaid, as_text
@@ -30,6 +31,7 @@ def run(
     target: str,
     config: Path | None,
     *,
+    engine: EngineName | None,
     until_caught_up: bool,
     state_dir: Path | None,
     as_json: bool,
@@ -37,19 +39,22 @@ def run(
     """Run a topology and print its account; `state_dir` asks for embedded servers."""
     topology = load_topology(target)
     topology.validate()
+    chosen = {} if engine is None else {"pipeline": {"engine": engine}}
     with RunProgress(Console(stderr=True)) as progress:
-        if state_dir is None:
-            settings = configured(config)
-            account = run_pipeline(
+
+        def started(settings: Config) -> Account:
+            return run_pipeline(
                 topology,
                 settings,
+                target=target,
                 until_caught_up=until_caught_up,
                 on_snapshot=progress.snapshot,
             )
+
+        if state_dir is None:
+            account = started(configured(config, chosen))
         else:
-            account = _run_embedded(
-                topology, config, state_dir, progress, until_caught_up=until_caught_up
-            )
+            account = _run_embedded(topology, config, chosen, state_dir, progress, started)
     if as_json:
         print_json(account.as_json())
     else:
@@ -62,27 +67,23 @@ def run(
 def _run_embedded(
     topology: Topology,
     config: Path | None,
+    chosen: Mapping[str, Any],
     state_dir: Path,
     progress: RunProgress,
-    *,
-    until_caught_up: bool,
+    run_with: Callable[[Config], Account],
 ) -> Account:
+    """Run on servers of our own; what is `chosen` lies over the configuration."""
     # Read once before the servers start: a wrong key should not cost their start.
-    configured(config, _SOMEWHERE)
+    configured(config, {**_SOMEWHERE, **chosen})
     progress.step("starting Kafka and ZooKeeper")
     started = False
     try:
         with embedded(state_dir, progress.jars) as servers:
             names = [source.topic for source in topology.sources]
             servers.ensure_topics(name for name in names if isinstance(name, str))
-            settings = load(config, servers.overrides)
+            settings = load(config, {**servers.overrides, **chosen})
             started = True
-            return run_pipeline(
-                topology,
-                settings,
-                until_caught_up=until_caught_up,
-                on_snapshot=progress.snapshot,
-            )
+            return run_with(settings)
     except KeyboardInterrupt:
         if started:
             raise

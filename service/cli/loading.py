@@ -1,50 +1,14 @@
 """Finds what a command is told: the topology that MODULE:TOPOLOGY names, and the configuration."""
 
-import importlib
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from service import logs
 from service.config import Config, load
-from service.errors import NoTopology
-from topology.errors import InvalidTopology, TopologyError
-from topology.topology import Topology
+from service.loading import load_topology
 
-
-def load_topology(target: str) -> Topology:
-    """Import the module and return the topology in it. Raises NoTopology, InvalidTopology.
-
-    The current folder may hold the module. It comes last on the path, so that a folder
-    named like one of our rooms is not taken for it.
-    """
-    module_name, _, name = target.partition(":")
-    if not all(module_name.split(".")) or not name:
-        raise NoTopology(f"'{target}': MODULE:TOPOLOGY is needed, such as my_package.flow:topology")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            message = f"'{target}': there is no module '{error.name}' here or installed"
-            raise NoTopology(message) from error
-        raise
-    except InvalidTopology:
-        raise
-    except TopologyError as error:  # a sink's schema, say
-        raise InvalidTopology(f"'{target}': {error}") from error
-    found = getattr(module, name, None)
-    if not isinstance(found, Topology):
-        names = [key for key, value in vars(module).items() if isinstance(value, Topology)]
-        message = (
-            f"'{target}': '{name}' in {module_name} is {_kind(module, name)}; "
-            f"topologies there: {', '.join(names) or 'none'}"
-        )
-        raise NoTopology(message)
-    return found
+__all__ = ["configured", "load_topology"]
 
 
 def configured(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -52,9 +16,3 @@ def configured(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
     settings = load(path, overrides)
     logs.configure(settings.logs.level, settings.logs.format, settings.secrets())
     return settings
-
-
-def _kind(module: object, name: str) -> str:
-    if not hasattr(module, name):
-        return "missing"
-    return f"no topology but of type {type(getattr(module, name)).__name__}"

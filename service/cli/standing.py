@@ -92,6 +92,7 @@ class Standing:
                     "attempt": each.attempt,
                     "first": each.range.first,
                     "end": each.range.end,
+                    "state": "sealed" if each.range.is_sealed else "planned",
                     "records": each.range.count,
                     "digest": each.range.digest,
                     "sinks": self.having(each.txid),

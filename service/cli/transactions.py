@@ -97,9 +97,12 @@ def _open_table(standings: Sequence[Standing]) -> Table:
     for each in standings:
         for one in each.open:
             covers = one.range
-            numbers = (one.txid, one.attempt, covers.first, covers.end, covers.count)
+            numbers = (one.txid, one.attempt, covers.first, covers.end)
+            records = _cell(covers.count) if covers.is_sealed else "planned"
             having = ", ".join(each.having(one.txid)) or ("no sink" if each.sinks else "-")
-            table.add_row(escape(str(each.partition)), *map(_cell, numbers), escape(having))
+            table.add_row(
+                escape(str(each.partition)), *map(_cell, numbers), records, escape(having)
+            )
     return table
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
@@ -26,6 +27,7 @@ from sinks.tries import WriteRetries
 from topology.errors import InvalidTopology
 from topology.reference import Reference, Rows
 from topology.sink import Sink, SinkContext, innermost
+from topology.spark_step import ThroughSpark
 from topology.steps import SinkStep
 from topology.topology import Topology
 from transactions.policy import TransactionPolicy
@@ -61,10 +63,7 @@ class Bench:
         self.dead_letters = MemoryDeadLetters()
         steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
         self.tables = {
-            step.name: MemorySink[Any](
-                step.name, schema=getattr(innermost(step.sink), "schema", None)
-            )
-            for step in steps
+            step.name: MemorySink[Any](step.name, schema=_schema_of(step.sink)) for step in steps
         }
         """What keeps the rows, by the sink's name."""
         self._sinks = {step.name: _stand_in(step.sink, self.tables[step.name]) for step in steps}
@@ -185,6 +184,14 @@ def _assignment(
         if topology.reliability == "exactly-once"
         else None,
     )
+
+
+def _schema_of(sink: Sink[Any]) -> pa.Schema | None:
+    """What is rejected here as it would be in a run; before a Spark step that is what goes in."""
+    if isinstance(sink, ThroughSpark):
+        return None if sink.step.reads_source else sink.step.schema
+    schema: pa.Schema | None = getattr(innermost(sink), "schema", None)
+    return schema
 
 
 def _stand_in(sink: Sink[Any], table: MemorySink[Any]) -> Sink[Any]:

@@ -1,7 +1,5 @@
 """Parquet files and a log of them as a sink: rows and txids in one entry. No Spark."""
 
-import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -10,12 +8,16 @@ import pyarrow as pa
 
 from sinks.columns import fit
 from sinks.files.data_file import DataFile, DataFileWriter
+from sinks.files.doubtful import Doubtful
 from sinks.files.layout import Layout, can_partition
+from sinks.files.partitions import check_partitions
+from sinks.files.stager import FileStager, check_shared, joined
 from sinks.manifest.columns import columns_of, merged
 from sinks.manifest.compactor import Compactor
 from sinks.manifest.durable import sync_below
 from sinks.manifest.entry import Change, Line, Listed, line_key
 from sinks.manifest.log import ManifestLog
+from sinks.manifest.place import check_kind, try_out
 from sinks.manifest.reading import manifest_files
 from sinks.manifest.state import State
 from sinks.names import checked_table
@@ -26,12 +28,12 @@ from topology.compaction import Compaction
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.schema import schema_of
 from topology.sink import Batch, Row, SinkContext
-from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
+from topology.transactional import Committed, Fence, Group, Share, Staged, StagesApart
 
 _WEEK_SECONDS = 7 * 24 * 3600.0
 
 
-class ManifestSink(TransactionalSink[Row]):
+class ManifestSink(StagesApart[Row]):
     """Writes a folder of Parquet files, and a log in it that says which of them are the table.
 
     Arrow writes the files in their place, and one entry of the log makes them visible, under
@@ -89,9 +91,9 @@ class ManifestSink(TransactionalSink[Row]):
         self._context: SinkContext | None = None
         self._folder: Path | None = None
         self._log: ManifestLog | None = None
-        self._files: DataFileWriter | None = None  # None: there is no table yet
+        self._stager: FileStager | None = None  # None: there is no table yet
         self._id: str | None = None  # of the table that was opened or made
-        self._doubtful: set[str] = set()  # files of which an entry may have landed
+        self._doubtful = Doubtful()
 
     @property
     def path(self) -> str | None:
@@ -112,11 +114,11 @@ class ManifestSink(TransactionalSink[Row]):
                 "ManifestSink needs; allowed there is DeltaSink, at least once"
             )
         self._context, self._folder = context, folder
-        self._files = self._id = None
+        self._stager = self._id = None
         self._log = ManifestLog(folder, by=f"{context.pipeline}/{context.sink}")
-        _check_kind(self.table, folder)
+        check_kind(self.table, folder)
         try:
-            _try_out(folder)
+            try_out(folder)
             state = self._log.refresh()
             stranger = None if state is not None else next(folder.rglob("*.parquet"), None)
             if stranger is not None and (state := self._log.refresh()) is not None:
@@ -142,10 +144,10 @@ class ManifestSink(TransactionalSink[Row]):
         3. Add an entry to the log that names the files.
         4. Name the rows that did not fit.
         """
-        writer = self._ready()
+        stager = self._ready()
         fitted = fit(batch.pieces, self.schema)
         if fitted.table.num_rows:
-            files = _written(writer, fitted.table, batch.sequence)
+            files = stager.put(fitted.table, batch.sequence)
 
             def decide(state: State) -> Change | None:
                 self._check_same(state)
@@ -154,7 +156,7 @@ class ManifestSink(TransactionalSink[Row]):
             try:
                 self._open_log().change(decide)
             except SinkBusy:  # after anything else an entry may have landed
-                writer.remove(files)
+                stager.files.remove(files)
                 raise
         if fitted.rejected:
             raise RowsRejected(fitted.rejected)
@@ -191,17 +193,23 @@ class ManifestSink(TransactionalSink[Row]):
 
     def stage(self, group: Group) -> Staged:
         """Write files that no entry names, through to the disk; see the contract."""
-        if self._files is None:
+        return self.stager().stage(group)
+
+    def stager(self) -> FileStager:
+        """What writes such files; see the contract. Raises SinkFailed before a fence."""
+        if self._stager is None:
             raise SinkFailed(f"table '{self.table}' takes no group before a fence")
-        fitted = fit(group.pieces, self.schema)
-        rows = fitted.table
-        files = _written(self._files, rows, group.number) if rows.num_rows else []
-        return Staged(group.shares, rows.num_rows, tuple(files), fitted.rejected)
+        return self._stager
+
+    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+        """See the contract."""
+        whole = joined(shares, staged)
+        check_shared(self.stager().files.root, whole.parts)
+        return whole
 
     def commit(self, staged: Staged) -> None:
         """Add an entry with the files and the txids; see the contract."""
         files: tuple[DataFile, ...] = staged.parts
-        paths = {file.path for file in files}
         lines = [share.line for share in staged.shares]
         told = {
             self._key(share.line): Line(
@@ -215,25 +223,24 @@ class ManifestSink(TransactionalSink[Row]):
         def decide(state: State) -> Change | None:
             self._check_same(state)
             named.clear()
+            paths = (file.path for file in files)
             named.update(path for path in paths if path in state.files or path in state.removed)
             if not is_to_commit(staged.shares, self._found(state, lines)):
                 return None
             return self._added(state, files, told)
 
-        self._doubtful |= paths
-        try:
-            self._open_log().change(decide)
-        except SinkFenced:
-            # An earlier try may have landed; after a later owner's entry none can any more.
-            self._doubtful -= paths - named
-            raise
-        self._doubtful -= paths
+        with self._doubtful.committing(files):
+            try:
+                self._open_log().change(decide)
+            except SinkFenced:
+                # An earlier try may have landed; after a later owner's entry none can any more.
+                self._doubtful.settle(files, named)
+                raise
 
     def discard(self, staged: Staged) -> None:
         """Remove the files, except those of which an entry may have landed all the same."""
-        files: tuple[DataFile, ...] = staged.parts
-        if self._files is not None:
-            self._files.remove([file for file in files if file.path not in self._doubtful])
+        if self._stager is not None:
+            self._stager.files.remove(self._doubtful.without(staged.parts))
 
     def compact(self, target_bytes: int) -> Compaction:
         """Join small files, and delete those that were removed `keep_seconds` ago.
@@ -253,18 +260,18 @@ class ManifestSink(TransactionalSink[Row]):
 
     def close(self) -> None:
         """Let go of the log."""
-        self._log = self._files = None
+        self._log = self._stager = None
 
-    def _ready(self) -> DataFileWriter:
+    def _ready(self) -> FileStager:
         """What writes the table's files; the table is made if there is none."""
-        if self._files is None:
+        if self._stager is None:
             manifest = self._open_log()
             if manifest.refresh() is None:
                 manifest.create(self._columns, self.partition_by)
             return self._examine(manifest.newest())
-        return self._files
+        return self._stager
 
-    def _examine(self, state: State) -> DataFileWriter:
+    def _examine(self, state: State) -> FileStager:
         """Remember the table. Raises SinkFailed when it does not take these rows."""
         _, folder = self._opened()
         _, wrong = merged(state.columns, self._columns, self.on_new_columns)
@@ -280,8 +287,10 @@ class ManifestSink(TransactionalSink[Row]):
         except InvalidSchema as error:
             raise SinkFailed(str(error)) from error
         self._id = state.table
-        self._files = DataFileWriter(folder, Layout(state.partition_by))
-        return self._files
+        writer = DataFileWriter(folder, Layout(state.partition_by))
+        # An entry may name the files from now on, so they are to outlast a machine's end.
+        self._stager = FileStager(writer, self.schema, through=sync_below)
+        return self._stager
 
     def _added(self, state: State, files: Sequence[DataFile], lines: Mapping[str, Line]) -> Change:
         """An entry that adds files to the table as it is now."""
@@ -298,19 +307,7 @@ class ManifestSink(TransactionalSink[Row]):
             raise SinkFailed(f"table '{self.table}' was removed while rows were written to it")
 
     def _check_partitions(self, names: Sequence[str]) -> None:
-        """Raise InvalidSchema when the rows cannot be partitioned by these columns."""
-        known = self.schema.names
-        if not set(names) <= set(known) or len(set(names)) != len(names):
-            what = f"allowed are some of the columns {', '.join(known)}, each once"
-        elif len(names) == len(known):
-            what = "a column that is no partition is needed"
-        else:
-            fields = [self.schema.field(name) for name in names]
-            wrong = [field for field in fields if not can_partition(field.type)]
-            if not wrong:
-                return
-            what = f"column '{wrong[0].name}' is {wrong[0].type}, which has no spelling in a path"
-        raise InvalidSchema(f"table '{self.table}': partition_by is {[*names]}; {what}")
+        check_partitions(self.table, self.schema, names, can_partition, leaves_some=True)
 
     def _found(self, state: State, lines: Sequence[str]) -> list[Committed]:
         known = [(line, state.lines.get(self._key(line), Line(0))) for line in lines]
@@ -335,36 +332,3 @@ class ManifestSink(TransactionalSink[Row]):
         if self._context is None or self._folder is None:
             raise SinkFailed(f"table '{self.table}' is not open")
         return self._context, self._folder
-
-
-def _written(writer: DataFileWriter, rows: pa.Table, number: int) -> list[DataFile]:
-    """Write rows to files that outlast a machine's end; an entry may name them from now on."""
-    files = writer.write(rows, number)
-    try:
-        sync_below(writer.root, [file.path for file in files])
-    except BaseException:
-        writer.remove(files)
-        raise
-    return files
-
-
-def _check_kind(table: str, folder: Path) -> None:
-    """Raise SinkFailed when the folder is a table of another kind."""
-    if (folder / "_delta_log").exists():
-        raise SinkFailed(f"table '{table}' at {folder} is a Delta table; use DeltaSink")
-    metadata = folder / "metadata"
-    if (metadata / "version-hint.text").exists() or any(metadata.glob("*.metadata.json")):
-        raise SinkFailed(f"table '{table}' at {folder} is an Iceberg table; use IcebergSink")
-
-
-def _try_out(folder: Path) -> None:
-    """Write a file and link it. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".headrace-{uuid.uuid4().hex}"
-    link = draft.with_name(f"{draft.name}-link")
-    try:
-        draft.touch()
-        os.link(draft, link)
-    finally:
-        draft.unlink(missing_ok=True)
-        link.unlink(missing_ok=True)

@@ -13,6 +13,9 @@ from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout
 from sinks.spark.gateway import cut_off_in_silence
 from sinks.spark.jvm import Jvm
 from sinks.spark.reasons import one_line
+from sinks.spark.through import SparkPassage
+from topology.sink import Sink, SinkContext
+from topology.spark_step import SparkStep
 
 log = structlog.get_logger()
 
@@ -54,6 +57,15 @@ class SparkDriver:
         self._closed = False
         self._jobs = 0
         self._job_ended = threading.Condition()
+        self._running: dict[str, tuple[str, Jvm]] = {}  # by job group: the group's name
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks Spark runs at once: its default, which follows the executors it has.
+
+        Asked of Spark each time, which is started first if need be. Raises as `run`.
+        """
+        return self.run(_parallelism, group="parallelism")
 
     @property
     def restarts(self) -> int:
@@ -93,6 +105,7 @@ class SparkDriver:
             job_group = f"{group}-{next(self._numbers)}"
             watch = _Watch(jvm, job_group, deadline_seconds)
             watch.start()
+            self._running[job_group] = group, jvm
             try:
                 jvm.session.sparkContext.setJobGroup(job_group, group, interruptOnCancel=True)
                 return job(jvm.session)
@@ -104,8 +117,25 @@ class SparkDriver:
                     raise SparkDied(group, said) from error
                 raise
             finally:
+                del self._running[job_group]
                 watch.done.set()
                 jvm.release()
+
+    def cancel(self, group: str) -> None:
+        """Cancel what `run` is doing under this name, if anything, from any thread.
+
+        Does not wait. A job that is cancelled raises what Spark makes of it; what is no job of
+        Spark's goes on.
+        """
+        for job_group, (name, jvm) in self._running.copy().items():
+            if name == group:
+                _Cancel(jvm, job_group).start()
+
+    def passage(self, step: SparkStep, sink: Sink[Any], context: SinkContext) -> SparkPassage:
+        """Have a Spark step work in front of a sink that is open. Raises SinkFailed."""
+        passage = SparkPassage(self, step, sink, context)
+        passage.open()
+        return passage
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Stop Spark: politely for so long, then by force. May be called twice.
@@ -215,7 +245,6 @@ class _Watch(threading.Thread):
         super().__init__(name=f"watch-{job_group}", daemon=True)
         self.done = threading.Event()
         self.expired = False
-        self._is_killed = False
         self._jvm = jvm
         self._job_group = job_group
         self._deadline_seconds = deadline_seconds
@@ -225,19 +254,33 @@ class _Watch(threading.Thread):
             return
         self.expired = True
         log.warning("spark_job_cancelled", group=self._job_group)
-        # In a thread of its own: a JVM that hangs does not answer this call either.
-        threading.Thread(target=self._cancel, daemon=True).start()
+        cancel = _Cancel(self._jvm, self._job_group)
+        cancel.start()
         if not self.done.wait(_GRACE_SECONDS):
             reason = f"the job went on for {_GRACE_SECONDS:g} seconds after it was cancelled"
             log.warning("spark_killed", group=self._job_group, reason=reason)
-            self._is_killed = True
+            cancel.matters = False
             self._jvm.kill()
 
-    def _cancel(self) -> None:
+
+class _Cancel(threading.Thread):
+    """Cancels a job, in a thread of its own: a JVM that hangs does not answer this call either."""
+
+    def __init__(self, jvm: Jvm, job_group: str) -> None:
+        super().__init__(name=f"cancel-{job_group}", daemon=True)
+        self.matters = True  # whether anyone wants to know that it failed
+        self._jvm = jvm
+        self._job_group = job_group
+
+    def run(self) -> None:
         try:
             self._jvm.cancel(self._job_group)
-        except Exception as error:  # noqa: BLE001 - killing the JVM comes next
-            if not self._is_killed:
+        except Exception as error:  # noqa: BLE001 - the JVM is of no use; its job will tell
+            if self.matters:
                 log.warning("spark_cancel_failed", group=self._job_group, error=one_line(error))
         finally:
             self._jvm.release()
+
+
+def _parallelism(session: Any) -> int:
+    return int(session.sparkContext.defaultParallelism)

@@ -88,7 +88,7 @@ class Jvm:
         home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
         log4j = home / "log4j2.properties"
         log4j.write_text(LOG4J)
-        properties = settings(app_name, conf, jars, log4j)
+        properties = settings(app_name, conf, jars, log4j, sys.path)
         gateway = None
         with (home / "spark.log").open("wb") as output:
             try:

@@ -25,6 +25,23 @@ def one_line(error: BaseException) -> str:
     return lines[1 if java else 0][:_LONGEST]
 
 
+def from_python(error: BaseException) -> str | None:
+    """What a function of Python's raised on an executor: its class and the text's first line.
+
+    None if the error tells of no such thing. Never raises.
+    """
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - as above
+        return None
+    _, traceback, after = text.rpartition("Traceback (most recent call last):")
+    if not traceback:
+        return None
+    # Frames are indented, and so is what Java says after it.
+    lines = (line for line in after.splitlines() if line and not line[0].isspace())
+    return next(lines, "an error without a text")[:_LONGEST]
+
+
 def from_log(log: str) -> str | None:
     """The first line of a JVM's output that names an exception, or None."""
     lines = [line.strip() for line in log.splitlines()]

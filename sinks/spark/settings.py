@@ -1,5 +1,6 @@
 """The Spark properties Headrace starts from; a user's `[spark.conf]` lies over them."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -68,15 +69,23 @@ def check(conf: Mapping[str, str]) -> None:
 
 
 def settings(
-    app_name: str, conf: Mapping[str, str], jars: Sequence[str], log4j: Path
+    app_name: str,
+    conf: Mapping[str, str],
+    jars: Sequence[str],
+    log4j: Path,
+    python_path: Sequence[str] = (),
 ) -> dict[str, str]:
     """All properties of the session: defaults, those of the jars, then the user's.
 
     The user's win, but lists, of jars and of extensions, hold both, and the driver ends when it is
     out of memory, whatever the options for Java say. On a cluster (`spark.master` not local) the
-    driver's address is left to Spark and the user.
+    driver's address is left to Spark and the user. `python_path` is where Python workers look for
+    modules, in the same order as this process: there, too, a user's folder may come last.
     """
     merged = {**_DEFAULTS, "spark.app.name": app_name}
+    if path := [os.path.abspath(each) for each in python_path if os.pathsep not in each]:  # noqa: PTH100 - "" is the current folder
+        merged["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(path)
+        merged["spark.executorEnv.PYTHONSAFEPATH"] = "1"  # else the current folder is the first
     lists: dict[str, list[str]] = {name: [] for name in _LISTS}
     lists["spark.jars"] += jars
     for jar, needed in _OF_JARS.items():

@@ -19,6 +19,7 @@ from typing import get_args
 
 import pytest
 
+from service.config import EngineName
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
 from service.embedded.zookeeper import EmbeddedZooKeeper
@@ -41,6 +42,8 @@ from tests.acceptance.trial import Trial
 from topology.transactional import Kind
 
 FROZEN, CONTROL = "frozen", "control"
+ON_SPARK = "@spark"  # behind the name of a sink that is played on the spark engine
+BY_TASKS = ("delta", "manifest")  # sinks whose files that engine's tasks write
 _MINUTES = 60.0
 _JOBS = 2
 
@@ -55,12 +58,14 @@ class Servers:
     folder: Path
 
     @contextmanager
-    def play(self, rows: str, others: str | None = None) -> Iterator[Play]:
+    def play(
+        self, rows: str, others: str | None = None, engine: EngineName = "local"
+    ) -> Iterator[Play]:
         """A pipeline of its own."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
             trial = Trial(self.kafka, self.zookeeper, Path(folder), topologies=TOPOLOGIES)
             try:
-                play = Play(trial, rows, others, self.postgres)
+                play = Play(trial, rows, others, self.postgres, engine)
                 play.publish()
                 yield play
             finally:
@@ -147,8 +152,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--cases",
         type=_chosen,
-        default=",".join(STORES),
-        help="sinks, or some of their places as SINK:PLACE, with commas between them; all",
+        default=",".join(_every_sink()),
+        help="sinks, or some of their places as SINK:PLACE, with commas between them; all. "
+        f"SINK{ON_SPARK} is played on the spark engine",
     )
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
     parser.add_argument("--minutes", type=float, default=_MINUTES, help="nothing begins later")
@@ -156,18 +162,30 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _every_sink() -> list[str]:
+    return [*STORES, *(f"{store}{ON_SPARK}" for store in BY_TASKS)]
+
+
+def _store_and_engine(sink: str) -> tuple[str, EngineName]:
+    store = sink.removesuffix(ON_SPARK)
+    return store, "local" if store == sink else "spark"
+
+
 def _chosen(text: str) -> dict[str, set[str]]:
-    """The stores, and which places of each."""
+    """The sinks, and which places of each."""
     chosen: defaultdict[str, set[str]] = defaultdict(set)
     for case in text.split(","):
-        store, _, place = case.partition(":")
-        if store not in STORES:
-            raise argparse.ArgumentTypeError(f"sink '{store}'; allowed are {', '.join(STORES)}")
-        every = list(dict.fromkeys(way.place for way in ways([store])))
-        every += [FROZEN] if STORES[store].has_keys else [FROZEN, CONTROL]
+        sink, _, place = case.partition(":")
+        if sink not in _every_sink():
+            allowed = ", ".join(_every_sink())
+            raise argparse.ArgumentTypeError(f"sink '{sink}'; allowed are {allowed}")
+        store, engine = _store_and_engine(sink)
+        every = list(dict.fromkeys(way.place for way in ways([store], engine)))
+        if engine == "local":
+            every += [FROZEN] if STORES[store].has_keys else [FROZEN, CONTROL]
         if place and place not in every:
             raise argparse.ArgumentTypeError(f"place '{place}'; allowed are {', '.join(every)}")
-        chosen[store] |= {place} if place else set(every)
+        chosen[sink] |= {place} if place else set(every)
     return chosen
 
 
@@ -176,36 +194,38 @@ def _jobs(chosen: Mapping[str, set[str]], seed: str) -> Iterator[Job]:
     for case in FAILED_ONCE:
         if case.rows in chosen:
             yield partial(_play_case, case)
-    for store, places in chosen.items():
+    for sink, places in chosen.items():
         for kind in get_args(Kind):
-            rng = random.Random(f"{seed} {store} {kind}")
-            yield from (partial(_play_case, case) for case in _cases(store, kind, places, rng))
+            rng = random.Random(f"{seed} {sink} {kind}")
+            yield from (partial(_play_case, case) for case in _cases(sink, kind, places, rng))
         if FROZEN in places:
-            yield partial(_play_frozen, store)
+            yield partial(_play_frozen, sink)
         if CONTROL in places:
-            yield partial(_play_control, store)
+            yield partial(_play_control, sink)
 
 
-def _cases(store: str, kind: Kind, places: set[str], rng: random.Random) -> Iterator[Case]:
+def _cases(sink: str, kind: Kind, places: set[str], rng: random.Random) -> Iterator[Case]:
     """Every way that is chosen, each once, in any order; beside a store that needs no more."""
-    beside = [name for name in STORES if not needs_spark([name]) or needs_spark([store])]
-    left = [way for way in ways([store]) if way.place in places]
+    store, engine = _store_and_engine(sink)
+    is_free = needs_spark([store], engine)
+    beside = [name for name in STORES if is_free or not needs_spark([name])]
+    left = [way for way in ways([store], engine) if way.place in places]
     rng.shuffle(left)
     while left:
         crashes = tuple(way.drawn(rng) for way in left[:MOST_CRASHES])
-        yield Case(store, rng.choice(beside), kind, crashes)
+        yield Case(store, rng.choice(beside), kind, crashes, engine)
         del left[:MOST_CRASHES]
 
 
 def _play_case(case: Case, servers: Servers, results: Results) -> None:
     """Play it, or what comes before the first crash that does harm."""
-    name = f"{case.rows}+{case.others} {case.kind}"
+    name = f"{case.engine}: {case.rows}+{case.others} {case.kind}"
     left = [*case.crashes, "the end"]
     since = time.monotonic()
     verdict = GOOD
     try:
         if not results.is_over:
-            with servers.play(case.rows, case.others) as play:
+            with servers.play(case.rows, case.others, case.engine) as play:
                 for crash, verdict in crashed(play, case.kind, case.crashes):
                     results.add(f"{name} {crash}", verdict, since)
                     since = time.monotonic()

@@ -99,11 +99,15 @@ def test_memory_is_measured_on_the_way_and_per_pending_record(suites):
 @pytest.mark.acceptance
 def test_tables_are_held_against_structured_streaming_with_the_same_rows(suites):
     facts = suites["spark"]
-    local = {"local_vectorised", "local_functions", "local_at_least_once"}
+    ours = {
+        "local_vectorised", "local_functions", "local_at_least_once", "local_spool",
+        "spark_vectorised", "spark_vectorised_200k", "spark_functions", "spark_native",
+    }  # fmt: skip
     assert facts["records"] == 40_000
     assert 0 < facts["rows"] < facts["records"]
-    assert set(facts["cpu_us"]) == set(facts["per_second"]) == local | {"structured"}
-    assert set(facts["ratio"]) == set(facts["cpu_ratio"]) == local
+    assert facts["scaling"] == {}  # there are too few records
+    assert set(facts["cpu_us"]) == set(facts["per_second"]) == ours | {"structured"}
+    assert set(facts["ratio"]) == set(facts["cpu_ratio"]) == ours
     assert all(value > 0 for value in [*facts["ratio"].values(), *facts["cpu_ratio"].values()])
     assert facts["exactly_once_cost"] < 1
     assert set(facts["goals"]) == {

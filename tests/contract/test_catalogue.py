@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from partition.catalogue import Log, Topic
+from partition.catalogue import Log, LogEnd, Topic
 from partition.chunk import Partition
 from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
 from partition.kafka.catalogue import KafkaCatalogue
@@ -91,6 +91,46 @@ def test_many_questions_at_once_are_all_answered(world: Any) -> None:
     assert [each.result().end for each in logs] == [number % 3 for number in range(20)]
 
 
+def test_the_ends_of_many_logs_are_one_answer_without_those_that_are_not_known(
+    world: Any,
+) -> None:
+    topic, other = world.topic(3), world.topic()
+    for number in range(3):
+        world.append(Partition(topic, number), numbers(number))
+    world.append(Partition(other, 0), numbers(4))
+    # Of topics that nobody else has led yet, so the epoch is the first.
+    known = {Partition(topic, number): LogEnd(number, 0) for number in range(3)}
+    known[Partition(other, 0)] = LogEnd(4, 0)
+    unknown = [Partition(topic, 7), Partition("no-such-topic", 0)]
+    catalogue = world.catalogue()
+    assert catalogue.ends([]).result(SECONDS) == {}
+    end = time.monotonic() + SECONDS
+    while catalogue.ends(known).result(SECONDS) != known:  # as long as a leader is not known
+        assert time.monotonic() < end
+    started = time.monotonic()
+    assert catalogue.ends([*known, *unknown]).result(SECONDS) == known
+    assert catalogue.ends(unknown).result(SECONDS) == {}
+    assert time.monotonic() - started < 2, "asked again and again, it must not hold others up"
+    world.append(Partition(topic, 0), numbers(5))
+    assert catalogue.ends(list(known)[:1]).result(SECONDS) == {Partition(topic, 0): LogEnd(5, 0)}
+
+
+@pytest.mark.integration
+def test_a_log_ends_for_readers_where_a_transaction_is_open(real: KafkaWorld) -> None:
+    a = Partition(real.topic(), 0)
+    real.append(a, numbers(3))
+    producer = real.begin(a, numbers(2))
+    catalogue = real.catalogue()
+    assert catalogue.log(a).result(SECONDS).end == 3
+    assert catalogue.ends([a]).result(SECONDS) == {a: LogEnd(3, 0)}
+    producer.commit_transaction(SECONDS)
+    end = time.monotonic() + SECONDS
+    while catalogue.ends([a]).result(SECONDS) != {
+        a: LogEnd(6, 0)
+    }:  # once its marker, an offset, is written
+        assert time.monotonic() < end
+
+
 def test_partitions_added_to_a_topic_are_seen(world: Any) -> None:
     """Faults K07: new partitions show at the next look, under the same topic id."""
     topic = world.topic(1)
@@ -146,6 +186,7 @@ def test_a_catalogue_that_is_away_says_what_was_asked(world: Any) -> None:
         "for topic 't'": catalogue.topic("t"),
         "for the topics": catalogue.topics(),
         "for the offsets of t[3]": catalogue.log(Partition("t", 3)),
+        "for the ends of the logs": catalogue.ends([Partition("t", 3)]),
     }
     for what, answer in asked.items():
         with pytest.raises(KafkaUnavailable, match="Kafka does not answer") as caught:
@@ -173,7 +214,9 @@ def test_a_frozen_broker_is_given_up_in_time(own: KafkaWorld) -> None:
     own.kafka.freeze()
     try:
         started = time.monotonic()
-        answers = [catalogue.topic(topic), catalogue.log(Partition(topic, 0)), catalogue.topics()]
+        one = Partition(topic, 0)
+        answers = [catalogue.topic(topic), catalogue.log(one), catalogue.topics()]
+        answers.append(catalogue.ends([one]))
         for answer in answers:
             with pytest.raises(KafkaUnavailable):
                 answer.result(SECONDS)

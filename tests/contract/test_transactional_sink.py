@@ -34,10 +34,19 @@ from sinks.spark.driver import SparkDriver
 from tests.acceptance import table_files
 from tests.worlds.committed import committed_values
 from tests.worlds.sql_table import SqlTable
+from tests.worlds.staged_apart import StagedApart, copied, halves, staged_apart
 from topology.errors import SinkFailed, SinkFenced
 from topology.schema import schema_of
 from topology.sink import Batch, Piece, SinkContext
-from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
+from topology.transactional import (
+    Committed,
+    Fence,
+    Group,
+    Share,
+    Staged,
+    StagesApart,
+    TransactionalSink,
+)
 
 
 class Order(TypedDict):
@@ -98,6 +107,13 @@ class ManifestHouse(House):
         entries = [json.loads(p.read_text()) for p in sorted(folder.glob("_headrace/*.json"))]
         files = [file["path"] for entry in entries for file in entry.get("add", ())]
         return [row for file in files for row in pq.ParquetFile(folder / file).read().to_pylist()]
+
+
+class ApartHouse(ManifestHouse):
+    """The same folder, whose files other processes write."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        return StagedApart(ManifestSink("orders", schema=Order))
 
 
 class DeltaHouse(House):
@@ -220,6 +236,7 @@ HOUSES = [
     ChaosHouse,
     ForeachHouse,
     ManifestHouse,
+    ApartHouse,
     pytest.param(DeltaHouse, marks=pytest.mark.integration),
     pytest.param(KeyedDeltaHouse, marks=pytest.mark.integration),
     pytest.param(IcebergHouse, marks=pytest.mark.integration),
@@ -246,6 +263,13 @@ def keyed_table(driver: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -
     sink.write(Batch(1, [], 0))
     sink.close()
     return warehouse / "orders"
+
+
+STAGE_APART = [
+    ManifestHouse,
+    pytest.param(DeltaHouse, marks=pytest.mark.integration),
+    pytest.param(IcebergHouse, marks=pytest.mark.integration),
+]
 
 
 @pytest.fixture(params=HOUSES)
@@ -563,3 +587,63 @@ def test_lines_whose_names_differ_little_are_apart(
     put(sink, *((share(line, epoch=e), [order(e)]) for e, line in enumerate(lines, start=1)))
     assert state(sink, *lines) == [(epoch, 1) for epoch in range(1, len(lines) + 1)]
     assert numbers(house) == list(range(1, len(lines) + 1))
+
+
+@pytest.mark.parametrize("house", STAGE_APART, indirect=True)
+def test_what_other_processes_staged_is_committed_as_one_group(
+    house: House, sink: StagesApart[Any]
+) -> None:
+    """Promise 14: a group has one commit, however many processes made its files."""
+    shares = (share(rows=3), share(SECOND, rows=3))
+    rows: list[Piece] = [
+        [order(1), order(2), {}, order(4)],
+        [order(5) | {"number": "five"}, order(6)],
+    ]
+    staged = sink.joined(shares, staged_apart(sink.stager(), *halves(Group(1, shares, rows, 6))))
+    assert (staged.shares, staged.num_rows, set(staged.rejected)) == (shares, 4, {2, 4})
+    assert house.rows() == []
+    sink.commit(staged)
+    sink.commit(copied(staged))
+    assert numbers(house) == [1, 2, 4, 6]
+    assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
+    sink.commit(sink.joined((share(txid=2, rows=0),), []))  # no process had any row of it
+    assert numbers(house) == [1, 2, 4, 6]
+    assert state(sink, FIRST, SECOND) == [(1, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("house", STAGE_APART, indirect=True)
+def test_what_other_processes_staged_elsewhere_is_not_committed(
+    house: House, sink: StagesApart[Any]
+) -> None:
+    """Promise 14: the table would name files that this process cannot see."""
+    whole = group((share(), [order(1), order(2)]))
+    before = set(Path(house.context.warehouse).rglob("*.parquet"))
+    staged = staged_apart(sink.stager(), *halves(whole))
+    file = next(
+        each for each in Path(house.context.warehouse).rglob("*.parquet") if each not in before
+    )
+    file.unlink()
+    with pytest.raises(SinkFailed, match=f"{file.name}.*must share the folder of the table"):
+        sink.joined(whole.shares, staged)
+
+
+@pytest.mark.parametrize("house", STAGE_APART, indirect=True)
+def test_what_other_processes_staged_leaves_nothing_when_it_is_discarded(
+    house: House, sink: StagesApart[Any]
+) -> None:
+    def files() -> set[Path]:
+        return set(Path(house.context.warehouse).rglob("*.parquet"))
+
+    whole = group((share(), [order(1), order(2)]))
+    put(sink, (share(), [order(1), order(2)]))
+    before = files()
+    staged = staged_apart(sink.stager(), *halves(whole))
+    assert len(files() - before) == 2
+    sink.discard(sink.joined(whole.shares, staged))
+    assert files() == before
+
+    stager = sink.stager()
+    assert stager is not None
+    for each in staged_apart(stager, *halves(whole)):
+        stager.discard(each)
+    assert files() == before

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from tests.simulation.life import Life
     from tests.simulation.oracle import Oracle
 
+_MAX_LOG = 400  # records of a partition that are not read: the producers wait
+
 
 class ClusterEvents:
     """The half of a world that is its cluster."""
@@ -24,6 +26,14 @@ class ClusterEvents:
     def _a_log(self, which: int) -> SimLog | None:
         logs = self.cluster.live_logs()
         return logs[which % len(logs)] if logs else None
+
+    def do_produce(self, which: int, dice: int) -> None:
+        """Records are written."""
+        log = self._a_log(which)
+        if log is None or len(log.records) > _MAX_LOG or self.cluster.away:
+            return
+        for place in range(1 + dice % 5):
+            log.append(1 + (dice >> place) % 9)
 
     def do_gap(self, which: int, dice: int) -> None:
         """Transaction markers and aborted records use up offsets."""
@@ -100,6 +110,10 @@ class ClusterEvents:
             record = log.records[-1 - dice % min(len(log.records), 6)]
             record.corrupt = record.rotten = True
             self.seen("corrupt_record")
+
+    def do_away(self, _which: int, _dice: int) -> None:
+        """The cluster stops answering."""
+        self.cluster.away = True
 
     def _mend(self, log: SimLog) -> None:
         for record in log.records:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from tests.simulation import (
+    range_mutants,
     session_mutants,
     store_mutants,
     tracking_mutants,
     transaction_mutants,
 )
 from tests.simulation.mutants import MUTANTS, mutated
-from tests.simulation.settings import is_exactly_once
+from tests.simulation.settings import Kind, kind_of
 from tests.simulation.tape import LENGTH, Run, events, run
 
 __all__ = [
@@ -17,21 +18,26 @@ __all__ = [
     "Kill",
     "kill",
     "killer",
+    "range_mutants",
     "session_mutants",
     "store_mutants",
     "tracking_mutants",
     "transaction_mutants",
 ]
 
-_SEEDS = 250  # that may try, of those whose worlds a mutant can do harm in
+_SEEDS = 400  # that may try, of those whose worlds a mutant can do harm in
+_KINDS: dict[str, Kind] = {
+    transaction_mutants.__name__: "by records",
+    range_mutants.__name__: "by ranges",
+}
 
 
 def killer(name: str, length: int = LENGTH, seeds: int = _SEEDS) -> tuple[Run | None, int]:
     """The first run that finds a mutant, and how many steps it took."""
     steps = 0
-    concerns = MUTANTS[name].__module__ == transaction_mutants.__name__
+    concerns = _KINDS.get(MUTANTS[name].__module__, "by trees")
     for seed in range(seeds):
-        if is_exactly_once(seed) != concerns:
+        if kind_of(seed) != concerns:
             continue
         with mutated(name):
             ended = run(seed, list(events(seed, length)))

@@ -1,13 +1,13 @@
 """One replica's client of the cluster: its fetcher, with what it prefetched, and its questions."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from partition.catalogue import Log, Topic
+from partition.catalogue import Log, LogEnd, Topic
 from partition.chunk import Chunk, Partition
 from partition.errors import (
     CorruptRecord,
@@ -203,6 +203,15 @@ class SimCatalogue:
     def log(self, partition: Partition, timestamp_ms: int | None = None) -> "Future[Log]":
         """See `Catalogue.log`."""
         return self._ask(lambda: self._log(partition), partition)
+
+    def ends(self, partitions: Collection[Partition]) -> "Future[Mapping[Partition, LogEnd]]":
+        """See `Catalogue.ends`."""
+        asked = tuple(partitions)
+        return self._ask(lambda: {p: end for p in asked if (end := self._end(p))})
+
+    def _end(self, partition: Partition) -> LogEnd | None:
+        log = self._cluster.log(partition)
+        return None if log is None else LogEnd(log.end, log.epoch)
 
     def _topic(self, name: str) -> Topic:
         if name not in self._cluster.topics:

@@ -51,7 +51,7 @@ class Life(Bolts):
         rng = random.Random(f"{world.settings.seed} {name}")
         super().__init__(world, rng, TIMEOUT_SECONDS)
         self.name = name
-        self.fetcher = SimFetcher(world.cluster, world.seen)
+        self.fetcher = self._make_fetcher()
         nodes = OffsetNodes(NodeNames("/r", "p", "p"))
         world.processes[nodes.process] = self
         self.store = SimStore(
@@ -59,16 +59,16 @@ class Life(Bolts):
             lambda: world.now, world.seen, lambda: session_ended(self),
         )  # fmt: skip
         catalogue = SimCatalogue(world.cluster, world.network, self, self.fetcher)
+        self._catalogue = catalogue
         topics = TOPICS[: len(world.settings.partitions)]
-        if world.settings.exactly_once:
-            self.transacting = SimTransacting(self, world.tables)
+        self.transacting = self._make_transacting()
         policy = world.settings.policy(heal=heal)
         self.reader = Reader(
             self.fetcher, self.store, catalogue, self.notify, topics, policy, rng,
             world.wall_clock,
             sleep=lambda _seconds: None,
             fencing=self.transacting.fences if self.transacting is not None else None,
-            on_assigned=lambda partition: world.oracle.assigned(self, partition),
+            on_assigned=self._assigned,
             on_revoked=self._revoked,
         )  # fmt: skip
         if self.transacting is not None:
@@ -79,6 +79,14 @@ class Life(Bolts):
         self.frozen = False
         self.draining = False
         self.session = 0  # the store's, when its reader looked last
+
+    def _make_fetcher(self) -> Any:
+        return SimFetcher(self.world.cluster, self.world.seen)
+
+    def _make_transacting(self) -> Any:
+        if not self.world.settings.exactly_once:
+            return None
+        return SimTransacting(self, self.world.tables)
 
     def open(self) -> None:
         """Start."""
@@ -119,6 +127,9 @@ class Life(Bolts):
 
         send()
         return future
+
+    def _assigned(self, partition: Partition) -> None:
+        self.world.oracle.assigned(self, partition)
 
     def _revoked(self, partition: Partition) -> None:
         self.world.oracle.revoked(self, partition)

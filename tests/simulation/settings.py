@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
@@ -14,16 +14,29 @@ from partition.retries import RetryPolicy
 from partition.transaction import Resumed, TransactionKind
 from service.reader import ReaderPolicy
 from transactions.line import Line
-from transactions.policy import TransactionPolicy
+from transactions.policy import RangePolicy, TransactionPolicy
+from transactions.range_line import RangeLine
 
 TOPICS = ("a", "b")
 STEP_SECONDS = 0.01
 TIMEOUT_SECONDS = 7.0
 
 
-def is_exactly_once(seed: int) -> bool:
-    """Whether a seed's world runs exactly once: half of those of either end (see `healing`)."""
-    return seed % 4 in {1, 2}
+Kind: TypeAlias = Literal["by trees", "by records", "by ranges"]
+# By seed: even and odd ones of each, as they end in different ways (see `healing`).
+_KINDS: tuple[Kind, ...] = (
+    "by trees", "by records", "by records", "by ranges",
+    "by trees", "by records", "by ranges", "by trees",
+)  # fmt: skip
+
+
+def kind_of(seed: int) -> Kind:
+    """How a seed's world keeps its promises.
+
+    By trees (at least once), or exactly once, by the records of the local engine or the ranges
+    of the spark engine.
+    """
+    return _KINDS[seed % len(_KINDS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,7 @@ class Settings:
     limit: int
     max_behind: int | None
     exactly_once: bool
+    by_ranges: bool  # on the spark engine
     kind: TransactionKind
     max_active: int
     records: int  # of a transaction, at most
@@ -63,7 +77,8 @@ class Settings:
             max_pending_bytes=rng.choice([40, 1000, 1000]),
             limit=rng.choice([1, 2, 3]),
             max_behind=rng.choice([None, None, None, 12]),
-            exactly_once=is_exactly_once(seed),
+            exactly_once=kind_of(seed) != "by trees",
+            by_ranges=kind_of(seed) == "by ranges",
             kind=own.choice(["transactional", "opaque"]),
             max_active=own.choice([1, 2, 3, 3]),
             records=own.choice([2, 4, 8]),
@@ -77,8 +92,15 @@ class Settings:
         records = max(1, min(self.records, self.max_pending // self.max_active))
         return TransactionPolicy(self.kind, self.max_active, records, self.plan_records, 0.05)
 
+    @property
+    def ranges(self) -> RangePolicy:
+        """How ranges are cut."""
+        return RangePolicy(self.records * 2, 0.3, self.max_active)
+
     def make_gate(self, partition: Partition, resumed: Resumed, room: Callable[[], int]) -> Gate:
         """A partition's line."""
+        if self.by_ranges:
+            return RangeLine(partition, resumed, self.transactions)
         return Line(partition, resumed, self.transactions, room)
 
     def policy(self, *, heal: bool = False) -> ReaderPolicy:

@@ -8,7 +8,7 @@ import msgspec
 from partition.chunk import Partition
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimLog
-from tests.simulation.transaction_oracle import Recorded, look_at
+from tests.simulation.recorded import Recorded, look_at
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -90,7 +90,7 @@ class StoredOffsets:
         if new is None:
             raise Violation(8, f"{sender.name} wrote no offset into {partition}")
         if not existed:
-            self._look_at_transactions(sender, partition, None, new, moved=False)
+            self._look_at_transactions(sender, partition, None, new)
             self._begin(partition, new)
             return
         if old is None:
@@ -104,17 +104,17 @@ class StoredOffsets:
         moved = self._is_move(sender, partition, new)
         if new.offset < old.offset and not moved:
             raise Violation(2, f"{partition} went from {old.offset} back to {new.offset}")
-        self._look_at_transactions(sender, partition, old, new, moved=moved)
+        self._look_at_transactions(sender, partition, old, new)
         self._passed(sender, partition, old, new, moved=moved)
         self._tell(sender, partition, old, new, moved=moved)
 
     def _look_at_transactions(
-        self, sender: "Life", partition: Partition, old: Seen | None, new: Seen, *, moved: bool
+        self, sender: "Life", partition: Partition, old: Seen | None, new: Seen
     ) -> None:
         if self._world.settings.exactly_once:
             self._world.transactions.written(
                 sender, partition, None if old is None else old.transactions, new.transactions,
-                offset=new.offset, moved=moved,
+                offset=new.offset,
             )  # fmt: skip
 
     def _tell(

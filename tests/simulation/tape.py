@@ -15,7 +15,7 @@ import structlog
 
 from tests.simulation.errors import Violation
 from tests.simulation.healing import heal
-from tests.simulation.settings import is_exactly_once
+from tests.simulation.settings import kind_of
 from tests.simulation.world import Event, World
 
 # What happens all the time, and how often.
@@ -38,6 +38,16 @@ USUAL_ONCE = USUAL | {
     "sink": 34, "tick": 4, "produce": 2.5, "mend": 5, "repair": 0.5,
 }  # fmt: skip
 FAULTS_ONCE = {kind: rate / 2 for kind, rate in FAULTS.items()}
+# The same on the spark engine: a bolt's step is a task's.
+USUAL_RANGES = USUAL | {
+    "poll": 30, "bolt": 26, "take": 24, "commit": 10, "net": 40, "sink": 34, "tick": 6,
+    "produce": 3, "mend": 5, "repair": 0.5, "read": 0, "seal": 0, "resolve": 0, "expire": 0,
+}  # fmt: skip
+_RATES = {
+    "by trees": (USUAL, FAULTS),
+    "by records": (USUAL_ONCE, FAULTS_ONCE),
+    "by ranges": (USUAL_RANGES, FAULTS_ONCE),
+}
 SHRINK_SECONDS = 30.0
 LENGTH = 4_000  # steps of a seed's own tape; healing adds some
 _PHASE = 250  # steps after which other faults are likely
@@ -59,8 +69,7 @@ class Run:
 def events(seed: int, length: int) -> Iterator[Event]:
     """The events of a seed. Phases without faults alternate with some kinds of them."""
     rng = random.Random(f"tape {seed}")
-    once = is_exactly_once(seed)
-    usual, faults = (USUAL_ONCE, FAULTS_ONCE) if once else (USUAL, FAULTS)
+    usual, faults = _RATES[kind_of(seed)]
     kinds, weights = list(usual), list(usual.values())
     for step in range(length):
         if step % _PHASE == 0:

@@ -13,7 +13,7 @@ from tests.simulation.tape import events, run, shrink
 
 def test_a_few_seeds_keep_every_promise():
     """Promises 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14 and 16: checked at every step."""
-    for seed in range(6):  # three of them run exactly once
+    for seed in range(6):  # three of them run exactly once, one of these on the spark engine
         ended = run(seed, list(events(seed, 1500)))
         assert ended.violation is None, f"seed {seed}, step {ended.at}: {ended.violation}"
 
@@ -54,7 +54,23 @@ def test_a_mutant_is_killed_and_its_tape_shrunk():
     ["lower_txid_skipped", "commit_out_of_order", "ranges_not_persisted", "attempt_forgotten"],
 )
 def test_a_fault_in_the_order_of_transactions_is_found(name):
-    ended, _steps = killer(name, length=2500, seeds=40)
+    ended, _steps = killer(name, length=2500, seeds=60)
+    assert ended is not None
+    assert ended.violation is not None
+    assert ended.violation.promise == 14
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "committed_before_its_seal_is_stored",
+        "group_committed_out_of_order",
+        "run_before_it_is_stored",
+        "seal_not_compared",
+    ],
+)
+def test_a_fault_in_the_spark_engines_transactions_is_found(name):
+    ended, _steps = killer(name, length=4000, seeds=60)
     assert ended is not None
     assert ended.violation is not None
     assert ended.violation.promise == 14

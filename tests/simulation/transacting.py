@@ -34,7 +34,7 @@ _POLICY = BatchPolicy(batch_rows=12, batch_seconds=1.0)
 _BAD = 30  # one of so many rows does not fit
 
 
-class _Fences(Fences):
+class SimFences(Fences):
     """The real ones, and what situations they met."""
 
     def __init__(self, world: "World") -> None:
@@ -65,7 +65,7 @@ class SimTransacting:
     def __init__(self, life: "Life", tables: list[SimTable]) -> None:
         self._life = life
         self._tables = tables
-        self.fences = _Fences(life.world)
+        self.fences = SimFences(life.world)
 
     def bind(self, reader: Reader) -> None:
         """Learn what reads."""

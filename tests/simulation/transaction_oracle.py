@@ -9,12 +9,13 @@ is, and so does one that a table has. T7 two tables never differ in a txid's rec
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from partition.chunk import Partition
 from partition.errors import KindChanged, ReplayDiffers, SinkAhead, SinkStateLost
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimRecord
+from tests.simulation.recorded import NOTHING, Open, Recorded
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -23,37 +24,6 @@ if TYPE_CHECKING:
     from tests.simulation.tuples import Attempt
     from tests.simulation.world import World
     from topology.transactional import Share, Staged
-
-
-class Open(NamedTuple):
-    """An open transaction, as it stands in a node."""
-
-    txid: int
-    attempt: int
-    first: int
-    end: int
-    records: int
-    digest: str
-
-
-class Recorded(NamedTuple):
-    """A node's transactions, read by no code of the product."""
-
-    kind: str
-    committed: int
-    open: tuple[Open, ...]
-
-
-NOTHING = Recorded("", 0, ())
-
-
-def look_at(found: Any) -> Recorded | None:
-    """What a node's JSON says of transactions. Raises KeyError and TypeError."""
-    if found is None:
-        return None
-    names = ("txid", "attempt", "first", "end", "count", "digest")
-    entries = [Open(*(each[name] for name in names)) for each in found["open"]]
-    return Recorded(found["kind"], found["committed"], tuple(entries))
 
 
 class TransactionOracle:
@@ -81,7 +51,6 @@ class TransactionOracle:
         new: Recorded | None,
         *,
         offset: int,
-        moved: bool,
     ) -> None:
         """A life wrote a node."""
         if new is None:
@@ -97,7 +66,7 @@ class TransactionOracle:
         for each in old.open:
             now = entries.get(each.txid)
             if now is None:
-                self._removed(partition, each, new, moved=moved)
+                self._removed(partition, each, old, new)
             elif now != each:
                 self._changed(partition, each, now, own=before == sender.name)
         last = old.committed + len(old.open)
@@ -118,7 +87,7 @@ class TransactionOracle:
                 raise Violation(14, f"{partition} at {offset} has a hole: {new}")
             place = each.end
 
-    def _removed(self, partition: Partition, gone: Open, new: Recorded, *, moved: bool) -> None:
+    def _removed(self, partition: Partition, gone: Open, old: Recorded, new: Recorded) -> None:
         """Each table has it; or none, and it is planned anew (opaque)."""
         tables = self._world.tables
         has = [table.name for table in tables if self.txid_of(table, partition) >= gone.txid]
@@ -127,8 +96,12 @@ class TransactionOracle:
                 raise Violation(3, f"{partition}: txid {gone.txid} is done, but only in {has}")
         elif has:
             raise Violation(14, f"{partition}: txid {gone.txid} was dropped, but is in {has}")
-        elif self._world.settings.kind == "transactional":
+        elif not self._may_be_dropped(old, new):
             raise Violation(14, f"{partition}: txid {gone.txid} was dropped")
+
+    def _may_be_dropped(self, old: Recorded, new: Recorded) -> bool:
+        """Whether what no table has may be planned anew."""
+        return self._world.settings.kind == "opaque"
 
     def _changed(self, partition: Partition, was: Open, now: Open, *, own: bool) -> None:
         if now.attempt < was.attempt:
@@ -144,7 +117,8 @@ class TransactionOracle:
             raise Violation(14, f"{partition}: {was} of another process became {now}")
         if (partition, was.txid, was.attempt) in self._replayed:
             raise Violation(14, f"{partition}: {was} is replayed, and became {now}")
-        if now.first != was.first or now.end <= was.end or now.records <= was.records:
+        grew = (now.records or 0) > (was.records or 0)
+        if now.first != was.first or now.end <= was.end or not grew:
             raise Violation(14, f"{partition}: {was} became {now}")
         self._world.seen("transaction_grew")
 
@@ -227,23 +201,35 @@ class TransactionOracle:
         now = self._world.oracle.stored.now.get(partition)
         if now is not None and now.epoch > share.epoch:
             self._world.seen("commit_landed_between_claim_and_fence")
-        flight = self._world.oracle.flight_at(sender, partition)
-        tries = [flight.tries[n] for n in range(share.first, share.end) if n in flight.tries]
-        self._are_the_stored(what, stored, tries)
-        self._are_their_rows(what, table, tries, rows)
-        records = frozenset(each.record for each in tries)
+        records = self._records_of(what, table, sender, partition, stored, rows)
         twice = records & self._in.setdefault(table.name, set())
         if twice:
             raise Violation(14, f"{what} has {min(map(str, twice))}, which landed before")
         self._in[table.name] |= records
         self._last[where] = share.txid
         self._digests[table.name, share.line, share.txid] = share.digest
+        flight = self._world.oracle.flight_at(sender, partition)
         self._all_tables(what, table, share, records, flight)
 
-    def _are_the_stored(self, what: str, stored: Open, tries: list["Attempt"]) -> None:
-        digest = _digest_of([each.record for each in tries])
-        if (len(tries), digest) != (stored.records, stored.digest):
-            offsets = [each.record.offset for each in tries]
+    def _records_of(
+        self,
+        what: str,
+        table: "SimTable",
+        sender: "Life",
+        partition: Partition,
+        stored: Open,
+        rows: list["Row"],
+    ) -> frozenset[SimRecord]:
+        """The records of a share that landed, which are those that were stored."""
+        flight = self._world.oracle.flight_at(sender, partition)
+        tries = [flight.tries[n] for n in range(stored.first, stored.end) if n in flight.tries]
+        self._are_the_stored(what, stored, [each.record for each in tries])
+        self._are_their_rows(what, table, tries, rows)
+        return frozenset(each.record for each in tries)
+
+    def _are_the_stored(self, what: str, stored: Open, records: list[SimRecord]) -> None:
+        if (len(records), _digest_of(records)) != (stored.records, stored.digest):
+            offsets = [each.offset for each in records]
             raise Violation(14, f"{what} has {offsets}, stored was {stored}")
 
     def _are_their_rows(

@@ -15,6 +15,9 @@ from tests.simulation.kafka import Cluster
 from tests.simulation.life import Life
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
+from tests.simulation.range_life import RangeLife
+from tests.simulation.range_oracle import RangeOracle
+from tests.simulation.range_tasks import SimExecutors
 from tests.simulation.sessions import is_reclaiming, urgency
 from tests.simulation.settings import STEP_SECONDS, TOPICS, Settings
 from tests.simulation.sink import SimLetters, SimSink
@@ -30,7 +33,6 @@ OF_A_LIFE = frozenset(
     ["poll", "read", "bolt", "seal", "take", "resolve", "commit", "expire", "heartbeat", "drain"]
 )
 _GOOD = 2  # the dice of a sink's step that cannot fail: see `healing`
-_MAX_LOG = 400  # records of a partition that are not read: the producers wait
 
 
 class World(ClusterEvents):
@@ -43,7 +45,9 @@ class World(ClusterEvents):
         self.situations: Counter[str] = Counter()
         self.seen = self._seen
         self.oracle = Oracle(self)
-        self.transactions = TransactionOracle(self)
+        by_ranges = self.settings.by_ranges
+        self.transactions = RangeOracle(self) if by_ranges else TransactionOracle(self)
+        self.executors = SimExecutors(self)
         self.network = Network(self.seen)
         self.wire = Network(self.seen)  # to the tables
         count = self.settings.tables if self.settings.exactly_once else 0
@@ -139,14 +143,6 @@ class World(ClusterEvents):
             if not life.frozen:
                 life.store.wake()
 
-    def do_produce(self, which: int, dice: int) -> None:
-        """Records are written."""
-        log = self._a_log(which)
-        if log is None or len(log.records) > _MAX_LOG or self.cluster.away:
-            return
-        for place in range(1 + dice % 5):
-            log.append(1 + (dice >> place) % 9)
-
     # Processes
 
     def do_supervise(self, _which: int, _dice: int) -> None:
@@ -162,7 +158,9 @@ class World(ClusterEvents):
     def start(self, *, heal: bool = False) -> Life:
         """Start a process."""
         self._started += 1
-        life = Life(self, f"process-{self._started}", heal=heal)
+        life = (RangeLife if self.settings.by_ranges else Life)(
+            self, f"process-{self._started}", heal=heal
+        )
         self.lives.append(life)
         life.open()
         return life
@@ -316,10 +314,6 @@ class World(ClusterEvents):
             life.end()
         self._bury_the_dead()
         go_on_without(self, self.unreplayable)
-
-    def do_away(self, _which: int, _dice: int) -> None:
-        """The cluster stops answering."""
-        self.cluster.away = True
 
     def do_busy(self, _which: int, dice: int) -> None:
         """The sink or the dead-letter topic stops taking anything."""

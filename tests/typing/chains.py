@@ -218,6 +218,8 @@ def right() -> None:
     assert_type(records.then(columns), Stream[pa.RecordBatch])
     events.into(ParquetSink("events", schema=Event), batch_rows=10, batch_seconds=1)
     events.into(DeltaSink("events", schema=Event))
+    events.spark(lambda frame: frame.distinct(), schema=Event).into(DeltaSink("t", schema=Flight))
+    records.spark(lambda frame: frame.select("value")).into(DiscardSink(), batch_rows=10)
     events.into(MemorySink("events", schema=Event))
     events.into(MemorySink())
     events.into(DiscardSink())
@@ -305,6 +307,8 @@ def wrong() -> None:
     flights.then(ask, retries=3)  # type: ignore[call-overload]  # a policy
     flights.then(Enrich, grouping="shuffle", tasks=2)  # type: ignore[call-overload]
     flights.then(sort_out, streams=7)  # type: ignore[call-overload]
+    flights.spark(str, schema=Event)  # type: ignore[arg-type]  # they are flights
+    flights.spark(str, schema=Flight).then(ask)  # type: ignore[attr-defined]  # only into()
     flights.merge(ask)  # type: ignore[call-overload]
     flights.merge(events).then(Enrich)  # type: ignore[arg-type]  # some are events
     flights.then(Delays).then(Enrich)  # type: ignore[arg-type]  # they are events

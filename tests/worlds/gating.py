@@ -41,6 +41,7 @@ class FakeGate:
         self.open_to = resumed.position.offset
         self.cut: int | None = None
         self.is_shut = False
+        self.awaits_commit = False
         self.lost: PartitionError | None = None
         self.different: PartitionError | None = None
         self.heard: list[Any] = []

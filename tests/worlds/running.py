@@ -23,6 +23,7 @@ from service.gates import gates_of, policy_of
 from service.letters import Letters
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
+from sinks.tries import WriteRetries
 from topology.sink import Delivered
 from topology.transactional import Kind
 from transactions.policy import TransactionPolicy
@@ -123,6 +124,7 @@ class Works:
         partitions: int = 1,
         records_per_second: float | None = None,
         chunk_records: int = 4_000,
+        write_retries: WriteRetries | None = None,
     ) -> None:
         self.now = 0.0
         self.log = log or MemoryLog({"t": partitions})
@@ -182,7 +184,10 @@ class Works:
             topology,
             self.reader,
             letters,
-            PipelinePolicy(message_timeout_seconds=timeout_seconds),
+            PipelinePolicy(
+                message_timeout_seconds=timeout_seconds,
+                write_retries=write_retries or WriteRetries(),
+            ),
             np.random.default_rng(1),
             clock=lambda: self.now,
             fences=fences,

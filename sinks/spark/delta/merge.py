@@ -51,11 +51,18 @@ class Merge:
         }
         self._in_files = [name for name in rows.key if name not in partition_by]
 
-    def without(self, active: Iterable[ActiveFile], keys: pa.Table, number: int) -> Rewritten:
+    def without(
+        self,
+        active: Iterable[ActiveFile],
+        keys: pa.Table,
+        number: int,
+        taken: list[pa.Table] | None = None,
+    ) -> Rewritten:
         """Write the files that hold any of the keys anew, less the rows of these keys.
 
         Rows that share a folder are put together, so that files do not become ever smaller.
-        Raises OSError, and SinkFailed when a file cannot be read; then no file is left.
+        The rows that go are added to `taken`, less the columns of a partition. Raises OSError,
+        and SinkFailed when a file cannot be read; then no file is left.
         """
         done = Rewritten()
         kept = _Kept(self._writer, number, done.files, self._waiting_bytes)
@@ -68,7 +75,10 @@ class Merge:
                 found = self._found(file, wanted[folder])
                 if found is not None:
                     done.removed.append(file)
-                    kept.add(file, self._reader.read(file).filter(pc.invert(found)))
+                    rows = self._reader.read(file)
+                    kept.add(file, rows.filter(pc.invert(found)))
+                    if taken is not None:
+                        taken.append(rows.filter(found))
             kept.write()
         except BaseException:
             self._writer.remove(done.files)

@@ -2,22 +2,25 @@
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import pyarrow as pa
 
+from sinks.files.stager import FileStager, check_shared, joined
 from sinks.new_columns import OnNewColumns
 from sinks.shares import check_fences, is_to_commit
 from sinks.spark.delta.facts import transaction_obstacle
 from sinks.spark.delta.kernel import DeltaLog
 from sinks.spark.delta.versions import app_id, committed_of, pack
+from sinks.spark.delta.way import Way
 from sinks.spark.delta.writing import DeltaTableSink, Written
 from topology.errors import SinkFailed
 from topology.sink import Row, SinkContext
-from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
+from topology.transactional import Committed, Fence, Group, Share, Staged, StagesApart
 
 
-class DeltaSink(DeltaTableSink[Row], TransactionalSink[Row]):
+class DeltaSink(DeltaTableSink[Row], StagesApart[Row]):
     """Writes to a Delta Lake table. Needs Delta's jars in the Spark driver.
 
     The rows of a micro-batch become Parquet files in the table's own folder, and one commit
@@ -130,11 +133,22 @@ class DeltaSink(DeltaTableSink[Row], TransactionalSink[Row]):
 
     def stage(self, group: Group) -> Staged:
         """Write files that no reader sees; see the contract."""
-        if self._way is None:
-            raise SinkFailed(f"table '{self.table}' takes no group before a fence")
+        way = self._fenced_way()
         fitted = self._fit(group.pieces)
-        written = self._put(self._way, fitted.table, group.number)
+        written = self._put(way, fitted.table, group.number)
         return Staged(group.shares, fitted.table.num_rows, (written,), fitted.rejected)
+
+    def stager(self) -> FileStager | None:
+        """What writes such files; see the contract. None with a key, whose last row counts."""
+        if self._keyed is not None:
+            return None
+        return FileStager(self._fenced_way().files, self.schema)
+
+    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+        """See the contract."""
+        whole = joined(shares, staged)
+        check_shared(self._fenced_way().files.root, whole.parts)
+        return replace(whole, parts=(Written([*whole.parts], None, 0),))
 
     def commit(self, staged: Staged) -> None:
         """Add the files and set the txids, all at once; see the contract."""
@@ -153,8 +167,12 @@ class DeltaSink(DeltaTableSink[Row], TransactionalSink[Row]):
         """Remove the files, except those of which a commit may have landed all the same."""
         written: Written = staged.parts[0]
         if self._way is not None:
-            sure = [file for file in written.files if file.path not in self._doubtful]
-            self._way.files.remove(sure)
+            self._way.files.remove(self._doubtful.without(written.files))
+
+    def _fenced_way(self) -> Way:
+        if self._way is None:
+            raise SinkFailed(f"table '{self.table}' takes no group before a fence")
+        return self._way
 
     def _is_to_commit(self, table: DeltaLog, shares: Sequence[Share]) -> bool:
         """See `is_to_commit`; whatever speaks against it is read, not remembered."""

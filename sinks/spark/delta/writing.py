@@ -10,6 +10,7 @@ import structlog
 
 from sinks.columns import Fitted, fit
 from sinks.files.data_file import DataFile
+from sinks.files.doubtful import Doubtful
 from sinks.names import is_absolute
 from sinks.new_columns import OnNewColumns, checked_new_columns
 from sinks.paths import local_path, local_uri, table_path
@@ -80,7 +81,7 @@ class DeltaTableSink(SparkTableSink[Row]):
             self._check_partitions()
         self._table: LocalTable[DeltaLog] | None = None  # None: not on a local file system
         self._way: Way | None = None
-        self._doubtful: set[str] = set()  # files of which a commit may have landed
+        self._doubtful = Doubtful()
 
     def open(self, context: SinkContext) -> None:
         """Check as every table does, and how the table that is there can be written.
@@ -196,14 +197,8 @@ class DeltaTableSink(SparkTableSink[Row]):
         versions: Mapping[str, int],
         removed: Sequence[ActiveFile] = (),
     ) -> None:
-        paths = {file.path for file in files}
-        self._doubtful |= paths
-        try:
+        with self._doubtful.committing(files, refusals=Conflict):
             table.commit(files, versions, removed)
-        except Conflict:
-            self._doubtful -= paths
-            raise
-        self._doubtful -= paths
 
     def _ready(self) -> Way | None:
         """How to write the table, which is created if there is none; None: by Spark only."""

@@ -1,17 +1,18 @@
 """Iceberg tables as a sink: rows and txids in one commit."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import pyarrow as pa
 import structlog
 
 from sinks.columns import fit
 from sinks.files.data_file import DataFile
-from sinks.names import checked_table
+from sinks.files.doubtful import Doubtful
+from sinks.files.partitions import check_partitions
+from sinks.files.stager import check_shared, joined
 from sinks.new_columns import OnNewColumns, checked_new_columns
 from sinks.paths import local_path, local_uri, table_path
 from sinks.shares import check_fences, is_to_commit
@@ -19,31 +20,21 @@ from sinks.spark.iceberg.compaction import Compactor
 from sinks.spark.iceberg.facts import Facts, can_partition_by
 from sinks.spark.iceberg.lines import committed_of, property_of, value_of
 from sinks.spark.iceberg.log import IcebergLog
+from sinks.spark.iceberg.place import checked_name, writable_folder
 from sinks.spark.iceberg.schema import table_schema
-from sinks.spark.iceberg.way import ColumnsMissing, Way, way_to
+from sinks.spark.iceberg.way import ColumnsMissing, Way, Written, way_to
 from sinks.spark.local_table import Conflict, LocalTable
 from sinks.spark.reasons import one_line
 from topology.compaction import Compaction
-from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
+from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.schema import schema_of
 from topology.sink import Batch, Row, SinkContext
-from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
+from topology.transactional import Committed, Fence, Group, Share, Staged, StagesApart
 
 log = structlog.get_logger()
 
 
-class _Written(NamedTuple):
-    """Rows in files that no reader sees yet, and how they were written."""
-
-    way: Way
-    files: list[DataFile]
-
-    def remove(self, doubtful: set[str]) -> None:
-        """Remove the files, but for those that may be part of the table."""
-        self.way.files.remove([file for file in self.files if file.path not in doubtful])
-
-
-class IcebergSink(TransactionalSink[Row]):
+class IcebergSink(StagesApart[Row]):
     """Appends to an Iceberg table at a path. Needs Iceberg's jar in the Spark driver.
 
     The rows of a micro-batch become Parquet files in the table's own place, and one commit of
@@ -91,17 +82,17 @@ class IcebergSink(TransactionalSink[Row]):
         on_new_columns: OnNewColumns = "reject",
     ) -> None:
         """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
-        self.name = self.table = _checked_name(table)
+        self.name = self.table = checked_name(table)
         self.schema = schema_of(schema)
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
-        self._check_partitions()
+        check_partitions(table, self.schema, self.partition_by, can_partition_by, leaves_some=False)
         self.on_new_columns = checked_new_columns(on_new_columns, table)
         self._context: SinkContext | None = None
         self._path: str | None = None
         self._table: LocalTable[IcebergLog] | None = None
         self._way: Way | None = None
         self._fenced: str | None = None  # the id of the table that was fenced
-        self._doubtful: set[str] = set()  # files of which a commit may have landed
+        self._doubtful = Doubtful()
 
     @property
     def path(self) -> str | None:
@@ -119,23 +110,7 @@ class IcebergSink(TransactionalSink[Row]):
         self._context = context
         self._path = table_path(context.warehouse, self.table)
         self._table = self._way = self._fenced = None
-        folder = local_path(self._path)
-        if folder is None:
-            raise SinkFailed(
-                f"table '{self.table}' at {self._path} is not on a local file system, which an "
-                "IcebergSink needs; allowed there is DeltaSink"
-            )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            raise SinkFailed(
-                f"table '{self.table}' in warehouse {context.warehouse}: {error}; "
-                "a folder that can be written is needed"
-            ) from error
-        if (folder / "_delta_log").exists():
-            raise SinkFailed(f"table '{self.table}' at {folder} is a Delta table; use DeltaSink")
+        folder = writable_folder(self.table, self._path, context.warehouse)
         self._table = LocalTable(folder, context.spark, self.name, partial(_log_of, folder))
         try:
             table_schema(self.schema)
@@ -156,18 +131,18 @@ class IcebergSink(TransactionalSink[Row]):
         way = self._ready()
         fitted = fit(batch.pieces, self.schema)
         if fitted.table.num_rows:
-            written = _put(way, fitted.table, batch.sequence)
+            files = way.put(fitted.table, batch.sequence)
 
             def append(table: IcebergLog) -> None:
                 now = self._examined(table)
-                if now is None or not now.is_as(written.way):
+                if now is None or not now.is_as(way):
                     raise SinkBusy(0)  # the next try writes the rows anew
-                self._add(table, written, {})
+                self._add(table, files, {})
 
             try:
                 self._opened().settle(append, "append")
             except SinkBusy:
-                written.remove(self._doubtful)
+                way.files.remove(self._doubtful.without(files))
                 raise
         if fitted.rejected:
             raise RowsRejected(fitted.rejected)
@@ -205,15 +180,25 @@ class IcebergSink(TransactionalSink[Row]):
 
     def stage(self, group: Group) -> Staged:
         """Write files that no reader sees; see the contract."""
+        return self.stager().stage(group)
+
+    def stager(self) -> Way:
+        """What writes such files; see the contract. Raises SinkFailed before a fence."""
         if self._way is None:
             raise SinkFailed(f"table '{self.table}' takes no group before a fence")
-        fitted = fit(group.pieces, self.schema)
-        written = _put(self._way, fitted.table, group.number)
-        return Staged(group.shares, fitted.table.num_rows, (written,), fitted.rejected)
+        return self._way
+
+    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+        """See the contract."""
+        whole = joined(shares, staged)
+        for written in whole.parts:
+            check_shared(written.way.files.root, written.files)
+        return whole
 
     def commit(self, staged: Staged) -> None:
         """Add the files and set the txids, all at once; see the contract."""
-        written: _Written = staged.parts[0]
+        parts: tuple[Written, ...] = staged.parts
+        files = [file for written in parts for file in written.files]
         lines = [share.line for share in staged.shares]
 
         def commit(table: IcebergLog) -> None:
@@ -226,23 +211,23 @@ class IcebergSink(TransactionalSink[Row]):
             except SinkFenced:
                 # An earlier try may have landed; after a later owner's commit none can any more.
                 named = {local_path(file.path) for file in table.files()}
-                root = written.way.files.root
-                self._doubtful -= {
-                    file.path for file in written.files if root / file.path not in named
-                }
+                for written in parts:
+                    root = written.way.files.root
+                    paths = {file.path for file in written.files if root / file.path in named}
+                    self._doubtful.settle(written.files, paths)
                 raise
             now = self._way_of(table, facts)
-            if now is None or not now.is_as(written.way):
+            if now is None or not all(now.is_as(written.way) for written in parts):
                 raise SinkFailed(f"table '{self.table}' was changed while rows were written to it")
             note = " ".join(f"{share.line}={share.txid}" for share in staged.shares)
-            self._add(table, written, self._properties(staged.shares), note)
+            self._add(table, files, self._properties(staged.shares), note)
 
         self._opened().settle(commit, "commit")
 
     def discard(self, staged: Staged) -> None:
         """Remove the files, except those of which a commit may have landed all the same."""
-        written: _Written = staged.parts[0]
-        written.remove(self._doubtful)
+        for written in staged.parts:
+            written.way.files.remove(self._doubtful.without(written.files))
 
     def compact(self, target_bytes: int) -> Compaction:
         """Join small files; see topology.compaction.
@@ -265,26 +250,16 @@ class IcebergSink(TransactionalSink[Row]):
         """Let go of the table. Spark itself belongs to the service."""
         self._table = self._way = None
 
-    def _check_partitions(self) -> None:
-        names, known = self.partition_by, self.schema.names
-        if not set(names) <= set(known) or len(set(names)) != len(names):
-            what = f"allowed are some of the columns {', '.join(known)}, each once"
-        else:
-            fields = [self.schema.field(name) for name in names]
-            wrong = [field for field in fields if not can_partition_by(field.type)]
-            if not wrong:
-                return
-            what = f"column '{wrong[0].name}' is {wrong[0].type}, whose values are no partitions"
-        raise InvalidSchema(f"table '{self.table}': partition_by is {names}; {what}")
-
     def _add(
-        self, table: IcebergLog, written: _Written, properties: Mapping[str, str], note: str = ""
+        self,
+        table: IcebergLog,
+        files: Sequence[DataFile],
+        properties: Mapping[str, str],
+        note: str = "",
     ) -> None:
-        paths = {file.path for file in written.files}
-        # Also after a Conflict: Iceberg calls so what failed after the metadata was in place.
-        self._doubtful |= paths
-        table.commit(written.files, properties, note)
-        self._doubtful -= paths
+        # In doubt also after a Conflict: Iceberg calls so what failed after the metadata was there.
+        with self._doubtful.committing(files):
+            table.commit([*files], properties, note)
 
     def _found(self, table: IcebergLog, lines: Sequence[str]) -> list[Committed]:
         """What the table, as it was read last, has of lines."""
@@ -357,22 +332,6 @@ class IcebergSink(TransactionalSink[Row]):
         if context is None or context.spark is None:
             raise SinkFailed(f"table '{self.table}' is not open")
         return LocalTable(folder, context.spark, self.name, partial(_log_of, folder))
-
-
-def _put(way: Way, rows: pa.Table, number: int) -> _Written:
-    """Write rows that fit to files."""
-    return _Written(way, way.files.write(way.with_ids(rows), number) if rows.num_rows else [])
-
-
-def _checked_name(table: str) -> str:
-    """The name itself. Raises InvalidSchema, also where Iceberg would read more into it."""
-    for found in ("#", "metadata.json"):
-        if found in checked_table(table):
-            raise InvalidSchema(
-                f"table {table!r}: found {found!r}, by which Iceberg means a part of a table; "
-                "allowed is a path without it"
-            )
-    return table
 
 
 def _log_of(folder: Path, session: Any) -> IcebergLog:

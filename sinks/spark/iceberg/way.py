@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from sinks.files.data_file import DataFileWriter
+from sinks.columns import fit
+from sinks.files.data_file import DataFile, DataFileWriter
 from sinks.paths import local_path
 from sinks.spark.iceberg.facts import Facts, new_columns, obstacles
 from sinks.spark.iceberg.layout import IcebergLayout
 from sinks.spark.iceberg.schema import tied
 from topology.errors import SinkFailed
+from topology.transactional import Group, Staged
 
 
 class ColumnsMissing(Exception):
@@ -22,10 +24,11 @@ class ColumnsMissing(Exception):
 
 
 class Way(NamedTuple):
-    """How the table, as it was examined last, is written."""
+    """How the table, as it was examined last, is written. A Stager."""
 
     facts: Facts
-    schema: pa.Schema  # of the rows, with the table's ids for their columns
+    rows: pa.Schema
+    schema: pa.Schema  # the same, with the table's ids for the columns
     files: DataFileWriter
 
     def is_as(self, other: "Way") -> bool:
@@ -37,9 +40,29 @@ class Way(NamedTuple):
             and self.schema.equals(other.schema, check_metadata=True)
         )
 
-    def with_ids(self, rows: pa.Table) -> pa.Table:
-        """The same rows, whose columns know their ids; nothing is copied."""
-        return pa.Table.from_arrays(rows.columns, schema=self.schema)
+    def stage(self, group: Group) -> Staged:
+        """Write the rows that fit to files; the only part is a Written. Raises OSError."""
+        fitted = fit(group.pieces, self.rows)
+        written = Written(self, self.put(fitted.table, group.number))
+        return Staged(group.shares, fitted.table.num_rows, (written,), fitted.rejected)
+
+    def put(self, rows: pa.Table, number: int) -> list[DataFile]:
+        """Write rows that fit; their columns get the table's ids. Raises OSError."""
+        if not rows.num_rows:
+            return []
+        return self.files.write(pa.Table.from_arrays(rows.columns, schema=self.schema), number)
+
+    def discard(self, staged: Staged) -> None:
+        """Remove the files."""
+        for written in staged.parts:
+            self.files.remove(written.files)
+
+
+class Written(NamedTuple):
+    """Rows in files that no reader sees yet, and how they were written."""
+
+    way: Way
+    files: list[DataFile]
 
 
 def way_to(facts: Facts, schema: pa.Schema, partition_by: Sequence[str], *, adds: bool) -> Way:
@@ -59,4 +82,4 @@ def way_to(facts: Facts, schema: pa.Schema, partition_by: Sequence[str], *, adds
         raise ColumnsMissing(missing)
     types = {name: str(field["type"]) for name, field in facts.fields.items()}
     layout = IcebergLayout(facts.partition_by, types)
-    return Way(facts, tied(schema, facts.fields), DataFileWriter(folder, layout))
+    return Way(facts, schema, tied(schema, facts.fields), DataFileWriter(folder, layout))

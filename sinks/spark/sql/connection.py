@@ -84,6 +84,16 @@ class Connection:
             finally:
                 stream.close()
 
+    def save(self, sql: str, path: Path) -> None:
+        """Write the output of a COPY to a file."""
+        with self._heard():
+            io = self._jvm.java.io
+            stream = io.BufferedOutputStream(io.FileOutputStream(str(path)))
+            try:
+                self._copies.copyOut(sql, stream)
+            finally:
+                stream.close()
+
     def commit(self) -> None:
         """Commit. After a DatabaseError of a broken connection the outcome is not known."""
         with self._heard():

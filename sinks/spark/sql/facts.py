@@ -63,7 +63,8 @@ def complaints(facts: Facts, wanted: Wanted) -> Iterator[str]:
     for field in wanted.stored:
         column = facts.column(field.name)
         if column is None:
-            yield f"column '{field.name}' is not in the table (on_new_columns='add' would add it)"
+            advice = " (on_new_columns='add' would add it)" if wanted.may_grow else ""
+            yield f"column '{field.name}' is not in the table{advice}"
         elif column.generated:
             yield f"column '{field.name}' is filled by the database; leave it out of the schema"
         elif room_for(field.type, column) is Room.NONE:

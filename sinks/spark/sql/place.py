@@ -47,20 +47,23 @@ class Place:
         return text
 
 
-def place_of(url: str, user: str | None = None, password: str | None = None) -> Place:
+def place_of(
+    url: str, user: str | None = None, password: str | None = None, *, what: str = "SqlSink"
+) -> Place:
     """Read a JDBC URL; what is given beside it counts more. Raises InvalidTopology.
 
-    No error shows more of a URL than its scheme: it may hold a password anywhere.
+    `what` is who was given it. No error shows more of a URL than its scheme: it may hold a
+    password anywhere.
     """
     if not url.startswith(PREFIX):
         scheme = re.match(r"[A-Za-z][A-Za-z0-9+]*:(?:[A-Za-z0-9+]+:)?", url)
         found = f"a URL of {scheme[0]!r}" if scheme else "something else"
-        raise InvalidTopology(f"SqlSink: found {found}; {_ALLOWED}")
+        raise InvalidTopology(f"{what}: found {found}; {_ALLOWED}")
     address, mark, query = url.partition("?")
     if "@" in address:
-        raise InvalidTopology(f"SqlSink: found '@' in the address of the URL; {_ALLOWED}")
+        raise InvalidTopology(f"{what}: found '@' in the address of the URL; {_ALLOWED}")
     if any(c < " " or c == "\x7f" for c in url):
-        raise InvalidTopology(f"SqlSink: found a control character in the URL; {_ALLOWED}")
+        raise InvalidTopology(f"{what}: found a control character in the URL; {_ALLOWED}")
     given: dict[str, str] = {}
     kept = []
     secrets: list[str | None] = [password]

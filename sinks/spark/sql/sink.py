@@ -22,12 +22,12 @@ from sinks.spark.sql.examiner import Examiner, Way
 from sinks.spark.sql.load import Load
 from sinks.spark.sql.names import table_name
 from sinks.spark.sql.place import place_of
-from sinks.spark.sql.postgres import verdict
 from sinks.spark.sql.sending import Sending, trial
+from sinks.spark.sql.telling import RowsRefused, tell
 from sinks.spark.sql.transaction_lines import TransactionLines
 from sinks.spark.sql.trials import Trials
 from sinks.spark.sql.wanted import wanted_of
-from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
+from topology.errors import RowsRejected, SinkFailed, SinkFenced
 from topology.schema import schema_of
 from topology.sink import Batch, Piece, Row, SinkContext
 from topology.transactional import (
@@ -45,7 +45,6 @@ Result = TypeVar("Result")
 
 # A commit costs a database little, and its memory and ours grow with the rows.
 _BATCH_ROWS = 20_000
-_BUSY_SECONDS = 0.5
 
 
 class SqlSink(TransactionalSink[Row]):
@@ -356,22 +355,7 @@ class SqlSink(TransactionalSink[Row]):
         try:
             return database.run(step, group=f"{self.name}-{what}")
         except DatabaseError as error:
-            means = verdict(error.state)
-            if means == "passing":
-                raise
-            said = f"table '{self.table}': {error}"
-            if means == "busy":
-                raise SinkBusy(_BUSY_SECONDS, said) from error
-            if means == "refused":
-                raise RowsRefused(said) from error
-            raise SinkFailed(said) from error
-
-
-class RowsRefused(SinkFailed):
-    """The database refuses rows of which this was not known when they were staged."""
-
-    def __init__(self, said: str) -> None:
-        super().__init__(f"{said}; after a restart they are found and rejected alone")
+            tell(error, self.table)
 
 
 def _nothing(connection: Connection) -> None:

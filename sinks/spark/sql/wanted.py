@@ -18,6 +18,7 @@ class Wanted:
     schema: pa.Schema
     key: tuple[str, ...] = ()
     deleted: str | None = None
+    may_grow: bool = True  # columns may be added to the table, if the user wants that
 
     @property
     def stored(self) -> list["pa.Field[pa.DataType]"]:

@@ -1,11 +1,16 @@
-"""A standalone cluster whose executor is killed under a job."""
+"""A standalone cluster: Python tasks on its executor, which is then killed under a job."""
 
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sinks.files import stager
 from sinks.spark.driver import SparkDriver
+from sinks.spark.tasks import run_tasks
+from tests.worlds import task_functions
 from tests.worlds.dying_tasks import EXECUTOR, tripled
 from tests.worlds.healing import healing
 from tests.worlds.spark_cluster import SparkMaster, SparkWorker
@@ -17,36 +22,52 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[SparkMaster]:
-    """A master with one worker."""
-    master = SparkMaster(tmp_path / "master")
-    worker = SparkWorker(tmp_path / "worker", master)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def driver(place: Path) -> Iterator[SparkDriver]:
+    """A driver on a master with one worker."""
+    master = SparkMaster(place / "master")
+    worker = SparkWorker(place / "worker", master)
     try:
         master.open()
         worker.open()
-        yield master
+        conf = {
+            "spark.master": master.url,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+        }
+        driver = SparkDriver("test", conf, job_deadline_seconds=120)
+        try:
+            yield driver
+        finally:
+            driver.close()
     finally:
         worker.close()
         master.close()
 
 
-def test_an_executor_that_is_lost_costs_only_its_tasks(master: SparkMaster, tmp_path: Path) -> None:
-    conf = {
-        "spark.master": master.url,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "512m",
-    }
-    driver = SparkDriver("test", conf, job_deadline_seconds=120)
+def test_executors_import_what_the_driver_does(driver: SparkDriver, place: Path) -> None:
+    (found,) = run_tasks(driver, [b""], task_functions.told, group="told")
+    imported, folder, path = json.loads(found)
+    assert imported == stager.__file__
+    assert Path(folder).is_relative_to(place / "worker" / "work")  # it is no child of ours
+    assert {str(Path(each).absolute()) for each in sys.path} <= {*path}
+    assert driver.parallelism == 2
+
+
+def test_an_executor_that_is_lost_costs_only_its_tasks(
+    driver: SparkDriver, place: Path, tmp_path: Path
+) -> None:
     job = tripled(1000, tmp_path / "killed", EXECUTOR)
-    try:
-        with healing("an executor or a Python worker is lost", driver):
-            assert driver.run(job, group="tripled") == [3 * number for number in range(1000)]
-        assert (tmp_path / "killed").exists()
-        assert (driver.restarts, driver.renewals) == (0, 0)
-        executors = (tmp_path / "worker" / "work").glob("app-*/*")
-        assert sorted(path.name for path in executors) == ["0", "1"]
-    finally:
-        driver.close()
+    with healing("an executor or a Python worker is lost", driver):
+        assert driver.run(job, group="tripled") == [3 * number for number in range(1000)]
+    assert (tmp_path / "killed").exists()
+    assert (driver.restarts, driver.renewals) == (0, 0)
+    executors = (place / "worker" / "work").glob("app-*/*")
+    assert sorted(path.name for path in executors) == ["0", "1"]

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from service.config import EngineName
 from service.failpoints import ACTIONS, PLACES, VARIABLE, failpoints
 from tests.acceptance import every_crash
 from tests.acceptance.crashes import ANY, MOST_CRASHES, drawn, ways
@@ -13,19 +14,27 @@ from tests.acceptance.stores import STORES
 from topology.transactional import Kind
 
 RNG = random.Random(7)
+ENGINES: tuple[EngineName, EngineName] = ("local", "spark")
 
 
-@pytest.mark.parametrize("store", STORES)
-def test_every_way_to_end_is_played_once_for_each_sink_and_kind(store: str) -> None:
-    places = every_crash._chosen(store)[store]
+@pytest.mark.parametrize("sink", every_crash._every_sink())
+def test_every_way_to_end_is_played_once_for_each_sink_and_kind(sink: str) -> None:
+    store, engine = every_crash._store_and_engine(sink)
+    places = every_crash._chosen(sink)[sink]
     for kind in get_args(Kind):
-        cases = list(every_crash._cases(store, kind, places, RNG))
+        cases = list(every_crash._cases(sink, kind, places, RNG))
         crashes = [crash.split(":") for case in cases for crash in case.crashes]
         played = sorted((name, "kill" if name == ANY else last) for name, _, last in crashes)
-        assert played == sorted((way.place, way.action) for way in ways([store]))
-        assert {name for name, *_ in crashes} == {*PLACES, ANY}
-        assert {case.rows for case in cases} == {store}
+        assert played == sorted((way.place, way.action) for way in ways([store], engine))
+        assert {(case.rows, case.engine) for case in cases} == {(store, engine)}
         assert max(len(case.crashes) for case in cases) <= MOST_CRASHES
+
+
+def test_every_place_is_passed_on_one_engine_or_the_other() -> None:
+    on_local, on_spark = ({way.place for way in ways(["delta"], each)} for each in ENGINES)
+    assert on_local | on_spark == {*PLACES, ANY}
+    assert {place for place in on_spark - on_local if place.startswith("range_")}
+    assert not {place for place in on_local if place.startswith("range_")}
 
 
 def test_a_failpoint_understands_every_crash_that_is_drawn() -> None:
@@ -48,7 +57,13 @@ def test_some_places_of_a_sink_are_chosen() -> None:
     assert len(list(every_crash._jobs(chosen, "1"))) == len(get_args(Kind)) + 1
 
 
-@pytest.mark.parametrize("wrong", ["nothing", "topic:nowhere", "upserts:control", ""])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "nothing", "topic:nowhere", "upserts:control", "", "topic@spark",
+        "delta@spark:letters_before_commit", "delta:range_after_seal",
+    ],
+)  # fmt: skip
 def test_what_is_not_there_is_refused_and_what_is_there_is_named(wrong: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="allowed are"):
         every_crash._chosen(wrong)

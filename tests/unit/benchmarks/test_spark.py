@@ -6,16 +6,19 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from benchmarks import spark
+from benchmarks import spark, spark_topologies
 from benchmarks.enrich_variants import keep_large
 from benchmarks.order_table import ORDER, PRICED
 from benchmarks.orders import LEAST_TOTAL, Orders
-from benchmarks.spark_variants import VARIANTS, Price, PriceColumns
+from benchmarks.spark_topologies import MAKE, Price, PriceColumns
+from benchmarks.spark_variants import VARIANTS
 from headrace import SKIP, Reject
+from service.loading import load_topology
 
 RATES = {
     "structured": 100.0, "local_vectorised": 420.0, "local_functions": 200.0,
-    "local_at_least_once": 500.0,
+    "local_at_least_once": 500.0, "local_spool": 150.0, "spark_vectorised": 330.0,
+    "spark_vectorised_200k": 250.0, "spark_functions": 210.0, "spark_native": 120.0,
 }  # fmt: skip
 
 
@@ -36,6 +39,8 @@ def test_everything_is_held_against_structured_streaming_and_exactly_once_agains
     assert facts["suite"] == "spark"
     assert facts["ratio"] == {
         "local_vectorised": 4.2, "local_functions": 2.0, "local_at_least_once": 5.0,
+        "local_spool": 1.5, "spark_vectorised": 3.3, "spark_vectorised_200k": 2.5,
+        "spark_functions": 2.1, "spark_native": 1.2,
     }  # fmt: skip
     assert facts["cpu_ratio"]["local_vectorised"] == 0.238
     assert facts["exactly_once_cost"] == 0.16
@@ -49,6 +54,20 @@ def test_everything_is_held_against_structured_streaming_and_exactly_once_agains
     }
     assert bench.profiled == ["local_vectorised", "local_functions"]
     json.dumps(facts)
+
+
+def test_what_a_transaction_costs_is_told_apart_from_what_a_record_costs(fake_bench):
+    scaling = spark.run(fake_bench(RATES)).json["scaling"]
+    assert scaling["transactions"] == [20, 10, 4, 2]
+    assert scaling["cpu_us_per_record"] == 3.0
+    assert scaling["cpu_ms_per_transaction"] == 50.0
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_executors_find_every_topology_by_its_name(name):
+    found = load_topology(f"{spark_topologies.MODULE}:{name}")
+    assert found.name == MAKE[name]().name
+    found.validate()
 
 
 def test_variants_that_make_other_rows_end_the_suite(fake_bench):

@@ -10,6 +10,7 @@ import pytest
 import headrace
 import headrace.payloads
 import headrace.sinks
+import headrace.state
 import headrace.testing
 
 SURFACE = {
@@ -34,6 +35,10 @@ SURFACE = {
         "MemoryDeadLetters", "MemorySink", "ParquetSink", "RangeNotice", "Share", "Sink",
         "SinkContext", "SqlSink", "Staged", "Target", "TopicSink", "TransactionalForeachSink",
         "TransactionalSink", "manifest_files",
+    },
+    "headrace.state": {
+        "Aggregate", "AggregateFailed", "DeltaState", "MemoryState", "PostgresState", "Shape",
+        "State", "StateStore", "combiner", "count", "least", "most", "reducer", "total",
     },
     "headrace.testing": {
         "ChaosAdvancedBolt", "ChaosBolt", "ChaosCounts", "ChaosError", "ChaosSink",

@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 
 from partition.chunk import Chunk, Partition
 from partition.manager import PartitionManager, Window
@@ -273,3 +274,36 @@ def test_half_a_window_that_is_not_stored_should_be():
     assert not partition.should_commit
     commit(partition)
     assert partition.should_commit
+
+
+# What executors read
+
+
+def test_what_is_done_elsewhere_moves_the_frontier_and_counts_as_read():
+    partition = manager(100)
+    partition.passed(100, 160, 40, 9)
+    assert (partition.frontier, partition.emitted_to) == (160, 160)
+    assert partition.statistics(0.0).read == 40
+    assert partition.uncommitted == 40
+    assert store(partition) == Position(160, 9, "id")
+    assert (partition.committed, partition.uncommitted) == (160, 0)
+    partition.passed(160, 170, 0, None)
+    assert partition.position == Position(170, 9, "id")
+    assert partition.is_idle
+
+
+def test_only_the_next_offsets_can_be_passed_and_nothing_may_be_in_flight():
+    partition = manager(100)
+    for first, end in ((99, 110), (101, 110), (100, 99)):
+        with pytest.raises(ValueError, match="cannot be passed"):
+            partition.passed(first, end, 1, None)
+    partition.offer(chunk(100), 0.0)
+    with pytest.raises(ValueError, match="1 records are pending, 101 is next"):
+        partition.passed(101, 110, 1, None)
+
+
+def test_a_partition_is_not_idle_while_what_others_have_read_awaits_its_commit():
+    partition = manager()
+    assert partition.is_idle
+    partition.gate.awaits_commit = True
+    assert not partition.is_idle

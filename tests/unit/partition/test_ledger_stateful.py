@@ -103,5 +103,5 @@ def test_whatever_happens_the_ledger_agrees_with_a_dictionary():
     It never moves back, and what counts for the window is all that was emitted from it on.
     """
     run_state_machine_as_test(
-        LedgerAndModel, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+        LedgerAndModel, settings=settings(max_examples=60, stateful_step_count=40)
     )

@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -424,7 +424,6 @@ def test_a_move_tells_which_transactions_it_dropped(
     assert progress(server, A) == Progress(Position(20), given)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) -> None:
     """Promise 9: epochs only grow. Promise 2: offsets never fall.

@@ -73,5 +73,5 @@ class RetriesAndModel(RuleBasedStateMachine):
 def test_whatever_happens_the_retry_queue_agrees_with_a_dictionary():
     """Promise 13: a record waits its time, longer after each failure, and not beyond the limit."""
     run_state_machine_as_test(
-        RetriesAndModel, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+        RetriesAndModel, settings=settings(max_examples=60, stateful_step_count=40)
     )

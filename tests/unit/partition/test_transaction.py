@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.transaction import OpenTransaction, Range, Transactions
+from partition.position import Position
+from partition.transaction import OpenTransaction, Range, Resumed, Transactions
 
 DIGEST = "00112233445566778899aabbccddeeff"
 
@@ -60,10 +61,37 @@ def test_a_hole_an_overlap_and_another_beginning_are_refused(
         found.checked(900)
 
 
+def test_a_range_may_be_planned_or_hold_no_record_at_all() -> None:
+    planned = OpenTransaction(42, 1, Range(900, 1300))
+    empty = OpenTransaction(43, 1, Range(1300, 1301, 0, DIGEST))
+    both = Transactions("transactional", 41, (planned, empty))
+    assert both.checked(900) is both
+    assert (planned.range.is_sealed, empty.range.is_sealed) == (False, True)
+    assert str(planned.range) == "offsets 900 to 1300"
+    assert str(empty.range) == "offsets 1300 to 1301 (0 records)"
+
+
+def test_ranges_are_promised_once_the_lowest_is_sealed() -> None:
+    """Before that nobody can have committed any of them, since they are committed in order."""
+    planned = OpenTransaction(42, 1, Range(900, 1300))
+    assert not Transactions("opaque", 41).is_promised
+    assert not Transactions("opaque", 41, (planned, one(43, 1300, 1301))).is_promised
+    later = replace(planned, txid=43, range=Range(1300, 1400))
+    assert Transactions("opaque", 41, (one(42, 900, 1300), later)).is_promised
+
+
+def test_what_is_planned_anew_keeps_its_txids_and_its_attempts_grow() -> None:
+    known = Resumed(Position(900), TWO, skips={"a": 41}, attempts={44: 3}, least_attempt=2)
+    anew = known.anew()
+    assert anew.transactions == Transactions("transactional", 41)
+    assert anew.attempts == {42: 1, 43: 7, 44: 3}
+    assert (anew.skips, anew.least_attempt) == ({"a": 41}, 2)
+
+
 @pytest.mark.parametrize(
     ("covers", "says"),
     [
-        (Range(900, 1300, 0, DIGEST), "0 records in 400 offsets"),
+        (Range(900, 1300, -1, DIGEST), "-1 records in 400 offsets"),
         (Range(900, 1300, 401, DIGEST), "401 records in 400 offsets"),
         (Range(900, 1300, 400, ""), "digest '', not 32 hex digits"),
         (Range(900, 1300, 400, DIGEST[1:]), "not 32 hex digits"),
@@ -71,6 +99,9 @@ def test_a_hole_an_overlap_and_another_beginning_are_refused(
         (Range(900, 1300, 400, DIGEST.upper()), "not 32 hex digits"),
         (Range(900, 1300, 400, DIGEST[:-1] + "\n"), "not 32 hex digits"),
         (Range(900, 1300, 400, DIGEST, -1), "leader epoch -1"),
+        (Range(900, 1300, 400), "only one of its count and digest"),
+        (Range(900, 1300, None, DIGEST), "only one"),
+        (Range(900, 1300, None, None, -5), "leader epoch -5"),
     ],
 )
 def test_a_range_that_no_records_can_have_is_refused(covers: Range, says: str) -> None:

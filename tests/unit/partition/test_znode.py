@@ -128,7 +128,19 @@ def test_storm_and_earlier_versions_read_the_offset_of_a_node_with_transactions(
 
 
 ENTRY = {"txid": 42, "attempt": 1, "first": 900, "end": 1300, "count": 400, "digest": DIGEST}
+PLANNED = {"txid": 42, "attempt": 1, "first": 900, "end": 1300}
 KIND = {"kind": "transactional", "committed": 41}
+
+
+def test_of_a_range_that_is_only_planned_no_count_and_no_digest_stand_in_the_node() -> None:
+    planned = OpenTransaction(42, 1, Range(900, 1300))
+    sealed = OpenTransaction(43, 1, Range(1300, 1400, 0, DIGEST))
+    node = open_node(Transactions("transactional", 41, (planned, sealed)))
+    data = encode(PLACE, node, Broker())
+    first, second = json.loads(data)["headrace"]["transactions"]["open"]
+    assert first == PLANNED
+    assert (second["count"], second["digest"]) == (0, DIGEST)
+    assert decode(PATH, data) == node
 
 
 @pytest.mark.parametrize(
@@ -146,13 +158,17 @@ KIND = {"kind": "transactional", "committed": 41}
         ({**KIND, "open": [7]}, "transactions.open[0]"),
         *(
             ({**KIND, "open": [{key: ENTRY[key] for key in ENTRY if key != name}]}, f"`{name}`")
-            for name in ENTRY
+            for name in ("txid", "attempt", "first", "end")
+        ),
+        *(
+            ({**KIND, "open": [{key: ENTRY[key] for key in ENTRY if key != name}]}, "only one")
+            for name in ("count", "digest")
         ),
         *(
             ({**KIND, "open": [ENTRY | {name: value}]}, f"open[0].{name}")
             for name in ENTRY
             if name != "digest"
-            for value in (None, "9", 9.5, True, 2**63)
+            for value in (*(() if name == "count" else (None,)), "9", 9.5, True, 2**63)
         ),
         ({**KIND, "open": [ENTRY | {"digest": 7}]}, "open[0].digest"),
         ({**KIND, "open": [ENTRY | {"leader_epoch": -1}]}, "open[0].leader_epoch"),
@@ -160,7 +176,7 @@ KIND = {"kind": "transactional", "committed": 41}
         ({**KIND, "open": [ENTRY | {"digest": DIGEST.upper()}]}, "not 32 hex digits"),
         ({**KIND, "open": [ENTRY | {"digest": "0" * 5000}]}, "not 32 hex digits"),
         ({**KIND, "open": [ENTRY | {"attempt": 0}]}, "attempt 0"),
-        ({**KIND, "open": [ENTRY | {"count": 0}]}, "0 records"),
+        ({**KIND, "open": [ENTRY | {"count": -1}]}, "open[0].count"),
         ({**KIND, "open": [ENTRY | {"count": 401}]}, "401 records in 400 offsets"),
         ({**KIND, "open": [ENTRY | {"txid": 43}]}, "txid 43 where 42 was to come"),
         ({**KIND, "open": [ENTRY, ENTRY]}, "txid 42 where 43 was to come"),

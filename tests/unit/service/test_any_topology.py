@@ -182,7 +182,7 @@ def expected(graph: list[Drawn], n: int) -> Counter[str]:
     return +rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(), st.integers(0, 2**32))
 def test_in_any_topology_every_record_resolves_once_and_no_row_is_lost(graph, seed):
     """Promises 3, 4 and 5: at least once in every sink it belongs to, or a dead letter says why."""
@@ -269,7 +269,7 @@ def passing(kind: str) -> Any:
     return {"async": Awaiting, "generator": Spreading}.get(kind, Passing)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     steps=st.lists(
         st.tuples(

@@ -118,7 +118,7 @@ def run_chaotic(seed: int, count: int, *, siblings: bool) -> dict[str, Any]:
         }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), siblings=st.booleans())
 def test_with_any_seed_every_record_ends_as_row_filtered_or_dead_letter(seed, siblings):
     """Promise 3: at least once, whatever misbehaves."""
@@ -131,7 +131,7 @@ def test_a_run_with_the_same_seed_comes_to_the_same_end():
     assert run_chaotic(7, 200, siblings=False) == first
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_with_any_seed_a_join_loses_no_record(seed):
     """Promise 3: each record is in a durable row, or its dead letter is."""

@@ -119,6 +119,7 @@ def test_the_version_is_the_package_s(headrace):
         ["runn"],
         ["run"],
         ["run", "flow:topology", "--fast"],
+        ["run", "flow:topology", "--engine", "storm"],
         ["offsets"],
         ["run", "flow"],
         ["run", ":topology"],
@@ -347,3 +348,15 @@ def test_a_wrong_kafka_property_is_bad_configuration_before_anything_starts(
     (told,) = [each for each in err.splitlines() if each.startswith("headrace: ")]
     assert named in told
     assert "allowed: " in told
+
+
+def test_the_engine_of_the_command_stands_above_the_configuration(headrace, folder):
+    (folder / "service.toml").write_text(
+        '[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n[zookeeper]\nhosts = "127.0.0.1:1"\n'
+        '[pipeline]\nengine = "local"\n'
+    )
+    code, _out, err = headrace(
+        "run", "flow:topology", "--config", "service.toml", "--engine", "spark"
+    )
+    assert code == 2
+    assert "runs topologies that are exactly-once" in err

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from partition.errors import StoreCorrupt
 from partition.memory import MemoryCatalogue, MemoryLog
 from partition.position import Position
 from partition.store import StoredOffset
+from partition.transaction import OpenTransaction, Range, Transactions
 from service.cli import main as main_module
 from service.cli import transactions
 from service.cli.standing import Restart, compare, restart_of
@@ -191,9 +193,9 @@ def test_the_facts_are_one_json_object(headrace):
     assert facts["failed_sinks"] == {}
     zero, one = (facts["partitions"][f"numbers[{number}]"] for number in (0, 1))
     assert zero["open"] == [
-        {"txid": 42, "attempt": 1, "first": 900, "end": 910, "records": 10,
+        {"txid": 42, "attempt": 1, "first": 900, "end": 910, "state": "sealed", "records": 10,
          "digest": f"{910:032x}", "sinks": ["a"]},
-        {"txid": 43, "attempt": 1, "first": 910, "end": 940, "records": 30,
+        {"txid": 43, "attempt": 1, "first": 910, "end": 940, "state": "sealed", "records": 30,
          "digest": f"{940:032x}", "sinks": []},
     ]  # fmt: skip
     assert (zero["offset"], zero["epoch"], zero["kind"]) == (900, 2, "transactional")
@@ -201,6 +203,21 @@ def test_the_facts_are_one_json_object(headrace):
     assert zero["sinks"] == {"a": {"epoch": 2, "txid": 42}, "b": {"epoch": 2, "txid": 41}}
     assert zero["restart"] == {"done": [], "replayed": [42, 43], "anew": [], "halts": None}
     assert (one["offset"], one["committed"], one["open"]) == (None, None, [])
+
+
+def test_a_range_that_nobody_has_read_is_shown_as_planned(headrace):
+    topology = flow(committed_in("a", 41))
+    planned = OpenTransaction(42, 3, Range(900, 910))
+    node = replace(stored(), transactions=Transactions("transactional", 41, (planned,)))
+    code, out, _ = headrace(topology, {ZERO: node})
+    assert code == 0
+    cells = [[each.strip() for each in line.split("│")[1:-1]] for line in out.splitlines()]
+    assert ["numbers[0]", "42", "3", "900", "910", "planned", "no sink"] in cells
+    code, out, _ = headrace(topology, {ZERO: node}, "--json")
+    assert json.loads(out)["partitions"]["numbers[0]"]["open"] == [
+        {"txid": 42, "attempt": 3, "first": 900, "end": 910, "state": "planned",
+         "records": None, "digest": None, "sinks": []},
+    ]  # fmt: skip
 
 
 def test_a_person_reads_what_is_open_and_who_has_it(headrace):

@@ -79,7 +79,7 @@ class Rows(HeldSink):
 
 @KINDS
 @given(st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_the_stored_offset_is_always_that_of_the_lowest_record_that_still_fails(kind, data):
     """Promise 1: single, adjacent and alternating gaps, in chunks and across them."""
     count = data.draw(st.integers(1, 16), "records")

@@ -7,6 +7,7 @@ import pytest
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
+from service.engine import Apart
 from service.health import STALLED_SECONDS, Health, HealthCheck
 from service.snapshot import SinkStatistics, Snapshot
 
@@ -64,6 +65,10 @@ def test_a_loop_that_stands_still_is_neither(snapshot):
         (
             {"sinks": (SinkStatistics("t", 0, 0, 9, 0, 0.0, 3, 99.0, "disk full"),)},
             "sink 't' is failing: disk full",
+        ),
+        (
+            {"apart": Apart(failing_since=99.0, last_error="SparkDied: gone")},
+            "ranges fail on Spark: SparkDied: gone",
         ),
     ],
 )

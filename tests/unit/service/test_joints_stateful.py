@@ -284,4 +284,4 @@ def one(edge):
 
 
 TestTuples = Tuples.TestCase
-TestTuples.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestTuples.settings = settings(max_examples=200, stateful_step_count=40)

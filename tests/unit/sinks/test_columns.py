@@ -194,7 +194,7 @@ likely = st.fixed_dictionaries(
 any_row = st.dictionaries(st.sampled_from("abcde"), values, max_size=5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.lists(likely | any_row, max_size=6), max_size=3))
 def test_good_rows_are_exactly_those_that_pyarrow_accepts_one_by_one(
     pieces: list[list[Any]],

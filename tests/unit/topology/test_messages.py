@@ -1,5 +1,7 @@
 """What bolts are given of messages: records, and columns with or without line breaks."""
 
+import pickle
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
 from topology.messages import columns_of, has_line_breaks, records_of
+from topology.record import Record
 
 PLACE = Partition("in", 3)
 VALUES = st.lists(st.none() | st.binary(max_size=6) | st.just(b"\n"), max_size=8)
@@ -59,3 +62,15 @@ def test_that_values_have_line_breaks_is_known_of_every_part_of_a_batch():
     assert all(has_line_breaks(part.schema.field("value")) for part in parts)
     anew = pa.record_batch({"value": batch.column("value")})
     assert not has_line_breaks(anew.schema.field("value"))
+
+
+def test_a_record_can_be_pickled_with_all_that_its_message_tells():
+    message = MemoryMessage(PLACE, 7, b"abc", b"k")
+    record = pickle.loads(pickle.dumps(Record(message.value(), message)))  # noqa: S301 - ours
+    again = pickle.loads(pickle.dumps(record))  # noqa: S301
+    for each in (record, again):
+        told = (each.value, each.key, each.topic, each.partition, each.offset)
+        assert told == (b"abc", b"k", "in", 3, 7)
+        assert (each.timestamp_ms, each.headers) == (message.timestamp()[1], ())
+        assert each.message.value() == b"abc"
+        assert len(each.message) == 3

@@ -557,3 +557,90 @@ def test_a_reply_about_what_is_done_since_opens_nothing_again():
     assert line.open_to == 101
     assert line.has_to_store
     assert not line.is_due
+
+
+# After the spark engine, which plans ranges before it reads them
+
+PLANNED = (
+    OpenTransaction(5, 2, Range(100, 110)),
+    OpenTransaction(6, 1, Range(110, 120)),
+)
+
+
+def replay_planned(*offsets, opened=PLANNED):
+    line = new_line(committed=4, opened=opened)
+    offer(line, *offsets, epochs=((100, 7),))
+    store(line)
+    return line
+
+
+def test_a_range_that_was_only_planned_takes_every_record_up_to_its_end():
+    line = replay_planned(100, 101, 109)
+    assert (line.open_to, line.ends_at) == (120, 110)
+    line.emitted(3)
+    line.processed(array(100, 101, 109))
+    line.plan(9.0)
+    assert line.ready() is None, "more may come of it"
+    assert line.ends_at == 110
+    offer(line, 112)
+    assert line.ends_at == 120
+    assert line.transactions_of(array(109, 112)).tolist() == [5, 6]
+
+
+def test_what_came_of_a_planned_range_seals_it_and_the_seal_is_stored_before_its_commit():
+    line = replay_planned(100, 101, 109)
+    line.emitted(3)
+    line.processed(array(100, 101, 109))
+    assert not line.is_due
+    offer(line, 112)
+    sealed = covers(100, 101, 109, leader_epoch=7)
+    assert line.to_store().open[0].range == sealed
+    assert line.to_store().open[1].range == Range(110, 120)
+    assert (line.is_due, line.has_to_store) == (True, True)
+    assert line.ready() is None, "the seal is not stored"
+    store(line)
+    assert not line.is_due
+    assert line.take() == Transaction(5, 3, sealed)
+    assert line.differs() is None
+
+
+def test_the_log_s_end_seals_a_planned_range_and_one_of_no_record_is_committed_too():
+    line = replay_planned()
+    assert line.ends_at == 110
+    assert line.lost_records() is not None, "its records are still to come"
+    assert not line.awaits_commit
+    line.reached(120)
+    assert line.awaits_commit
+    assert line.lost_records() is None
+    first, second = line.to_store().open
+    assert (first.range.count, second.range.count) == (0, 0)
+    assert line.to_store().checked(100)
+    store(line)
+    assert (line.take().txid, line.take().txid) == (5, 6)
+    assert line.done(5).end == 110
+    assert line.done(6).end == 120
+    assert not line.awaits_commit
+
+
+def test_new_records_are_planned_behind_what_was_only_planned():
+    line = replay_planned(100, 112, 120, 121)
+    assert [each.range.count for each in line.to_store().open] == [1, 1]
+    plan(line, 9.0)
+    assert ranges(line) == [(5, 100, 110), (6, 110, 120), (7, 120, 122)]
+
+
+def test_records_that_are_missing_of_a_planned_range_are_told_without_a_count():
+    line = replay_planned()
+    assert "was of records from 100 to 109, but the log now gives 0" in str(line.lost_records())
+
+
+def test_a_replay_of_no_record_is_not_ready_before_the_log_shows_that_it_has_none():
+    empty = (OpenTransaction(5, 2, Range(100, 110, 0, RangeDigest().hex())),)
+    line = replay_planned(opened=empty)
+    assert line.ready() is None
+    assert not line.awaits_commit
+    offer(line, 111)
+    assert line.take().txid == 5
+    differing = replay_planned(105, opened=empty)
+    assert isinstance(differing.differs(), ReplayDiffers)
+    assert differing.ready() is None

@@ -1,5 +1,7 @@
 """What becomes of open transactions, by what is stored and what each sink has."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,3 +125,36 @@ def test_every_offset_is_done_or_replayed_or_planned_once(kind, num_open, furthe
         assert all(has < txid for has in committed.values())
     for sink, txid in committed.items():  # what it has is not given to it again
         assert again.skips.get(sink, again.transactions.committed) == txid
+
+
+def planned(num_sealed, num_open, kind="transactional"):
+    """As `stored`, but only the first are sealed."""
+    found = stored(num_open, kind=kind)
+    opened = tuple(
+        each if i < num_sealed else replace(each, range=Range(each.range.first, each.range.end))
+        for i, each in enumerate(found.transactions.open)
+    )
+    return replace(found, transactions=replace(found.transactions, open=opened))
+
+
+def test_a_range_that_was_only_planned_is_replayed_as_planned_if_it_is_transactional():
+    found = go_on(planned(1, 3), {"a": 42, "b": 41})
+    assert found.transactions == planned(1, 3).transactions
+    done = go_on(planned(1, 3), {"a": 42, "b": 42})
+    assert done.transactions.open == planned(1, 3).transactions.open[1:]
+    assert done.position == Position(910, 5, "id")
+
+
+def test_a_range_that_was_only_planned_is_planned_anew_if_it_is_opaque():
+    found = go_on(planned(1, 3, kind="opaque"), {"a": 42, "b": 41}, "opaque")
+    assert [each.txid for each in found.transactions.open] == [42]
+    assert found.attempts == {43: 2, 44: 3}
+
+
+@pytest.mark.parametrize("num_sealed", [0, 1])
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_a_sink_that_has_a_range_which_is_only_planned_is_ahead_of_the_store(num_sealed, kind):
+    """The seal is stored before the commit, so the store was put back."""
+    with pytest.raises(SinkAhead) as caught:
+        go_on(planned(num_sealed, 2, kind=kind), {"a": 42 + num_sealed, "b": 41}, kind)
+    assert caught.value.recorded == 41 + num_sealed

@@ -177,7 +177,7 @@ def txid_of(record):
     return record // 4 + 1 if 0 <= record < 8 else 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(ADDED | FAILED | TAKEN | DROPPED, max_size=20))
 def test_whatever_comes_in_whatever_order_the_rows_are_those_of_a_plain_list(calls):
     rows, model = Rows(), []  # model: place, txid, owner, row, void

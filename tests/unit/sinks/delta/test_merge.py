@@ -68,7 +68,7 @@ def row(
     return {"id": key, "place": place, "value": value, "gone": gone}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     batches=st.lists(
         st.lists(
@@ -106,7 +106,7 @@ def test_a_table_has_what_a_dictionary_has(
         assert {each["id"]: each for each in found} == wanted
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.lists(
@@ -148,6 +148,19 @@ def test_all_rows_of_a_key_that_is_there_twice_are_replaced(tmp_path: Path) -> N
         table.active[file.path] = active_of_file(file)
     table.put([row(1, 9)])
     assert sorted((each["id"], each["value"]) for each in table.read()) == [(1, 9), (3, 1), (4, 2)]
+
+
+def test_rows_that_go_are_told_and_nothing_is_left_if_there_is_no_commit(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.put([row(1, 10), row(2, 20)])
+    table.put([row(3, 30), row(4, 40)])
+    keys = pa.table({"0": pa.array([1, 3, 9])})
+    taken: list[pa.Table] = []
+    rewritten = table.merge.without(table.active.values(), keys, 1, taken)
+    rows = [each for part in taken for each in part.to_pylist()]
+    assert sorted((each["id"], each["value"]) for each in rows) == [(1, 10), (3, 30)]
+    table.writer.remove(rewritten.files)
+    assert sorted(each["id"] for each in table.read()) == [1, 2, 3, 4]
 
 
 def test_files_without_the_keys_are_left_alone_and_the_others_are_put_together(

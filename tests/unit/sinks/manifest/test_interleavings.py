@@ -168,7 +168,6 @@ steps = st.integers(1, 150)
 
 @settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

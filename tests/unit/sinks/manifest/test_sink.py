@@ -163,7 +163,7 @@ def test_a_place_that_cannot_be_written_or_linked_is_refused(
         raise OSError(errno.EPERM, "Operation not permitted", str(source))
 
     with monkeypatch.context() as patched:
-        patched.setattr("sinks.manifest.sink.os.link", refuse)
+        patched.setattr("sinks.manifest.place.os.link", refuse)
         with pytest.raises(SinkFailed, match="can be written, and has hard links, is needed"):
             table.sink()
     assert list(table.path.iterdir()) == []
@@ -205,7 +205,7 @@ def test_a_table_that_is_removed_meanwhile_ends_the_sink(table: Table) -> None:
         ({"schema": pa.schema([("u", pa.uint64())])}, "column 'u': found uint64"),
         (
             {"schema": pa.schema([("n", pa.int8()), ("b", pa.binary())]), "partition_by": "b"},
-            "column 'b' is binary, which has no spelling in a path",
+            "column 'b' is binary, whose values are no partitions",
         ),
     ],
 )
@@ -297,7 +297,7 @@ hostile = st.text(max_size=20) | st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(texts=st.lists(hostile, min_size=1, max_size=5))
 def test_no_value_of_a_partition_leads_out_of_the_table_or_into_its_log(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str]
@@ -368,11 +368,11 @@ def test_a_disk_that_is_full_while_staging_leaves_no_file(
     sink = table.sink()
     sink.fence([Fence(LINE, 1)])
 
-    def full(root: Path, files: Any) -> None:
+    def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sinks.manifest.sink.sync_below", full)
+        patched.setattr("sinks.manifest.durable.sync_file", full)
         for call in (lambda: sink.stage(group(1, 1)), lambda: write(sink, rows(1))):
             with pytest.raises(OSError, match="No space left"):
                 call()

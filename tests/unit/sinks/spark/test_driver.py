@@ -36,6 +36,7 @@ class FakeJvm:
         self.killed, self.stopped = threading.Event(), threading.Event()
         self.session = SimpleNamespace(
             sparkContext=SimpleNamespace(
+                defaultParallelism=2,
                 setJobGroup=lambda group, _text, *, interruptOnCancel: self.groups.append(group),  # noqa: N803
             )
         )
@@ -242,6 +243,66 @@ def test_no_two_jobs_have_the_same_job_group(driver: SparkDriver, world: World) 
     groups = world.last.groups
     assert len(set(groups)) == 3
     assert all(group.startswith("orders-append-") for group in groups)
+
+
+def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver: SparkDriver, world: World) -> None:
+    driver.open()
+    ended = threading.Event()
+    caught: list[BaseException] = []
+
+    def run(group: str) -> None:
+        def wait(_session: object) -> None:
+            assert ended.wait(10)
+            raise ValueError("cancelled")
+
+        try:
+            driver.run(wait, group=group)
+        except ValueError as error:
+            caught.append(error)
+
+    threads = [threading.Thread(target=run, args=(group,)) for group in ("g", "g", "h")]
+    for thread in threads:
+        thread.start()
+    while len(world.last.groups) < 3:
+        ended.wait(0.001)
+    driver.cancel("nobody")
+    driver.cancel("g")
+    while len(world.last.cancelled) < 2:
+        ended.wait(0.001)
+    ended.set()
+    for thread in threads:
+        thread.join(10)
+    driver.cancel("h")  # it has ended
+    assert sorted(world.last.cancelled) == sorted(g for g in world.last.groups if g[0] == "g")
+    assert len(caught) == 3
+
+
+def test_a_cancel_that_fails_is_logged_and_harms_nobody(driver: SparkDriver, world: World) -> None:
+    driver.open()
+    asked = threading.Event()
+
+    def refuse(_job_group: str) -> None:
+        asked.set()
+        raise ConnectionRefusedError("gone")
+
+    world.last.cancel = refuse  # type: ignore[method-assign]
+
+    def cancelled(_session: object) -> str:
+        driver.cancel("g")
+        assert asked.wait(10)
+        while not logs:
+            asked.wait(0.001)
+        return "done"
+
+    with capture_logs() as logs:
+        assert driver.run(cancelled, group="g") == "done"
+    assert events(logs) == ["spark_cancel_failed"]
+    assert logs[0]["error"] == "gone"
+
+
+def test_the_parallelism_is_sparks_own(driver: SparkDriver, world: World) -> None:
+    assert driver.parallelism == 2
+    assert len(world.jvms) == 1
 
 
 def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one(

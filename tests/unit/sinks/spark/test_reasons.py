@@ -1,6 +1,6 @@
 import pytest
 
-from sinks.spark.reasons import from_log, last_words, one_line
+from sinks.spark.reasons import from_log, from_python, last_words, one_line
 
 
 class Silent(Exception):
@@ -24,6 +24,38 @@ class Silent(Exception):
 )
 def test_an_error_is_told_in_one_line(error: Exception, said: str) -> None:
     assert one_line(error) == said
+
+
+RAISED = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/app/tasks.py", line 3, in work
+    return {}[task]
+           ~~^^^^^^
+KeyError: 7
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/app/tasks.py", line 5, in work
+    raise ValueError("no such task:") from None
+ValueError: no such task:
+ 7, says the list
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(P.scala:595)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Driver stacktrace:
+"""
+
+
+def test_what_python_raised_on_an_executor_is_told_without_its_traceback() -> None:
+    assert from_python(ValueError(RAISED)) == "ValueError: no such task:"
+    assert from_python(ValueError("Traceback (most recent call last):\n  File")) is not None
+
+
+@pytest.mark.parametrize("error", [ValueError("java.io.IOException: full"), Silent()])
+def test_an_error_that_is_not_pythons_on_an_executor_is_none(error: Exception) -> None:
+    assert from_python(error) is None
 
 
 def test_a_log_is_told_by_its_first_exception() -> None:

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,18 @@ def test_on_a_cluster_the_drivers_address_is_left_to_spark_and_the_user(master: 
     conf = {"spark.master": master, "spark.driver.host": "driver.example"}
     assert "spark.driver.bindAddress" not in made(conf)
     assert made(conf)["spark.driver.host"] == "driver.example"
+
+
+def test_python_workers_import_from_where_this_process_does_in_the_same_order() -> None:
+    """A user's `service/` in the current folder, which comes last, is not taken for ours."""
+    given = ["/app", "", "/usr/lib/python3.11", "/strange:place"]
+    ours = settings("orders", {}, [], LOG4J, given)
+    path = ours["spark.executorEnv.PYTHONPATH"].split(os.pathsep)
+    assert path == ["/app", str(Path.cwd()), "/usr/lib/python3.11"]
+    assert ours["spark.executorEnv.PYTHONSAFEPATH"] == "1"  # no other folder comes before them
+    users = {"spark.executorEnv.PYTHONPATH": "/theirs"}
+    theirs = settings("orders", users, [], LOG4J, given)
+    assert theirs["spark.executorEnv.PYTHONPATH"] == "/theirs"
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,7 @@ class WorldOfManyKeys(World):
         self.lane.release([owner])
 
 
-SETTINGS = settings(max_examples=80, stateful_step_count=40, deadline=None)
+SETTINGS = settings(max_examples=80, stateful_step_count=40)
 
 
 def test_whatever_fails_the_records_of_a_key_are_processed_in_the_order_of_their_arrival():

@@ -1,0 +1,1 @@
+"""The spark engine: ranges planned here, run by executors, committed here in order."""

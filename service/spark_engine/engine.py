@@ -1,0 +1,272 @@
+"""The spark engine: this process plans ranges and commits them, executors process them.
+
+One turn of the owner thread's loop:
+
+1. partitions that are opened, mended or halted;
+2. results of tries, and what the sinks' threads have done;
+3. what the logs have come to is planned: a range of each partition, together a group;
+4. groups whose plan is stored are run;
+5. the lowest group, if it is read, sealed and staged, is committed in every sink;
+6. what was planned, sealed and done is stored.
+
+Nothing blocks, but for a moment when there is nothing else to do.
+"""
+
+import queue
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from partition.chunk import Partition
+from service.account import Tally
+from service.engine import Apart
+from service.failpoints import nowhere
+from service.fences import Fences
+from service.letters import Letters
+from service.reader import Reader
+from service.spark_engine.ends import Ends
+from service.spark_engine.idle import NoCalls, NoPressure, NoTrees
+from service.spark_engine.in_flight import InFlight
+from service.spark_engine.plans import RangePlans
+from service.spark_engine.range_commits import RangeCommits
+from service.spark_engine.range_outlet import RangeOutlet, RangeTold
+from service.spark_engine.rates import Rates
+from service.spark_engine.runs import Runs
+from service.spark_engine.shared_folder import SharedFolder
+from service.spark_engine.submissions import Executors, Submissions, TasksEnded
+from service.spark_engine.task import TaskSettings
+from service.spark_engine.tries import TryMaker
+from sinks.transaction_writer import FencesRaised, GroupStaged
+from sinks.tries import WriteRetries
+from topology.life import Life
+from topology.running.loop import EventLoop
+from topology.sink import Sink
+from topology.steps import SinkStep
+from topology.topology import Topology
+from transactions.policy import RangePolicy
+from transactions.range_groups import GroupPhase, RangeGroups
+from transactions.range_line import RangeLine
+from transactions.range_planner import RangePlanner
+
+_IDLE_SECONDS = 0.02
+_STORING_SECONDS = 0.003  # how soon it is noticed that something is stored
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPolicy:
+    """How ranges are cut, and what tasks are told."""
+
+    settings: TaskSettings
+    ranges: RangePolicy = field(default_factory=RangePolicy)
+    write_retries: WriteRetries = field(default_factory=WriteRetries)
+
+
+class SparkEngine:
+    """Plans, runs and commits groups of ranges. An `Engine`.
+
+    The thread that calls `step` owns all of it. Tries and sinks hand their results back through
+    one queue.
+    """
+
+    acker = NoTrees()
+    backpressure = NoPressure()
+    runners = NoCalls()
+
+    def __init__(
+        self,
+        topology: Topology,
+        reader: Reader,
+        letters: Letters,
+        ends: Ends,
+        executors: Executors,
+        folder: SharedFolder,
+        policy: SparkPolicy,
+        fences: Fences,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        sinks: Mapping[str, Sink[Any]] | None = None,
+        at: Callable[[str], object] = nowhere,
+    ) -> None:
+        """`fences` and `ends` are those of the reader; `sinks` stand in, by step.
+
+        `at` is told of the points where a test may end the process.
+        """
+        self._reader = reader
+        self._letters = letters
+        self._ends = ends
+        self._executors = executors
+        self._folder = folder
+        self._fences = fences
+        self._clock = clock
+        self._results: queue.SimpleQueue[TasksEnded | RangeTold] = queue.SimpleQueue()
+        steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+        self.outlets = [
+            RangeOutlet(
+                step,
+                (sinks or {}).get(step.name, step.sink),
+                self._results.put,
+                write_retries=policy.write_retries,
+                at=at,
+            )
+            for step in steps
+        ]
+        """The sinks' ends."""
+        self._groups = RangeGroups(policy.ranges, rng or random.SystemRandom())
+        rates = Rates(topology.source_of, policy.ranges.seconds)
+        self._plans = RangePlans(reader, self._groups, ends, RangePlanner(policy.ranges), rates)
+        self._submissions = Submissions(executors, self._results.put)
+        self._in_flight = InFlight(self._groups, self.outlets, self._submissions)
+        maker = TryMaker(
+            self.outlets, policy.settings, folder.place, folder.tables, reader.epoch_of
+        )
+        self._runs = Runs(self._in_flight, maker, self._submissions, executors, reader, at)
+        self._commits = RangeCommits(self._in_flight, maker, reader, at)
+        self._life = Life(_only_hooks(topology), EventLoop())
+        self._lines: dict[int, RangeLine] = {}
+        self.failed_ticks: dict[str, int] = {}  # bolts tick on executors
+        fences.bind(self.outlets)
+
+    def open(self) -> None:
+        """Start Spark and the threads, and tell the hooks. Sinks and reader are open already.
+
+        Raises SinkFailed, and what starting Spark raises.
+        """
+        self._folder.open()
+        self._executors.open()
+        self._life.open()
+        for outlet in self.outlets:
+            outlet.start()
+
+    def step(self, *, read: bool = True, flush: bool = False, drain: bool = False) -> bool:
+        """One turn of the loop; True if anything moved.
+
+        Without `read` nothing is planned or run; with `flush` nothing waits for more to come.
+        Raises TaskError, SinkFailed, and whatever else cannot heal.
+        """
+        del drain  # bolts keep nothing from one task to the next
+        now = self._clock()
+        self._reader.poll(now, opens=read)
+        moved = self._take_results(now)
+        self._letters.poll(now)
+        self._reader.fetch(now, 0.0)  # no records; but it hears of commits to the group
+        self._fences.submit()
+        lines = self._look()
+        if read:
+            self._hear_of_ends(now, lines)
+            moved |= self._plans.plan(now, lines, flush=flush)
+            moved |= self._runs.run(now)
+        moved |= self._commits.commit_next()
+        if not moved:
+            self._wait()
+        self._reader.commit(now)
+        return moved
+
+    @property
+    def tally(self) -> Tally:
+        """How records were resolved whose transactions are committed."""
+        return self._commits.tally
+
+    @property
+    def apart(self) -> Apart:
+        """What happened on executors."""
+        return self._in_flight.apart
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no group is run or committed; what is only planned is run after a restart."""
+        return all(group.phase is GroupPhase.PLANNED for group in self._groups)
+
+    @property
+    def has_last(self) -> bool:
+        """Whether all partitions are open: then what was there at the start is there to plan."""
+        return self._reader.is_settled
+
+    def settle(self) -> None:
+        """Do nothing: tasks have tables of their own."""
+
+    def partition_assigned(self, partition: Partition) -> None:
+        """Tell the hooks."""
+        self._life.partition_assigned(partition.topic, partition.number)
+
+    def partition_revoked(self, partition: Partition) -> None:
+        """Tell the hooks. One that is lost or halted is left out of its groups."""
+        if self._reader.is_halted(partition):
+            self._in_flight.leave_out(self._reader.place_of(partition), at_once=True)
+        self._life.partition_revoked(partition.topic, partition.number)
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Stop what runs, the threads, and the hooks; False if a thread did not end in time."""
+        deadline = time.monotonic() + timeout_seconds
+        ended = [self._submissions.stop(timeout_seconds)]
+        ended += [outlet.stop(deadline - time.monotonic()) for outlet in self.outlets]
+        self._reader.release()
+        self._folder.close()
+        self._life.close(max(0.0, deadline - time.monotonic()))
+        return all(ended)
+
+    def _look(self) -> dict[int, RangeLine]:
+        """The lines, by place, of partitions that are ours and of which more may be read."""
+        for place, gate in self._reader.gates():
+            line = cast("RangeLine", gate)
+            if self._lines.get(place) is not line:
+                if place in self._lines:  # its log goes on elsewhere
+                    self._in_flight.leave_out(place, at_once=True)
+                self._lines[place] = line
+        for place, line in list(self._lines.items()):
+            if self._reader.loss_of(line.partition) is not None:  # revoked before it was lost
+                self._in_flight.leave_out(place, at_once=True)
+                del self._lines[place]
+        self._in_flight.look()
+        return {
+            place: self._lines[place]
+            for place, _gate in self._reader.steady_gates()
+            if not self._in_flight.is_leaving(place)
+        }
+
+    def _hear_of_ends(self, now: float, lines: Mapping[int, RangeLine]) -> None:
+        if not self._ends.poll(now, [line.partition for line in lines.values()]):
+            return
+        for place, line in lines.items():
+            end = self._ends.of(line.partition)
+            trouble = self._ends.trouble(now, line.partition, line.planned_to)
+            if trouble is not None:
+                self._reader.stopped(line.partition, trouble)
+                self._in_flight.leave_out(place, at_once=False)
+            elif end is not None and end.offset >= line.planned_to:
+                self._reader.heard_of_end(place, end.offset)
+
+    def _take_results(self, now: float) -> bool:
+        taken = False
+        while not self._results.empty():
+            taken = True
+            result = self._results.get()
+            if isinstance(result, TasksEnded):
+                sealed = self._runs.ended(result, now)
+                if sealed is not None:
+                    self._commits.stage(sealed)
+            elif isinstance(result.done, FencesRaised):
+                self._fences.take(result.outlet.name, result.done)
+            elif isinstance(result.done, GroupStaged):
+                self._commits.staged(result.outlet, result.done, now)
+            else:
+                self._commits.committed(result.outlet, result.done, now)
+        return taken
+
+    def _wait(self) -> None:
+        """Wait for a result, and put it back for the next turn."""
+        is_storing = any(m.line.is_due for group in self._groups for m in group.members)
+        try:
+            result = self._results.get(timeout=_STORING_SECONDS if is_storing else _IDLE_SECONDS)
+        except queue.Empty:
+            return
+        self._results.put(result)
+
+
+def _only_hooks(topology: Topology) -> Topology:
+    """A topology with the same hooks and nothing else: bolts live on executors."""
+    hooks = Topology(topology.name)
+    hooks.hooks(*topology.listeners)
+    return hooks

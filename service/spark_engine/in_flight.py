@@ -1,0 +1,111 @@
+"""What is in flight: groups of ranges, their tries, and partitions that are to leave them."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from service.engine import Apart
+from service.spark_engine.range_outlet import RangeOutlet
+from service.spark_engine.submissions import Submissions
+from service.spark_engine.tries import Try
+from sinks.errors import SparkTimeout
+from transactions.range_groups import GroupPhase, RangeGroups
+
+log = structlog.get_logger()
+
+
+class InFlight:
+    """The groups, and a try of each that is not only planned. The owner thread calls everything.
+
+    A try that is of no use any more, as its group is to run again, is let go as soon as that is
+    so: what it has made is discarded, and what it still makes is when it ends.
+    """
+
+    def __init__(
+        self, groups: RangeGroups, outlets: Sequence[RangeOutlet], submissions: Submissions
+    ) -> None:
+        self.groups = groups
+        self.apart = Apart()
+        """What failed, for figures."""
+        self.running: dict[tuple[int, int], Try] = {}
+        """Tries whose end was not heard of, by group and attempt."""
+        self.read: dict[int, Try] = {}
+        """Tries that wait for their commit, or are committed, by group."""
+        self._outlets = outlets
+        self._submissions = submissions
+        self._leaving: dict[int, bool] = {}  # by place: whether what is read is given up, too
+
+    def is_leaving(self, place: int) -> bool:
+        """Whether a partition is to be left out, and groups still have it."""
+        return place in self._leaving
+
+    def leave_out(self, place: int, *, at_once: bool) -> None:
+        """Let a partition leave all groups; those that are read keep it unless `at_once`.
+
+        What is being committed keeps it in any case, until that has ended.
+        """
+        self._leaving[place] = at_once or self._leaving.get(place, False)
+        self.look()
+
+    def look(self) -> None:
+        """Let partitions leave that can, and let go of tries that are of no use.
+
+        Nothing fails any more once no group is left that has.
+        """
+        for place, at_once in list(self._leaving.items()):
+            waits_for = {GroupPhase.COMMITTING} | ({GroupPhase.READ} if not at_once else set())
+            with_it = [g for g in self.groups if any(m.place == place for m in g.members)]
+            # Only the lowest is waited for: those after it may be what waits for this partition.
+            if not with_it or with_it[0].phase not in waits_for:
+                del self._leaving[place]
+                self.groups.drop(place)
+        for running in self.running.values():
+            if not running.is_given_up and not self.is_live(running):
+                running.is_given_up = True
+                self._submissions.cancel(running.number, running.attempt)
+        for read in list(self.read.values()):
+            if not self.is_live(read):
+                del self.read[read.number]
+                self.let_go(read)
+        # Not before a group is done: one that is read may fail again, where a sink lost its files.
+        if not any(group.failures for group in self.groups):
+            self.apart.failing_since = None
+
+    def is_live(self, each: Try) -> bool:
+        """Whether a try is of use."""
+        return self.groups.is_live(each.number, each.attempt)
+
+    def let_go(self, gone: Try) -> None:
+        """Discard what a try has made so far."""
+        for outlet in self._outlets:
+            if outlet.name in gone.works:
+                outlet.discard(gone.works[outlet.name])
+            else:
+                outlet.let_go(gone.handed(outlet.name))
+        gone.results, gone.works = (), {}
+
+    def failed(self, number: int, attempt: int, error: Exception, now: float) -> None:
+        """Learn that a try has failed, and another may not: it comes after a pause."""
+        group = self.groups.of(number)
+        if group is None or not self.groups.failed(number, attempt, now):
+            return
+        self.apart.retries += 1
+        self.apart.last_error = _said(error)
+        if self.apart.failing_since is None:
+            self.apart.failing_since = now
+        log.warning(
+            "range_group_failed",
+            group=number,
+            attempt=attempt,
+            error=self.apart.last_error,
+            retry_in_seconds=round(group.again_at - now, 3),
+        )
+        self.look()
+
+
+def _said(error: Exception) -> str:
+    """An error in one line, and what helps where another try does not."""
+    said = f"{type(error).__name__}: {error}"[:500]
+    if isinstance(error, SparkTimeout):
+        said += "; raise [spark] job_deadline_seconds: the range stays as it is"
+    return said

@@ -1,0 +1,208 @@
+"""A fetcher that ends where a task's ranges end, over one that is kept from task to task."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from partition.chunk import Chunk, Partition
+from partition.errors import KafkaError, OffsetOutOfRange
+from partition.fetcher import Fetched, Fetcher
+from partition.position import Position
+from service.spark_engine.standing import Standing
+from service.spark_engine.task import RangeRead, TaskRange
+
+_TURN_SECONDS = 0.002  # how soon the owner hears of others when there is nothing to read
+_SHORT_SECONDS = 30.0  # so long a log may end before a range does: its leader has just changed
+
+
+class RangeUnreadable(KafkaError):
+    """The log does not hold a range, as far as its brokers tell; `cause` says why."""
+
+    def __init__(self, partition: Partition, cause: KafkaError) -> None:
+        super().__init__(str(cause))
+        self.partition = partition
+        self.cause = cause
+
+
+class RangeFetcher:
+    """A `Fetcher` of some ranges at a time; nothing at or beyond their ends is delivered.
+
+    What the inner fetcher has brought beyond an end is kept, and so is its place: if the next
+    range of the partition begins there, what was prefetched is of use. `begin` says which ranges
+    come next; the inner fetcher reads no other partitions. One thread, the owner's, calls
+    everything.
+
+    It counts and digests what it delivers, record by record as `PartitionManager` measures them.
+    """
+
+    def __init__(self, inner: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._inner = inner
+        self._clock = clock
+        self._ranges: dict[Partition, TaskRange] = {}
+        self._standing: dict[Partition, Standing] = {}
+        self._reading: dict[Partition, Standing] = {}  # whose ends are not told yet
+
+    @property
+    def available(self) -> bool:
+        """Whether the source answered when it was last heard of."""
+        return self._inner.available
+
+    @property
+    def mirror_failures(self) -> int:
+        """None: a task mirrors nothing."""
+        return 0
+
+    def begin(self, ranges: Sequence[TaskRange]) -> None:
+        """Forget the ranges before; these may be added from now on, one of a partition."""
+        self._ranges = {each.partition: each for each in ranges}
+        self._reading = {}
+        self.remove([each for each in self._standing if each not in self._ranges])
+
+    def read(self) -> tuple[RangeRead, ...]:
+        """What the ranges have turned out to hold so far, in their order."""
+        return tuple(
+            RangeRead(partition, standing.digest.count, standing.digest.hex(), standing.last_epoch)
+            for partition in self._ranges
+            if (standing := self._standing.get(partition)) is not None
+        )
+
+    def open(self) -> None:
+        """Make the inner fetcher's client, if it has none. Raises KafkaMisconfigured."""
+        self._inner.open()
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """Read these ranges, each from its position on; their client goes on if it stands there.
+
+        Raises KeyError for a partition that has no range.
+        """
+        now = self._clock()
+        anew: dict[Partition, Position] = {}
+        for partition, position in positions.items():
+            standing = self._standing.get(partition)
+            epoch = self._ranges[partition].leader_epoch
+            if standing is None or not standing.is_at(position, epoch):
+                anew[partition] = position
+                self._standing[partition] = standing = Standing(position)
+            standing.begin(self._ranges[partition].end, now, epoch)
+            self._reading[partition] = standing
+        if anew:
+            self._inner.add(anew)
+        for partition in positions:
+            self._pause_if(partition, self._standing[partition])
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Read these no more, and forget where they stand."""
+        known = [each for each in partitions if each in self._standing]
+        self._inner.remove(known)
+        for partition in known:
+            del self._standing[partition]
+            self._reading.pop(partition, None)
+
+    def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
+        """Return records as soon as there are some; see `Fetcher.fetch`.
+
+        Once every range has ended, it waits a moment and returns nothing. Raises
+        RangeUnreadable, after which the range can only be begun anew.
+        """
+        if not self._reading:
+            time.sleep(min(timeout_seconds, _TURN_SECONDS))
+            return Fetched()
+        fetched = self._given(max_records)
+        if fetched.chunks or fetched.ends:
+            return fetched
+        self._take(self._inner.fetch(max_records, timeout_seconds))
+        return self._given(max_records)
+
+    def pause(self, partition: Partition) -> None:
+        """Stop delivering a partition's records, without losing its place."""
+        self._hold(partition, held=True)
+
+    def resume(self, partition: Partition) -> None:
+        """Deliver a paused partition's records again."""
+        self._hold(partition, held=False)
+
+    def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
+        """The log's first offset and its end as the client last heard of them."""
+        return self._inner.log_range(partition)
+
+    def mirror(self, positions: Mapping[Partition, Position]) -> None:
+        """Do nothing: the driver mirrors what is committed."""
+
+    def close(self) -> None:
+        """Do nothing: the client is kept for the next task."""
+
+    def let_go(self) -> None:
+        """Close the inner fetcher, and forget everything. Idempotent."""
+        self._standing, self._reading, self._ranges = {}, {}, {}
+        self._inner.close()
+
+    def _given(self, max_records: int) -> Fetched:
+        """What is there of the ranges; at most so many records."""
+        chunks: list[Chunk] = []
+        ends: dict[Partition, int] = {}
+        for partition, standing in list(self._reading.items()):
+            if standing.is_held:
+                continue
+            chunk = standing.take(max_records) if max_records > 0 else None
+            if chunk is not None:
+                chunks.append(chunk)
+                max_records -= len(chunk)
+            if standing.has_ended:
+                ends[partition] = standing.end
+                del self._reading[partition]
+                self._pause_if(partition, standing)
+        for chunk in chunks:  # the next call begins with another one
+            if chunk.partition in self._reading:
+                self._reading[chunk.partition] = self._reading.pop(chunk.partition)
+        return Fetched(chunks, ends)
+
+    def _take(self, fetched: Fetched) -> None:
+        """Learn what the inner fetcher brought, also of ranges that have ended."""
+        now = self._clock()
+        for chunk in fetched.chunks:
+            standing = self._standing.get(chunk.partition)
+            if standing is not None:
+                standing.add(chunk, now)
+                self._pause_if(chunk.partition, standing)
+        for partition, end in fetched.ends.items():
+            if partition in self._standing:
+                self._standing[partition].log_ends(end, now)
+        for partition, error in fetched.failures.items():
+            self._failed(partition, error)
+        if self._inner.available:
+            self._check_short(now)
+
+    def _failed(self, partition: Partition, error: KafkaError) -> None:
+        """A range cannot be read; or what comes behind it cannot, which the next one hears of."""
+        standing = self._standing.get(partition)
+        if standing is None:
+            return
+        standing.is_broken = True
+        if standing.known_to < standing.end:
+            raise RangeUnreadable(partition, error)
+
+    def _check_short(self, now: float) -> None:
+        for partition, standing in self._reading.items():
+            if standing.is_held or not standing.is_short:
+                continue
+            if now - standing.heard_at >= _SHORT_SECONDS:
+                known, end = standing.known_to, standing.end
+                standing.is_broken = True
+                reason = f"its log ends there, and the records up to {end} were to be read"
+                raise RangeUnreadable(partition, OffsetOutOfRange(partition, known, reason))
+
+    def _hold(self, partition: Partition, *, held: bool) -> None:
+        standing = self._standing.get(partition)
+        if standing is not None:
+            standing.is_held = held
+            standing.heard_at = self._clock()
+            self._pause_if(partition, standing)
+
+    def _pause_if(self, partition: Partition, standing: Standing) -> None:
+        """Have the client stop where it has brought too much, and go on where it has not."""
+        is_to_pause = standing.is_held or standing.has_plenty
+        if is_to_pause and not standing.is_paused:
+            self._inner.pause(partition)
+        elif standing.is_paused and not is_to_pause:
+            self._inner.resume(partition)
+        standing.is_paused = is_to_pause

@@ -1,0 +1,168 @@
+"""One sink step on the spark engine: what tasks have staged for it is committed here."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from service.spark_engine.handed import Handed, HandsOn
+from service.spark_engine.spool import SpoolStager
+from sinks.transaction_writer import Done, TransactionWriter
+from sinks.tries import WriteRetries
+from topology.errors import SinkFailed
+from topology.sink import Sink
+from topology.steps import SinkStep
+from topology.transactional import Fence, Share, Staged, Stager, StagesApart, TransactionalSink
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTold:
+    """What a sink's threads report."""
+
+    outlet: "RangeOutlet"
+    done: Done
+
+
+@dataclass(slots=True, eq=False)
+class RangeWork:
+    """What one sink has to do for one try of a group."""
+
+    outlet: "RangeOutlet"
+    handed: Handed
+    shares: tuple[Share, ...]
+    num_rows: int  # that tasks handed over
+    number: int = 0  # of the sink's groups; 0: it was not asked yet
+    staged: Staged | None = None
+    is_done: bool = False  # it is durable, or there is nothing to do
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether it can be committed, or there is nothing to commit."""
+        return self.is_done or self.staged is not None
+
+
+class RangeOutlet:
+    """One sink step. The owner thread calls everything; `on_told` is called by the writer's."""
+
+    def __init__(
+        self,
+        step: SinkStep,
+        sink: Sink[Any],
+        on_told: Callable[[RangeTold], object],
+        *,
+        write_retries: WriteRetries | None = None,
+        at: Callable[[str], object] | None = None,
+    ) -> None:
+        if not isinstance(sink, TransactionalSink):  # Topology.validate has seen to that
+            raise TypeError(type(sink).__name__)
+        self.step = step
+        self.name = step.name
+        self._sink: TransactionalSink[Any] = sink
+        self.writer = TransactionWriter(
+            HandsOn(sink.name, sink),
+            lambda done: on_told(RangeTold(self, done)),
+            retries=write_retries,
+            at=at,
+        )
+        self._groups = 0
+        self._works: dict[int, RangeWork] = {}
+        self._committing: RangeWork | None = None
+        self.rows_written = 0
+        self.rows_rejected = 0
+        self.batches_written = 0
+        self.write_seconds = 0.0
+
+    def start(self) -> None:
+        """Start the writer's threads."""
+        self.writer.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Stop them; False if one did not end in time."""
+        return self.writer.stop(timeout_seconds)
+
+    def fence(self, fences: list[Fence]) -> None:
+        """Raise the epochs of lines in the background."""
+        self.writer.fence(fences)
+
+    @property
+    def rows_pending(self) -> int:
+        """Rows that tasks have handed over, and that are not durable."""
+        return sum(work.num_rows for work in self._works.values())
+
+    def stager(self, folder: str | None) -> tuple[Stager, bool]:
+        """What tasks stage with, and whether it does so where the table lies.
+
+        Else rows come by files, in a new folder below one that executors share. Raises SinkFailed
+        where there is no such folder, and what the sink raises.
+        """
+        stager = self._sink.stager() if isinstance(self._sink, StagesApart) else None
+        if stager is not None:
+            return stager, True
+        if folder is None:
+            raise SinkFailed(
+                f"sink '{self.name}' is written by the driver, and its rows come by files in the "
+                "warehouse; on the spark engine that must be a folder, not a URI, for such a sink"
+            )
+        return SpoolStager(f"{folder}/{uuid.uuid4().hex}"), False
+
+    def stage(self, work: RangeWork) -> None:
+        """Have what tasks made put together. Without shares it is done: the sink has the rows."""
+        if not work.shares:
+            work.is_done = True
+            return
+        self._groups += 1
+        work.number = self._groups
+        self._works[work.number] = work
+        self.writer.stage(work.handed.as_group(work.number, work.shares))
+
+    def staged(self, number: int, staged: Staged) -> RangeWork | None:
+        """Learn that a group is ready; None: nobody wants it any more, and it is discarded."""
+        work = self._works.get(number)
+        if work is None:
+            self.writer.discard(staged)
+            return None
+        work.staged = staged
+        return work
+
+    def ended(self, number: int) -> RangeWork | None:
+        """Learn that a group cannot be made ready; None: nobody wanted it."""
+        return self._works.pop(number, None)
+
+    def commit(self, work: RangeWork) -> None:
+        """Have a group committed that is staged."""
+        if work.staged is not None and not work.is_done:
+            self._committing = work
+            self.writer.commit(work.staged)
+
+    def committed(self, seconds: float) -> RangeWork:
+        """Learn that the commit under way is durable."""
+        work = self.not_committed()
+        del self._works[work.number]
+        work.is_done = True
+        if work.staged is not None:
+            self.rows_written += work.staged.num_rows
+        self.rows_rejected += work.handed.num_rejected
+        self.batches_written += 1
+        self.write_seconds += seconds
+        return work
+
+    def not_committed(self) -> RangeWork:
+        """Learn that the commit under way has ended, and made nothing durable."""
+        work, self._committing = self._committing, None
+        if work is None:
+            raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
+        return work
+
+    def discard(self, work: RangeWork) -> None:
+        """Let go of what will not be committed. What is being staged is discarded then."""
+        self._works.pop(work.number, None)
+        if work.is_done:
+            return
+        if work.staged is not None:
+            self.writer.discard(work.staged)
+        elif not work.number:
+            self.let_go(work.handed)
+
+    def let_go(self, handed: Handed) -> None:
+        """Let go of what tasks have staged, and nobody was given."""
+        self.writer.discard(handed.as_staged())

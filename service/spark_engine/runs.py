@@ -1,0 +1,111 @@
+"""Groups of ranges that are run on executors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from service.errors import ServiceError, TaskError
+from service.reader import Reader
+from service.spark_engine.in_flight import InFlight
+from service.spark_engine.submissions import Executors, Submissions, TasksEnded
+from service.spark_engine.task import TaskFailed
+from service.spark_engine.tries import Try, TryMaker
+from service.spark_engine.troubles import trouble_of
+from topology.errors import SinkError, SinkFailed
+
+log = structlog.get_logger()
+
+
+class Runs:
+    """Has groups run, and judges what comes of it. The owner thread calls everything."""
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        maker: TryMaker,
+        submissions: Submissions,
+        executors: Executors,
+        reader: Reader,
+        at: Callable[[str], object],
+    ) -> None:
+        """`at` is told when a run begins, and before its ranges are sealed."""
+        self._in_flight = in_flight
+        self._maker = maker
+        self._submissions = submissions
+        self._executors = executors
+        self._reader = reader
+        self._at = at
+
+    def run(self, now: float) -> bool:
+        """Run every group whose plan is stored; True if there was one.
+
+        Raises SinkFailed, and what is no fault of a table or a folder.
+        """
+        moved = False
+        while (group := self._in_flight.groups.next_run(now)) is not None:
+            moved = True
+            try:
+                begun = self._maker.make(group, self._executors.slots)
+            except SinkFailed:
+                raise
+            except (OSError, SinkError) as error:  # the table, or the folder, may be away
+                self._in_flight.failed(group.number, group.attempt, error, now)
+                continue
+            self._at("range_after_plan")
+            self._in_flight.running[group.number, group.attempt] = begun
+            self._submissions.submit(group.number, group.attempt, begun.tasks)
+            log.debug("range_group_runs", **facts(begun), tasks=len(begun.tasks))
+        return moved
+
+    def ended(self, ended: TasksEnded, now: float) -> Try | None:
+        """Hear what became of a try; the try, if its ranges are sealed and it may be committed.
+
+        Raises TaskError if no other try would help.
+        """
+        self._submissions.ended(ended.number, ended.attempt)
+        ran = self._in_flight.running.pop((ended.number, ended.attempt))
+        ran.results = tuple(each for each in ended.results if not isinstance(each, TaskFailed))
+        failures = [each for each in ended.results if isinstance(each, TaskFailed)]
+        if self._in_flight.is_live(ran) and not failures and ended.error is None:
+            return self._sealed(ran)
+        self._in_flight.let_go(ran)
+        if not self._in_flight.is_live(ran):
+            return None
+        if isinstance(ended.error, ServiceError):
+            raise ended.error
+        if ended.error is not None:
+            self._in_flight.failed(ended.number, ended.attempt, ended.error, now)
+        for failure in failures:
+            if failure.partition is None:
+                raise TaskError(failure.error_class, failure.error)
+        for failure in failures:
+            self._stopped(ran, failure)
+        return None
+
+    def _stopped(self, ran: Try, failure: TaskFailed) -> None:
+        """A partition cannot be read on as it is: it is mended, and the others go on without it."""
+        for place, line, txid in ran.members:
+            if line.partition == failure.partition:
+                trouble = trouble_of(failure, line.position_of(txid), line.begins_at)
+                self._reader.stopped(line.partition, trouble)
+                self._in_flight.leave_out(place, at_once=False)
+
+    def _sealed(self, ran: Try) -> Try | None:
+        """Take what the ranges held; None if the log did not give a sealed range's again."""
+        self._at("range_before_seal")
+        self._in_flight.groups.ran(ran.number, ran.attempt, ran.reads)
+        for member in ran.members:
+            differs = member.line.differs()
+            if differs is not None:
+                self._reader.halt(member.line.partition, differs)
+        if self._in_flight.is_live(ran):
+            return ran
+        self._in_flight.let_go(ran)
+        return None
+
+
+def facts(of: Try) -> dict[str, Any]:
+    """What the log says of a try."""
+    lines = ", ".join(f"{member.line.partition} {member.txid}" for member in of.members)
+    return {"group": of.number, "attempt": of.attempt, "lines": lines}

@@ -1,0 +1,116 @@
+"""One try of a group: its tasks, what came of them, and what each sink has to do."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from partition.chunk import Partition
+from service.shares import share_of
+from service.spark_engine.handed import Handed
+from service.spark_engine.range_outlet import RangeOutlet, RangeWork
+from service.spark_engine.task import RangeRead, Task, TaskDone, TaskRange, TaskSettings
+from service.spark_engine.tasks import dealt
+from topology.transactional import Share, Stager
+from transactions.range_groups import RangeGroup, RangeMember
+
+
+@dataclass(slots=True, eq=False)
+class Try:
+    """A try that is under way, or whose rows wait for their commit."""
+
+    number: int  # of the group
+    attempt: int
+    members: tuple[RangeMember, ...]
+    tasks: list[Task]
+    stagers: dict[str, tuple[Stager, bool]]  # by sink step, and whether it stages apart
+    results: tuple[TaskDone, ...] = ()
+    works: dict[str, RangeWork] = field(default_factory=dict)
+    fenced: dict[str, str] = field(default_factory=dict)
+    """Lines for which a sink has refused the commit, and what it said."""
+    waits_for: int = 0  # commits that are under way
+    is_given_up: bool = False  # it is running, and nobody wants what comes of it
+
+    @property
+    def reads(self) -> list[RangeRead]:
+        """What its ranges held."""
+        return [each for done in self.results for each in done.ranges]
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether every sink has it ready for the commit."""
+        return bool(self.works) and all(work.is_staged for work in self.works.values())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every sink has it."""
+        return all(work.is_done for work in self.works.values())
+
+    def handed(self, sink: str) -> Handed:
+        """What tasks have staged for a sink."""
+        stager, is_apart = self.stagers[sink]
+        staged = (each for done in self.results for each in done.staged.get(sink, ()))
+        return Handed(tuple(staged), stager, is_apart)
+
+
+class TryMaker:
+    """Makes tasks of groups, and work for sinks of what they bring. The owner calls everything."""
+
+    def __init__(
+        self,
+        outlets: Iterable[RangeOutlet],
+        settings: TaskSettings,
+        folder: str | None,
+        references: Callable[[], Mapping[str, str]],
+        epoch_of: Callable[[int], int],
+    ) -> None:
+        """`folder` is for rows on their way here; `references` writes tables that are new."""
+        self._outlets = list(outlets)
+        self._settings = settings
+        self._folder = folder
+        self._references = references
+        self._epoch_of = epoch_of
+        self._slots: dict[Partition, int] = {}  # where partitions were last
+
+    def make(self, group: RangeGroup, slots: int) -> Try:
+        """Tasks of a group that is to run now, in so many slots. Raises what the sinks raise."""
+        stagers = {outlet.name: outlet.stager(self._folder) for outlet in self._outlets}
+        settings = replace(self._settings, references=dict(self._references()))
+        ranges = [self._range_of(group, member) for member in group.members]
+        tasks = dealt(ranges, slots, self._slots)
+        for slot, its_ranges in enumerate(tasks):
+            self._slots.update((each.partition, slot) for each in its_ranges)
+        by_sink = {name: stager for name, (stager, _) in stagers.items()}
+        return Try(
+            group.number,
+            group.attempt,
+            group.members,
+            [Task(settings, group.number, tuple(each), by_sink) for each in tasks if each],
+            stagers,
+        )
+
+    def _range_of(self, group: RangeGroup, member: RangeMember) -> TaskRange:
+        place, line, txid = member
+        skips, covers = line.skips, line.transaction_of(txid).range
+        return TaskRange(
+            line.partition,
+            line.position_of(txid),
+            covers.end,
+            frozenset(e.name for e in self._outlets if txid <= skips.get(e.name, 0)),
+            {offset: dict(by) for offset, by in group.refused.get(place, {}).items()},
+            covers.leader_epoch,
+        )
+
+    def works(self, ran: Try) -> dict[str, RangeWork]:
+        """What each sink has to do for a try that has run, and whose ranges are sealed."""
+        works = {}
+        for outlet in self._outlets:
+            handed = ran.handed(outlet.name)
+            members = [e for e in ran.members if e.txid > e.line.skips.get(outlet.name, 0)]
+            shares = tuple(self._share(member, handed) for member in members)
+            works[outlet.name] = RangeWork(outlet, handed, shares, handed.num_rows)
+        return works
+
+    def _share(self, member: RangeMember, handed: Handed) -> Share:
+        line = str(member.line.partition)
+        transaction = member.line.transaction_of(member.txid)
+        share = share_of(line, self._epoch_of(member.place), transaction)
+        return replace(share, num_rows=handed.rows_of(line))

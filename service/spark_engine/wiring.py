@@ -1,0 +1,125 @@
+"""The wiring of the spark engine, beside `service.parts`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from partition.catalogue import Catalogue
+from partition.chunk import Partition
+from partition.fetcher import Fetcher
+from partition.gate import Gate, MakeGate
+from partition.kafka.fetcher import KafkaFetcher
+from partition.transaction import Resumed, TransactionKind
+from service.config import Config
+from service.fences import Fences
+from service.letters import Letters
+from service.reader import Reader
+from service.sizes import sizes_of
+from service.spark_engine.ends import Ends
+from service.spark_engine.engine import SparkEngine, SparkPolicy
+from service.spark_engine.native import check_screen, native_run, native_sinks
+from service.spark_engine.no_fetcher import NoFetcher
+from service.spark_engine.on_spark import OnSpark
+from service.spark_engine.shared_folder import SharedFolder
+from service.spark_engine.task import TaskSettings
+from sinks.paths import local_path
+from sinks.spark.driver import SparkDriver
+from sinks.spark.kafka_source import java_properties
+from topology.errors import InvalidTopology
+from topology.sink import Scalar
+from topology.topology import Topology
+from transactions.policy import RangePolicy, TransactionPolicy
+from transactions.range_line import RangeLine
+
+_SPOOL = ".headrace-spool"
+
+
+def jars_to_run(topology: Topology) -> tuple[str, ...]:
+    """The sets of jars that the spark engine itself needs for it.
+
+    Raises InvalidTopology unless the engine can run it.
+    """
+    if topology.reliability != "exactly-once":
+        raise InvalidTopology(
+            f"topology '{topology.name}' is {topology.reliability}; the engine \"spark\" runs "
+            'topologies that are exactly-once, the engine "local" runs all'
+        )
+    return ("kafka-source",) if native_sinks(topology) else ()
+
+
+def range_gates_of(kind: TransactionKind, policy: RangePolicy) -> MakeGate:
+    """What makes a partition's line of ranges."""
+    lines = TransactionPolicy(kind, max_active=policy.max_active)
+
+    def make(partition: Partition, resumed: Resumed, _room: Callable[[], int]) -> Gate:
+        return RangeLine(partition, resumed, lines)
+
+    return make
+
+
+def driver_fetcher(
+    config: Config, kafka: dict[str, Scalar], catalogue: Catalogue
+) -> tuple[Fetcher, Ends]:
+    """What stands where the local engine fetches, and where the logs' ends are known."""
+    ends = Ends(catalogue, config.spark.poll_seconds)
+    fetcher = NoFetcher(ends, KafkaFetcher(kafka), mirrors=config.pipeline.mirror_to_group)
+    return fetcher, ends
+
+
+def spark_engine(
+    topology: Topology,
+    config: Config,
+    *,
+    name: str,
+    target: str | None,
+    warehouse: str,
+    spark: SparkDriver,
+    reader: Reader,
+    letters: Letters,
+    ends: Ends,
+    fences: Fences,
+    at: Callable[[str], object],
+) -> SparkEngine:
+    """The engine; `target` is where executors find the topology, "module:topology".
+
+    Raises InvalidTopology, and SinkFailed for properties that Spark's Kafka source does not take.
+    """
+    native = native_sinks(topology)
+    if native:
+        check_screen(topology, config.screen())
+        java_properties(config.kafka)  # what it refuses is said now, not by the first group
+    folder = local_path(f"{warehouse}/{_SPOOL}/{name.replace('/', '_')}")
+    return SparkEngine(
+        topology,
+        reader,
+        letters,
+        ends,
+        OnSpark(spark, native_run(spark, topology) if native else None),
+        SharedFolder(folder, topology.references),
+        SparkPolicy(
+            _settings_of(topology, config, name, target or "", warehouse), config.range_policy()
+        ),
+        fences,
+        sinks=native,
+        at=at,
+    )
+
+
+def _settings_of(
+    topology: Topology, config: Config, name: str, target: str, warehouse: str
+) -> TaskSettings:
+    sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
+    return TaskSettings(
+        pipeline=name,
+        target=target,
+        paths=(str(Path.cwd()),),
+        kafka=config.kafka,
+        warehouse=warehouse,
+        retries=config.retries.policy(),
+        screen=config.screen(),
+        message_timeout_seconds=config.pipeline.message_timeout_seconds,
+        fetch_records=sizes.fetch_records,
+        chunk_records=sizes.chunk_records,
+        max_pending=config.pipeline.max_pending,
+        max_pending_bytes=config.pipeline.max_pending_bytes,
+        log_level=config.logs.level,
+    )

@@ -1,0 +1,84 @@
+"""Staging for tables that are files in their own place: in this process, or in another."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from sinks.columns import fit
+from sinks.files.data_file import DataFile, DataFileWriter
+from topology.errors import SinkFailed
+from topology.transactional import Group, Share, Staged
+
+
+@dataclass(frozen=True, slots=True)
+class FileStager:
+    """Writes the rows of groups to files that no log names. A Stager.
+
+    The parts of what it stages are the files.
+    """
+
+    files: DataFileWriter
+    schema: pa.Schema  # of the rows
+    through: Callable[[Path, Iterable[str]], None] | None = None
+    """Writes files below a folder through to the disk; a function of a module, to be pickled."""
+
+    def stage(self, group: Group) -> Staged:
+        """Write the rows that fit; the others are named. Raises OSError; then no file is left."""
+        fitted = fit(group.pieces, self.schema)
+        files = self.put(fitted.table, group.number)
+        return Staged(group.shares, fitted.table.num_rows, tuple(files), fitted.rejected)
+
+    def put(self, rows: pa.Table, number: int) -> list[DataFile]:
+        """Write rows that fit; `number` is part of the files' names. Raises as `stage`."""
+        if not rows.num_rows:
+            return []
+        files = self.files.write(rows, number)
+        if self.through is not None:
+            try:
+                self.through(self.files.root, [file.path for file in files])
+            except BaseException:
+                self.files.remove(files)
+                raise
+        return files
+
+    def discard(self, staged: Staged) -> None:
+        """Remove the files."""
+        self.files.remove(staged.parts)
+
+
+def check_shared(root: Path, files: Iterable[DataFile]) -> None:
+    """See that what other processes wrote below a table's folder is in that of this process, too.
+
+    Raises SinkFailed for a file that is not there, or not as large as it was written: a log that
+    named it would lack its rows. Raises OSError where the folder cannot be looked into.
+    """
+    for file in files:
+        path = root / file.path
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            wrong = "is not there"
+        else:
+            if found == file.num_bytes:
+                continue
+            wrong = f"has {found} bytes here, not {file.num_bytes}"
+        raise SinkFailed(
+            f"file {path}, which an executor wrote, {wrong}: executors and driver must share the "
+            "folder of the table"
+        )
+
+
+def joined(shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+    """Put together what was staged of one group's rows, in their order.
+
+    The parts are all their parts; a rejected row's place is the one that it has in the group.
+    """
+    rejected: dict[int, str] = {}
+    start = 0
+    for each in staged:
+        rejected |= {start + row: reason for row, reason in each.rejected.items()}
+        start += each.num_rows + len(each.rejected)
+    parts = tuple(part for each in staged for part in each.parts)
+    return Staged(shares, start - len(rejected), parts, rejected)

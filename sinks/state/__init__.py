@@ -1,0 +1,1 @@
+"""State: aggregates of a stream by key, kept where their txids are."""

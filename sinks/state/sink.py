@@ -1,0 +1,125 @@
+"""The sink that keeps a state: rows are aggregated when they are staged, merged when committed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from sinks.state.deltas import Aggregation, Deltas, Part
+from sinks.state.store import StateStore
+from sinks.state.values import changed
+from topology.errors import AggregateFailed, RowsRejected, SinkFailed
+from topology.sink import Batch, SinkContext
+from topology.state import State
+from topology.transactional import (
+    Committed,
+    Fence,
+    Group,
+    Kind,
+    Share,
+    Staged,
+    TransactionalSink,
+)
+
+log = structlog.get_logger()
+
+_KINDS: dict[Kind, frozenset[Kind]] = {
+    "transactional": frozenset({"transactional"}),
+    "opaque": frozenset({"transactional", "opaque"}),
+}
+
+
+class StateSink(TransactionalSink[Any]):
+    """Keeps a state in a store. Rows are mappings, dataclasses, or columns.
+
+    It keeps opaque transactions if the state is laid out for them.
+
+    A row that lacks a part of its key, or has a value of another type than an aggregate is to
+    have, is rejected. Where the topology is not exactly-once, a micro-batch that is tried again
+    may count twice.
+    """
+
+    kinds = _KINDS["transactional"]
+
+    def __init__(self, store: StateStore, state: State) -> None:
+        """Only stores. Raises InvalidTopology when it is not said what the state holds."""
+        self.name = state.name
+        self.state = state
+        self.shape = state.shape
+        self.kinds = _KINDS[state.layout]
+        self.given = f" with layout='{state.layout}'"
+        self.needs_spark = store.needs_spark
+        self.needs_jars = store.needs_jars
+        self._store = store
+        self._aggregation = Aggregation(self.shape, store.refused)
+        self._owner = ""  # of rows, before their line
+
+    def open(self, context: SinkContext) -> None:
+        """Open the store. Raises SinkFailed."""
+        self._owner = f"{context.pipeline}/{context.sink}/"
+        self._store.open(context, self.shape)
+        if not context.exactly_once:
+            log.warning(
+                "state_may_count_twice",
+                state=self.name,
+                reason="reliability is not 'exactly-once'",
+            )
+
+    def write(self, batch: Batch) -> None:
+        """Merge the rows into the state, under no txid. Raises RowsRejected."""
+        part = Part(self._owner, 0, batch.num_rows)
+        deltas, num_rows, rejected = self._aggregated(batch, (part,))
+        if num_rows:
+            self._update((), deltas)
+        if rejected:
+            raise RowsRejected(rejected)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """See the contract."""
+        return self._store.fence(fences)
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """See the contract."""
+        return self._store.committed(lines)
+
+    def stage(self, group: Group) -> Staged:
+        """Aggregate the rows by key and line; see the contract."""
+        parts = [
+            Part(self._owner + share.line, share.txid, share.num_rows) for share in group.shares
+        ]
+        deltas, num_rows, rejected = self._aggregated(group, parts)
+        return Staged(group.shares, num_rows, (deltas,), rejected)
+
+    def commit(self, staged: Staged) -> None:
+        """Merge what was staged into the state, and set the txids; see the contract."""
+        (deltas,) = staged.parts
+        self._update(staged.shares, deltas)
+
+    def discard(self, staged: Staged) -> None:
+        """Do nothing: nobody has seen the rows."""
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+    def _aggregated(
+        self, given: Batch | Group, parts: Sequence[Part]
+    ) -> tuple[Deltas, int, dict[int, str]]:
+        try:
+            return self._aggregation.of(given.pieces, parts)
+        except AggregateFailed as error:
+            raise SinkFailed(f"state '{self.name}': {error}") from error
+
+    def _update(self, shares: tuple[Share, ...], deltas: Deltas) -> None:
+        def change(stored: pa.Table) -> pa.Table:
+            try:
+                return changed(self.shape, deltas, stored)
+            except AggregateFailed as error:
+                raise SinkFailed(str(error)) from error
+
+        keys = deltas.keys
+        if self.shape.has_one_line:  # other lines must not have them
+            names = self.shape.key.names
+            keys = keys.group_by(names, use_threads=False).aggregate([]).cast(self.shape.key)
+        self._store.update(shares, keys, change)

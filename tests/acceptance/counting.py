@@ -1,0 +1,38 @@
+"""Topologies that count words, in both layouts, while some records fail and some are rejected."""
+
+from collections.abc import Iterator
+
+from headrace import Record, Reject, Retry, Topology, bolt
+from headrace.sinks import KafkaSink
+from headrace.state import DeltaState, State, count
+from tests.acceptance.sentences import words_of
+from tests.acceptance.traces import TOPIC, text
+from tests.acceptance.wanted import fails_once, is_rejected
+from topology.transactional import Kind
+
+_failed: set[str] = set()
+
+
+@bolt
+def split(record: Record) -> Iterator[dict[str, str]]:
+    """The words of a record; one that fails once does so when some of them are made."""
+    place = text(record)
+    if is_rejected(record.offset):
+        raise Reject("it is trouble")
+    for word in words_of(place):
+        yield {"word": word}
+    if fails_once(record.offset) and place not in _failed:
+        _failed.add(place)
+        raise Retry("it goes well the next time")
+
+
+def _counting(kind: Kind) -> Topology:
+    words = State("words", key={"word": str}, into=DeltaState("words"), layout=kind)
+    made = Topology(f"counting-{kind}", reliability="exactly-once", transactions=kind)
+    made.source(TOPIC).then(split).aggregate(words, n=count())
+    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    return made
+
+
+transactional = _counting("transactional")
+opaque = _counting("opaque")

@@ -1,0 +1,444 @@
+"""What every place for state promises, asked of each of them."""
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from service.embedded.postgres import EmbeddedPostgres
+from service.jars.resolver import resolve
+from sinks.spark.driver import SparkDriver
+from sinks.state.delta import DeltaState
+from sinks.state.memory import MemoryState
+from sinks.state.postgres import PostgresState
+from sinks.state.store import Change, StateStore
+from tests.worlds.sql_table import SqlTable
+from topology.aggregates import count, least, reducer
+from topology.compaction import Compactable
+from topology.errors import SinkFailed, SinkFenced
+from topology.sink import SinkContext
+from topology.state import LINE, TXID, Shape, State
+from topology.transactional import Committed, Fence, Group, Share, TransactionalSink
+
+FIRST, SECOND = "words[0]", "words[1]"
+NOWHERE = MemoryState()
+
+
+def shape_of(layout: Any = "opaque", **aggregates: Any) -> Shape:
+    state = State("words", key={"word": str, "day": int}, into=NOWHERE, layout=layout)
+    return state.holds(**aggregates or {"n": count(), "low": least("x", type=str)}).shape
+
+
+SHAPE = shape_of()
+WHOLE = shape_of("transactional", last=reducer("", lambda _, row: row["x"], type=str))
+
+
+class House(ABC):
+    """Where a store under test lives."""
+
+    context: SinkContext
+
+    @abstractmethod
+    def store(self) -> StateStore:
+        """A new store on the same place: another process's, as it were."""
+
+
+class MemoryHouse(House):
+    def __init__(self, warehouse: Path) -> None:
+        self.context = SinkContext("pipeline", "words", {}, str(warehouse), None, exactly_once=True)
+        self.memory = MemoryState()
+
+    def store(self) -> StateStore:
+        return MemoryState(beside=self.memory)
+
+
+class DeltaHouse(House):
+    """A table of files; `made` has one for each shape, without rows, as Spark takes long."""
+
+    def __init__(self, warehouse: Path, driver: SparkDriver, made: Path | None) -> None:
+        self.context = SinkContext(
+            "pipeline", "words", {}, str(warehouse), driver, exactly_once=True
+        )
+        if made is not None:
+            shutil.copytree(made, warehouse / "state" / "words")
+
+    def store(self) -> StateStore:
+        return DeltaState("state/words")
+
+
+class PostgresHouse(House):
+    """A table of PostgreSQL's, in a schema of its own."""
+
+    def __init__(self, warehouse: Path, driver: SparkDriver, server: EmbeddedPostgres) -> None:
+        self.table = SqlTable(warehouse, server, driver, "words")
+        self.context = self.table.context(exactly_once=True)
+
+    def store(self) -> StateStore:
+        server = self.table.server
+        return PostgresState(
+            server.url, self.table.name, user=server.user, password=server.password
+        )
+
+
+HOUSES = [
+    MemoryHouse,
+    pytest.param(DeltaHouse, marks=pytest.mark.integration),
+    pytest.param(PostgresHouse, marks=pytest.mark.integration),
+]
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[SparkDriver]:
+    jars = [*resolve("delta"), *resolve("postgresql")]
+    driver = SparkDriver("contract", {}, lambda: jars, job_deadline_seconds=60)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def delta_table(driver: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    house = DeltaHouse(warehouse, driver, None)
+    store = house.store()
+    store.open(house.context, SHAPE)
+    store.fence([])
+    store.close()
+    return warehouse / "state" / "words"
+
+
+@pytest.fixture(params=HOUSES)
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
+    if request.param is DeltaHouse:
+        driver, made = (request.getfixturevalue(name) for name in ("driver", "delta_table"))
+        return DeltaHouse(tmp_path, driver, made)
+    if request.param is PostgresHouse:
+        driver, server = (request.getfixturevalue(name) for name in ("driver", "postgres"))
+        return PostgresHouse(tmp_path, driver, server)
+    house: House = request.param(tmp_path)
+    return house
+
+
+@pytest.fixture(params=HOUSES)
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> House:
+    """A place in which nobody has been."""
+    if request.param is DeltaHouse:
+        return DeltaHouse(tmp_path, request.getfixturevalue("driver"), None)
+    if request.param is PostgresHouse:
+        driver, server = (request.getfixturevalue(name) for name in ("driver", "postgres"))
+        return PostgresHouse(tmp_path, driver, server)
+    house: House = request.param(tmp_path)
+    return house
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., StateStore]]:
+    stores: list[StateStore] = []
+
+    def open_store(house: House, shape: Shape = SHAPE, pipeline: str = "pipeline") -> StateStore:
+        stores.append(house.store())
+        stores[-1].open(replace(house.context, pipeline=pipeline), shape)
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+        store.close()
+
+
+@pytest.fixture
+def store(house: House, opened: Callable[..., StateStore]) -> StateStore:
+    """A store in which the owner of both lines has epoch 1."""
+    store = opened(house)
+    store.fence([Fence(FIRST, 1), Fence(SECOND, 1)])
+    return store
+
+
+def share(line: str = FIRST, txid: int = 1, epoch: int = 1) -> Share:
+    return Share(line, epoch, txid, 1, 10 * txid, 10 * txid + 10, f"{txid:032x}", 1)
+
+
+def keys_of(*keys: tuple[str, str]) -> pa.Table:
+    rows = [{"word": word, "day": 7, LINE: line} for line, word in keys]
+    return pa.Table.from_pylist(rows, SHAPE.row_schema)
+
+
+Counts = Mapping[tuple[str, str], int]  # by line and word
+
+
+def adding(counts: Counts, txid: int, seen: list[Any] | None = None) -> Change:
+    """A change that adds to counts, and tells what it was given."""
+
+    def change(stored: pa.Table) -> pa.Table:
+        assert stored.schema.equals(SHAPE.schema)
+        rows = {(row[LINE], row["word"]): row for row in stored.to_pylist()}
+        if seen is not None:
+            seen.append({key: row["n"] for key, row in rows.items()})
+        assert rows.keys() <= counts.keys()
+        made = [
+            {
+                "word": word,
+                "day": 7,
+                LINE: line,
+                "n": n + rows.get((line, word), {}).get("n", 0),
+                "_before_n": rows.get((line, word), {}).get("n"),
+                TXID: txid,
+            }
+            for (line, word), n in counts.items()
+        ]
+        return pa.Table.from_pylist(made, SHAPE.schema)
+
+    return change
+
+
+def put(
+    store: StateStore,
+    counts: Counts,
+    *shares: Share,
+    seen: list[Any] | None = None,
+) -> None:
+    txid = max((each.txid for each in shares), default=0)
+    store.update(shares, keys_of(*counts), adding(counts, txid, seen))
+
+
+def counted(house: House) -> dict[tuple[str, str], int]:
+    rows = house.store().load(house.context, SHAPE).to_pylist()
+    found = {(row[LINE], row["word"]): row["n"] for row in rows}
+    assert len(found) == len(rows), rows
+    return found
+
+
+def state(store: StateStore, *lines: str) -> list[tuple[int, int]]:
+    found = store.committed(lines)
+    assert tuple(each.line for each in found) == lines
+    return [(each.epoch, each.txid) for each in found]
+
+
+def never(stored: pa.Table) -> pa.Table:
+    raise AssertionError(stored)
+
+
+def test_a_change_gets_what_stands_there_and_puts_what_is_to_stand_there(
+    house: House, store: StateStore
+) -> None:
+    seen: list[Any] = []
+    put(store, {(FIRST, "a"): 1, (FIRST, "b"): 2}, share(), seen=seen)
+    put(store, {(FIRST, "c"): 5, (FIRST, "b"): 3}, share(txid=2), seen=seen)
+    assert seen[-2:] == [{}, {(FIRST, "b"): 2}]
+    assert counted(house) == {(FIRST, "a"): 1, (FIRST, "b"): 5, (FIRST, "c"): 5}
+    assert state(store, FIRST, SECOND) == [(1, 2), (1, 0)]
+    (row,) = (
+        row for row in house.store().load(house.context, SHAPE).to_pylist() if row["word"] == "b"
+    )
+    assert row == {
+        "word": "b", "day": 7, LINE: FIRST, "n": 5, "low": None,
+        "_before_n": 2, "_before_low": None, TXID: 2,
+    }  # fmt: skip
+
+
+def test_a_key_has_a_row_in_each_line(house: House, store: StateStore) -> None:
+    seen: list[Any] = []
+    put(store, {(FIRST, "a"): 1, (SECOND, "a"): 2}, share(), share(SECOND))
+    put(store, {(SECOND, "a"): 5}, share(SECOND, 2), seen=seen)
+    assert seen[-1] == {(SECOND, "a"): 2}
+    assert counted(house) == {(FIRST, "a"): 1, (SECOND, "a"): 7}
+
+
+def test_the_same_transaction_twice_is_done_once(
+    house: House, opened: Callable[..., StateStore], store: StateStore
+) -> None:
+    """Storm 45: idempotent by txid, also where another process comes again."""
+    put(store, {(FIRST, "a"): 1}, share())
+    store.update((share(),), keys_of((FIRST, "a")), never)
+    opened(house).update((share(),), keys_of((FIRST, "b")), never)
+    assert counted(house) == {(FIRST, "a"): 1}
+    assert state(store, FIRST) == [(1, 1)]
+
+
+def test_a_lower_epoch_is_refused_and_changes_nothing(
+    house: House, opened: Callable[..., StateStore], store: StateStore
+) -> None:
+    """Promise 9: a zombie cannot finish a transaction once its successor has started."""
+    successor = opened(house)
+    assert successor.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 0)]
+    for shares in ([share()], [share(SECOND), share()]):
+        with pytest.raises(SinkFenced) as caught:
+            put(store, {(FIRST, "a"): 1}, *shares)
+        assert (caught.value.line, caught.value.epoch, caught.value.found) == (FIRST, 1, 2)
+    with pytest.raises(SinkFenced):
+        store.fence([Fence(FIRST, 1)])
+    assert counted(house) == {}
+    assert state(store, FIRST, SECOND) == [(2, 0), (1, 0)]
+    put(successor, {(FIRST, "a"): 1}, share(epoch=2))
+    assert counted(house) == {(FIRST, "a"): 1}
+
+
+def test_a_change_that_fails_leaves_all_as_it_was(house: House, store: StateStore) -> None:
+    put(store, {(FIRST, "a"): 1}, share())
+
+    def failing(stored: pa.Table) -> pa.Table:
+        assert stored.num_rows == 1
+        raise SinkFailed("no")
+
+    with pytest.raises(SinkFailed, match=r"\Ano\Z"):
+        store.update((share(txid=2),), keys_of((FIRST, "a")), failing)
+    assert counted(house) == {(FIRST, "a"): 1}
+    assert state(store, FIRST) == [(1, 1)]
+    put(store, {(FIRST, "a"): 1}, share(txid=2))
+    assert counted(house) == {(FIRST, "a"): 2}
+
+
+def test_without_keys_the_txids_are_raised(house: House, store: StateStore) -> None:
+    """Promise 14: every txid is committed, also where all its records were filtered."""
+    put(store, {}, share(), share(SECOND))
+    assert state(store, FIRST, SECOND) == [(1, 1), (1, 1)]
+    assert counted(house) == {}
+
+
+def test_without_shares_rows_are_changed_and_no_line(house: House, store: StateStore) -> None:
+    put(store, {("", "a"): 1})
+    put(store, {("", "a"): 2})
+    assert counted(house) == {("", "a"): 3}
+    assert state(store, FIRST) == [(1, 0)]
+
+
+def test_only_some_shares_are_there(house: House, store: StateStore) -> None:
+    put(store, {(FIRST, "a"): 1}, share())
+    with pytest.raises(SinkFailed):
+        put(store, {(SECOND, "a"): 1}, share(), share(SECOND))
+    assert counted(house) == {(FIRST, "a"): 1}
+
+
+def test_rows_are_read_as_they_are_whoever_changed_them(
+    house: House, opened: Callable[..., StateStore], store: StateStore
+) -> None:
+    """A line whose partition moved is gone on with by another process, beside the first."""
+    other = opened(house)
+    put(store, {(FIRST, "a"): 1, (SECOND, "a"): 1}, share(), share(SECOND))
+    other.fence([Fence(SECOND, 2)])
+    put(other, {(SECOND, "a"): 1}, share(SECOND, 2, epoch=2))
+    put(store, {(FIRST, "a"): 1}, share(txid=2))
+    put(other, {(SECOND, "a"): 1}, share(SECOND, 3, epoch=2))
+    store.fence([Fence(SECOND, 3)])
+    put(store, {(SECOND, "a"): 1, (FIRST, "a"): 1}, share(SECOND, 4, epoch=3), share(txid=3))
+    assert counted(house) == {(FIRST, "a"): 3, (SECOND, "a"): 4}
+    assert state(other, FIRST, SECOND) == [(1, 3), (3, 4)]
+
+
+def test_lines_of_another_pipeline_are_others(
+    house: House, opened: Callable[..., StateStore], store: StateStore
+) -> None:
+    put(store, {(FIRST, "a"): 1}, share())
+    other = opened(house, pipeline="another")
+    assert other.fence([Fence(FIRST, 5)]) == [Committed(FIRST, 5, 0)]
+    put(other, {(SECOND, "a"): 1}, share(epoch=5))
+    assert state(store, FIRST) == [(1, 1)]
+    assert counted(house) == {(FIRST, "a"): 1, (SECOND, "a"): 1}
+
+
+def test_a_store_that_is_opened_again_goes_on(house: House, store: StateStore) -> None:
+    put(store, {(FIRST, "a"): 1}, share())
+    store.close()
+    store.open(house.context, SHAPE)
+    assert store.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 1)]
+    put(store, {(FIRST, "a"): 1}, share(txid=2, epoch=2))
+    assert counted(house) == {(FIRST, "a"): 2}
+
+
+def test_any_text_is_a_key(house: House, store: StateStore) -> None:
+    words = ["", " ", "NULL", r"\N", "a'b", 'a"b', "a\tb\nc\\d", "ä€😀", "A", "a", "null", "a,b"]
+    counts = {(FIRST, word): place for place, word in enumerate(words, start=1)}
+    put(store, counts, share())
+    seen: list[Any] = []
+    put(store, counts, share(txid=2), seen=seen)
+    assert seen[-1] == counts
+    assert counted(house) == {key: 2 * n for key, n in counts.items()}
+
+
+def test_some_thousand_keys(house: House, store: StateStore) -> None:
+    counts = {(FIRST, f"word {number}"): number for number in range(3_000)}
+    put(store, counts, share())
+    some = dict(list(counts.items())[::7])
+    put(store, some, share(txid=2))
+    assert counted(house) == {key: n * (2 if key in some else 1) for key, n in counts.items()}
+
+
+def test_keys_without_a_line_are_the_rows_of_every_line(
+    empty: House, opened: Callable[..., StateStore]
+) -> None:
+    store = opened(empty, WHOLE)
+    store.fence([Fence(FIRST, 1)])
+    rows = [
+        {"word": word, "day": 7, LINE: line, "last": word, TXID: 1}
+        for word, line in (("a", FIRST), ("a", SECOND), ("b", FIRST))
+    ]
+    key = pa.Table.from_pylist([{"word": "a", "day": 7}, {"word": "b", "day": 7}], WHOLE.key)
+    store.update((share(),), key, lambda _: pa.Table.from_pylist(rows, WHOLE.schema))
+    seen: list[pa.Table] = []
+
+    def change(stored: pa.Table) -> pa.Table:
+        seen.append(stored)
+        return stored
+
+    store.update((share(txid=2),), key.slice(0, 1), change)
+    by_line = sorted((row[LINE], row["word"]) for row in seen[-1].to_pylist())
+    assert by_line == [(FIRST, "a"), (SECOND, "a")]
+    assert empty.store().load(empty.context, WHOLE).num_rows == 3
+
+
+def test_another_shape_is_refused(house: House, store: StateStore) -> None:
+    put(store, {(FIRST, "a"): 1}, share())
+    other = shape_of("opaque", n=count(), high=least("y"))
+    with pytest.raises(SinkFailed, match=r"high|low"):
+        house.store().load(house.context, other)
+    opening = house.store()
+    with pytest.raises(SinkFailed, match=r"high|low"):
+        opening.open(house.context, other)
+    opening.close()
+
+
+def test_nothing_is_loaded_where_nothing_is(empty: House) -> None:
+    found = empty.store().load(empty.context, SHAPE)
+    assert found.schema.equals(SHAPE.schema)
+    assert not found.num_rows
+
+
+def test_a_store_that_is_not_open_says_so(house: House) -> None:
+    with pytest.raises(SinkFailed, match="not open"):
+        put(house.store(), {(FIRST, "a"): 1}, share())
+    house.store().close()
+
+
+def test_its_sink_needs_what_it_needs(house: House) -> None:
+    store: StateStore = house.store()
+    sink = State("words", key={"word": str}, into=store).sink({"n": count()})
+    needs: Sequence[Any] = (sink.needs_spark, sink.needs_jars)
+    assert needs == (store.needs_spark, store.needs_jars)
+
+
+@pytest.mark.integration
+def test_small_files_are_joined_and_nothing_else_changes(
+    driver: SparkDriver, delta_table: Path, tmp_path: Path
+) -> None:
+    house = DeltaHouse(tmp_path, driver, delta_table)
+    sink = State("words", key=SHAPE.key, into=house.store(), layout="opaque").sink(SHAPE.aggregates)
+    sink.open(house.context)
+    assert isinstance(sink, TransactionalSink)
+    assert isinstance(sink, Compactable)
+    sink.fence([Fence(FIRST, 1)])
+    for txid in range(1, 5):  # words of one letter each, so that no file holds two
+        rows = [{"word": chr(96 + txid), "day": 7, "x": "y"}]
+        group = Group(txid, (replace(share(txid=txid), num_rows=1),), [rows], 1)
+        sink.commit(sink.stage(group))
+    before = house.store().load(house.context, SHAPE).to_pylist()
+    assert [len(sink.data_files()), len(before)] == [4, 4]
+    assert sink.compact(1_000_000).files_replaced == 4
+    assert len(sink.data_files()) == 1
+    after = house.store().load(house.context, SHAPE).to_pylist()
+    assert sorted(after, key=str) == sorted(before, key=str)
+    assert sink.committed([FIRST]) == [Committed(FIRST, 1, 4)]
+    sink.close()

@@ -1,0 +1,105 @@
+"""Python functions as tasks of a Spark of this machine."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sinks.errors import SparkTimeout, TaskRaised
+from sinks.files import stager
+from sinks.spark.driver import SparkDriver
+from sinks.spark.tasks import run_tasks
+from tests.worlds import task_functions
+from tests.worlds.healing import healing
+
+pytestmark = [
+    pytest.mark.integration,
+    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkDriver]:
+    driver = SparkDriver("test", {"spark.driver.memory": "512m"}, job_deadline_seconds=120)
+    yield driver
+    driver.close()
+
+
+def test_results_come_in_the_order_of_the_tasks_whatever_bytes_they_are(spark: SparkDriver) -> None:
+    tasks = [b"", bytes(range(256)), b"\n" * 3, b"x" * 100_000, b"last"]
+    found = run_tasks(spark, tasks, task_functions.doubled, group="doubled")
+    assert found == [task + task for task in tasks]
+    assert spark.parallelism == 2
+
+
+def test_workers_import_from_where_the_driver_does_in_its_order(spark: SparkDriver) -> None:
+    (found,) = run_tasks(spark, [b""], task_functions.told, group="told")
+    imported, _, path = json.loads(found)
+    assert imported == stager.__file__
+    ours = [str(Path(each).absolute()) for each in sys.path]
+    assert [each for each in path if each in ours] == list(dict.fromkeys(ours))
+
+
+def test_two_jobs_run_at_once(spark: SparkDriver, tmp_path: Path) -> None:
+    marks = [str(tmp_path / name) for name in ("one", "other")]
+    ended: list[bytes] = []
+
+    def run(task: str) -> None:
+        ended.extend(run_tasks(spark, [task.encode()], task_functions.meeting, group=task[-3:]))
+
+    threads = [
+        threading.Thread(target=run, args=("\n".join(each),)) for each in (marks, marks[::-1])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(ended) == 2
+
+
+def test_a_task_whose_worker_is_killed_is_done_again(spark: SparkDriver, tmp_path: Path) -> None:
+    """Promise 15: on one machine, too, a lost worker costs its task's time and nothing else."""
+    tasks = [b"before", str(tmp_path / "mark").encode(), b"after"]
+    with healing("an executor or a Python worker is lost", spark) as before:
+        found = run_tasks(spark, tasks, task_functions.killed_once, group="killed")
+    assert found == [b"before", b"again", b"after"]
+    assert (spark.restarts, spark.renewals) == (before.restarts, before.renewals)
+
+
+def test_what_a_task_raises_is_told_in_one_line(spark: SparkDriver) -> None:
+    with pytest.raises(TaskRaised, match=r"'raising' raised ValueError: no such thing: 7$"):
+        run_tasks(spark, [b"7"], task_functions.raising, group="raising")
+
+
+def test_a_job_that_is_cancelled_or_late_ends_and_others_go_on(
+    spark: SparkDriver, tmp_path: Path
+) -> None:
+    def hang(mark: Path, deadline_seconds: float | None) -> None:
+        never = f"{mark}\n{tmp_path / 'never'}".encode()
+        run_tasks(
+            spark, [never], task_functions.meeting, group="hang", deadline_seconds=deadline_seconds
+        )
+
+    caught: list[Exception] = []
+
+    def be_cancelled() -> None:
+        try:
+            hang(tmp_path / "cancelled", None)
+        except Exception as error:  # noqa: BLE001 - it is looked at below
+            caught.append(error)
+
+    with healing("an executor or a Python worker is lost", spark):  # nothing is logged, that is
+        thread = threading.Thread(target=be_cancelled)
+        thread.start()
+        while not (tmp_path / "cancelled").exists():
+            thread.join(0.01)
+        spark.cancel("hang")
+        thread.join(30)
+        assert "cancelled" in str(caught[0])
+    with healing("a job hangs", spark), pytest.raises(SparkTimeout, match="'hang' did not end"):
+        hang(tmp_path / "late", 1.0)
+    assert run_tasks(spark, [b"a"], task_functions.doubled, group="hang") == [b"aa"]

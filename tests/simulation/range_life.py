@@ -1,0 +1,281 @@
+"""One life of a replica on the spark engine: the real Reader and SparkEngine.
+
+Only what they wait for is simulated: executors, the tables' threads, ZooKeeper, Kafka's answers.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from partition.chunk import Partition
+from partition.fetcher import Fetched
+from partition.position import Position
+from service.spark_engine import engine
+from service.spark_engine.ends import Ends
+from service.spark_engine.engine import SparkEngine, SparkPolicy
+from service.spark_engine.handed import HandsOn
+from service.spark_engine.range_outlet import RangeOutlet, RangeTold
+from service.spark_engine.shared_folder import SharedFolder
+from service.spark_engine.submissions import TasksEnded
+from tests.simulation.fetching import SimFetcher
+from tests.simulation.life import Life
+from tests.simulation.mutants import put
+from tests.simulation.range_tasks import SimStager, SimSubmissions, TaskRows
+from tests.simulation.settings import TOPICS
+from tests.simulation.transacting import SimFences
+from tests.simulation.transaction_writer import SimWriter
+from tests.worlds.tasking import SETTINGS
+from topology.sink import Batch, SinkContext
+from topology.topology import Topology
+from topology.transactional import Committed, Fence, Group, Share, Staged, StagesApart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.simulation.transaction_sink import SimTable
+    from tests.simulation.world import World
+
+_SLOTS = 2
+
+
+class _Fetcher(SimFetcher):
+    """The driver's: it delivers nothing, and knows what executors have read under which epoch."""
+
+    def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
+        """See `NoFetcher.fetch`."""
+        return Fetched()
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """See `NoFetcher.remove`."""
+        gone = list(partitions)
+        for partition in gone:
+            self.ends.forget(partition)
+        super().remove(gone)
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """See `NoFetcher.add`."""
+        super().add(positions)
+
+    def log_range(self, partition: Partition) -> Any:
+        """See `NoFetcher.log_range`."""
+        end = self.ends.of(partition)
+        return None if end is None else (None, end.offset)
+
+    ends: Ends
+
+
+class _Sink(StagesApart[Any]):
+    """A table, as the engine knows it."""
+
+    kinds = frozenset({"transactional", "opaque"})
+
+    def __init__(self, table: "SimTable") -> None:
+        self.name = table.name
+        self._table = table
+
+    def open(self, context: SinkContext) -> None:
+        """Do nothing."""
+
+    def write(self, batch: Batch) -> None:
+        """Not called."""
+        raise NotImplementedError(batch)
+
+    def fence(self, fences: "Sequence[Fence]") -> list[Committed]:
+        """See `SimTable.fence`."""
+        return self._table.fence(fences)
+
+    def committed(self, lines: "Sequence[str]") -> list[Committed]:
+        """See `SimTable.committed`."""
+        return self._table.committed(lines)
+
+    def stage(self, group: Group) -> Staged:
+        """Not called: tasks stage."""
+        raise NotImplementedError(group)
+
+    def stager(self) -> SimStager:
+        """What tasks stage with."""
+        return SimStager()
+
+    def joined(self, shares: tuple[Share, ...], staged: "Sequence[Staged]") -> Staged:
+        """One list of what tasks made for each share."""
+        made: dict[str, list[TaskRows]] = {}
+        for each in staged:
+            made.setdefault(each.shares[0].line, []).extend(each.parts)
+        parts = tuple(made.get(share.line, []) for share in shares)
+        return Staged(shares, sum(share.num_rows for share in shares), parts)
+
+    def commit(self, staged: Staged) -> None:
+        """Not called: see `_Way`."""
+        raise NotImplementedError(staged)
+
+    def discard(self, staged: Staged) -> None:
+        """See `TransactionalSink.discard`."""
+        for rows in staged.parts:
+            for part in rows:
+                part.is_discarded = True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Way:
+    """What a writer asks of a table: staging goes by the engine's own adapter."""
+
+    def __init__(self, table: "SimTable") -> None:
+        self.table = table
+        self.hands_on = HandsOn(table.name, _Sink(table))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.table, name)
+
+    def stage(self, group: Group) -> Staged:
+        """See `HandsOn.stage`."""
+        return self.hands_on.stage(group)
+
+
+class _Writer(SimWriter):
+    """Discards at once."""
+
+    def discard(self, staged: Staged) -> None:
+        """See `TransactionWriter.discard`."""
+        way: Any = self.table
+        way.hands_on.discard(staged)
+
+
+class _Engine(SparkEngine):
+    """Never waits."""
+
+    def _wait(self) -> None:
+        """Do nothing."""
+
+
+class _Letters:
+    """Those of range notices are the world's own; tasks send the others."""
+
+    def poll(self, now: float) -> None:
+        """Do nothing."""
+
+
+class _Executors:
+    """What the engine asks but by its submissions."""
+
+    slots = _SLOTS
+
+    def open(self) -> None:
+        """Do nothing."""
+
+
+class SimRanges:
+    """A process's engine, as its life knows it."""
+
+    def __init__(self, life: "RangeLife") -> None:
+        self._life = life
+        self.fences = SimFences(life.world)
+
+    def bind(self, reader: Any) -> None:
+        """Make the engine. Its threads are replaced by what the world decides about."""
+        life, world = self._life, self._life.world
+        topology = Topology("sim", reliability="exactly-once", transactions=world.settings.kind)
+        names = TOPICS[: len(world.settings.partitions)]
+        first, *others = (topology.source(name) for name in names)
+        source: Any = first.merge(*others) if others else first
+        for table in world.tables:
+            source.into(_Sink(table), name=table.name)
+        executors: Any = _Executors()
+        letters: Any = _Letters()
+        submissions = SimSubmissions(world.executors, life)
+        with put(engine, "Submissions", lambda *_: submissions):
+            self.engine = _Engine(
+                topology, reader, letters, life.fetcher.ends, executors, SharedFolder(None, ()),
+                SparkPolicy(SETTINGS, world.settings.ranges), self.fences,
+                clock=lambda: world.now, rng=life.rng,
+            )  # fmt: skip
+        for outlet, table in zip(self.engine.outlets, world.tables, strict=True):
+            way: Any = _Way(table)
+            writer: Any = _Writer(way, world.wire, life, self._hear(outlet))
+            outlet.writer = writer
+
+    def _hear(self, outlet: RangeOutlet) -> Any:
+        inbox = self._life.inbox
+        return lambda done: inbox.append(lambda: self.engine._results.put(RangeTold(outlet, done)))
+
+    @property
+    def is_idle(self) -> bool:
+        """See `SparkEngine.is_idle`."""
+        return self.engine.is_idle
+
+    def leftover(self) -> str | None:
+        """What was made for this process, and is neither landed nor discarded; None: nothing."""
+        for part in self._life.made:
+            if not (part.is_landed or part.is_discarded or part.run.partition in self._halted):
+                return f"{part.table} keeps what a task made of {part.run.partition}"
+        return None
+
+    @property
+    def _halted(self) -> set[Partition]:
+        return {held.partition for held in self._life.reader._assignment if held.halted}
+
+
+class RangeLife(Life):
+    """The process. Its events are turns of its engine."""
+
+    fetcher: _Fetcher
+    transacting: Any
+
+    def __init__(self, world: "World", name: str, *, heal: bool = False) -> None:
+        self.made: list[TaskRows] = []
+        super().__init__(world, name, heal=heal)
+
+    def _make_fetcher(self) -> Any:
+        return _Fetcher(self.world.cluster, self.world.seen)
+
+    def _make_transacting(self) -> Any:
+        self.fetcher.ends = Ends(self._catalogue, 0.2)
+        return SimRanges(self)
+
+    def told(self, ended: TasksEnded) -> None:
+        """Executors tell of a try's end."""
+        for result in ended.results:
+            for staged in getattr(result, "staged", {}).values():
+                self.made += [part for each in staged for part in each.parts]
+        self.inbox.append(lambda: self.transacting.engine._results.put(ended))
+
+    def _assigned(self, partition: Partition) -> None:
+        super()._assigned(partition)
+        self.transacting.engine.partition_assigned(partition)
+
+    def _revoked(self, partition: Partition) -> None:
+        self.world.oracle.revoked(self, partition)
+        self.transacting.engine.partition_revoked(partition)
+
+    def do_poll(self, _dice: int) -> None:
+        """One turn of the engine."""
+        self.session = self.store.session
+        self.transacting.engine.step(read=not self.draining, flush=self.draining)
+
+    def do_commit(self, dice: int) -> None:
+        """Another one; and the end, when all is done and stored."""
+        self.do_poll(dice)
+        if self.draining:
+            self.reader.commit(self.world.now, force=True)
+            self._end_drain()
+
+    def do_bolt(self, dice: int) -> None:
+        """Executors get a step further, whosever tasks they run."""
+        self.world.executors.advance(dice % 32, (dice >> 5) % 64)
+
+    def do_take(self, dice: int) -> None:
+        """Hear of one thing that was done."""
+        if self.inbox:
+            self.inbox.pop(dice % len(self.inbox))()
+
+    def do_read(self, dice: int) -> None:
+        """Do nothing: executors read."""
+
+    def do_seal(self, dice: int) -> None:
+        """Do nothing: there are no batches."""
+
+    def do_resolve(self, dice: int) -> None:
+        """Do nothing: there are no trees."""
+
+    def do_expire(self, dice: int) -> None:
+        """The same."""

@@ -1,0 +1,235 @@
+"""A world's executors: tasks that read logs late, end in vain, run twice, or outlive a driver."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partition.chunk import Partition
+from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
+from service.account import Tally
+from service.spark_engine.submissions import TasksEnded
+from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed, TaskRange
+from tests.simulation.kafka import SimLog, SimRecord
+from topology.transactional import Share, Staged
+from transactions.digest import RangeDigest
+
+if TYPE_CHECKING:
+    from tests.simulation.range_life import RangeLife
+    from tests.simulation.world import World
+
+_BAD = 30  # one of so many records gets a letter in place of its rows
+
+
+@dataclass(slots=True, eq=False)
+class TaskRows:
+    """What one run of a range has staged for one table."""
+
+    run: "RangeRun"
+    table: str
+    num_rows: int
+    is_discarded: bool = False
+    is_landed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class RangeRun:
+    """One run of one range: its records as the log had them then, and under which attempt."""
+
+    life: "RangeLife"
+    partition: Partition
+    first: int
+    end: int
+    attempt: int  # of the transaction, as it stood in the node
+    records: list[SimRecord]
+    parts: list[TaskRows] = field(default_factory=list)
+
+
+class SimStager:
+    """Stages nothing: the tasks of a world know what to make. Tells of what is discarded."""
+
+    def stage(self, group: object) -> Staged:
+        """Not called."""
+        raise NotImplementedError(group)
+
+    def discard(self, staged: Staged) -> None:
+        """See `Stager.discard`."""
+        for part in staged.parts:
+            part.is_discarded = True
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A try of a group: its tasks, what each has come to, and under which attempts they run."""
+
+    life: "RangeLife"
+    number: int
+    attempt: int
+    tasks: tuple[Task, ...]
+    attempts: dict[Partition, int]
+    is_told: bool = False  # of its failure: what still runs of it is a zombie
+    is_cancelled: bool = False
+    results: dict[int, TaskDone | TaskFailed] = field(default_factory=dict)
+
+
+class SimExecutors:
+    """Runs the tries of all processes, one task at a time, as the tape says."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = random.Random(f"executors {world.settings.seed}")
+        self._jobs: list[_Job] = []
+
+    def submit(self, life: "RangeLife", number: int, attempt: int, tasks: Sequence[Task]) -> None:
+        """Take a try. Raises Violation for a range that does not stand in its node."""
+        oracle: Any = self._world.transactions  # a RangeOracle
+        attempts = {
+            each.partition: oracle.submitted(life, each.partition, each.position.offset, each.end)
+            for task in tasks
+            for each in task.ranges
+        }
+        self._jobs.append(_Job(life, number, attempt, tuple(tasks), attempts))
+
+    def cancel(self, life: "RangeLife", number: int, attempt: int) -> None:
+        """See `Submissions.cancel`."""
+        for job in self._jobs:
+            if job.life is life and (job.number, job.attempt) == (number, attempt):
+                job.is_cancelled = True
+
+    def advance(self, which: int, how: int) -> None:
+        """Let one try get a step further: a task runs, runs in vain, or its end is told."""
+        world = self._world
+        if not self._jobs or world.cluster.away:
+            return
+        job, how = self._jobs[which % len(self._jobs)], how % 16
+        left = [n for n in range(len(job.tasks)) if n not in job.results]
+        if job.is_cancelled and how > 2:
+            return  # to stop it takes a while, and it may be done before
+        if how == 1:
+            self._tell(job, RuntimeError("executor lost"))
+        elif not left:
+            self._end(job)
+        elif how == 2:  # its worker dies when it is done, or it runs twice
+            world.seen("task_ran_in_vain")
+            self._run(job, left[0])
+        elif how != 3:
+            self._run_one(job, left[0])
+
+    def _run_one(self, job: _Job, place: int) -> None:
+        if not job.life.alive:
+            self._world.seen("task_outlived_its_driver")
+        elif job.is_told:
+            self._world.seen("task_of_an_older_attempt_ran")
+        job.results[place] = self._run(job, place)
+
+    def _end(self, job: _Job) -> None:
+        self._jobs.remove(job)
+        if not job.is_told:
+            self._tell(job, None)
+
+    def _tell(self, job: _Job, error: Exception | None) -> None:
+        """Tell how a try has ended; with an error, its tasks may still be at work."""
+        if job.is_told:
+            return
+        job.is_told = True
+        if error is not None:
+            self._world.seen("range_group_failed")
+        elif job.is_cancelled:
+            self._world.seen("try_ended_though_nobody_wanted_it")
+        results = tuple(job.results[n] for n in range(len(job.tasks))) if error is None else ()
+        if job.life.alive:
+            job.life.told(TasksEnded(job.number, job.attempt, results, error))
+
+    def _run(self, job: _Job, place: int) -> TaskDone | TaskFailed:
+        """Read a task's ranges as their logs are now, and make their rows."""
+        task = job.tasks[place]
+        reads, staged = [], {name: list[Staged]() for name in task.stagers}
+        tally = Tally()
+        for each in task.ranges:
+            log = self._world.cluster.log(each.partition)
+            trouble = _trouble(each, log)
+            if trouble is not None or log is None:
+                cut_at = trouble.diverged_at if isinstance(trouble, OffsetOutOfRange) else None
+                return TaskFailed(str(trouble), type(trouble).__name__, each.partition, cut_at)
+            found = log.read(each.position.offset, len(log.records))
+            records = [record for record in found if record.offset < each.end]
+            run = RangeRun(
+                job.life, each.partition, each.position.offset, each.end,
+                job.attempts[each.partition], records,
+            )  # fmt: skip
+            reads.append(_read(each.partition, records))
+            self._stage(run, each, staged, tally)
+            known = log.epoch_before(each.end, each.position.leader_epoch)
+            job.life.fetcher.read_under[log.topic_id, each.partition] = known
+        return TaskDone(
+            tuple(reads), {name: tuple(those) for name, those in staged.items()}, tally, retried=0
+        )
+
+    def _stage(
+        self, run: RangeRun, each: TaskRange, staged: dict[str, list[Staged]], tally: Tally
+    ) -> None:
+        for record in run.records:
+            if record.offset in each.refused or self._rng.randrange(_BAD) == 0:
+                tally.dead_lettered += 1
+            else:
+                tally.sunk += 1
+        for name, those in staged.items():
+            if name in each.skips:
+                continue
+            num_rows = self._rng.randrange(1 + 2 * len(run.records))
+            part = TaskRows(run, name, num_rows)
+            run.parts.append(part)
+            share = Share(str(run.partition), 1, 1, 1, run.first, run.end, "", num_rows)
+            those.append(Staged((share,), num_rows, (part,)))
+
+
+def _trouble(each: TaskRange, log: SimLog | None) -> KafkaError | None:
+    """Why a range cannot be read, as the fetcher of a task finds it out."""
+    partition, position = each.partition, each.position
+    if log is None:
+        return TopicMissing(partition.topic)
+    if position.topic_id not in {None, log.topic_id}:
+        return OffsetOutOfRange(partition, position.offset, "another incarnation")
+    epoch = position.leader_epoch
+    if epoch is not None and log.end_of_epoch(epoch) < position.offset and log.epoch > epoch:
+        at = log.end_of_epoch(epoch)
+        return OffsetOutOfRange(partition, position.offset, f"cut off at {at}", diverged_at=at)
+    if position.offset < log.start or each.end > log.end:
+        return OffsetOutOfRange(partition, position.offset, f"{log.start} to {log.end}")
+    for record in log.read(position.offset, len(log.records)):
+        if record.corrupt and record.offset < each.end:
+            return CorruptRecord(partition, record.offset)
+    return None
+
+
+def _read(partition: Partition, records: list[SimRecord]) -> RangeRead:
+    digest = RangeDigest()
+    offsets = np.array([record.offset for record in records], np.int64)
+    digest.add(offsets, np.array([len(record) for record in records], np.int64))
+    epoch = records[-1].epoch if records else None
+    return RangeRead(partition, len(records), digest.hex(), epoch)
+
+
+class SimSubmissions:
+    """One process's `Submissions`: no thread."""
+
+    def __init__(self, executors: SimExecutors, life: "RangeLife") -> None:
+        self._executors = executors
+        self._life = life
+
+    def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
+        """See `Submissions.submit`."""
+        self._executors.submit(self._life, number, attempt, tasks)
+
+    def cancel(self, number: int, attempt: int) -> None:
+        """See `Submissions.cancel`."""
+        self._executors.cancel(self._life, number, attempt)
+
+    def ended(self, number: int, attempt: int) -> None:
+        """Do nothing."""
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Do nothing."""
+        return True

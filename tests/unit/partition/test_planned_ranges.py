@@ -1,0 +1,358 @@
+"""Partitions of which only offsets are known here: opened, mended, committed by ranges."""
+
+import pytest
+
+from partition.errors import CorruptRecord, OffsetOutOfRange, ReplayDiffers, SourceLost
+from partition.opening import StartPolicy
+from partition.transaction import Range, Transactions
+from tests.worlds.gating import GatedBench
+from tests.worlds.reading import ONE, SKIP_LOSS
+from transactions.policy import TransactionPolicy
+from transactions.range_line import RangeLine
+from transactions.resume import resumed
+
+DIGEST = "ab" * 16
+
+
+class RangeBench(GatedBench):
+    """Every partition has a line of ranges, and nothing is fetched."""
+
+    def __init__(self, kind="transactional", **policy):
+        self.kind = kind
+        super().__init__(**policy)
+        self.fencing.resumes = lambda partition, stored, committed: resumed(
+            partition, stored, {"table": self.sink} if stored.transactions else committed, kind
+        )
+        self.sink = 0
+
+    def make_gate(self, partition, resumed, _room):
+        self.gates[partition] = RangeLine(partition, resumed, TransactionPolicy(self.kind))
+        return self.gates[partition]
+
+    @property
+    def line(self):
+        return self.gates[ONE]
+
+    def open(self, records):
+        self.fill(ONE, records)
+        self.start()
+
+    def plan(self, *ends):
+        for end in ends:
+            self.line.group(self.line.begin(end).txid)
+        self.commit()
+
+    def commit(self, now=0.0):
+        for _each in range(2):
+            self.reader.commit(now, force=True)
+
+    def read(self, txid, count):
+        found = self.line.transaction_of(txid)
+        assert self.line.read(txid, found.attempt, count, DIGEST, 0)
+
+    def done(self, txid):
+        """Let the sink have it, as soon as its seal is stored."""
+        self.commit()
+        line = self.line
+        line.take(txid)
+        self.sink = txid
+        covers = line.done(txid)
+        manager = self.reader._assignment[ONE].manager
+        manager.passed(covers.first, covers.end, covers.count, covers.leader_epoch)
+        self.commit()
+
+    def trouble(self, error):
+        self.reader._assignment.fail(ONE, error)
+        self.poll()
+
+    def again(self):
+        """The next life of the process."""
+        self.reader.close()
+        self.events.clear()
+        self.reader = self.another()
+        self.start()
+
+    @property
+    def node(self):
+        return self.store.load(ONE)
+
+
+def test_a_range_is_stored_as_planned_then_sealed_and_then_its_offset_moves():
+    bench = RangeBench()
+    bench.open(10)
+    bench.plan(6, 9)
+    assert [each.range for each in bench.node.transactions.open] == [Range(0, 6), Range(6, 9)]
+    bench.read(1, 6)
+    bench.reader.commit(0.0)
+    bench.reader.commit(0.0)
+    sealed = bench.node.transactions.open[0].range
+    assert sealed == Range(0, 6, 6, DIGEST, 0), "a seal does not wait for the interval"
+    assert bench.stored() == 0
+    bench.done(1)
+    assert bench.stored() == 6
+    assert bench.node.transactions.open[0].range == Range(6, 9)
+    bench.read(2, 3)
+    bench.done(2)
+    assert bench.node.transactions == Transactions("transactional", 2)
+    assert bench.stored() == 9
+    bench.plan(10)
+    bench.read(3, 1)
+    bench.done(3)
+    assert bench.reader.has_reached_goals
+
+
+def test_after_a_crash_what_was_planned_and_sealed_comes_again_in_later_attempts():
+    bench = RangeBench()
+    bench.open(10)
+    bench.plan(6, 9)
+    bench.read(1, 6)
+    bench.commit()
+    bench.again()
+    first, second = bench.line.replays
+    assert (first.attempt, first.range) == (2, Range(0, 6, 6, DIGEST, 0))
+    assert (second.attempt, second.range) == (2, Range(6, 9))
+    assert not bench.line.is_recorded(1)
+    bench.commit()
+    assert bench.line.is_recorded(1)
+
+
+def lose(bench):
+    bench.fill(ONE, 20)
+    bench.log.delete_before(ONE, 15)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_ranges_that_nobody_has_read_are_planned_anew_behind_a_loss(is_running):
+    """Promise 12: as records that were not read here, by policy."""
+    bench = RangeBench(start=SKIP_LOSS)
+    bench.open(10)
+    bench.plan(6, 9)
+    lose(bench)
+    before = bench.line
+    if is_running:
+        bench.trouble(OffsetOutOfRange(ONE, 0))
+    else:
+        bench.again()
+    assert bench.line is not before
+    assert bench.reasons() == [("expired", 0, 15)]
+    assert bench.stored() == 15
+    assert bench.line.planned_to == 15
+    bench.plan(20)
+    [found] = bench.node.transactions.open
+    assert (found.txid, found.attempt, found.range) == (1, 2, Range(15, 20))
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_loss_halts_ranges_that_nobody_has_read_if_policy_says_so(is_running):
+    bench = RangeBench()
+    bench.open(10)
+    bench.plan(6)
+    lose(bench)
+    if is_running:
+        bench.trouble(OffsetOutOfRange(ONE, 0))
+    else:
+        bench.again()
+    assert isinstance(bench.reader._assignment[ONE].halted, SourceLost)
+    assert bench.stored() == 0
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_sealed_range_that_is_lost_before_it_ran_again_halts_the_partition(is_running):
+    bench = RangeBench(start=SKIP_LOSS)
+    bench.open(10)
+    bench.plan(6, 9)
+    bench.read(1, 6)
+    bench.commit()
+    lose(bench)
+    if is_running:
+        bench.line.give_back()
+        bench.trouble(OffsetOutOfRange(ONE, 0))
+    else:
+        bench.again()
+    assert isinstance(bench.reader.loss_of(ONE), ReplayDiffers)
+    assert "offsets 0 to 6 (6 records)" in bench.reader.halted()[ONE]
+    assert bench.stored() == 0
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_an_opaque_one_that_no_sink_has_is_planned_anew(is_running):
+    bench = RangeBench("opaque", start=SKIP_LOSS)
+    bench.open(10)
+    bench.plan(6)
+    bench.read(1, 6)
+    bench.commit()
+    lose(bench)
+    if is_running:
+        bench.line.give_back()
+        bench.trouble(OffsetOutOfRange(ONE, 0))
+    else:
+        bench.again()
+    assert bench.reader.loss_of(ONE) is None
+    assert bench.line.planned_to == 15
+    bench.plan(20)
+    [found] = bench.node.transactions.open
+    assert (found.txid, found.range) == (1, Range(15, 20))
+    assert found.attempt > 1
+
+
+def test_what_is_read_is_committed_before_the_partition_is_mended():
+    bench = RangeBench(start=SKIP_LOSS)
+    bench.open(10)
+    bench.plan(6)
+    bench.read(1, 6)
+    lose(bench)
+    bench.trouble(OffsetOutOfRange(ONE, 6))
+    assert bench.losses == []
+    bench.done(1)
+    bench.poll()
+    assert bench.reasons() == [("expired", 6, 15)]
+    assert bench.node.transactions == Transactions("transactional", 1)
+    assert bench.line.planned_to == 15
+
+
+def test_nothing_is_stored_of_a_line_while_its_offset_is_about_to_jump():
+    """What was read meanwhile could else be committed, and its number be given out again."""
+    bench = RangeBench(start=SKIP_LOSS)
+    bench.open(10)
+    bench.plan(6)
+    lose(bench)
+    bench.hold_notices = True
+    bench.trouble(OffsetOutOfRange(ONE, 0))
+    bench.read(1, 6)
+    bench.commit()
+    assert not bench.line.is_ready(1)
+    before = bench.line
+    bench.notices[0].set_result(None)
+    bench.poll()
+    bench.commit()
+    assert bench.line is not before
+    assert not before.is_ready(1)
+    assert bench.node.transactions == Transactions("transactional")
+
+
+def test_what_is_read_while_the_cluster_cannot_be_asked_is_committed_first():
+    bench = RangeBench(start=SKIP_LOSS)
+    bench.open(10)
+    bench.plan(6)
+    bench.log.away = True
+    bench.trouble(OffsetOutOfRange(ONE, 0))
+    bench.read(1, 6)
+    bench.commit()
+    assert not bench.line.is_ready(1)
+    bench.log.away = False
+    lose(bench)
+    bench.poll(60.0)
+    assert bench.losses == []
+    bench.done(1)
+    bench.poll(60.0)
+    assert bench.reasons() == [("expired", 6, 15)]
+
+
+def test_trouble_that_passes_leaves_the_ranges_as_they_are():
+    bench = RangeBench(start=SKIP_LOSS)
+    bench.open(10)
+    bench.plan(6, 9)
+    before = bench.line
+    bench.trouble(OffsetOutOfRange(ONE, 0))
+    assert bench.line is before
+    assert bench.losses == []
+    assert not bench.reader._assignment[ONE].manager.is_moving
+    bench.read(1, 6)
+    bench.done(1)
+    assert bench.stored() == 6
+
+
+def test_trouble_that_does_not_pass_halts_the_partition():
+    bench = RangeBench(start=SKIP_LOSS)
+    bench.open(10)
+    bench.plan(6)
+    for _turn in range(4):
+        bench.trouble(OffsetOutOfRange(ONE, 0))
+    assert isinstance(bench.reader._assignment[ONE].halted, OffsetOutOfRange)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_ranges_that_no_sink_has_are_planned_anew_where_their_log_was_cut_off_within_them(
+    kind, is_running
+):
+    """Promise 12: nothing is lost that was read, and the log goes on from its end."""
+    bench = RangeBench(kind)
+    bench.open(10)
+    bench.plan(6, 9)
+    before = bench.line
+    if kind == "opaque":
+        bench.read(1, 6)
+        bench.commit()
+        bench.line.give_back()
+    bench.log.truncate(ONE, 8)
+    if is_running:
+        for _turn in range(3):
+            bench.trouble(OffsetOutOfRange(ONE, 0))
+            assert bench.line is before, "the end may be told too low"
+        bench.trouble(OffsetOutOfRange(ONE, 0))
+    else:
+        bench.again()
+    assert bench.reader.halted() == {}
+    assert bench.losses == []
+    assert bench.line is not before
+    assert (bench.stored(), bench.line.planned_to) == (0, 0)
+    bench.plan(8)
+    [found] = bench.node.transactions.open
+    assert (found.txid, found.range) == (1, Range(0, 8))
+    assert found.attempt > 1
+    bench.read(1, 8)
+    bench.done(1)
+    assert bench.stored() == 8
+
+
+def test_troubles_with_good_ends_in_between_never_add_up():
+    bench = RangeBench()
+    bench.open(10)
+    for _turn in range(9):
+        bench.trouble(OffsetOutOfRange(ONE, 0))
+        bench.reader.heard_of_end(0, 10)
+    assert bench.reader.halted() == {}
+
+
+def test_of_an_open_range_a_good_end_tells_nothing_but_its_run_does():
+    bench = RangeBench()
+    bench.open(10)
+    bench.plan(6)
+    bench.trouble(OffsetOutOfRange(ONE, 0))
+    bench.reader.heard_of_end(0, 10)
+    held = bench.reader._assignment[ONE]
+    assert held.in_vain == (0, 1)
+    bench.read(1, 6)
+    bench.commit()
+    bench.line.take(1)
+    bench.reader.passed(0, bench.line.done(1))
+    assert held.in_vain == (-1, 0)
+
+
+def test_of_an_open_range_no_corrupt_record_is_skipped_as_its_place_is_not_known():
+    bench = RangeBench(start=StartPolicy(on_corrupt_record="skip"))
+    bench.open(10)
+    bench.plan(6)
+    for _turn in range(4):
+        bench.trouble(CorruptRecord(ONE, 0))
+    assert isinstance(bench.reader._assignment[ONE].halted, CorruptRecord)
+    assert bench.losses == []
+    assert bench.stored() == 0
+
+
+def test_a_topic_made_anew_is_read_from_its_start_once_what_was_read_is_committed():
+    bench = RangeBench(start=SKIP_LOSS, assignment={"discover_interval_seconds": 1.0})
+    bench.open(10)
+    bench.plan(6)
+    bench.read(1, 6)
+    bench.log.recreate_topic("t", 2)
+    bench.fill(ONE, 3)
+    bench.poll(2.0)
+    assert not any(loss.partition == ONE for loss in bench.losses)
+    bench.done(1)
+    bench.poll(4.0)
+    [loss] = [loss for loss in bench.losses if loss.partition == ONE]
+    assert (loss.reason, loss.position.offset) == ("recreated", 6)
+    assert bench.line.planned_to == 0
+    assert bench.line.begin(3).txid == 2

@@ -1,0 +1,95 @@
+"""Ranges that are dealt to tasks, and records that a rate allows."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import Topology
+from headrace.sinks import MemorySink
+from partition.chunk import Partition
+from service.spark_engine.rates import Rates
+from service.spark_engine.tasks import dealt
+from tests.worlds.tasking import ranged
+
+SIZES = st.lists(st.integers(0, 1000), max_size=30)
+
+
+def sizes_in(tasks: list[list]) -> list[int]:
+    return [sum(each.end - each.position.offset for each in task) for task in tasks]
+
+
+@given(SIZES, st.integers(0, 8), st.dictionaries(st.integers(0, 30), st.integers(0, 10)))
+def test_every_range_is_in_one_task_and_no_task_is_much_larger_than_others(
+    sizes: list[int], slots: int, before: dict[int, int]
+) -> None:
+    ranges = [ranged(0, size, number) for number, size in enumerate(sizes)]
+    known = {Partition("t", number): slot for number, slot in before.items()}
+    tasks = dealt(ranges, slots, known)
+    assert sorted(each.partition.number for task in tasks for each in task) == list(
+        range(len(sizes))
+    )
+    assert len(tasks) == max(1, min(slots, len(sizes)))
+    if sizes:
+        fair = sum(sizes) / len(tasks)
+        assert max(sizes_in(tasks)) <= 1.25 * fair + max(sizes)
+
+
+def test_equal_ranges_are_spread_evenly() -> None:
+    tasks = dealt([ranged(0, 10, number) for number in range(8)], 4)
+    assert sizes_in(tasks) == [20, 20, 20, 20]
+
+
+def test_a_partition_stays_in_its_slot() -> None:
+    ranges = [ranged(0, size, number) for number, size in enumerate([10, 11, 12, 13])]
+    before = {Partition("t", number): number % 2 for number in range(4)}
+    assert [[e.partition.number for e in task] for task in dealt(ranges, 2, before)] == [
+        [2, 0],
+        [3, 1],
+    ]
+
+
+def test_a_slot_does_not_keep_more_than_a_little_above_its_part() -> None:
+    before = {Partition("t", number): 0 for number in range(4)}
+    tasks = dealt([ranged(0, 10, number) for number in range(4)], 2, before)
+    assert sizes_in(tasks) == [20, 20]
+
+
+def topology_of(*sources: tuple[object, float | None]) -> Topology:
+    topology = Topology("rates", reliability="exactly-once")
+    for topic, rate in sources:
+        topology.source(topic, records_per_second=rate).into(MemorySink())  # type: ignore[arg-type]
+    return topology
+
+
+def test_a_source_without_a_limit_gives_what_is_there() -> None:
+    rates = Rates(topology_of(("t", None)).source_of, 1.0)
+    assert rates.allowed(0.0, {0: (5, 50)}, {0: "t"}) == {0: (5, 50)}
+
+
+def test_a_limit_is_shared_by_all_partitions_of_a_source() -> None:
+    rates = Rates(topology_of((re.compile("t."), 10.0)).source_of, 1.0)
+    logs = {0: (0, 100), 1: (0, 2), 2: (0, 100)}
+    topics = {0: "ta", 1: "tb", 2: "ta"}
+    assert rates.allowed(0.0, logs, topics) == {0: (0, 4), 1: (0, 2), 2: (0, 4)}
+
+
+def test_what_is_taken_is_allowed_again_with_time_and_not_saved_for_ever() -> None:
+    rates = Rates(topology_of(("t", 10.0)).source_of, 1.0)
+    assert rates.allowed(0.0, {0: (0, 100)}, {0: "t"}) == {0: (0, 10)}
+    rates.take("t", 10)
+    assert rates.allowed(0.0, {0: (10, 100)}, {0: "t"}) == {0: (10, 10)}
+    assert rates.allowed(0.5, {0: (10, 100)}, {0: "t"}) == {0: (10, 15)}
+    assert rates.allowed(60.0, {0: (10, 100)}, {0: "t"}) == {0: (10, 30)}
+
+
+@given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=30), st.floats(0.5, 100.0))
+def test_no_more_passes_than_the_rate_and_what_was_saved(pauses: list[float], rate: float) -> None:
+    rates = Rates(topology_of(("t", rate)).source_of, 1.0)
+    now, first, passed = 0.0, 0, 0
+    for pause in pauses:
+        now += pause
+        start, end = rates.allowed(now, {0: (first, first + 10_000)}, {0: "t"})[0]
+        rates.take("t", end - start)
+        first, passed = end, passed + end - start
+    assert passed <= rate * now + 2 * max(1.0, rate) + 1

@@ -1,0 +1,187 @@
+"""Where the logs end: asked in one question, and not believed at once when it moved back."""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from partition.catalogue import LogEnd
+from partition.chunk import Partition
+from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange
+from partition.memory import MemoryFetcher, MemoryLog
+from partition.position import Position
+from service.spark_engine.ends import Ends
+from service.spark_engine.no_fetcher import NoFetcher
+
+ONE, TWO = Partition("t", 0), Partition("t", 1)
+
+
+class Asked:
+    """Keeps the questions; the test answers them."""
+
+    def __init__(self) -> None:
+        self.questions: list[tuple[set[Partition], Future[Mapping[Partition, LogEnd]]]] = []
+
+    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
+        future: Future[Mapping[Partition, LogEnd]] = Future()
+        self.questions.append((set(partitions), future))
+        return future
+
+    def answer(self, ends: Mapping[Partition, int]) -> None:
+        told = {partition: LogEnd(end, 0) for partition, end in ends.items()}
+        self.questions[-1][1].set_result(told)
+
+    def fail(self, error: Exception) -> None:
+        self.questions[-1][1].set_exception(error)
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+def ends_of(asked: Any) -> Ends:
+    return Ends(asked, 0.2)
+
+
+def test_one_question_is_out_at_a_time_and_the_next_comes_after_a_pause(asked: Asked) -> None:
+    ends = ends_of(asked)
+    assert not ends.poll(0.0, [ONE, TWO])
+    assert not ends.poll(0.3, [ONE, TWO])
+    assert [names for names, _future in asked.questions] == [{ONE, TWO}]
+    asked.answer({ONE: 5})
+    assert ends.poll(0.3, [ONE])
+    assert (ends.of(ONE), ends.of(TWO)) == (LogEnd(5, 0), None)
+    assert [names for names, _future in asked.questions] == [{ONE, TWO}, {ONE}]
+    asked.answer({ONE: 6})
+    assert ends.poll(0.4, [ONE])
+    assert len(asked.questions) == 2
+    ends.poll(0.5, [ONE])
+    assert len(asked.questions) == 3
+
+
+def test_a_new_partition_is_asked_for_at_once(asked: Asked) -> None:
+    ends = ends_of(asked)
+    ends.poll(0.0, [ONE])
+    asked.answer({ONE: 5})
+    ends.poll(0.01, [ONE])
+    assert len(asked.questions) == 1
+    ends.poll(0.02, [ONE, TWO])
+    assert [names for names, _future in asked.questions] == [{ONE}, {ONE, TWO}]
+    assert ends.is_heard(ONE)
+    assert not ends.is_heard(TWO)
+    asked.answer({ONE: 5})  # nobody can tell of the other one
+    ends.poll(0.03, [ONE, TWO])
+    assert ends.is_heard(TWO)
+    assert len(asked.questions) == 2
+
+
+def test_nothing_is_asked_while_nothing_is_read(asked: Asked) -> None:
+    ends_of(asked).poll(0.0, [])
+    assert asked.questions == []
+
+
+def test_no_answer_leaves_what_was_known_and_shows(asked: Asked) -> None:
+    """Promise 15."""
+    ends = ends_of(asked)
+    ends.poll(0.0, [ONE])
+    asked.answer({ONE: 5})
+    ends.poll(1.0, [ONE])
+    asked.fail(KafkaUnavailable("for the ends", "away"))
+    assert not ends.poll(2.0, [ONE])
+    assert (ends.of(ONE), ends.available) == (LogEnd(5, 0), False)
+    asked.answer({ONE: 6})
+    assert ends.poll(3.0, [ONE])
+    assert (ends.of(ONE), ends.available) == (LogEnd(6, 0), True)
+
+
+def test_what_cannot_heal_is_raised(asked: Asked) -> None:
+    ends = ends_of(asked)
+    ends.poll(0.0, [ONE])
+    asked.fail(KafkaFailed("no rights"))
+    with pytest.raises(KafkaFailed):
+        ends.poll(1.0, [ONE])
+
+
+def test_an_answer_about_a_partition_that_was_forgotten_meanwhile_is_dropped(
+    asked: Asked,
+) -> None:
+    ends = ends_of(asked)
+    ends.poll(0.0, [ONE, TWO])
+    ends.forget(ONE)
+    asked.answer({ONE: 1000, TWO: 3})
+    ends.poll(1.0, [ONE, TWO])
+    assert (ends.of(ONE), ends.of(TWO)) == (None, LogEnd(3, 0))
+
+
+def test_a_log_that_ends_too_early_for_a_while_is_trouble(asked: Asked) -> None:
+    """Promise 12."""
+    ends = ends_of(asked)
+    ends.poll(0.0, [ONE])
+    asked.answer({ONE: 5})
+    ends.poll(1.0, [ONE])
+    assert ends.trouble(1.0, ONE, 5) is None
+    assert ends.trouble(1.0, ONE, 8) is None
+    assert ends.trouble(5.9, ONE, 8) is None
+    trouble = ends.trouble(6.1, ONE, 8)
+    assert isinstance(trouble, OffsetOutOfRange)
+    assert (trouble.offset, trouble.reason) == (8, "its log ends at 5")
+    assert ends.trouble(6.2, ONE, 8) is None  # told once
+
+
+def test_a_log_that_is_long_enough_again_was_no_trouble(asked: Asked) -> None:
+    ends = ends_of(asked)
+    ends.poll(0.0, [ONE])
+    asked.answer({ONE: 5})
+    ends.poll(1.0, [ONE])
+    assert ends.trouble(1.0, ONE, 8) is None
+    assert ends.trouble(3.0, ONE, 5) is None
+    assert ends.trouble(7.0, ONE, 8) is None
+
+
+def test_the_drivers_fetcher_delivers_nothing_and_knows_the_ends(asked: Asked) -> None:
+    ends = ends_of(asked)
+    fetcher = NoFetcher(ends, MemoryFetcher(MemoryLog()))
+    fetcher.open()
+    fetcher.add({ONE: Position(0)})
+    assert fetcher.log_range(ONE) is None
+    ends.poll(0.0, [ONE])
+    asked.answer({ONE: 5})
+    ends.poll(0.0, [ONE])
+    assert fetcher.log_range(ONE) == (None, 5)
+    fetched = fetcher.fetch(10, 0.0)
+    assert (fetched.chunks, fetched.ends, fetched.failures) == ([], {}, {})
+    fetcher.remove([ONE])
+    assert fetcher.log_range(ONE) is None
+    assert (fetcher.available, fetcher.mirror_failures) == (True, 0)
+    fetcher.close()
+
+
+@pytest.mark.parametrize("mirrors", [False, True])
+def test_what_is_mirrored_goes_to_a_client_of_its_own(asked: Asked, mirrors: bool) -> None:
+    class Mirrors(MemoryFetcher):
+        def __init__(self) -> None:
+            super().__init__(MemoryLog())
+            self.heard: list[Any] = []
+
+        def open(self) -> None:
+            self.heard.append("open")
+
+        def fetch(self, max_records: int, timeout_seconds: float) -> Any:
+            self.heard.append("fetch")
+
+        def mirror(self, positions: Any) -> None:
+            self.heard.append(positions)
+
+        def close(self) -> None:
+            self.heard.append("close")
+
+    client = Mirrors()
+    fetcher = NoFetcher(ends_of(asked), client, mirrors=mirrors)
+    fetcher.open()
+    fetcher.mirror({ONE: Position(3)})
+    fetcher.fetch(1, 0.0)
+    fetcher.close()
+    some = [{ONE: Position(3)}, "fetch"] if mirrors else ["close"]
+    assert client.heard == ["open", *some, "close"]

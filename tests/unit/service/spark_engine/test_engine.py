@@ -1,0 +1,303 @@
+"""The spark engine in memory: what is planned, run, sealed and committed, and in which order."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import SKIP, Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
+from headrace.sinks import MemorySink
+from partition.catalogue import Log
+from partition.chunk import Partition
+from service.service import Service
+from service.spark_engine.wiring import jars_to_run
+from tests.worlds.driving import ApartSink, Driving, HereSink, text
+from transactions.policy import RangePolicy
+
+ONE, TWO = Partition("t", 0), Partition("t", 1)
+
+
+def values(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(count)]
+
+
+def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path: Path) -> None:
+    """Promise 14."""
+    apart, here = ApartSink(), HereSink()
+    with Driving(tmp_path, sinks=[apart, here]) as drives:
+        drives.send(*values("a", 25))
+        drives.send(*values("b", 17), partition=1)
+        drives.finish()
+        assert sorted(apart.rows) == sorted(here.rows) == sorted(values("a", 25) + values("b", 17))
+        assert [row for row in here.rows if row[0] == "a"] == values("a", 25)
+        assert drives.engine.tally.sunk == 42
+        assert sum(part.read for part in drives.reader.statistics(0.0)) == 42
+        for sink in (apart, here):
+            of_one = [(txid, rows) for line, txid, rows in sink.shares if line == "t[0]"]
+            assert [txid for txid, _rows in of_one] == list(range(1, len(of_one) + 1))
+            assert sum(rows for _txid, rows in of_one) == 25
+        drives.until(lambda: not list(tmp_path.rglob("*/*")))
+
+
+def test_a_group_takes_records_of_all_partitions_and_no_more_than_it_may(tmp_path: Path) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(10, 0.01)) as drives:
+        drives.send(*values("a", 30))
+        drives.send(*values("b", 30), partition=1)
+        drives.finish()
+        assert [len(task.ranges) for task in drives.executors.tasks] == [1] * 12
+        sizes = [
+            sum(each.end - each.position.offset for each in task.ranges)
+            for task in drives.executors.tasks
+        ]
+        assert sizes == [5] * 12
+
+
+def test_it_runs_only_what_is_stored_and_commits_only_what_is_sealed_in_the_store(
+    tmp_path: Path,
+) -> None:
+    seen: list[tuple[str, list[tuple[int, int, bool]]]] = []
+
+    def at(place: str) -> None:
+        if place in ("range_after_plan", "range_before_seal", "range_after_seal"):
+            seen.append((place, drives.open_of()))
+
+    with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(100, 0.01), at=at) as drives:
+        drives.send(*values("a", 3))
+        drives.finish()
+    assert seen == [
+        ("range_after_plan", [(0, 3, False)]),
+        ("range_before_seal", [(0, 3, False)]),
+        ("range_after_seal", [(0, 3, True)]),
+    ]
+
+
+def test_the_next_group_runs_while_the_first_is_under_way(tmp_path: Path) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(5, 0.01, 2)) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 20))
+        drives.until(lambda: len(drives.executors.names) == 2)
+        drives.turn(5)
+        assert drives.executors.names == ["ranges-1-1", "ranges-2-1"]
+        assert drives.open_of() == [(0, 5, False), (5, 10, False)]
+        drives.executors.gate.set()
+        drives.finish()
+        assert drives.engine.tally.sunk == 20
+
+
+def test_dropped_and_buried_records_are_accounted_for(tmp_path: Path) -> None:
+    @bolt
+    def picks(value: str) -> Any:
+        if value == "a1":
+            return SKIP
+        if value == "a2":
+            raise Reject("not this one")
+        return value
+
+    apart = ApartSink()
+    with Driving(tmp_path, text, picks, sinks=[apart]) as drives:
+        drives.send(*values("a", 5))
+        drives.finish()
+        tally = drives.engine.tally
+        assert (tally.sunk, tally.filtered, tally.dead_lettered) == (3, 1, 1)
+        assert apart.rows == ["a0", "a3", "a4"]
+        assert [letter.reason for letter in drives.letters_sink.letters] == ["not this one"]
+
+
+def test_retries_happen_in_tasks_and_are_counted(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    @bolt
+    def fails_once(value: str) -> str:
+        tries.append(value)
+        if tries.count(value) == 1 and value == "a1":
+            raise OSError("not yet")
+        return value
+
+    with Driving(tmp_path, text, fails_once, sinks=[ApartSink()]) as drives:
+        drives.send(*values("a", 3))
+        drives.finish()
+        assert drives.engine.apart.retried == 1
+        assert sum(drives.engine.tally.failures.values()) == 1
+
+
+def test_rows_that_only_the_sink_can_judge_get_their_letters_in_another_try(
+    tmp_path: Path,
+) -> None:
+    apart, here = ApartSink(), HereSink()
+    here.rejects = {"a1", "b0"}
+    with Driving(tmp_path, sinks=[apart, here]) as drives:
+        drives.send(*values("a", 3))
+        drives.send(*values("b", 2), partition=1)
+        drives.finish()
+        assert sorted(here.rows) == ["a0", "a2", "b1"]
+        assert sorted(apart.rows) == ["a0", "a1", "a2", "b0", "b1"]
+        letters = drives.letters_sink.letters
+        assert sorted((e.record.value, e.reason) for e in letters) == [
+            (b"a1", "unwanted"),
+            (b"b0", "unwanted"),
+        ]
+        assert (drives.engine.tally.sunk, drives.engine.tally.dead_lettered) == (3, 2)
+        assert [outlet.rows_rejected for outlet in drives.engine.outlets] == [0, 2]
+
+
+def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path: Path) -> None:
+    left, right = HereSink("left"), HereSink("right")
+    left.rejects = right.rejects = {"a1"}
+    with Driving(tmp_path, sinks=[left, right]) as drives:
+        drives.send(*values("a", 3))
+        drives.finish()
+        assert left.rows == right.rows == ["a0", "a2"]
+        letters = [letter.record.value for letter in drives.letters_sink.letters]
+        # Each try sends what it knows of; a letter may come twice, as one may after a crash.
+        assert set(letters) == {b"a1"}
+        assert (drives.engine.tally.sunk, drives.engine.tally.dead_lettered) == (2, 1)
+
+
+def test_rows_that_do_not_fit_are_found_by_the_tasks(tmp_path: Path) -> None:
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart]) as drives:
+        drives.send("a0", "unfit", "a2")
+        drives.finish()
+        assert apart.rows == ["a0", "a2"]
+        assert [letter.record.value for letter in drives.letters_sink.letters] == [b"unfit"]
+        assert drives.executors.names == ["ranges-1-1"]
+        assert drives.engine.outlets[0].rows_rejected == 1
+
+
+def test_tasks_have_the_reference_tables_as_they_are_loaded_now(tmp_path: Path) -> None:
+    names = reference("names.parquet", key="code", value="name")
+    topology = Topology("refers", reliability="exactly-once")
+    topology.uses(names)
+
+    @bolt
+    def named(record: Record) -> str:
+        found: str = names[(record.value or b"").decode()]
+        return found
+
+    apart = ApartSink()
+    with Driving(tmp_path, named, sinks=[apart], topology=topology) as drives:
+        names.load([{"code": "a", "name": "Anna"}])
+        drives.send("a")
+        drives.finish()
+        first = drives.executors.tasks[-1].settings.references["names"]
+        drives.send("a")
+        drives.finish()
+        assert drives.executors.tasks[-1].settings.references["names"] == first
+        names.load([{"code": "a", "name": "Berta"}])
+        drives.send("a")
+        drives.finish()
+        assert drives.executors.tasks[-1].settings.references["names"] != first
+        assert apart.rows == ["Anna", "Anna", "Berta"]
+        assert len(list(tmp_path.rglob("*.arrow"))) == 2
+    assert not list(tmp_path.iterdir())
+    names.unload()
+
+
+def test_hooks_are_told_in_the_driver_and_bolts_live_in_tasks(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Tells(Hooks):
+        def started(self) -> None:
+            told.append("started")
+
+        def stopped(self) -> None:
+            told.append("stopped")
+
+        def partition_assigned(self, topic: str, partition: int) -> None:
+            told.append(f"+{topic}{partition}")
+
+        def partition_revoked(self, topic: str, partition: int) -> None:
+            told.append(f"-{topic}{partition}")
+
+    topology = Topology("tells", reliability="exactly-once")
+    topology.hooks(Tells())
+    with Driving(tmp_path, sinks=[MemorySink()], topology=topology, partitions=1) as drives:
+        told_of = told.copy()
+        drives.turn(3)
+    assert told_of == ["started", "+t0"]
+    assert told[-2:] == ["-t0", "stopped"]
+
+
+def test_a_drain_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
+    """Promise 16."""
+    with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(5, 0.01, 1)) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 20))
+        drives.until(lambda: len(drives.executors.names) == 1)
+        assert not drives.engine.is_idle
+        drives.executors.gate.set()
+        drives.until(lambda: drives.engine.is_idle, read=False)
+        drives.until(lambda: drives.stored_at(ONE) == 5, read=False)
+        assert drives.executors.names == ["ranges-1-1"]
+        assert drives.engine.tally.sunk == 5
+
+
+def test_with_flush_nothing_waits_to_be_more(tmp_path: Path) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(1000, 3600.0)) as drives:
+        drives.send("a0")
+        drives.turn(20)
+        assert drives.executors.names == []
+        while drives.engine.tally.sunk < 1:
+            drives.engine.step(flush=True)
+
+
+def test_a_source_with_a_rate_gives_no_more_than_that(tmp_path: Path) -> None:
+    with Driving(
+        tmp_path, sinks=[ApartSink()], ranges=RangePolicy(1000, 0.01), records_per_second=100.0
+    ) as drives:
+        drives.send(*values("a", 1000))
+        drives.until(lambda: drives.engine.tally.sunk > 0)
+        assert drives.engine.tally.sunk <= 2
+
+
+def test_a_topology_that_is_not_exactly_once_does_not_run_on_spark() -> None:
+    topology = Topology("loose")
+    topology.source("t").then(text).into(MemorySink())
+    with pytest.raises(InvalidTopology, match='"local" runs all'):
+        jars_to_run(topology)
+
+
+def test_the_first_group_is_of_all_partitions_that_are_there(tmp_path: Path) -> None:
+    drives = Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(1000, 3600.0), partitions=3)
+    for number in range(3):
+        drives.send(*values("a", 4), partition=number)
+    account = Service(drives.parts(), drain_seconds=5).run(until_caught_up=True)
+    assert account.sunk == 12
+    assert drives.executors.names == ["ranges-1-1"]
+
+
+def test_a_finite_run_ends_when_all_that_was_there_is_committed(tmp_path: Path) -> None:
+    drives = Driving(tmp_path, sinks=[HereSink()], ranges=RangePolicy(1000, 3600.0))
+    drives.send(*values("a", 7))
+    drives.send(*values("b", 5), partition=1)
+    account = Service(drives.parts(), drain_seconds=5).run(until_caught_up=True)
+    assert account.gaps() == []
+    assert (account.read, account.sunk, account.rows) == (12, 12, 12)
+    assert account.caught_up
+    assert {name: each.committed for name, each in account.partitions.items()} == {
+        "t[0]": 7,
+        "t[1]": 5,
+    }
+
+
+def test_what_was_there_is_known_though_a_log_seemed_to_end_too_early_when_it_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it may just after its leader has changed; else a finite run would never end."""
+    with Driving(tmp_path, sinks=[HereSink()], partitions=1) as first:
+        first.send(*values("a", 5))
+        first.finish()
+    again = first.another(partitions=1)
+    tell = again.log.log
+
+    def tells_too_little(partition: Partition, timestamp_ms: int | None = None) -> Log:
+        return replace(tell(partition, timestamp_ms), end=2)
+
+    monkeypatch.setattr(again.log, "log", tells_too_little)
+    with again:
+        again.turn(5)
+        assert not again.reader.has_reached_goals
+        monkeypatch.setattr(again.log, "log", tell)
+        again.until(lambda: again.reader.has_reached_goals)
+        assert again.reader.goals() == {ONE: 5}

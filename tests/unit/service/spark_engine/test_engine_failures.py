@@ -1,0 +1,545 @@
+"""The spark engine in memory: what fails, what is lost, and what a restart finds."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from structlog.testing import capture_logs
+
+from headrace import Record, bolt
+from partition.chunk import Partition
+from partition.errors import PartitionError, SourceLost
+from partition.memory import MemoryStore
+from partition.opening import StartPolicy
+from service.errors import TaskError
+from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed
+from sinks import ManifestSink
+from sinks.errors import SparkTimeout
+from tests.worlds.driving import ApartSink, Driving, HereSink
+from topology.errors import SinkBusy, SinkFailed, SinkFenced
+from topology.sink import SinkContext
+from topology.transactional import Fence, Staged
+from transactions.policy import RangePolicy
+
+ONE, TWO = Partition("t", 0), Partition("t", 1)
+
+
+def values(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(count)]
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+class CrashesAt:
+    """Raises the first time that a place is passed."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.passed = False
+
+    def __call__(self, place: str) -> None:
+        if place == self.place and not self.passed:
+            self.passed = True
+            raise Crash(place)
+
+
+def test_a_run_that_fails_is_run_again_and_so_are_those_behind_it(tmp_path: Path) -> None:
+    """Promise 15."""
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart], ranges=RangePolicy(5, 0.01, 2)) as drives:
+        drives.executors.errors["ranges-1-1"] = OSError("the executor is gone")
+        drives.executors.gate.clear()
+        drives.send(*values("a", 10))
+        drives.until(lambda: len(drives.executors.names) == 2)
+        drives.executors.gate.set()
+        drives.until(lambda: drives.engine.apart.failing_since is not None)
+        assert drives.engine.apart.last_error == "OSError: the executor is gone"
+        drives.finish()
+        assert drives.engine.apart.failing_since is None
+        assert drives.engine.apart.retries == 1
+        assert apart.rows == values("a", 10)
+        assert sorted(drives.executors.names[2:]) == ["ranges-1-2", "ranges-2-2"]
+        assert "ranges-2-1" in drives.executors.cancelled or apart.discarded == 1
+
+
+def test_what_a_stale_try_has_staged_is_discarded(tmp_path: Path) -> None:
+    here = HereSink()
+    with Driving(tmp_path, sinks=[here], ranges=RangePolicy(5, 0.01, 2)) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 10))
+        drives.until(lambda: len(drives.executors.names) == 2)
+        drives.executors.errors["ranges-1-1"] = OSError("lost")
+        drives.executors.gate.set()
+        drives.finish()
+        assert here.rows == values("a", 10)
+        drives.until(lambda: not list(tmp_path.rglob("*/*")))
+
+
+def test_a_task_that_cannot_go_on_ends_the_run_with_what_it_said(tmp_path: Path) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()]) as drives:
+        drives.executors.answers = [lambda _task: TaskFailed("it is broken", "BoltError")]
+        drives.send("a0")
+        with pytest.raises(TaskError, match="BoltError: it is broken"):
+            drives.finish()
+        assert drives.stored_at(ONE) == 0
+
+
+def test_an_error_that_cannot_heal_ends_the_run(tmp_path: Path) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()]) as drives:
+        error = TaskError("ModuleNotFoundError", "No module named 'x'")
+        drives.executors.errors["ranges-1-1"] = error
+        drives.send("a0")
+        with pytest.raises(TaskError, match="No module named"):
+            drives.finish()
+
+
+def test_a_sink_that_cannot_commit_ends_the_run(tmp_path: Path) -> None:
+    apart = ApartSink()
+    apart.errors = [SinkFailed("the table is gone")]
+    with Driving(tmp_path, sinks=[apart]) as drives:
+        drives.send("a0")
+        with pytest.raises(SinkFailed, match="the table is gone"):
+            drives.finish()
+
+
+def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path) -> None:
+    """The trouble passes: it is read on where it was."""
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart], ranges=RangePolicy(100, 0.01)) as drives:
+        drives.executors.slots = 1
+
+        def fails(task: Task) -> TaskFailed:
+            return TaskFailed("a leader has changed", "OffsetOutOfRange", TWO)
+
+        drives.executors.answers = [fails]
+        drives.send(*values("a", 3))
+        drives.send(*values("b", 3), partition=1)
+        drives.finish()
+        assert sorted(apart.rows) == [*values("a", 3), *values("b", 3)]
+        assert apart.shares[0] == ("t[0]", 1, 3)
+
+
+def test_trouble_that_stays_halts_the_partition_and_the_others_go_on(tmp_path: Path) -> None:
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart]) as drives:
+
+        def fails(task: Task) -> TaskFailed | None:
+            drives.executors.answers.append(fails)
+            if any(each.partition == TWO for each in task.ranges):
+                return TaskFailed("it is not there", "OffsetOutOfRange", TWO)
+            return None
+
+        drives.executors.answers = [fails]
+        drives.send("b0", partition=1)
+        drives.until(lambda: TWO in drives.reader.halted())
+        drives.send("a0")
+        drives.until(lambda: drives.stored_at(ONE) == 1)
+        assert apart.rows == ["a0"]
+
+
+def test_records_that_expired_before_they_ran_are_skipped_by_policy(tmp_path: Path) -> None:
+    """Promise 12."""
+    apart = ApartSink()
+    with Driving(
+        tmp_path, sinks=[apart], start=StartPolicy(on_data_loss="skip"), partitions=1
+    ) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 10))
+        drives.until(lambda: len(drives.executors.names) == 1)
+
+        def fails(_task: Task) -> TaskFailed:
+            return TaskFailed("expired", "OffsetOutOfRange", ONE)
+
+        drives.log.delete_before(ONE, 6)
+        drives.executors.answers = [fails]
+        drives.executors.gate.set()
+        drives.finish()
+        assert apart.rows == ["a6", "a7", "a8", "a9"]
+        lost = next(drives.reader.statistics(0.0)).lost
+        assert lost == {"expired": 6}
+
+
+def test_records_that_expired_before_they_ran_halt_the_partition_by_policy(tmp_path: Path) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()], partitions=1) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 10))
+        drives.until(lambda: len(drives.executors.names) == 1)
+        drives.log.delete_before(ONE, 6)
+        drives.executors.answers = [lambda _task: TaskFailed("gone", "OffsetOutOfRange", ONE)]
+        drives.executors.gate.set()
+        with pytest.raises(SourceLost):
+            drives.finish()
+
+
+def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_path: Path) -> None:
+    """Promise 12."""
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart], partitions=1, ranges=RangePolicy(100, 0.01)) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 10))
+        drives.until(lambda: len(drives.executors.names) == 1)
+        drives.log.truncate(ONE, 6)
+
+        def fails(_task: Task) -> TaskFailed:
+            return TaskFailed("cut off", "OffsetOutOfRange", ONE)
+
+        drives.executors.answers = [fails] * 4
+        drives.executors.gate.set()
+        drives.finish()
+        assert apart.rows == values("a", 6)
+        assert drives.reader.halted() == {}
+
+
+@pytest.mark.parametrize(
+    "place", ["range_after_plan", "range_before_seal", "range_after_seal", "sink_before_commit"]
+)
+def test_a_restart_runs_again_what_was_open_as_it_was_planned(tmp_path: Path, place: str) -> None:
+    """Promise 14."""
+    apart, here = ApartSink(), HereSink()
+    crashes = CrashesAt(place)
+    first = Driving(
+        tmp_path, sinks=[apart, here], ranges=RangePolicy(6, 0.01), at=_once(crashes, place)
+    )
+    with first:
+        first.send(*values("a", 9))
+        first.send(*values("b", 9), partition=1)
+        with pytest.raises((Crash, SinkFailed)):
+            first.finish()
+        open_before = first.open_of()
+    assert open_before
+    first.send("a9")
+    with first.another() as second:
+        second.finish()
+        begun = [(e.position.offset, e.end) for t in second.executors.tasks for e in t.ranges]
+        assert {(start, end) for start, end, _sealed in open_before} <= set(begun)
+    expected = Counter(values("a", 10) + values("b", 9))
+    assert Counter(apart.rows) == Counter(here.rows) == expected
+
+
+def _once(crashes: CrashesAt, place: str) -> Any:
+    """In a sink's thread a crash is a sink that cannot go on."""
+
+    def at(passed: str) -> None:
+        try:
+            crashes(passed)
+        except Crash as error:
+            if place.startswith("sink"):
+                raise SinkFailed(str(error)) from error
+            raise
+
+    return at
+
+
+def test_what_one_of_two_sinks_has_is_repeated_for_the_other_alone(tmp_path: Path) -> None:
+    """Promise 14."""
+    apart, here = ApartSink(), HereSink()
+    here.errors = [SinkFailed("not today")]
+    with Driving(tmp_path, sinks=[apart, here], ranges=RangePolicy(100, 0.01)) as first:
+        first.send(*values("a", 4))
+        first.send(*values("b", 4), partition=1)
+        with pytest.raises(SinkFailed, match="not today"):
+            first.finish()
+        first.until(lambda: bool(apart.shares), read=False)  # it has a thread of its own
+    assert (len(apart.rows), len(here.rows)) == (8, 0)
+    with first.another() as second:
+        second.finish()
+        assert {each.skips for task in second.executors.tasks[:2] for each in task.ranges} == {
+            frozenset({"apart"})
+        }
+    assert sorted(apart.rows) == sorted(here.rows) == sorted(values("a", 4) + values("b", 4))
+
+
+def test_a_replay_that_differs_halts_the_partition(tmp_path: Path) -> None:
+    """Promise 14."""
+    apart = ApartSink()
+    apart.errors = [SinkFailed("not today")]
+    with Driving(tmp_path, sinks=[apart], partitions=1) as first:
+        first.send(*values("a", 4))
+        with pytest.raises(SinkFailed):
+            first.finish()
+        assert first.open_of() == [(0, 4, True)]
+
+    def differs(task: Task) -> TaskDone | TaskFailed:
+        reads = tuple(RangeRead(e.partition, 3, "0" * 32, None) for e in task.ranges)
+        return TaskDone(reads, {}, first.engine.tally, 0)
+
+    with first.another() as second:
+        second.executors.answers = [differs]
+        with pytest.raises(PartitionError, match=re.escape("offsets 0 to 4 (4 records")):
+            second.finish()
+    assert apart.rows == []
+
+
+def test_a_sink_that_has_a_later_owner_takes_the_line_away_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    """Promise 9."""
+    apart, here = ApartSink(), HereSink()
+    with Driving(tmp_path, sinks=[apart, here], ranges=RangePolicy(100, 0.01)) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 3))
+        drives.send(*values("b", 3), partition=1)
+        drives.until(lambda: len(drives.executors.names) == 1)
+        here.fence([Fence("t[1]", 99)])
+        drives.executors.gate.set()
+        drives.until(lambda: drives.stored_at(ONE) == 3)
+        assert TWO in drives.reader.halted()
+        assert here.rows == values("a", 3)
+        # The other sink had no later owner, so it may have taken both; never one of them twice.
+        assert Counter(apart.rows) == Counter(values("a", 3) + values("b", 3))
+        drives.send("a3")
+        drives.until(lambda: drives.stored_at(ONE) == 4)
+        assert here.rows == values("a", 4)
+
+
+def test_a_fence_that_no_member_is_hit_by_lets_the_group_come_again(tmp_path: Path) -> None:
+    apart = ApartSink()
+    apart.errors = [SinkFenced("another[0]", 1, 2)]
+    with Driving(tmp_path, sinks=[apart]) as drives:
+        drives.send("a0")
+        drives.finish()
+        assert apart.rows == ["a0"]
+        assert drives.executors.names == ["ranges-1-1", "ranges-1-2"]
+
+
+def test_a_partition_that_another_process_takes_leaves_its_groups(tmp_path: Path) -> None:
+    """Promise 9."""
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart], ranges=RangePolicy(100, 0.01)) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 3))
+        drives.send(*values("b", 3), partition=1)
+        drives.until(lambda: len(drives.executors.names) == 1)
+        other = MemoryStore(drives.nodes)
+        other.open()
+        other.claim(TWO).result(1)
+        drives.executors.gate.set()
+        drives.until(lambda: drives.stored_at(ONE) == 3)
+        assert TWO in drives.reader.halted()
+        drives.send("a3")
+        drives.until(lambda: drives.stored_at(ONE) == 4)
+        assert [row for row in apart.rows if row[0] == "a"] == values("a", 4)
+
+
+def test_a_session_that_ends_is_survived_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """Promise 15."""
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart]) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 3))
+        drives.until(lambda: len(drives.executors.names) == 1)
+        drives.nodes.end_session()
+        drives.executors.gate.set()
+        drives.finish()
+        assert apart.rows == values("a", 3)
+
+
+def test_nothing_runs_while_the_store_is_away_and_it_goes_on_after(tmp_path: Path) -> None:
+    """Promise 15."""
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart]) as drives:
+        drives.nodes.away = True
+        drives.send(*values("a", 3))
+        drives.turn(30)
+        assert drives.executors.names == []
+        drives.nodes.away = False
+        drives.finish()
+        assert apart.rows == values("a", 3)
+
+
+def test_a_cluster_that_is_away_is_asked_again(tmp_path: Path) -> None:
+    """Promise 15."""
+    apart = ApartSink()
+    with Driving(tmp_path, sinks=[apart]) as drives:
+        drives.log.away = True
+        drives.send("a0")
+        drives.until(lambda: not drives.ends.available)
+        drives.log.away = False
+        drives.finish()
+        assert drives.ends.available
+        assert apart.rows == ["a0"]
+
+
+def test_what_tasks_have_spooled_and_is_gone_is_run_again(tmp_path: Path) -> None:
+    here = HereSink()
+    removed: list[Path] = []
+
+    def at(place: str) -> None:
+        if place == "range_before_seal" and not removed:
+            for file in tmp_path.rglob("*.rows"):
+                file.unlink()
+                removed.append(file)
+
+    with Driving(tmp_path, sinks=[here], at=at) as drives:
+        drives.send("a0")
+        drives.finish()
+        assert removed
+        assert here.rows == ["a0"]
+        assert "must be a folder that executors and driver share" in str(
+            drives.engine.apart.last_error
+        )
+
+
+def test_a_stager_that_cannot_be_had_now_is_asked_again(tmp_path: Path) -> None:
+    class Away(ApartSink):
+        asked = 0
+
+        def stager(self) -> Any:
+            self.asked += 1
+            if self.asked == 1:
+                raise OSError("the log cannot be read")
+            return super().stager()
+
+    away = Away()
+    with Driving(tmp_path, sinks=[away]) as drives:
+        drives.send("a0")
+        drives.finish()
+        assert away.rows == ["a0"]
+        assert drives.engine.apart.retries == 1
+
+
+def test_a_sink_that_is_busy_is_asked_again_for_its_stager(tmp_path: Path) -> None:
+    class Busy(ApartSink):
+        asked = 0
+
+        def stager(self) -> Any:
+            self.asked += 1
+            if self.asked == 1:
+                raise SinkBusy(0.1)
+            return super().stager()
+
+    busy = Busy()
+    with Driving(tmp_path, sinks=[busy]) as drives:
+        drives.send("a0")
+        drives.finish()
+        assert busy.rows == ["a0"]
+
+
+def test_a_mistake_in_a_sinks_code_ends_the_run(tmp_path: Path) -> None:
+    class Wrong(ApartSink):
+        def stager(self) -> Any:
+            raise AttributeError("no attribute 'files'")
+
+    with Driving(tmp_path, sinks=[Wrong()]) as drives:
+        drives.send("a0")
+        with pytest.raises(AttributeError, match="files"):
+            drives.finish()
+
+
+def test_a_file_that_the_driver_does_not_see_is_not_committed(tmp_path: Path) -> None:
+    """Promise 14: executors on another host have written it to a folder of their own."""
+    schema = pa.schema({"number": pa.int64()})
+    table = ManifestSink[Any]("table", schema=schema)
+    table.open(SinkContext("drives", "table", {}, str(tmp_path), None, exactly_once=True))
+
+    @bolt
+    def row(record: Record) -> dict[str, int]:
+        return {"number": record.offset}
+
+    def at(place: str) -> None:
+        for file in tmp_path.rglob("*.parquet") if place == "range_before_seal" else ():
+            file.unlink()
+
+    with Driving(tmp_path / "spool", row, sinks=[table], at=at) as drives:
+        drives.send("a0")
+        with pytest.raises(SinkFailed, match=r"\.parquet.* must share the folder of the table"):
+            drives.finish()
+    assert table.data_files() == []
+
+
+def test_a_group_that_vanishes_is_not_said_to_fail_any_more(tmp_path: Path) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()]) as drives:
+        for attempt in range(1, 9):
+            drives.executors.errors[f"ranges-1-{attempt}"] = OSError("the executor is gone")
+        drives.send("b0", partition=1)
+        drives.until(lambda: drives.engine.apart.failing_since is not None)
+        other = MemoryStore(drives.nodes)
+        other.open()
+        other.claim(TWO).result(1)
+        drives.until(lambda: TWO in drives.reader.halted())
+        drives.until(lambda: drives.engine.is_idle)
+        drives.turn()
+        assert drives.engine.apart.failing_since is None
+
+
+def test_a_group_whose_files_are_lost_again_and_again_fails_until_it_is_done(
+    tmp_path: Path,
+) -> None:
+    """That a try of it is sealed says nothing of what the sink finds."""
+    removed: list[Path] = []
+    since: list[float | None] = []
+
+    def at(place: str) -> None:
+        if place == "range_before_seal" and len(removed) < 2:
+            for file in tmp_path.rglob("*.rows"):
+                file.unlink()
+                removed.append(file)
+        if place == "range_after_seal":
+            since.append(drives.engine.apart.failing_since)
+
+    here = HereSink()
+    with Driving(tmp_path, sinks=[here], at=at) as drives:
+        drives.send("a0")
+        drives.until(lambda: drives.engine.apart.failing_since is not None)
+        first = drives.engine.apart.failing_since
+        drives.finish()
+        drives.turn()
+        assert (here.rows, drives.engine.apart.retries) == (["a0"], 2)
+        assert since == [first]
+        assert drives.engine.apart.failing_since is None
+
+
+def test_a_job_that_takes_too_long_says_what_helps(tmp_path: Path) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()]) as drives:
+        drives.executors.errors["ranges-1-1"] = SparkTimeout("ranges-1-1", 300.0)
+        drives.send("a0")
+        with capture_logs() as logged:
+            drives.until(lambda: drives.engine.apart.failing_since is not None)
+        said = (
+            "SparkTimeout: Spark job 'ranges-1-1' did not end within 300.0 seconds; "
+            "raise [spark] job_deadline_seconds: the range stays as it is"
+        )
+        assert drives.engine.apart.last_error == said
+        assert [e["error"] for e in logged if e["event"] == "range_group_failed"] == [said]
+
+
+def test_nothing_is_counted_of_a_try_that_did_not_count(tmp_path: Path) -> None:
+    here = HereSink()
+    here.rejects = {"a0"}
+    with Driving(tmp_path, sinks=[here]) as drives:
+        drives.send(*values("a", 2))
+        drives.finish()
+        tally = drives.engine.tally
+        assert (tally.sunk, tally.dead_lettered, tally.filtered) == (1, 1, 0)
+        assert sum(part.read for part in drives.reader.statistics(0.0)) == 2
+
+
+def test_opaque_ranges_that_no_sink_has_are_planned_anew(tmp_path: Path) -> None:
+    apart = ApartSink()
+    apart.errors = [SinkFailed("not today")]
+    with Driving(tmp_path, sinks=[apart], partitions=1, opaque=True) as first:
+        first.send(*values("a", 4))
+        with pytest.raises(SinkFailed):
+            first.finish()
+        assert [(start, end) for start, end, _ in first.open_of()] == [(0, 4)]
+    first.send("a4")
+    with first.another(opaque=True, partitions=1) as second:
+        second.finish()
+        assert apart.shares == [("t[0]", 1, 5)]
+    assert apart.rows == values("a", 5)
+
+
+def test_an_exit_in_a_commit_is_heard_of(tmp_path: Path) -> None:
+    class Leaves(ApartSink):
+        def commit(self, staged: Staged) -> None:
+            raise SystemExit(1)
+
+    with Driving(tmp_path, sinks=[Leaves()]) as drives:
+        drives.send("a0")
+        with pytest.raises(SinkFailed, match="SystemExit"):
+            drives.finish()

@@ -1,0 +1,300 @@
+"""Tasks on their way to Spark and back, the folder that is shared, and the wiring."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace import InvalidTopology, Reject, SinkFailed, Topology, bolt, reference
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from partition.chunk import Partition
+from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
+from partition.position import Position
+from service.account import Tally
+from service.config import load
+from service.errors import TaskError
+from service.parts import wire
+from service.pipeline import Pipeline
+from service.running import run_pipeline
+from service.spark_engine.engine import SparkEngine
+from service.spark_engine.on_spark import OnSpark
+from service.spark_engine.range_outlet import RangeOutlet
+from service.spark_engine.shared_folder import SharedFolder
+from service.spark_engine.submissions import Submissions, TasksEnded
+from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
+from service.spark_engine.troubles import trouble_of
+from sinks.errors import SparkDied, TaskRaised
+from tests.worlds.driving import text
+from tests.worlds.tasking import SETTINGS, ranged
+from topology.steps import SinkStep
+
+ONE = Partition("t", 0)
+CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
+DONE = TaskDone((), {}, Tally(), 0)
+
+
+class Driver:
+    """What is asked of a SparkDriver."""
+
+    def __init__(self) -> None:
+        self.parallelism = 4
+        self.cancelled: list[str] = []
+
+    def cancel(self, group: str) -> None:
+        self.cancelled.append(group)
+
+
+def until(ask: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5.0
+    while not ask():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def on_spark(run: Any) -> tuple[OnSpark, Driver]:
+    driver = Driver()
+    return OnSpark(driver, run), driver  # type: ignore[arg-type]
+
+
+def task(stagers: Any = None) -> Task:
+    return Task(SETTINGS, 1, (ranged(0, 5),), stagers or {})
+
+
+def test_tasks_come_back_in_order_and_slots_follow_the_executors() -> None:
+    failed = TaskFailed("no", "BoltError")
+
+    def run(name: str, tasks: list[bytes]) -> list[bytes]:
+        assert (name, len(tasks)) == ("ranges-1-1", 2)
+        return [encode(DONE), encode(failed)]
+
+    executors, driver = on_spark(run)
+    executors.open()
+    assert executors.slots == 4
+    driver.parallelism = 8
+    assert executors.run("ranges-1-1", [task(), task()]) == [DONE, failed]
+    assert executors.slots == 8
+    executors.cancel("ranges-1-1")
+    assert driver.cancelled == ["ranges-1-1"]
+
+
+def test_what_an_executor_cannot_import_ends_the_run_and_other_errors_may_pass() -> None:
+    def raises(error: Exception) -> Any:
+        def run(name: str, tasks: list[bytes]) -> list[bytes]:
+            raise error
+
+        return on_spark(run)[0]
+
+    with pytest.raises(TaskError, match="ModuleNotFoundError: No module named 'x'"):
+        raises(TaskRaised("g", "ModuleNotFoundError: No module named 'x'")).run("g", [task()])
+    for error in (TaskRaised("g", "LettersAway: not now"), SparkDied("g", "why")):
+        with pytest.raises(type(error)):
+            raises(error).run("g", [task()])
+
+
+def test_no_secret_is_in_what_is_said_of_a_task() -> None:
+    settings = replace(SETTINGS, kafka={"sasl.password": "hush-hush"})
+    told = repr(settings) + repr(Task(settings, 1, (ranged(0, 5),), {}))
+    assert "hush-hush" not in told
+    assert "TaskRange" in told
+
+
+def test_a_task_that_cannot_be_sent_ends_the_run() -> None:
+    executors, _driver = on_spark(lambda name, tasks: [])
+    with pytest.raises(TaskError, match="it cannot be sent"):
+        executors.run("g", [task({"sink": lambda group: group})])
+
+
+def test_a_run_that_even_wants_to_exit_is_heard_of() -> None:
+    class Exits:
+        slots = 1
+
+        def open(self) -> None:
+            pass
+
+        def run(self, name: str, tasks: Any) -> Any:
+            raise SystemExit(3)
+
+        def cancel(self, name: str) -> None:
+            pass
+
+    heard: list[TasksEnded] = []
+    submissions = Submissions(Exits(), heard.append)
+    submissions.submit(1, 1, [task()])
+    until(lambda: bool(heard))
+    assert submissions.stop(5.0)
+    assert "SystemExit(3)" in str(heard[0].error)
+
+
+def test_a_try_that_is_cancelled_before_it_has_begun_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+
+    class Begins:
+        slots = 1
+
+        def open(self) -> None:
+            pass
+
+        def run(self, name: str, tasks: Any) -> Any:
+            begun.append(name)
+            return []
+
+        def cancel(self, name: str) -> None:
+            pass  # nothing runs under that name yet
+
+    late: list[Thread] = []
+    monkeypatch.setattr(Thread, "start", lambda thread: late.append(thread))  # noqa: PLW0108 - binds
+    heard: list[TasksEnded] = []
+    submissions = Submissions(Begins(), heard.append)
+    submissions.submit(1, 1, [task()])
+    submissions.submit(1, 2, [task()])
+    submissions.cancel(1, 1)
+    for thread in late:
+        thread.run()
+    assert begun == ["ranges-1-2"]
+    assert [(each.attempt, str(each.error)) for each in heard] == [
+        (1, "range group 1 was cancelled before it ran"),
+        (2, "None"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error_class", "expected"),
+    [
+        ("TopicMissing", TopicMissing),
+        ("CorruptRecord", CorruptRecord),
+        ("OffsetOutOfRange", OffsetOutOfRange),
+        ("SomethingElse", OffsetOutOfRange),
+    ],
+)
+def test_what_a_task_says_of_a_partition_is_what_a_fetcher_would(
+    error_class: str, expected: type[Exception]
+) -> None:
+    trouble = trouble_of(TaskFailed("why", error_class, ONE), Position(7), 7)
+    assert isinstance(trouble, expected)
+    with pytest.raises(ValueError, match="why"):
+        trouble_of(TaskFailed("why", error_class), Position(7), 7)
+
+
+def test_where_a_log_was_cut_off_counts_only_below_what_is_open() -> None:
+    """Promise 12: else good records below the cut would be passed over."""
+    failure = TaskFailed("cut off", "OffsetOutOfRange", ONE, diverged_at=5)
+    below = trouble_of(failure, Position(7), 6)
+    above = trouble_of(failure, Position(7), 3)
+    assert isinstance(below, OffsetOutOfRange)
+    assert isinstance(above, OffsetOutOfRange)
+    assert (below.diverged_at, above.diverged_at) == (5, None)
+
+
+def test_what_was_left_in_the_folder_long_ago_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "spool" / "p"
+    folder.mkdir(parents=True)
+    for name in ("old", "new"):
+        (folder / name).mkdir()
+        (folder / name / "1.rows").write_text("x")
+    before = time.time() - 48 * 3600
+    os.utime(folder / "old", (before, before))
+    shared = SharedFolder(folder, [])
+    shared.open()
+    assert shared.place is not None
+    assert {each.name for each in folder.iterdir()} == {"new", Path(shared.place).name}
+    shared.close()
+    assert [each.name for each in folder.iterdir()] == ["new"]
+
+
+def test_a_table_that_was_removed_is_written_again(tmp_path: Path) -> None:
+    names = reference("names.parquet", key="code")
+    names.load([{"code": "a", "name": "Anna"}])
+    shared = SharedFolder(tmp_path, [names])
+    shared.open()
+    first = shared.tables()["names"]
+    assert shared.tables()["names"] == first
+    shared.close()
+    assert Path(shared.tables()["names"]).exists()
+    shared.close()
+
+
+def test_a_table_that_is_written_reads_as_the_same_load(tmp_path: Path) -> None:
+    pairs = reference("pairs.parquet", key=("a", "b"), columns=("c",))
+    pairs.load([{"a": 1, "b": "x", "c": 2.5, "d": 0}, {"a": 1, "b": "y", "c": None, "d": 0}])
+    shared = SharedFolder(tmp_path / "new", [pairs])
+    shared.open()
+    with pa.OSFile(shared.tables()["pairs"], "rb") as file:
+        table = pa.ipc.open_file(file).read_all()
+    assert table.column_names == ["a", "b", "c"]
+    assert pairs.read(table).rows() == dict(pairs)
+    shared.close()
+
+
+def test_of_tables_that_are_loaded_again_the_last_two_are_kept(tmp_path: Path) -> None:
+    names, others = reference("names.parquet", key="code"), reference("others.parquet", key="code")
+    shared = SharedFolder(tmp_path, [names, others])
+    others.load([{"code": "a", "name": "Anna"}])
+    made = []
+    for name in ("Anna", "Ben", "Cleo", "Dora"):
+        names.load([{"code": "a", "name": name}])
+        made.append(shared.tables())
+    assert [Path(each["names"]).exists() for each in made] == [False, False, True, True]
+    assert Path(made[0]["others"]).exists()
+    assert len(list(tmp_path.rglob("*.arrow"))) == 3
+    shared.close()
+
+
+def test_a_warehouse_that_is_no_folder_cannot_share_tables() -> None:
+    with pytest.raises(SinkFailed, match="must be a folder that they share"):
+        SharedFolder(None, [reference("t.parquet", key="a")]).open()
+    SharedFolder(None, []).open()
+
+
+def test_a_sink_of_the_drivers_needs_a_folder_for_its_rows() -> None:
+    topology = exactly_once()
+    step = next(each for each in topology.steps() if isinstance(each, SinkStep))
+    outlet = RangeOutlet(step, step.sink, lambda told: None)
+    with pytest.raises(SinkFailed, match="must be a folder, not a URI"):
+        outlet.stager(None)
+    assert outlet.stager("/somewhere")[1] is False
+
+
+@bolt
+def refuses(value: str) -> str:
+    raise Reject(value)
+
+
+def exactly_once(name: str = "wired") -> Topology:
+    topology = Topology(name, reliability="exactly-once")
+    topology.source("t").then(text).then(refuses).into(MemorySink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    return topology
+
+
+def test_the_engine_is_chosen_by_the_configuration() -> None:
+    local = wire(exactly_once(), load(None, CONFIG))
+    assert isinstance(local.pipeline, Pipeline)
+    assert local.spark is None
+    spark = wire(exactly_once(), load(None, {**CONFIG, "pipeline": {"engine": "spark"}}), "m:t")
+    assert isinstance(spark.pipeline, SparkEngine)
+    assert spark.spark is not None
+
+
+def test_a_topology_without_a_name_to_import_is_not_run_on_spark() -> None:
+    config = load(None, {**CONFIG, "pipeline": {"engine": "spark"}})
+    with pytest.raises(InvalidTopology, match='target="module:name"'):
+        run_pipeline(exactly_once(), config)
+
+
+def test_the_ranges_are_cut_as_the_configuration_says() -> None:
+    spark = {
+        "transaction_records": 5,
+        "transaction_seconds": 0.5,
+        "max_active_transactions": 3,
+        "poll_seconds": 0.1,
+    }
+    policy = load(None, {**CONFIG, "spark": spark}).range_policy()
+    assert (policy.records, policy.seconds, policy.max_active) == (5, 0.5, 3)

@@ -1,0 +1,356 @@
+"""What a task reads: its ranges, to their ends, by a client that is kept from task to task."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partition.chunk import Chunk, Partition
+from partition.errors import OffsetOutOfRange
+from partition.fetcher import Fetched
+from partition.memory import MemoryLog
+from partition.position import Position
+from service.spark_engine.range_fetcher import RangeFetcher, RangeUnreadable
+from service.spark_engine.standing import Standing
+from service.spark_engine.task import TaskRange
+from tests.worlds.tasking import CountingFetcher, digest_of, ranged
+
+A, B = Partition("t", 0), Partition("t", 1)
+
+
+class World:
+    """A log with two partitions, and a fetcher of ranges on it."""
+
+    def __init__(self, records: int = 100) -> None:
+        self.log = MemoryLog({"t": 2})
+        for partition in (A, B):
+            for number in range(records):
+                self.log.append(partition, b"%d" % number)
+        self.inner = CountingFetcher(self.log)
+        self.now = 0.0
+        self.fetcher = RangeFetcher(self.inner, lambda: self.now)
+        self.fetcher.open()
+        self.got: dict[Partition, list[int]] = {}
+        self.ends: dict[Partition, int] = {}
+
+    def begin(self, *ranges: TaskRange) -> None:
+        self.got, self.ends = {}, {}
+        self.fetcher.begin(ranges)
+        self.fetcher.add({each.partition: each.position for each in ranges})
+
+    def take(self, max_records: int = 7) -> Fetched:
+        fetched = self.fetcher.fetch(max_records, 0.0)
+        assert sum(map(len, fetched.chunks)) <= max_records
+        assert len({chunk.partition for chunk in fetched.chunks}) == len(fetched.chunks)
+        for chunk in fetched.chunks:
+            assert [m.offset_ for m in chunk.messages] == chunk.offsets.tolist()  # type: ignore[attr-defined]
+            self.got.setdefault(chunk.partition, []).extend(chunk.offsets.tolist())
+        assert not fetched.ends.keys() & self.ends.keys(), "an end is told once"
+        self.ends |= fetched.ends
+        return fetched
+
+    def read(self, *ranges: TaskRange, max_records: int = 7) -> None:
+        self.begin(*ranges)
+        limit = time.monotonic() + 5
+        while self.ends.keys() != {each.partition for each in ranges}:
+            assert time.monotonic() < limit
+            self.take(max_records)
+
+
+def test_nothing_at_or_beyond_an_end_is_delivered_and_the_end_is_told_once() -> None:
+    world = World()
+    world.read(ranged(5, 50, 0), ranged(20, 30, 1))
+    assert world.got == {A: list(range(5, 50)), B: list(range(20, 30))}
+    assert world.ends == {A: 50, B: 30}
+    assert world.take() == Fetched()
+
+
+def test_what_was_brought_beyond_an_end_is_the_next_ranges() -> None:
+    world = World()
+    world.read(ranged(0, 10), max_records=100)
+    assert world.inner.delivered == 100
+    world.read(ranged(10, 60))
+    world.read(ranged(60, 100))
+    assert world.got == {A: list(range(60, 100))}
+    assert world.inner.delivered == 100
+    assert world.inner.added == [A]
+
+
+@pytest.mark.parametrize("first", [0, 9, 11])
+def test_a_range_that_begins_elsewhere_is_read_from_its_own_place(first: int) -> None:
+    world = World()
+    world.read(ranged(0, 10))
+    world.read(ranged(first, 40))
+    assert world.got == {A: list(range(first, 40))}
+    assert world.inner.added == [A, A]
+
+
+def test_a_topic_that_was_made_anew_is_read_anew() -> None:
+    world = World()
+    old, new = (Position(place, None, name) for place, name in ((0, "one"), (10, "two")))
+    world.read(TaskRange(A, old, 10), max_records=50)
+    world.log.truncate(A, 10)
+    world.log.append(A, b"new")
+    world.read(TaskRange(A, new, 11), max_records=50)
+    assert world.got == {A: [10]}
+    assert world.inner.added == [A, A]
+
+
+def test_what_was_brought_before_a_log_was_cut_off_is_not_given_to_a_range_planned_since() -> None:
+    world = World()
+    world.read(ranged(0, 10, leader_epoch=0), max_records=100)
+    world.log.truncate(A, 20)
+    for number in range(20, 100):
+        world.log.append(A, b"anew, %d" % number)
+    world.read(ranged(10, 60, leader_epoch=1))
+    assert world.inner.added == [A, A]
+    (read,) = world.fetcher.read()
+    assert (read.count, read.digest) == digest_of(world.log, A, 10, 60)
+    assert read.leader_epoch == 1
+
+
+@pytest.mark.parametrize("epochs", [(3, 3, 3), (3, 3, None), (None, 0, 0), (2, 1, 2)])
+def test_a_range_that_is_planned_no_later_than_its_records_were_brought_uses_them(
+    epochs: tuple[int | None, ...],
+) -> None:
+    world = World()
+    for number, epoch in enumerate(epochs):
+        world.read(ranged(number * 10, number * 10 + 10, leader_epoch=epoch), max_records=100)
+    assert (world.inner.added, world.inner.delivered) == ([A], 100)
+
+
+def test_records_of_the_leader_of_whom_a_range_was_planned_are_of_use_to_it() -> None:
+    world = World(10)
+    world.log.elect(A)
+    world.log.append(A, b"of the next leader")
+    world.read(ranged(0, 5, leader_epoch=0), max_records=100)
+    world.read(ranged(5, 11, leader_epoch=1))
+    assert world.inner.added == [A]
+    assert world.got == {A: list(range(5, 11))}
+
+
+def test_partitions_without_a_range_are_not_read() -> None:
+    world = World()
+    world.read(ranged(0, 10, 0), ranged(0, 10, 1))
+    delivered = world.inner.delivered
+    world.read(ranged(10, 100, 1), max_records=100)
+    assert world.got.keys() == {B}
+    assert world.inner.delivered - delivered <= 100
+    world.read(ranged(10, 20, 0))
+    assert world.got == {A: list(range(10, 20))}
+
+
+def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
+    """Promise 11."""
+    world = World(10)
+    world.log.append_gap(A, 5)
+    world.read(ranged(8, 13))
+    assert (world.got, world.ends) == ({A: [8, 9]}, {A: 13})
+    world.read(ranged(13, 15))
+    assert (world.got, world.ends) == ({}, {A: 15})
+    world.log.append_gap(A, 2)
+    world.log.append(A, b"x")
+    world.read(ranged(15, 17))
+    assert (world.got, world.ends) == ({}, {A: 17})
+    world.read(ranged(17, 18))
+    assert world.got == {A: [17]}
+    assert world.inner.added == [A]
+
+
+def test_what_is_delivered_is_counted_and_digested() -> None:
+    world = World()
+    world.log.elect(A)
+    world.log.append(A, b"of the next leader")
+    world.log.append_gap(A, 3)
+    world.log.append(A, b"")
+    world.read(ranged(90, 105, 0), ranged(0, 0, 1))
+    a, b = world.fetcher.read()
+    assert (a.count, a.digest) == digest_of(world.log, A, 90, 105)
+    assert (a.count, a.leader_epoch) == (12, 1)
+    assert (b.count, b.leader_epoch) == (0, None)
+    world.read(ranged(0, 3, 1))
+    (b,) = world.fetcher.read()
+    assert (b.count, b.digest) == digest_of(world.log, B, 0, 3)
+
+
+def test_a_paused_partition_is_silent_and_goes_on_where_it_was() -> None:
+    world = World()
+    world.begin(ranged(0, 60, 0), ranged(0, 60, 1))
+    world.take()
+    world.fetcher.pause(A)
+    before = list(world.got.get(A, []))
+    for _ in range(30):
+        world.take()
+    assert world.got.get(A, []) == before
+    assert world.ends == {B: 60}
+    world.fetcher.resume(A)
+    while A not in world.ends:
+        world.take()
+    assert world.got == {A: list(range(60)), B: list(range(60))}
+
+
+def test_what_was_brought_before_waits_too_while_a_partition_is_paused() -> None:
+    world = World()
+    world.read(ranged(0, 10), max_records=100)
+    world.begin(ranged(10, 60))
+    world.fetcher.pause(A)
+    assert world.take() == Fetched()
+    world.fetcher.resume(A)
+    assert len(world.take(50).chunks[0]) == 50
+
+
+def test_a_partition_that_was_paused_is_not_so_in_the_next_range() -> None:
+    world = World()
+    world.read(ranged(0, 10))
+    world.fetcher.pause(A)
+    world.read(ranged(10, 30))
+    assert world.got == {A: list(range(10, 30))}
+
+
+def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Promise 10."""
+    monkeypatch.setattr("service.spark_engine.standing._MOST_RECORDS", 20)
+    world = World(1000)
+    world.read(ranged(0, 5, 0), ranged(0, 1000, 1))
+    assert world.inner.pauses == [A]
+    assert world.inner.delivered < 1000 + 5 + 20 + 7
+    world.read(ranged(5, 1000, 0))
+    assert world.got == {A: list(range(5, 1000))}
+    assert world.inner.added == [A, B]
+
+
+@pytest.mark.parametrize("cut", [4, 40])
+def test_a_log_that_has_lost_records_of_a_range_is_said(cut: int) -> None:
+    world = World()
+    world.begin(ranged(3, 90))
+    world.take(1)
+    world.log.delete_before(A, cut)
+    if cut == 4:
+        while A not in world.ends:
+            world.take()
+        return
+    with pytest.raises(RangeUnreadable) as raised:
+        world.take()
+    assert raised.value.partition == A
+    assert isinstance(raised.value.cause, OffsetOutOfRange)
+
+
+def test_trouble_behind_a_ranges_end_is_the_next_ranges() -> None:
+    world = World()
+    world.log.corrupt(A, 50)
+    world.read(ranged(0, 50), max_records=100)
+    world.begin(ranged(50, 60))
+    with pytest.raises(RangeUnreadable):
+        world.take()
+    world.log.delete_record(A, 50)
+    world.read(ranged(50, 60))
+    assert world.got == {A: list(range(51, 60))}
+
+
+def test_a_log_that_ends_before_a_range_is_waited_for_and_then_said() -> None:
+    world = World(10)
+    world.begin(ranged(0, 12))
+    for _ in range(5):
+        world.take()
+        world.now += 20
+        if world.now == 40:
+            world.log.append(A, b"late")
+        if world.now == 60:
+            world.log.append(A, b"too")
+    assert world.ends == {A: 12}
+    world.begin(ranged(12, 13))
+    world.now += 29
+    world.take()
+    world.now += 2
+    world.log.away = True
+    world.take()
+    world.log.away = False
+    with pytest.raises(RangeUnreadable, match="its log ends there") as raised:
+        world.take()
+    assert raised.value.cause.offset == 12  # type: ignore[attr-defined]
+
+
+def test_a_log_is_not_short_while_nothing_is_asked_of_it_or_its_end_is_not_known() -> None:
+    world = World(10)
+    world.begin(ranged(0, 12))
+    while len(world.got.get(A, [])) < 10:
+        world.take()
+    world.fetcher.pause(A)
+    world.now += 100
+    world.take()
+    world.fetcher.resume(A)
+    world.now += 20
+    world.take()
+    world.now += 20
+    with pytest.raises(RangeUnreadable):
+        world.take()
+    standing = Standing(Position(0))
+    standing.begin(12, 0.0)
+    assert not standing.is_short
+    standing.log_ends(5, 0.0)
+    assert standing.is_short
+    standing.add(chunk(5, 2, ()), 0.0)
+    assert not standing.is_short
+
+
+def test_what_is_fetched_after_every_end_waits_a_moment_only() -> None:
+    world = World()
+    world.read(ranged(0, 10))
+    started = time.monotonic()
+    assert world.fetcher.fetch(10, 5.0) == Fetched()
+    assert time.monotonic() - started < 1
+
+
+def test_closing_keeps_the_client_and_letting_go_closes_it() -> None:
+    world = World()
+    world.read(ranged(0, 10))
+    world.fetcher.close()
+    world.read(ranged(10, 20))
+    assert world.inner.added == [A]
+    world.fetcher.let_go()
+    world.fetcher.let_go()
+    world.read(ranged(20, 30))
+    assert world.inner.added == [A, A]
+    assert (world.fetcher.available, world.fetcher.mirror_failures) == (True, 0)
+    world.fetcher.mirror({A: Position(3)})
+    assert world.log.mirrored == {}
+    assert world.fetcher.log_range(A) == (0, 100)
+
+
+def chunk(first: int, count: int, epochs: tuple[tuple[int, int], ...]) -> Chunk:
+    messages: list[Any] = [b"x"] * count
+    return Chunk(A, np.arange(first, first + count), messages, epochs)
+
+
+def test_a_chunk_that_is_cut_keeps_the_leader_epochs_of_its_parts() -> None:
+    standing = Standing(Position(0))
+    standing.begin(6, 0.0)
+    standing.add(chunk(0, 10, ((0, 1), (3, 2), (8, 5))), 0.0)
+    parts = []
+    for end in (6, 10):
+        standing.begin(end, 0.0)
+        while (part := standing.take(2)) is not None:
+            parts.append((part.offsets.tolist(), part.leader_epochs))
+    assert parts == [
+        ([0, 1], ((0, 1),)),
+        ([2, 3], ((2, 1), (3, 2))),
+        ([4, 5], ((4, 2),)),
+        ([6, 7], ((6, 2),)),
+        ([8, 9], ((8, 5),)),
+    ]
+    assert standing.last_epoch == 5
+
+
+def test_records_that_were_brought_before_are_dropped() -> None:
+    standing = Standing(Position(0))
+    standing.begin(20, 0.0)
+    standing.add(chunk(0, 10, ()), 0.0)
+    standing.add(chunk(0, 10, ()), 0.0)
+    standing.add(chunk(5, 10, ()), 0.0)
+    got = []
+    while (part := standing.take(100)) is not None:
+        got += part.offsets.tolist()
+    assert got == list(range(15))

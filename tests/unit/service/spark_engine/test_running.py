@@ -1,0 +1,249 @@
+"""A worker process: tasks come as bytes, clients and tables stay for the next one."""
+
+import pickle
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from partition.chunk import Partition
+from partition.memory import MemoryLog
+from service.spark_engine import kept
+from service.spark_engine.kept import LateLetters, LettersAway, TableAway, kept_here
+from service.spark_engine.running import run_task
+from service.spark_engine.spool import SpoolStager, read_spool
+from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, decode, encode
+from sinks.memory import MemoryDeadLetters
+from tests.worlds.tasking import SETTINGS, CountingFetcher, ranged
+from topology.sink import Delivered, RangeNotice, SinkContext
+
+MODULE = """
+    from headrace import Record, Reject, Topology, bolt, reference
+    from headrace.sinks import MemorySink
+    from worker_letters import letters
+
+    names = reference("names.parquet", key="id", value="name")
+
+    @bolt
+    def named(record: Record) -> str:
+        value = (record.value or b"").decode()
+        if value == "bad":
+            raise Reject("bad")
+        return names.get(value, value)
+
+    topology = Topology("worker", reliability="exactly-once")
+    topology.uses(names)
+    topology.source("t").then(named).into(MemorySink("rows"))
+    topology.dead_letters.into(letters)
+"""
+LETTERS = """
+    from headrace.sinks import MemoryDeadLetters
+    from topology.errors import SinkFailed
+
+    class Letters(MemoryDeadLetters):
+        away = False
+        opened = closed = 0
+
+        def open(self, context):
+            if self.away:
+                raise SinkFailed("no broker")
+            type(self).opened += 1
+
+        def close(self):
+            type(self).closed += 1
+
+    letters = Letters()
+"""
+
+
+class Worker:
+    """This process as a worker, on a log in memory."""
+
+    def __init__(self, folder: Path, log: MemoryLog, fetchers: list[CountingFetcher]) -> None:
+        self.folder = folder
+        self.log = log
+        self.fetchers = fetchers
+        self.settings = replace(SETTINGS, target="worker_flow:topology", paths=(str(folder),))
+        self.use({"1": "one", "2": "two"})
+
+    def use(self, names: dict[str, str]) -> Path:
+        table = pa.table({"id": list(names), "name": list(names.values())})
+        path = self.folder / f"{len(list(self.folder.iterdir()))}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        self.settings = replace(self.settings, references={"names": str(path)})
+        return path
+
+    def send(self, *values: bytes) -> None:
+        for value in values:
+            self.log.append(Partition("t", 0), value)
+
+    def run(self, *ranges: TaskRange) -> TaskDone | TaskFailed:
+        stagers = {"rows": SpoolStager(str(self.folder / "spool"))}
+        ended: Any = decode(run_task(encode(Task(self.settings, 1, ranges, stagers))))
+        return ended  # type: ignore[no-any-return]
+
+    def rows(self, *ranges: TaskRange) -> list[Any]:
+        done = self.run(*ranges)
+        assert isinstance(done, TaskDone), done
+        return [
+            row for each in done.staged["rows"] for piece in read_spool(each)[0] for row in piece
+        ]
+
+    @property
+    def letters(self) -> Any:
+        return sys.modules["worker_letters"].letters
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    flow = textwrap.dedent(MODULE)
+    (tmp_path / "worker_flow.py").write_text(flow)
+    (tmp_path / "worker_letters.py").write_text(textwrap.dedent(LETTERS))
+    log, fetchers = MemoryLog({"t": 1}), []
+
+    def fetcher(properties: Any) -> CountingFetcher:
+        fetchers.append(CountingFetcher(log))
+        return fetchers[-1]
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(kept, "_kept", {})
+    monkeypatch.setattr(kept, "KafkaFetcher", fetcher)
+    monkeypatch.setattr("service.logs.configure", lambda *_how: None)
+    yield Worker(tmp_path, log, fetchers)
+    for name in ("worker_flow", "worker_letters"):
+        sys.modules.pop(name, None)
+
+
+def test_a_task_is_run_by_what_it_says_alone(worker: Worker) -> None:
+    worker.send(b"1", b"2", b"3")
+    assert worker.rows(ranged(0, 3)) == ["one", "two", "3"]
+
+
+def test_the_client_and_the_tables_stay_for_the_next_task(worker: Worker) -> None:
+    worker.send(b"1", b"2", b"1")
+    first = Path(worker.settings.references["names"])
+    assert worker.rows(ranged(0, 1)) == ["one"]
+    first.unlink()
+    assert worker.rows(ranged(1, 2)) == ["two"]
+    assert [each.added for each in worker.fetchers] == [[Partition("t", 0)]]
+    worker.use({"1": "uno"})
+    assert worker.rows(ranged(2, 3)) == ["uno"]
+
+
+def test_a_table_that_is_not_there_may_be_there_the_next_time(worker: Worker) -> None:
+    worker.send(b"1")
+    path = Path(worker.settings.references["names"])
+    aside = path.rename(worker.folder / "aside")
+    with pytest.raises(TableAway, match="arrow"):
+        worker.run(ranged(0, 1))
+    aside.rename(path)
+    assert worker.rows(ranged(0, 1)) == ["one"]
+
+
+def test_a_task_that_fails_lets_go_of_the_clients(worker: Worker) -> None:
+    worker.send(b"1", b"bad", b"2")
+    assert worker.rows(ranged(0, 2)) == ["one"]
+    failed = worker.run(ranged(2, 3), ranged(0, 1, 7))
+    assert isinstance(failed, TaskFailed)
+    assert worker.letters.closed == 1
+    assert worker.rows(ranged(2, 3)) == ["two"]
+    assert len(worker.fetchers) == 2
+
+
+def test_the_place_for_letters_is_opened_with_the_first_letter(worker: Worker) -> None:
+    worker.send(b"1", b"bad", b"bad")
+    worker.rows(ranged(0, 1))
+    assert worker.letters.opened == 0
+    worker.rows(ranged(1, 2))
+    worker.rows(ranged(2, 3))
+    assert worker.letters.opened == 1
+    assert len(worker.letters.letters) == 2
+
+
+def test_a_task_is_tried_again_when_the_place_for_letters_is_away(worker: Worker) -> None:
+    worker.send(b"1", b"bad")
+    worker.rows(ranged(0, 1))
+    worker.letters.away = True
+    with pytest.raises(LettersAway, match="no broker"):
+        worker.run(ranged(1, 2))
+    worker.letters.away = False
+    assert worker.rows(ranged(1, 2)) == []
+
+
+class _Slow(MemoryDeadLetters):
+    """Tells of letters only after it was closed."""
+
+    def poll(self) -> list[Delivered]:
+        return super().poll() if self.told else []
+
+    told = False
+
+    def close(self) -> None:
+        self.told = True
+
+
+def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks() -> None:
+    """Promise 3."""
+    slow = _Slow()
+    letters = LateLetters(
+        slow, SinkContext(pipeline="p", sink="s", kafka={}, warehouse="", spark=None)
+    )
+    notice = RangeNotice("t", 0, 0, 1, 1, "", "", 0)
+    letters.send(notice, 1)
+    assert (letters.poll(), letters.pending) == ([], 1)
+    letters.close()
+    assert letters.pending == 0
+    letters.send(notice, 1)
+    letters.send(notice, 2)
+    assert letters.poll() == [Delivered(1, None), Delivered(2, None)]
+    assert letters.pending == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "error_class"),
+    [("no_such_module:topology", "NoTopology"), ("worker_flow:named", "NoTopology")],
+)
+def test_a_topology_that_is_not_there_ends_the_run(
+    worker: Worker, target: str, error_class: str
+) -> None:
+    worker.settings = replace(worker.settings, target=target)
+    failed = worker.run(ranged(0, 1))
+    assert isinstance(failed, TaskFailed)
+    assert failed.error_class == error_class
+    assert target in failed.error
+
+
+def test_a_module_that_misses_a_file_of_its_own_ends_the_run(worker: Worker) -> None:
+    (worker.folder / "worker_flow.py").write_text('open("/nowhere/settings.json")')
+    failed = worker.run(ranged(0, 1))
+    assert isinstance(failed, TaskFailed)
+    assert failed.error_class == "FileNotFoundError"
+    assert "settings.json" in failed.error
+
+
+def test_the_users_folders_come_last_on_the_path(worker: Worker) -> None:
+    worker.send(b"1")
+    worker.rows(ranged(0, 1))
+    worker.rows()
+    assert sys.path.count(str(worker.folder)) == 1
+    assert sys.path.index(str(worker.folder)) >= len(sys.path) - 2
+
+
+def test_a_fork_keeps_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_kept", {})
+    ours = kept_here()
+    assert kept_here() is ours
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert kept_here() is not ours
+
+
+def test_what_goes_to_executors_and_back_can_be_pickled(worker: Worker) -> None:
+    worker.send(b"1")
+    done = worker.run(ranged(0, 1))
+    assert pickle.loads(pickle.dumps(done)) == done  # noqa: S301

@@ -1,0 +1,96 @@
+"""Rows by file from a task to the driver."""
+
+import decimal
+import pickle
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from service.spark_engine.spool import SpoolStager, read_lines, read_spool
+from topology.errors import SinkFailed
+from topology.transactional import Group, Share, Staged
+
+
+@dataclass
+class Row:
+    """A user's own row."""
+
+    name: str
+    price: decimal.Decimal
+
+
+def share(line: str, rows: int) -> Share:
+    return Share(line, 1, 1, 1, 0, 100, "", rows)
+
+
+def batch(first: int, count: int) -> pa.RecordBatch:
+    numbers = pa.array(range(first, first + count))
+    words = pa.array([f"w{n % 3}" for n in range(first, first + count)]).dictionary_encode()
+    return pa.RecordBatch.from_arrays([numbers, words], names=["n", "w"])
+
+
+def group(*parts: tuple[str, list[Any]]) -> Group:
+    pieces = [piece for _line, pieces in parts for piece in pieces]
+    shares = tuple(share(line, sum(map(len, pieces))) for line, pieces in parts)
+    rows = sum(each.num_rows for each in shares)
+    return Group(1, shares, pieces, rows, np.arange(1000, 1000 + rows))
+
+
+def again(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301
+
+
+def test_rows_of_every_kind_come_back_with_their_offsets(tmp_path: Path) -> None:
+    stager = again(SpoolStager(str(tmp_path / "made" / "here")))
+    row = Row("a", decimal.Decimal("1.50"))
+    staged: Staged = again(stager.stage(group(("t[0]", [[row, None], batch(0, 5).slice(1, 3)]))))
+    assert (staged.num_rows, staged.rejected) == (5, {})
+    pieces, offsets = read_spool(staged)
+    assert pieces[0] == [row, None]
+    assert pieces[1] == batch(0, 5).slice(1, 3)
+    assert offsets.tolist() == [1000, 1001, 1002, 1003, 1004]
+
+
+def test_a_slice_does_not_take_its_whole_parent_along(tmp_path: Path) -> None:
+    stager = SpoolStager(str(tmp_path))
+    stager.stage(group(("t[0]", [batch(0, 50_000).slice(3, 2)])))
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 10_000
+
+
+def test_rows_are_told_apart_by_line(tmp_path: Path) -> None:
+    stager = SpoolStager(str(tmp_path))
+    staged = stager.stage(
+        group(("t[0]", [[1, 2], [3]]), ("t[1]", []), ("t[2]", [batch(0, 4)]), ("t[0]", [[4]]))
+    )
+    lines = read_lines(staged)
+    assert {
+        line: [list(map(len, pieces)), offsets.tolist()]
+        for line, (pieces, offsets) in lines.items()
+    } == {
+        "t[0]": [[2, 1, 1], [1000, 1001, 1002, 1007]],
+        "t[1]": [[], []],
+        "t[2]": [[4], [1003, 1004, 1005, 1006]],
+    }
+
+
+def test_each_group_has_a_file_of_its_own_and_discarding_removes_it(tmp_path: Path) -> None:
+    stager = SpoolStager(str(tmp_path))
+    one, two = (stager.stage(group(("t[0]", [[n]]))) for n in (1, 2))
+    stager.discard(one)
+    stager.discard(one)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert read_spool(two)[0] == [[2]]
+    with pytest.raises(OSError, match="No such file"):
+        read_spool(one)
+
+
+def test_rows_that_cannot_be_pickled_end_the_run_and_leave_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SinkFailed, match="cannot be pickled"):
+        SpoolStager(str(tmp_path)).stage(group(("t[0]", [[threading.Lock()]])))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,23 @@
+"""What a try asks of its tasks."""
+
+import pytest
+
+from partition.chunk import Partition
+from partition.position import Position
+from partition.transaction import Resumed, Transactions
+from service.spark_engine.tries import TryMaker
+from tests.worlds.tasking import SETTINGS
+from transactions.policy import TransactionPolicy
+from transactions.range_groups import RangeGroup, RangeMember
+from transactions.range_line import RangeLine
+
+
+@pytest.mark.parametrize("epoch", [4, None])
+def test_a_task_hears_which_leader_told_the_end_of_its_range(epoch: int | None) -> None:
+    resumed = Resumed(Position(5, 3, "id"), Transactions("transactional"))
+    line = RangeLine(Partition("t", 0), resumed, TransactionPolicy())
+    txid = line.begin(9, epoch).txid
+    maker = TryMaker([], SETTINGS, None, dict, lambda place: place)
+    (task,) = maker.make(RangeGroup(1, (RangeMember(0, line, txid),)), 1).tasks
+    (told,) = task.ranges
+    assert (told.position, told.end, told.leader_epoch) == (Position(5, 3, "id"), 9, epoch)

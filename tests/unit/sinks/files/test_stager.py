@@ -1,0 +1,121 @@
+"""Files that another process writes, for a commit in this one."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sinks import DeltaSink, IcebergSink, ManifestSink
+from sinks.files.data_file import DataFileWriter
+from sinks.files.layout import Layout
+from sinks.files.stager import FileStager, check_shared, joined
+from topology.errors import SinkFailed
+from topology.sink import Piece
+from topology.transactional import Group, Share, Staged
+
+SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), ("place", pa.string())])
+SHARE = Share("orders[0]", 1, 1, 1, 0, 10, "d", 3)
+
+PROGRAM = """
+import pickle, sys
+stager, group = pickle.load(sys.stdin.buffer)
+staged = stager.stage(group)
+assert not {"pyspark", "py4j"} & set(sys.modules), "an executor's process needs none of them"
+pickle.dump(staged, sys.stdout.buffer)
+"""
+
+
+def group(*rows: object) -> Group:
+    pieces: list[Piece] = [list(rows)]
+    return Group(7, (SHARE,), pieces, len(rows))
+
+
+def row(number: int, place: str = "here") -> dict[str, object]:
+    return {"n": number, "place": place}
+
+
+def full(root: Path, files: object) -> None:
+    raise OSError("no space left")
+
+
+def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path: Path) -> None:
+    stager = FileStager(DataFileWriter(tmp_path, Layout(["place"])), SCHEMA)
+    given = pickle.dumps((stager, group(row(1), {}, row(2), row(3, "there"))))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input=given, capture_output=True, check=True, timeout=60
+    )
+    staged: Staged = pickle.loads(done.stdout)  # noqa: S301 - our own
+    assert (staged.shares, staged.num_rows, set(staged.rejected)) == ((SHARE,), 3, {1})
+    assert {file.path.split("/")[0] for file in staged.parts} == {"place=here", "place=there"}
+    assert [file.partition for file in staged.parts] == [{"place": "here"}, {"place": "there"}]
+    rows = [pq.ParquetFile(tmp_path / file.path).read() for file in staged.parts]
+    assert [each.column("n").to_pylist() for each in rows] == [[1, 2], [3]]
+    stager.discard(staged)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_rows_that_cannot_be_written_through_leave_no_file(tmp_path: Path) -> None:
+    stager = FileStager(DataFileWriter(tmp_path, Layout()), SCHEMA, through=full)
+    with pytest.raises(OSError, match="no space left"):
+        stager.stage(group(row(1)))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_group_with_no_row_that_fits_has_no_file(tmp_path: Path) -> None:
+    stager = FileStager(DataFileWriter(tmp_path, Layout()), SCHEMA, through=full)
+    staged = stager.stage(group({}, {}))
+    assert (staged.num_rows, staged.parts, set(staged.rejected)) == (0, (), {0, 1})
+
+
+def test_what_is_joined_names_rejected_rows_by_their_place_in_the_whole() -> None:
+    shares = (SHARE,)
+    parts = [
+        Staged(shares, 2, ("a", "b"), {1: "one"}),  # its rows are 0 to 2 of the whole
+        Staged(shares, 0, (), {}),
+        Staged(shares, 1, ("c",), {0: "two", 2: "three"}),  # 3 to 5
+    ]
+    whole = Staged(shares, 3, ("a", "b", "c"), {1: "one", 3: "two", 5: "three"})
+    assert joined(shares, parts) == whole
+    assert joined(shares, []) == Staged(shares, 0)
+
+
+@pytest.mark.parametrize(
+    ("becomes", "wrong"), [(None, "is not there"), (b"short", "has 5 bytes here, not ")]
+)
+def test_a_file_of_another_process_that_is_not_here_is_named(
+    tmp_path: Path, becomes: bytes | None, wrong: str
+) -> None:
+    """Promise 14: a log that named it would lack its rows."""
+    files = DataFileWriter(tmp_path, Layout(["place"]))
+    parts = FileStager(files, SCHEMA).stage(group(row(1), row(2, "there"))).parts
+    check_shared(tmp_path, parts)
+    path = tmp_path / parts[1].path
+    path.unlink()
+    if becomes is not None:
+        path.write_bytes(becomes)
+    with pytest.raises(SinkFailed, match="must share the folder of the table") as raised:
+        check_shared(tmp_path, parts)
+    assert f"file {path}, which an executor wrote, {wrong}" in str(raised.value)
+
+
+def test_a_folder_that_cannot_be_looked_into_may_be_looked_into_later(tmp_path: Path) -> None:
+    files = DataFileWriter(tmp_path / "table", Layout())
+    parts = FileStager(files, SCHEMA).stage(group(row(1))).parts
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        check_shared(tmp_path / "file", parts)
+
+
+@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink, ManifestSink])
+def test_no_table_has_a_stager_before_it_was_fenced(kind: type[ManifestSink[object]]) -> None:
+    with pytest.raises(SinkFailed, match="'orders' takes no group before a fence"):
+        kind("orders", schema=SCHEMA).stager()
+
+
+def test_rows_with_a_key_are_staged_in_one_place() -> None:
+    """Of a key's rows the last one counts, and no process knows the others' rows."""
+    assert DeltaSink("orders", schema=SCHEMA, key=["n"]).stager() is None

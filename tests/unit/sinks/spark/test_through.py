@@ -1,0 +1,270 @@
+"""A Spark step at work, on frames that are Arrow tables."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from headrace import Record, RowsRejected, SinkFailed
+from headrace.sinks import Batch, MemorySink, Sink, SinkContext
+from partition.chunk import Partition
+from partition.memory import MemoryFetcher, MemoryLog
+from partition.position import Position
+from sinks.columns import fit
+from sinks.errors import TaskRaised
+from sinks.rows import rows_of
+from sinks.spark.apart import stage_apart
+from sinks.spark.through import SparkPassage
+from tests.worlds.frames import Driver, Frame
+from topology.spark_step import spark_step
+from topology.transactional import Group, Share, Staged, StagesApart
+
+NUMBERS = pa.schema({"number": pa.int64()})
+SHARES = tuple(Share(f"orders[{number}]", 1, 1, 1, 0, 2, "", 2) for number in range(2))
+
+
+def even(frame: Frame) -> Frame:
+    """Leaves odd numbers out, and gives the others twice."""
+    odd = pc.bit_wise_and(frame.table["number"].cast(pa.int64()), pa.scalar(1))
+    kept = frame.table.filter(pc.equal(odd, pa.scalar(0)))
+    return Frame(pa.concat_tables([kept, kept]))
+
+
+def group(*numbers: Any) -> Group:
+    rows = [{"number": number} for number in numbers]
+    return Group(1, SHARES, [rows[:1], rows[1:]], len(rows))
+
+
+class Apart:
+    """A stager that keeps what it was given."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def stage(self, group: Group) -> Staged:
+        fitted = fit(group.pieces, self.schema)
+        return Staged(group.shares, fitted.table.num_rows, (fitted.table,), fitted.rejected)
+
+    def discard(self, staged: Staged) -> None:
+        pass
+
+
+class ApartSink(MemorySink[Any], StagesApart[Any]):
+    """Its rows are staged elsewhere, unless it says that they cannot be."""
+
+    def __init__(self, schema: pa.Schema = NUMBERS, *, can: bool = True) -> None:
+        super().__init__("table", schema=schema)
+        self.can = can
+        self.staged_here: list[Group] = []
+        self.discarded: list[Staged] = []
+
+    def stager(self) -> Apart | None:
+        return Apart(pa.schema(self.schema or NUMBERS)) if self.can else None
+
+    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+        rejected = {row: why for each in staged for row, why in each.rejected.items()}
+        rows = [row for each in staged for table in each.parts for row in table.to_pylist()]
+        return Staged(shares, len(rows), (rows,), rejected)
+
+    def stage(self, group: Group) -> Staged:
+        self.staged_here.append(group)
+        return super().stage(group)
+
+    def discard(self, staged: Staged) -> None:
+        self.discarded.append(staged)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def passage(
+    driver: Driver, sink: Sink[Any], folder: Path, function: Callable[[Any], Any] = even
+) -> SparkPassage:
+    context = SinkContext("p", "table", {}, str(folder), driver)
+    made = SparkPassage(driver, spark_step(function, NUMBERS, None), sink, context)
+    made.open()
+    return made
+
+
+def spooled(folder: Path) -> list[Path]:
+    return [path for path in (folder / ".spool").rglob("*.parquet") if path.is_file()]
+
+
+def test_rows_are_staged_by_tasks_where_the_sink_lets_them(driver: Driver, tmp_path: Path) -> None:
+    sink = ApartSink()
+    step = passage(driver, sink, tmp_path)
+    staged = step.stage(group(1, 2, "x", 4))
+    assert staged.shares == SHARES
+    assert list(staged.rejected) == [2]
+    sink.commit(staged)
+    assert sorted(row["number"] for row in sink.rows) == [2, 2, 4, 4]
+    assert sink.staged_here == []
+    assert driver.groups == ["table-even-open", "table-even"]
+    assert spooled(tmp_path) == []
+    step.close()
+    assert list((tmp_path / ".spool").iterdir()) == []
+
+
+@pytest.mark.parametrize("sink", [ApartSink(can=False), MemorySink[Any]("table")])
+def test_else_they_are_brought_here_for_the_sink(
+    driver: Driver, tmp_path: Path, sink: MemorySink[Any]
+) -> None:
+    step = passage(driver, sink, tmp_path)
+    staged = step.stage(group(2, 3))
+    assert (staged.shares, staged.num_rows) == (SHARES, 2)
+    sink.commit(staged)
+    assert list(rows_of([sink.rows])) == [{"number": 2}, {"number": 2}]
+    if isinstance(sink, ApartSink):
+        (given,) = sink.staged_here
+        assert [share.num_rows for share in given.shares] == [2, 0]
+
+
+def test_a_group_without_rows_is_no_job_and_is_committed(driver: Driver, tmp_path: Path) -> None:
+    sink = ApartSink()
+    step = passage(driver, sink, tmp_path)
+    for given in (group(), group("x")):
+        staged = step.stage(given)
+        assert (staged.shares, staged.num_rows) == (SHARES, 0)
+    sink.commit(step.stage(group(1)))  # nothing comes out
+    assert sink.rows == []
+    assert [line.txid for line in sink.committed([share.line for share in SHARES])] == [1, 1]
+    assert driver.groups == ["table-even-open", "table-even"]
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_a_row_that_does_not_fit_the_sink_ends_the_run(
+    driver: Driver, tmp_path: Path, *, can: bool
+) -> None:
+    sink = ApartSink(pa.schema({"number": pa.int8()}), can=can)
+    step = passage(driver, sink, tmp_path)
+    said = "sink 'table' does not take . rows of what Spark step 'even' gives, and nobody knows"
+    with pytest.raises(SinkFailed, match=said):
+        step.stage(group(2, 1000))
+    assert len(sink.discarded) == 1
+
+
+def test_a_batch_goes_through_the_step_too(driver: Driver, tmp_path: Path) -> None:
+    sink = MemorySink[Any]("table", schema=pa.schema({"number": pa.int8()}))
+    step = passage(driver, sink, tmp_path)
+    step.write(Batch(1, [[{"number": 2}], [{"number": 3}]], 2))
+    step.write(Batch(2, [[{"number": 3}]], 1))
+    with pytest.raises(RowsRejected) as raised:
+        step.write(Batch(3, [[{"number": "x"}, {"number": 4}]], 2))
+    assert list(raised.value.reasons) == [0]
+    assert sink.rows == [{"number": 2}, {"number": 2}, {"number": 4}, {"number": 4}]
+    with pytest.raises(SinkFailed, match="does not take 2 rows"):
+        step.write(Batch(4, [[{"number": 1000}]], 1))
+    assert spooled(tmp_path) == []
+
+
+def test_the_spool_is_empty_after_an_error_too(driver: Driver, tmp_path: Path) -> None:
+    def fails(frame: Frame) -> Frame:
+        if frame.table.num_rows:
+            raise OSError("away")
+        return frame
+
+    step = passage(driver, ApartSink(), tmp_path, fails)
+    with pytest.raises(OSError, match="away"):
+        step.stage(group(1))
+    assert spooled(tmp_path) == []
+
+
+def raises(_: Frame) -> Any:
+    raise KeyError("name")
+
+
+@pytest.mark.parametrize(
+    ("function", "schema", "said"),
+    [
+        (lambda frame: frame.table, NUMBERS, "returned Table; a DataFrame is allowed"),
+        (raises, NUMBERS, "Spark step 'raises': 'name'"),
+        (even, pa.schema({"size": pa.int64()}), "column 'number' is not in the sink; .* size"),
+        (
+            even,
+            pa.schema([NUMBERS.field(0), pa.field("key", pa.string(), nullable=False)]),
+            "column 'key' is missing, and must not be null",
+        ),
+        (
+            lambda frame: Frame(pa.table([[], []], ["number", "number"])),
+            NUMBERS,
+            "column 'number' is there twice",
+        ),
+    ],
+)
+def test_what_can_never_work_fails_the_start(
+    driver: Driver, tmp_path: Path, function: Any, schema: pa.Schema, said: str
+) -> None:
+    with pytest.raises(SinkFailed, match=said):
+        passage(driver, ApartSink(schema), tmp_path, function)
+
+
+def test_a_sink_without_columns_takes_what_comes(driver: Driver, tmp_path: Path) -> None:
+    passage(driver, MemorySink[Any]("table"), tmp_path)
+
+
+def test_a_place_that_cannot_be_written_fails_the_start(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkFailed, match="Spark step 'even' has no place for its rows"):
+        passage(driver, ApartSink(), tmp_path / "file")
+
+
+def test_records_come_in_the_columns_of_sparks_own_source(driver: Driver, tmp_path: Path) -> None:
+    log = MemoryLog({"orders": 1})
+    place = Partition("orders", 0)
+    log.append(place, b"a", key=b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=1500)
+    log.append(place, None)
+    records = [Record(message.value(), message) for message in messages_of(log)]
+    found: list[pa.Table] = []
+
+    def kept(frame: Frame) -> Frame:
+        found.append(frame.table)
+        return frame
+
+    context = SinkContext("p", "table", {}, str(tmp_path), driver)
+    step = SparkPassage(driver, spark_step(kept, None, None), MemorySink[Any]("table"), context)
+    step.open()
+    step.write(Batch(1, [records], 2))
+    first, second = found[1].to_pylist()
+    assert {**first, "timestamp": first["timestamp"].timestamp()} == {
+        "topic": "orders",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 1.5,
+        "key": b"k",
+        "value": b"a",
+        "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+    }
+    assert (second["offset"], second["key"], second["value"], second["headers"]) == (
+        1, None, None, None,
+    )  # fmt: skip
+
+
+def messages_of(log: MemoryLog) -> Iterator[Any]:
+    fetcher = MemoryFetcher(log)
+    fetcher.open()
+    fetcher.add({Partition("orders", 0): Position(0)})
+    for chunk in fetcher.fetch(10, 0.1).chunks:
+        yield from chunk.messages
+
+
+def test_what_an_executor_raised_is_told_in_one_line() -> None:
+    class Broken(Frame):
+        def mapInArrow(self, function: Any, ddl: str) -> Any:  # noqa: N802
+            text = "Traceback (most recent call last):\n  File x\nValueError: not today\n\n\tat x"
+            raise RuntimeError(text)
+
+    with pytest.raises(TaskRaised, match=r"'job' raised ValueError: not today$"):
+        stage_apart(Broken(NUMBERS.empty_table()), Apart(NUMBERS), 1, "job")
+
+
+def test_a_large_part_is_staged_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinks.spark.apart._ROWS_AT_ONCE", 4)
+    frame = Frame(pa.table({"number": range(10)}), parts=1)
+    staged = stage_apart(frame, Apart(NUMBERS), 7, "job")
+    assert [each.num_rows for each in staged] == [4, 4, 2]
+    assert [each.shares for each in staged] == [(), (), ()]

@@ -1,0 +1,202 @@
+"""The sink of a state: what rows it takes, and what it makes of them, in memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from structlog.testing import capture_logs
+
+from sinks.state.memory import MemoryState
+from sinks.state.sink import StateSink
+from topology.aggregates import combiner, count, least, most, reducer, total
+from topology.errors import InvalidTopology, RowsRejected, SinkFailed
+from topology.record import Record
+from topology.sink import Batch, Piece, SinkContext
+from topology.state import State
+from topology.transactional import Fence, Group, Share, Staged, TransactionalSink
+
+LINES = ("words[0]", "words[1]")
+
+
+@dataclass
+class Word:
+    word: str
+    x: int | None = None
+
+
+class Kept:
+    """A state in memory, its sink, and its values by word."""
+
+    def __init__(self, into: MemoryState | None = None, **aggregates: Any) -> None:
+        self.into = into or MemoryState()
+        self.state = State("words", key={"word": str}, into=self.into)
+        sink = self.state.sink(aggregates or {"n": count(), "x": total("x")})
+        assert isinstance(sink, TransactionalSink)
+        self.sink = sink
+        self.open()
+        self.txid = 0
+
+    def open(self, *, exactly_once: bool = True) -> None:
+        self.sink.open(SinkContext("p", "words", {}, "", None, exactly_once=exactly_once))
+        if exactly_once:
+            self.sink.fence([Fence(line, 1) for line in LINES])
+
+    def put(self, *by_line: list[Any] | pa.RecordBatch) -> Staged:
+        """A transaction of each line, with these rows."""
+        self.txid += 1
+        shares = tuple(
+            Share(line, 1, self.txid, 1, 0, 9, "", len(rows))
+            for line, rows in zip(LINES, by_line, strict=False)
+        )
+        pieces: list[Piece] = [*by_line]
+        staged = self.sink.stage(Group(self.txid, shares, pieces, sum(map(len, by_line))))
+        self.sink.commit(staged)
+        return staged
+
+    @property
+    def values(self) -> dict[str, dict[str, Any]]:
+        self.state.use(self.state.read(self.state.fetch(SinkContext("q", "", {}, "", None))))
+        return {word: dict(row) for word, row in self.state.items()}
+
+
+def test_rows_are_mappings_dataclasses_and_columns() -> None:
+    kept = Kept()
+    columns = pa.RecordBatch.from_pylist([{"word": "b", "x": 3, "other": 1.5}])
+    kept.put([{"word": "a", "x": 1, "more": object()}, Word("a", 2), Word("c")], columns)
+    assert kept.values == {"a": {"n": 2, "x": 3}, "b": {"n": 1, "x": 3}, "c": {"n": 1, "x": 0}}
+    kept.put([], columns)
+    assert kept.values["b"] == {"n": 2, "x": 6}
+
+
+def test_a_row_that_does_not_fit_is_named_and_the_others_count() -> None:
+    kept = Kept()
+    staged = kept.put(
+        [{"word": "a", "x": 1}, {"x": 1}, {"word": 7}, {"word": "a", "x": 1.5}],
+        [Record(b"a", None), {"word": "a"}],
+    )
+    assert staged.num_rows == 2
+    assert {place: reason[:13] for place, reason in staged.rejected.items()} == {
+        1: "column 'word'",
+        2: "column 'word'",
+        3: "column 'x': f",
+        4: "a row is a ma",
+    }
+    assert kept.values == {"a": {"n": 2, "x": 1}}
+
+
+def test_columns_that_lack_the_key_are_rejected_and_those_that_lack_a_value_are_not() -> None:
+    kept = Kept()
+    staged = kept.put(pa.RecordBatch.from_pylist([{"x": 1}]), [])
+    assert set(staged.rejected) == {0}
+    assert not kept.put(pa.RecordBatch.from_pylist([{"word": "a"}]), []).rejected
+    assert kept.values == {"a": {"n": 1, "x": 0}}
+
+
+def test_rows_that_the_place_cannot_hold_are_rejected() -> None:
+    class Short(MemoryState):
+        def refused(self, rows: pa.Table) -> dict[int, str]:
+            words = rows["word"].to_pylist()
+            return {place: "too long" for place, word in enumerate(words) if len(str(word)) > 2}
+
+    kept = Kept(Short())
+    staged = kept.put([{"word": "abc"}, {"word": "a"}, {}, {"word": "abcd"}], [{"word": "b"}])
+    assert {place for place, reason in staged.rejected.items() if reason == "too long"} == {0, 3}
+    assert set(staged.rejected) == {0, 2, 3}
+    assert {word: row["n"] for word, row in kept.values.items()} == {"a": 1, "b": 1}
+
+
+def test_a_row_of_which_a_combiner_makes_nothing_that_fits_is_rejected() -> None:
+    kept = Kept(longest=combiner("", lambda row: row["text"].strip(), max, type=str))
+    rows = [{"word": "a", "text": " b "}, {"word": "a"}, {"word": "a", "text": "c"}]
+    batch = pa.RecordBatch.from_pylist([{"word": "b", "text": "d"}, {"word": "b", "text": None}])
+    staged = kept.put(rows, batch)
+    assert staged.rejected == {
+        1: "'longest': KeyError: 'text'",
+        4: "'longest': AttributeError: 'NoneType' object has no attribute 'strip'",
+    }
+    assert kept.values == {"a": {"longest": "c"}, "b": {"longest": "d"}}
+    odd = Kept(n=combiner(0, lambda row: row["n"], max, type=int))
+    staged = odd.put([{"word": "a", "n": "one"}, {"word": "a", "n": 2}], [])
+    assert "column 'n'" in staged.rejected[0]
+    assert odd.values == {"a": {"n": 2}}
+
+
+def test_a_reducer_sees_the_rows_of_a_key_in_order_over_transactions() -> None:
+    def step(value: str, row: Any) -> str:
+        return value + str(row["x"] if isinstance(row, dict) else row.x)
+
+    kept = Kept(all=reducer("", step, type=str), n=count())
+    batch = pa.RecordBatch.from_pylist([{"word": "b", "x": "5"}, {"word": "b", "x": "6"}])
+    kept.put([{"word": "a", "x": "1"}, {"word": "c", "x": "2"}, Word("a", 3), {}], batch)
+    kept.put([{"word": "c", "x": "4"}, {"word": "a", "x": "7"}], [])
+    assert kept.values == {
+        "a": {"all": "137", "n": 3},
+        "b": {"all": "56", "n": 2},
+        "c": {"all": "24", "n": 2},
+    }
+
+
+def test_a_reducer_without_merge_halts_where_a_key_has_two_lines() -> None:
+    kept = Kept(last=reducer("", lambda _, row: row["x"], type=str))
+    kept.put([{"word": "a", "x": "1"}], [{"word": "b", "x": "2"}])
+    message = r"state 'words': {'word': 'a'} has rows of p/words/words\[0\] and of p/words/words\[1"
+    with pytest.raises(SinkFailed, match=message):
+        kept.put([], [{"word": "a", "x": "3"}])
+    with pytest.raises(SinkFailed, match="a reducer cannot merge"):
+        Kept(last=reducer("", max, type=str)).put([{"word": "a"}], [{"word": "a"}])
+    assert kept.values == {"a": {"last": "1"}, "b": {"last": "2"}}
+
+
+def test_a_reducer_with_merge_has_a_value_per_line_that_are_merged() -> None:
+    seen = reducer(0, lambda n, _: n + 1, type=int, merge=lambda a, b: a + b)
+    kept = Kept(n=seen, low=least("x"), high=most("x", type=str))
+    kept.put([{"word": "a"}, {"word": "a"}], [{"word": "a", "high": "z"}])
+    assert kept.values == {"a": {"n": 3, "low": None, "high": None}}
+
+
+def test_what_a_reducer_raises_ends_the_run_and_changes_nothing() -> None:
+    kept = Kept(n=reducer(0, lambda n, row: n + row["x"], type=int))
+    kept.put([{"word": "a", "x": 1}], [])
+    with pytest.raises(SinkFailed, match=r"state 'words', 'n': <lambda> raised KeyError: 'x'"):
+        kept.put([{"word": "a"}], [])
+    assert kept.values == {"a": {"n": 1}}
+
+
+def test_a_sum_without_room_ends_the_run() -> None:
+    kept = Kept()
+    kept.put([{"word": "a", "x": 2**62}], [])
+    with pytest.raises(SinkFailed, match="'x': a sum has no room in int64"):
+        kept.put([{"word": "a", "x": 2**62}], [])
+    with pytest.raises(SinkFailed, match="a sum has no room in int64"):
+        kept.put([{"word": "b", "x": 2**62}, {"word": "b", "x": 2**62}], [])
+
+
+def test_without_transactions_rows_count_as_often_as_they_come_and_it_says_so() -> None:
+    kept = Kept()
+    with capture_logs() as logs:
+        kept.open(exactly_once=False)
+    assert [each["event"] for each in logs] == ["state_may_count_twice"]
+    batch = Batch(1, [[{"word": "a", "x": 1}, {}]], 2)
+    for _ in range(2):
+        with pytest.raises(RowsRejected) as caught:
+            kept.sink.write(batch)
+        assert set(caught.value.reasons) == {1}
+    assert kept.values == {"a": {"n": 2, "x": 2}}
+    kept.open()
+    kept.put([{"word": "a"}], [])
+    assert kept.values == {"a": {"n": 3, "x": 2}}
+
+
+def test_a_state_that_says_nothing_of_its_values_has_no_sink() -> None:
+    into = MemoryState()
+    with pytest.raises(InvalidTopology, match="has no values"):
+        StateSink(into, State("words", key={"word": str}, into=into))
+
+
+def test_what_is_discarded_is_not_counted() -> None:
+    kept = Kept()
+    shares = (Share(LINES[0], 1, 1, 1, 0, 9, "", 1),)
+    kept.sink.discard(kept.sink.stage(Group(1, shares, [[{"word": "a"}]], 1)))
+    kept.sink.close()
+    assert kept.values == {}

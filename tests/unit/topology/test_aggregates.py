@@ -1,0 +1,178 @@
+"""What a state keeps of a key's rows: merging, and what is refused."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topology.aggregates import (
+    Aggregate,
+    Reducer,
+    combiner,
+    count,
+    least,
+    most,
+    reducer,
+    total,
+)
+from topology.errors import AggregateFailed, InvalidSchema, InvalidTopology
+
+MONEY = Annotated[Decimal, pa.decimal128(10, 2)]
+
+
+class Span(TypedDict):
+    low: int
+    high: int
+
+
+def merged(aggregate: Aggregate, values: list[Any], groups: list[int] | None = None) -> list[Any]:
+    numbers = [0] * len(values) if groups is None else groups
+    column = aggregate.merged(pa.array(values, aggregate.type), np.array(numbers, np.int64))
+    assert column.type.equals(aggregate.type)
+    return column.to_pylist()
+
+
+def joined(one: list[int], other: list[int]) -> list[int]:
+    return [*one, *other]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "values", "found"),
+    [
+        (count(), [1, 1, 5], 7),
+        (total("x"), [3, None, -4], -1),
+        (total("x"), [None], 0),
+        (total("x", type=float), [0.5, None, 1.0], 1.5),
+        (total("x", type=MONEY), [Decimal("1.25"), Decimal("-0.50"), None], Decimal("0.75")),
+        (least("x"), [3, None, -4], -4),
+        (least("x"), [None, None], None),
+        (most("x", type=float), [0.5, None], 0.5),
+        (most("x", type=str), ["b", "a", None], "b"),
+        (least("x", type=bytes), [b"b", b"a"], b"a"),
+        (most("x", type=date), [date(2026, 1, 2), date(2025, 1, 2)], date(2026, 1, 2)),
+        (
+            least("x", type=datetime),
+            [datetime(2026, 1, 2, tzinfo=UTC), datetime(2025, 1, 2, tzinfo=UTC)],
+            datetime(2025, 1, 2, tzinfo=UTC),
+        ),
+        (most("x", type=MONEY), [Decimal("1.25"), Decimal("-0.50")], Decimal("1.25")),
+        (combiner([], lambda row: [row["x"]], joined, type=list[int]), [[1], [2, 3]], [1, 2, 3]),
+        (reducer("", lambda a, row: a, type=str, merge=max), ["a", "c", "b"], "c"),
+        (reducer("z", lambda a, row: a, type=str), ["a"], "a"),
+    ],
+)
+def test_values_of_a_group_are_merged(aggregate: Aggregate, values: Any, found: Any) -> None:
+    assert merged(aggregate, values) == [found]
+    twice = merged(aggregate, [*values, *values], [1] * len(values) + [0] * len(values))
+    assert twice == [found, found]
+    assert merged(aggregate, []) == []
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "plain"),
+    [
+        (total("x"), sum),
+        (least("x"), min),
+        (most("x"), max),
+        (combiner(0, lambda row: row["x"], lambda a, b: a + b, type=int), sum),
+        (reducer(0, lambda a, row: a + row["x"], type=int, merge=lambda a, b: a + b), sum),
+    ],
+)
+@settings(max_examples=50)
+@given(rows=st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**50), 2**50)), min_size=1))
+def test_merging_is_what_plain_python_does(
+    aggregate: Aggregate, plain: Callable[[list[int]], int], rows: list[tuple[int, int]]
+) -> None:
+    by_group: dict[int, list[int]] = defaultdict(list)
+    for group, value in rows:
+        by_group[group].append(value)
+    numbers = {group: number for number, group in enumerate(by_group)}
+    found = merged(aggregate, [value for _, value in rows], [numbers[group] for group, _ in rows])
+    assert found == [plain(values) for values in by_group.values()]
+
+
+def test_a_sum_that_passes_its_type_is_refused_and_one_that_comes_back_is_not() -> None:
+    largest = 2**63 - 1
+    assert merged(total("x"), [largest, 1, -1]) == [largest]
+    assert merged(total("x"), [-largest - 1, largest]) == [-1]
+    with pytest.raises(AggregateFailed, match="no room in int64"):
+        merged(total("x"), [largest, 1])
+    digits = Decimal("99999999.99")
+    assert merged(total("x", type=MONEY), [digits, digits, -digits]) == [digits]
+    with pytest.raises(AggregateFailed, match="no room in decimal128"):
+        merged(total("x", type=MONEY), [digits, Decimal("0.01")])
+
+
+def test_a_reducer_changes_a_value_row_by_row_and_never_its_zero() -> None:
+    def step(values: list[int], row: int) -> list[int]:
+        values.append(row)
+        return values
+
+    aggregate = reducer([0], step, type=list[int])
+    assert isinstance(aggregate, Reducer)
+    before = pa.array([None, [5], None], aggregate.type)
+    for _ in range(2):
+        assert aggregate.reduced(before, [[1, 2], [3], []]).to_pylist() == [[0, 1, 2], [5, 3], [0]]
+
+
+def test_a_reducer_merges_no_two_values_unless_it_is_told_how() -> None:
+    aggregate = reducer("", lambda a, row: a, type=str)
+    assert merged(aggregate, ["a", "b", None], [0, 1, 1]) == ["a", "b"]
+    with pytest.raises(AggregateFailed, match="give it merge="):
+        merged(aggregate, ["a", "b"])
+
+
+def test_what_a_function_raises_is_told() -> None:
+    def broken(value: int, other: int) -> int:
+        raise ZeroDivisionError(value, other)
+
+    with pytest.raises(AggregateFailed, match=r"broken raised ZeroDivisionError: \(0, 7\)"):
+        merged(combiner(0, int, broken, type=int), [7])
+    aggregate = reducer(0, broken, type=int)
+    assert isinstance(aggregate, Reducer)
+    with pytest.raises(AggregateFailed, match="broken raised ZeroDivisionError"):
+        aggregate.reduced(pa.array([7]), [[1]])
+    with pytest.raises(AggregateFailed, match="does not fit int64"):
+        merged(combiner(0, int, lambda a, b: "x", type=int), [7])
+
+
+def test_parts_of_a_value_may_be_null_in_every_place() -> None:
+    aggregate = combiner(Span(low=0, high=0), lambda row: row, lambda a, b: b, type=Span)
+    assert aggregate.type == pa.struct([("low", pa.int64()), ("high", pa.int64())])
+    lists = combiner([], lambda row: [row], joined, type=list[int])
+    assert lists.type == pa.list_(pa.field("element", pa.int64()))
+    maps = combiner({}, dict, lambda a, b: a | b, type=dict[str, int])
+    assert merged(maps, [{"a": 1}, {"b": 2}]) == [[("a", 1), ("b", 2)]]
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda: total("x", type=str), r"total\('x'\) has type=<class 'str'>"),
+        (lambda: least("x", type=bool), r"least\('x'\) has type=<class 'bool'>"),
+        (lambda: most("x", type=list[int]), r"most\('x'\) has type"),
+        (lambda: most("x", type=pa.duration("s")), r"most\('x'\) has type=DurationType"),
+        (lambda: least("x", type=pa.float16()), r"least\('x'\) has type"),
+        (lambda: least("x", type=pa.string_view()), r"least\('x'\) has type"),
+        (lambda: most("x", type=pa.decimal32(5, 2)), r"most\('x'\) has type"),
+        (lambda: combiner("a", len, max, type=int), "zero='a', which is none of type"),
+        (lambda: combiner(None, len, max, type=int), "zero=None, which is none of type"),
+        (lambda: combiner(0, "one", max, type=int), "got 'one'; a function is allowed"),  # type: ignore[arg-type]
+        (lambda: reducer(0, max, type=int, merge=3), "got 3; a function is allowed"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_aggregated_is_refused(make: Callable[[], Aggregate], found: str) -> None:
+    with pytest.raises(InvalidTopology, match=found):
+        make()
+
+
+def test_a_type_that_gives_no_column_is_refused() -> None:
+    with pytest.raises(InvalidSchema, match=r"total\('x'\)\.type: found <class 'set'>"):
+        total("x", type=set)

@@ -1,0 +1,315 @@
+"""Groups of ranges: run and committed together, in order."""
+
+import random
+
+import pytest
+
+from partition.chunk import Partition
+from partition.position import Position
+from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from service.spark_engine.task import RangeRead
+from transactions.errors import OutOfOrder, TooManyActive
+from transactions.policy import RangePolicy, TransactionPolicy
+from transactions.range_groups import GroupPhase, RangeGroups, RangeMember
+from transactions.range_line import RangeLine
+
+DIGEST = "ab" * 16
+
+
+class FullPauses(random.Random):
+    """Takes nothing off a pause."""
+
+    def random(self):
+        return 0.0
+
+
+class World:
+    """Some lines, and the groups of their ranges."""
+
+    def __init__(self, places=2, *, max_active=2, opened=()):
+        self.groups = RangeGroups(RangePolicy(max_active=max_active), FullPauses())
+        self.lines = []
+        for number in range(places):
+            resumed = Resumed(Position(0), Transactions("transactional", 0, opened))
+            policy = TransactionPolicy(max_active=max_active)
+            self.lines.append(RangeLine(Partition("t", number), resumed, policy))
+
+    def plan(self, *places):
+        """A group of the next ten offsets of each of them, or of all."""
+        members = []
+        for place in places or range(len(self.lines)):
+            line = self.lines[place]
+            planned = line.begin(line.planned_to + 10)
+            members.append(RangeMember(place, line, planned.txid))
+        return self.groups.plan(members)
+
+    def store(self, *places):
+        for place in places or range(len(self.lines)):
+            line = self.lines[place]
+            line.stored(line.to_store().checked(line.begins_at))
+
+    def reads(self, group, count=10):
+        return [RangeRead(each.line.partition, count, DIGEST, 3) for each in group.members]
+
+    def run(self, now=0.0):
+        """Store what is planned, and run the next group."""
+        self.store()
+        return self.groups.next_run(now)
+
+    def read(self, group):
+        assert self.groups.ran(group.number, group.attempt, self.reads(group))
+        self.store()
+
+    def attempts(self, place=0):
+        return [each.attempt for each in self.lines[place].to_store().open]
+
+
+def test_a_group_runs_once_all_of_it_is_stored():
+    """Promise 14: a record's txid is stored before it runs."""
+    world = World()
+    group = world.plan()
+    assert (group.number, group.attempt, group.phase) == (1, 0, GroupPhase.PLANNED)
+    assert [(each.place, each.txid) for each in group.members] == [(0, 1), (1, 1)]
+    assert world.groups.next_run(0.0) is None
+    world.store(0)
+    assert world.groups.next_run(0.0) is None
+    world.store(1)
+    assert world.groups.next_run(0.0) is group
+    assert (group.attempt, group.phase) == (1, GroupPhase.RUNNING)
+    assert world.groups.next_run(0.0) is None
+    assert world.groups.is_live(1, 1)
+    assert list(world.groups) == [group]
+    assert len(world.groups) == 1
+
+
+def test_as_many_are_in_flight_as_policy_says_and_each_has_its_own_ranges():
+    world = World(max_active=2)
+    assert world.groups.may_plan
+    with pytest.raises(ValueError, match="one range each"):
+        world.groups.plan([])
+    line = world.lines[0]
+    with pytest.raises(ValueError, match="one range each"):
+        world.groups.plan([RangeMember(0, line, 1), RangeMember(0, line, 1)])
+    first = world.plan()
+    with pytest.raises(OutOfOrder):
+        world.groups.plan([RangeMember(0, line, first.members[0].txid)])
+    world.plan()
+    assert not world.groups.may_plan
+    with pytest.raises(TooManyActive):
+        world.groups.plan([RangeMember(0, line, 3)])
+
+
+def test_it_is_committed_once_its_seals_are_stored():
+    world = World()
+    group = world.plan()
+    world.run()
+    assert world.groups.ran(1, 1, world.reads(group))
+    assert group.phase is GroupPhase.READ
+    assert world.groups.next_commit() is None
+    world.store(0)
+    assert world.groups.next_commit() is None
+    world.store(1)
+    assert world.groups.next_commit() is group
+    assert group.phase is GroupPhase.COMMITTING
+    assert world.groups.next_commit() is None
+    covers = Range(0, 10, 10, DIGEST, 3)
+    assert world.groups.done(1) == [(group.members[0], covers), (group.members[1], covers)]
+    assert [line.committed for line in world.lines] == [1, 1]
+    assert world.groups.of(1) is None
+    assert not world.groups.is_live(1, 1)
+
+
+def test_groups_run_at_once_and_are_committed_in_order():
+    """Promise 14: transactions are committed in txid order."""
+    world = World()
+    first, second = world.plan(), world.plan()
+    assert (world.run(), world.run()) == (first, second)
+    world.read(second)
+    assert world.groups.next_commit() is None
+    world.read(first)
+    assert world.groups.next_commit() is first
+    assert world.groups.next_commit() is None
+    with pytest.raises(OutOfOrder):
+        world.groups.done(2)
+    world.groups.done(1)
+    with pytest.raises(OutOfOrder):
+        world.groups.done(2)
+    assert world.groups.next_commit() is second
+    world.groups.done(2)
+    with pytest.raises(OutOfOrder):
+        world.groups.done(2)
+
+
+def test_a_run_that_tells_nothing_of_a_range_is_refused():
+    world = World()
+    group = world.plan()
+    world.run()
+    with pytest.raises(ValueError, match=r"group 1 tells nothing of t\[1\]"):
+        world.groups.ran(1, 1, world.reads(group)[:1])
+    assert group.phase is GroupPhase.RUNNING
+
+
+def test_a_group_that_fails_fails_all_later_ones_and_runs_again_after_a_pause():
+    world = World()
+    first, second = world.plan(0), world.plan(1)
+    world.run()
+    world.run()
+    world.read(second)
+    assert world.groups.failed(1, 1, 100.0)
+    assert [each.phase for each in world.groups] == [GroupPhase.PLANNED] * 2
+    assert (world.attempts(0), world.attempts(1)) == ([2], [2])
+    assert not world.groups.is_live(2, 1)
+    assert world.run(100.9) is None
+    assert world.run(101.0) is first
+    assert first.attempt == 2
+    assert world.run(101.0) is second
+
+
+def test_what_an_older_try_tells_changes_nothing():
+    """Promise 14: an attempt older than the live one changes nothing."""
+    world = World()
+    group = world.plan()
+    world.run()
+    assert not world.groups.failed(1, 0, 0.0)
+    assert not world.groups.failed(2, 1, 0.0)
+    world.groups.failed(1, 1, 0.0)
+    assert not world.groups.failed(1, 1, 0.0), "it has failed already"
+    assert world.run(5.0) is group
+    assert not world.groups.ran(1, 1, world.reads(group))
+    assert not world.groups.failed(1, 1, 0.0)
+    assert group.phase is GroupPhase.RUNNING
+    assert world.lines[0].transaction_of(1).range == Range(0, 10)
+    assert world.groups.ran(1, 2, world.reads(group))
+    assert not world.groups.ran(1, 2, world.reads(group))
+
+
+def test_pauses_grow_to_half_a_minute_less_a_random_part():
+    world = World(1)
+    group = world.plan()
+    pauses = []
+    for _turn in range(7):
+        world.run(group.again_at)
+        world.groups.failed(1, group.attempt, 100.0)
+        pauses.append(group.again_at - 100.0)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    groups = RangeGroups(RangePolicy(), random.Random(1))
+    line = RangeLine(
+        Partition("t", 9), Resumed(Position(0), Transactions("opaque")), TransactionPolicy("opaque")
+    )
+    group = groups.plan([RangeMember(0, line, line.begin(10).txid)])
+    line.stored(line.to_store())
+    groups.next_run(0.0)
+    groups.failed(1, 1, 0.0)
+    assert 0.8 < group.again_at < 1.0
+
+
+def test_one_that_is_being_committed_does_not_fail_before_it_is_known_not_to_be_done():
+    world = World()
+    group = world.plan()
+    world.run()
+    assert not world.groups.not_done(1)
+    world.read(group)
+    world.groups.next_commit()
+    assert not world.groups.failed(1, 1, 0.0)
+    assert group.phase is GroupPhase.COMMITTING
+    assert world.groups.not_done(1)
+    assert not world.groups.not_done(7)
+    assert world.groups.next_commit() is group, "it may be committed as it is"
+    world.groups.not_done(1)
+    assert world.groups.failed(1, 1, 0.0)
+    assert world.attempts() == [2]
+
+
+def test_what_a_sink_refuses_is_known_to_the_next_tries():
+    world = World()
+    group = world.plan()
+    world.groups.refuse(1, {0: {3: {"lake": "too long"}}})
+    world.groups.refuse(1, {0: {3: {"archive": "too wide"}, 5: {"lake": "null"}}})
+    world.groups.refuse(1, {7: {1: {"lake": "no place of it"}}})
+    world.groups.refuse(9, {0: {4: {"lake": "no such group"}}})
+    assert group.refused == {
+        0: {3: {"lake": "too long", "archive": "too wide"}, 5: {"lake": "null"}}
+    }
+
+
+# A partition that is lost
+
+
+def test_a_lost_partition_leaves_a_group_that_did_not_run_yet():
+    world = World()
+    group = world.plan()
+    world.groups.refuse(1, {0: {3: {"lake": "too long"}}})
+    assert world.groups.drop(0) == ()
+    assert [each.place for each in group.members] == [1]
+    assert group.refused == {}
+    assert [each.txid for each in world.lines[0].replays] == [1]
+    assert world.attempts(1) == [1]
+    assert world.groups.drop(0) == ()
+
+
+@pytest.mark.parametrize("phase", ["running", "read", "committing"])
+def test_a_group_that_ran_with_a_lost_partition_runs_again_without_it_at_once(phase):
+    world = World()
+    group, later = world.plan(), world.plan(1)
+    world.run()
+    world.run()
+    if phase != "running":
+        world.read(group)
+    if phase == "committing":
+        assert world.groups.next_commit() is group
+    assert world.groups.drop(0) == (1, 2)
+    assert [each.phase for each in (group, later)] == [GroupPhase.PLANNED] * 2
+    assert [each.place for each in group.members] == [1]
+    assert world.attempts(1) == [2, 2]
+    assert not world.groups.is_live(1, 1)
+    assert world.run() is group
+    world.read(group)
+    assert world.groups.next_commit() is group
+    world.groups.done(1)
+    assert world.lines[1].committed == 1
+    assert world.lines[0].committed == 0
+
+
+def test_a_group_of_a_lost_partition_alone_vanishes_and_others_go_on():
+    world = World()
+    world.plan(0)
+    other = world.plan(1)
+    world.run()
+    world.run()
+    assert world.groups.drop(0) == (1,)
+    assert list(world.groups) == [other]
+    assert world.groups.is_live(2, 1)
+    assert [each.attempt for each in world.lines[0].replays] == [2]
+
+
+def test_what_was_given_back_is_planned_again_in_order():
+    world = World(1)
+    world.plan()
+    world.plan()
+    world.run()
+    world.groups.drop(0)
+    line = world.lines[0]
+    assert [each.txid for each in line.replays] == [1, 2]
+    for each in line.replays:
+        world.groups.plan([RangeMember(0, line, each.txid)])
+    assert world.run().number == 3
+
+
+# After a restart
+
+
+def test_what_stood_in_the_nodes_is_run_before_anything_new():
+    opened = (OpenTransaction(1, 4, Range(0, 10)), OpenTransaction(2, 1, Range(10, 20)))
+    world = World(2, opened=opened)
+    for _turn in range(2):
+        world.groups.plan(
+            [
+                RangeMember(place, line, line.replays[0].txid)
+                for place, line in enumerate(world.lines)
+            ]
+        )
+    group = world.run()
+    assert [each.txid for each in group.members] == [1, 1]
+    assert world.attempts() == [5, 2]
+    world.read(group)
+    assert world.groups.next_commit() is group

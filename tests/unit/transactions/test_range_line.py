@@ -1,0 +1,422 @@
+"""A line of ranges: planned, stored, read by others, sealed, committed."""
+
+import numpy as np
+import pytest
+
+from partition.chunk import Partition
+from partition.errors import ReplayDiffers
+from partition.position import Position
+from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from transactions.errors import OutcomePending, OutOfOrder, TooManyActive
+from transactions.line import Transaction
+from transactions.policy import TransactionPolicy
+from transactions.range_line import RangeLine
+
+ORDERS = Partition("orders", 3)
+DIGEST, OTHER = "ab" * 16, "cd" * 16
+SEALED = (
+    OpenTransaction(5, 2, Range(100, 110, 8, DIGEST, 7)),
+    OpenTransaction(6, 1, Range(110, 130)),
+)
+
+
+def new_line(*opened, committed=0, kind="transactional", position=100, **resumed):
+    transactions = Transactions(kind, committed, opened)
+    goes_on = Resumed(Position(position, 6, "id"), transactions, **resumed)
+    return RangeLine(ORDERS, goes_on, TransactionPolicy(kind, max_active=2))
+
+
+def store(line):
+    transactions = line.to_store().checked(line.begins_at)
+    line.stored(transactions)
+
+
+def begin(line, end):
+    """Plan a range, give it to a group, and store it; its txid."""
+    planned = line.begin(end)
+    line.group(planned.txid)
+    store(line)
+    return planned.txid
+
+
+def read(line, txid, count=8, digest=DIGEST, leader_epoch=7):
+    attempt = line.transaction_of(txid).attempt
+    return line.read(txid, attempt, count, digest, leader_epoch)
+
+
+def standing(line):
+    return [(each.txid, each.attempt, each.range) for each in line.to_store().open]
+
+
+# Planned
+
+
+def test_ranges_follow_one_another_and_each_is_stored_before_it_may_run():
+    """Promise 14: a record's txid is stored before it runs."""
+    line = new_line()
+    assert (line.planned_to, line.may_begin, line.is_due) == (100, True, False)
+    assert line.begin(140) == Transaction(1, 1, Range(100, 140))
+    assert (line.planned_to, line.is_due, line.has_to_store) == (140, True, True)
+    assert not line.is_recorded(1)
+    asked = line.to_store()
+    line.begin(150)
+    line.stored(asked)
+    assert (line.is_recorded(1), line.is_recorded(2), line.is_recorded(3)) == (True, False, False)
+    assert line.is_due
+    store(line)
+    assert line.is_recorded(2)
+    assert (line.is_due, line.has_to_store) == (False, False)
+    assert standing(line) == [(1, 1, Range(100, 140)), (2, 1, Range(140, 150))]
+
+
+def test_as_many_are_open_as_are_allowed_and_no_range_is_empty():
+    line = new_line()
+    with pytest.raises(ValueError, match="offsets 100 to 100 are none"):
+        line.begin(100)
+    line.begin(101)
+    line.begin(102)
+    assert not line.may_begin
+    with pytest.raises(TooManyActive):
+        line.begin(103)
+
+
+def test_nothing_is_emitted_by_the_driver():
+    line = new_line()
+    assert (line.open_to, line.ends_at, line.is_shut) == (0, 0, True)
+    line.reached(500)
+    assert (line.begins_at, line.planned_to) == (100, 100)
+    with pytest.raises(ValueError, match=r"2 records of orders\[3\] were fetched"):
+        line.offered(np.arange(2), np.arange(2), ())
+    with pytest.raises(ValueError, match="1 records"):
+        line.emitted(1)
+
+
+def test_a_range_is_read_from_where_the_one_before_it_ended_in_its_leader_epoch():
+    line = new_line()
+    begin(line, 140)
+    begin(line, 150)
+    assert line.position_of(1) == Position(100, 6, "id")
+    assert line.position_of(2) == Position(140, None, "id")
+    read(line, 1, leader_epoch=9)
+    assert line.position_of(2) == Position(140, 9, "id")
+    store(line)
+    line.take(1)
+    line.done(1)
+    assert line.position_of(2) == Position(140, 9, "id")
+    read(line, 2, 0, leader_epoch=None)
+    store(line)
+    line.take(2)
+    line.done(2)
+    begin(line, 160)
+    assert line.position_of(3) == Position(150, 9, "id"), "a range of gaps tells no other epoch"
+    with pytest.raises(KeyError):
+        line.position_of(2)
+
+
+def test_a_range_is_read_in_the_epoch_that_led_the_log_when_the_one_before_was_planned():
+    line = new_line()
+    line.group(line.begin(140, 8).txid)
+    line.begin(150, 8)
+    assert line.position_of(2) == Position(140, 8, "id"), "so a log cut off since is noticed"
+    store(line)
+    assert read(line, 1, leader_epoch=7)
+    assert standing(line)[0] == (1, 1, Range(100, 140, 8, DIGEST, 8))
+    line.fail(1)
+    store(line)
+    assert read(line, 1, leader_epoch=9)
+    store(line)
+    line.take(1)
+    assert line.done(1).leader_epoch == 8, "of a seal only what was stored first counts"
+
+
+# Sealed and committed
+
+
+def test_a_range_is_ready_once_it_is_read_and_its_seal_is_stored():
+    line = new_line()
+    txid = begin(line, 110)
+    assert not line.is_ready(txid)
+    with pytest.raises(OutOfOrder):
+        line.take(txid)
+    assert read(line, txid)
+    assert (line.is_due, line.awaits_commit) == (True, True)
+    assert not line.is_ready(txid)
+    with pytest.raises(OutOfOrder):
+        line.take(txid)
+    sealed = Range(100, 110, 8, DIGEST, 7)
+    assert standing(line) == [(1, 1, sealed)]
+    store(line)
+    assert line.is_ready(txid)
+    assert line.take(txid) == Transaction(1, 1, sealed)
+    assert line.done(txid) == sealed
+    assert (line.committed, line.begins_at, line.awaits_commit) == (1, 110, False)
+    assert line.to_store() == Transactions("transactional", 1)
+    assert (line.has_to_store, line.is_due) == (True, False)
+
+
+def test_what_was_on_its_way_to_the_store_before_the_seal_does_not_make_it_ready():
+    line = new_line()
+    line.begin(110)
+    asked = line.to_store()
+    line.stored(asked)
+    read(line, 1)
+    line.stored(asked)
+    assert not line.is_ready(1)
+    store(line)
+    assert line.is_ready(1)
+
+
+def test_they_are_taken_and_done_in_order_only():
+    """Promise 14: transactions are committed in txid order."""
+    line = new_line()
+    begin(line, 110)
+    begin(line, 120)
+    read(line, 2)
+    store(line)
+    assert not line.awaits_commit
+    with pytest.raises(OutOfOrder):
+        line.take(2)
+    read(line, 1)
+    store(line)
+    line.take(1)
+    line.take(2)
+    with pytest.raises(OutOfOrder):
+        line.done(2)
+    line.done(1)
+    line.done(2)
+    with pytest.raises(OutOfOrder):
+        line.done(2)
+    with pytest.raises(OutOfOrder):
+        line.take(2)
+
+
+def test_what_an_attempt_tells_that_is_not_the_live_one_changes_nothing():
+    """Promise 14: an attempt older than the live one changes nothing."""
+    line = new_line()
+    begin(line, 110)
+    line.fail(1)
+    assert not line.is_recorded(1)
+    assert not line.read(1, 2, 8, DIGEST, 7), "it runs though it is not recorded"
+    store(line)
+    assert not line.read(1, 1, 8, DIGEST, 7)
+    assert not line.read(2, 1, 8, DIGEST, 7)
+    assert standing(line) == [(1, 2, Range(100, 110))]
+    assert line.read(1, 2, 8, DIGEST, 7)
+    assert not line.read(1, 2, 9, OTHER, 7)
+    assert line.differs() is None
+
+
+def test_one_that_fails_fails_all_later_ones_and_what_was_sealed_stays_sealed():
+    line = new_line()
+    begin(line, 110)
+    begin(line, 120)
+    read(line, 2)
+    store(line)
+    line.fail(1)
+    sealed = Range(110, 120, 8, DIGEST, 7)
+    assert standing(line) == [(1, 2, Range(100, 110)), (2, 2, sealed)]
+    assert not line.is_ready(2)
+    store(line)
+    assert not line.is_ready(2)
+    read(line, 1)
+    read(line, 2)
+    store(line)
+    assert line.is_ready(2)
+    line.fail(3)
+    assert standing(line)[1][:2] == (2, 2)
+
+
+def test_an_attempt_that_reads_other_records_is_told_and_never_committed():
+    """Storm 14: a batch that is read again is whole, or it fails."""
+    line = new_line()
+    begin(line, 110)
+    read(line, 1)
+    line.fail(1)
+    store(line)
+    assert read(line, 1, 7, OTHER)
+    error = line.differs()
+    assert isinstance(error, ReplayDiffers)
+    assert error.txid == 1
+    assert error.expected == f"offsets 100 to 110 (8 records), digest {DIGEST}"
+    assert error.found == f"offsets 100 to 110 (7 records), digest {OTHER}"
+    assert line.lost_records() is error
+    store(line)
+    assert (line.is_ready(1), line.may_begin, line.awaits_commit) == (False, False, False)
+
+
+def test_an_opaque_one_that_no_sink_has_is_sealed_anew():
+    """Storm's opaque batches: what comes again may be another one until a sink has it."""
+    line = new_line(kind="opaque")
+    begin(line, 110)
+    begin(line, 120)
+    read(line, 1)
+    read(line, 2)
+    store(line)
+    line.take(1)
+    line.fail(2)
+    assert standing(line)[1] == (2, 2, Range(110, 120, leader_epoch=7))
+    store(line)
+    assert read(line, 2, 7, OTHER, 8)
+    assert line.differs() is None
+    sealed = Range(110, 120, 7, OTHER, 8)
+    assert standing(line)[1] == (2, 2, sealed)
+    assert (line.is_due, line.is_ready(2)) == (True, False), "the new seal is not stored"
+    store(line)
+    assert line.take(2) == Transaction(2, 2, sealed)
+
+
+def test_an_opaque_one_that_a_sink_has_must_come_again_as_it_was():
+    """Promise 14."""
+    line = new_line(kind="opaque")
+    begin(line, 110)
+    read(line, 1)
+    store(line)
+    line.take(1)
+    line.not_done(1)
+    line.is_in("lake", 1)
+    line.fail(1)
+    store(line)
+    read(line, 1, 7, OTHER)
+    assert isinstance(line.differs(), ReplayDiffers)
+    assert standing(line) == [(1, 2, Range(100, 110, 8, DIGEST, 7))]
+
+
+def test_the_leader_epoch_of_a_repeated_range_is_not_compared():
+    line = new_line()
+    begin(line, 110)
+    read(line, 1, leader_epoch=None)
+    line.fail(1)
+    store(line)
+    read(line, 1, leader_epoch=7)
+    store(line)
+    assert line.differs() is None
+    assert line.is_ready(1)
+
+
+def test_a_commit_that_did_not_come_about_holds_those_after_it():
+    line = new_line()
+    for end in (110, 120):
+        read(line, begin(line, end))
+    store(line)
+    line.take(1)
+    line.take(2)
+    line.not_done(1)
+    with pytest.raises(OutOfOrder):
+        line.take(2)
+    assert (line.take(1).txid, line.take(2).txid) == (1, 2)
+
+
+def test_a_commit_that_did_not_come_about_may_be_tried_again_or_fail():
+    line = new_line()
+    begin(line, 110)
+    read(line, 1)
+    store(line)
+    line.take(1)
+    with pytest.raises(OutcomePending):
+        line.fail(1)
+    line.not_done(1)
+    assert line.take(1).attempt == 1
+    line.not_done(1)
+    line.fail(1)
+    assert line.transaction_of(1).attempt == 2
+    line.not_done(1)
+    line.not_done(9)
+    with pytest.raises(KeyError):
+        line.transaction_of(2)
+
+
+# After a restart
+
+
+def test_what_was_open_comes_again_in_its_next_attempt_as_planned_or_sealed():
+    """Storm 41: attempts grow over restarts."""
+    line = new_line(*SEALED, committed=4, skips={"lake": 5})
+    assert line.replays == [
+        Transaction(5, 3, SEALED[0].range),
+        Transaction(6, 2, SEALED[1].range),
+    ]
+    assert (line.planned_to, line.begins_at, line.may_begin) == (130, 100, False)
+    assert line.skips == {"lake": 5}
+    assert not line.is_recorded(5)
+    line.stored(Transactions("transactional", 4, SEALED))
+    assert not line.is_recorded(5), "that was the attempt before"
+    store(line)
+    assert line.is_recorded(5)
+    assert line.position_of(6) == Position(110, 7, "id")
+    read(line, 5)
+    assert line.is_ready(5), "its seal stands there already"
+
+
+def test_groups_take_what_is_open_in_order():
+    line = new_line(*SEALED, committed=4)
+    with pytest.raises(OutOfOrder):
+        line.group(6)
+    line.group(5)
+    assert [each.txid for each in line.replays] == [6]
+    line.group(6)
+    assert line.replays == []
+    with pytest.raises(OutOfOrder):
+        line.group(6)
+
+
+def test_what_is_given_back_waits_for_a_group_in_new_attempts():
+    line = new_line()
+    begin(line, 110)
+    begin(line, 120)
+    read(line, 1)
+    store(line)
+    line.take(1)
+    line.give_back()
+    assert line.replays == [
+        Transaction(1, 2, Range(100, 110, 8, DIGEST, 7)),
+        Transaction(2, 2, Range(110, 120)),
+    ]
+    new_line().give_back()
+
+
+def test_what_one_sink_has_is_not_repeated_there():
+    line = new_line(skips={"lake": 3})
+    line.is_in("lake", 2)
+    line.is_in("archive", 4)
+    assert line.skips == {"lake": 3, "archive": 4}
+
+
+# Where the log is not what it was
+
+
+def test_a_range_that_is_only_planned_may_be_planned_anew_under_its_txid():
+    line = new_line(OpenTransaction(5, 2, Range(100, 110)), SEALED[1], committed=4)
+    assert line.may_plan_anew
+    assert line.lost_records() is None
+    anew = line.resumed_at(Position(105, 7, "id"))
+    again = RangeLine(ORDERS, anew, TransactionPolicy(max_active=2))
+    assert again.begin(115) == Transaction(5, 4, Range(105, 115))
+    assert again.begin(116).attempt == 3
+    assert again.to_store().checked(105)
+
+
+def test_a_sealed_range_that_is_to_run_again_is_promised():
+    line = new_line(*SEALED, committed=4)
+    lost = line.lost_records()
+    assert isinstance(lost, ReplayDiffers)
+    assert (lost.txid, lost.expected) == (5, "offsets 100 to 110 (8 records)")
+    assert not line.may_plan_anew
+
+
+def test_an_opaque_one_is_given_up_unless_a_sink_has_it_or_it_is_being_committed():
+    line = new_line(*SEALED, committed=4, kind="opaque")
+    assert line.lost_records() is None
+    assert new_line(*SEALED, committed=4, kind="opaque", skips={"a": 5}).lost_records()
+    line.group(5)
+    store(line)
+    read(line, 5)
+    line.take(5)
+    assert not line.may_plan_anew
+    assert line.lost_records() is None, "it needs nothing of the log"
+
+
+def test_a_line_with_nothing_open_goes_on_anywhere():
+    line = new_line(committed=4)
+    assert line.may_plan_anew
+    assert line.lost_records() is None
+    assert line.resumed_at(Position(7)).transactions == Transactions("transactional", 4)

@@ -1,0 +1,114 @@
+"""Which offsets of each partition the next group takes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transactions.policy import RangePolicy
+from transactions.range_planner import RangePlanner
+
+POLICY = RangePolicy(records=100, seconds=1.0)
+
+
+def test_nothing_is_planned_before_a_group_is_full_or_some_have_waited():
+    planner = RangePlanner(POLICY)
+    assert planner.plan(0.0, {0: (10, 10), 1: (5, 5)}) is None
+    assert planner.plan(7.0, {0: (10, 12), 1: (5, 5)}) is None
+    assert planner.plan(7.9, {0: (10, 50), 1: (5, 20)}) is None
+    assert planner.plan(8.0, {0: (10, 50), 1: (5, 20)}) == {0: 50, 1: 20}
+    assert planner.plan(9.0, {0: (50, 51)}) is None, "it waits from now on"
+    assert planner.plan(9.1, {0: (50, 100), 1: (20, 70)}) == {0: 100, 1: 70}
+
+
+def test_with_a_flush_what_waits_is_planned_at_once():
+    planner = RangePlanner(POLICY)
+    assert planner.plan(0.0, {0: (10, 11)}, flush=True) == {0: 11}
+    assert planner.plan(0.0, {0: (11, 11)}, flush=True) is None
+    assert planner.plan(0.0, {}, flush=True) is None
+
+
+def test_what_waits_behind_groups_in_flight_does_not_wait_anew():
+    planner = RangePlanner(POLICY)
+    assert not planner.look(0.0, {0: (10, 11)})
+    assert planner.look(1.0, {0: (10, 11)})
+    assert planner.plan(1.0, {0: (10, 11)}) == {0: 11}
+    assert planner.look(1.0, {0: (11, 111)})
+
+
+def test_what_is_gone_meanwhile_has_not_waited():
+    planner = RangePlanner(POLICY)
+    planner.look(0.0, {0: (10, 11)})
+    planner.look(0.9, {0: (11, 11)})
+    assert planner.plan(1.0, {0: (11, 12)}) is None
+
+
+def test_what_a_partition_does_not_need_goes_to_the_others():
+    planner = RangePlanner(POLICY)
+    found = planner.plan(0.0, {0: (0, 10), 1: (0, 1000), 2: (500, 1000), 3: (7, 7)})
+    assert found == {0: 10, 1: 45, 2: 545}
+
+
+def test_the_odd_record_is_another_partition_s_each_time():
+    planner = RangePlanner(RangePolicy(records=4))
+    places = {0: (0, 100), 1: (0, 100), 2: (0, 100)}
+    taken = [planner.plan(0.0, places) for _turn in range(4)]
+    assert taken == [
+        {0: 2, 1: 1, 2: 1},
+        {0: 1, 1: 2, 2: 1},
+        {0: 1, 1: 1, 2: 2},
+        {0: 2, 1: 1, 2: 1},
+    ]
+
+
+def test_of_more_partitions_than_records_each_has_its_turn():
+    planner = RangePlanner(RangePolicy(records=2))
+    places = dict.fromkeys(range(5), (0, 100))
+    turns = [planner.plan(0.0, places) for _turn in range(5)]
+    assert turns[0] == {0: 1, 1: 1}
+    assert sorted(place for each in turns for place in each) == sorted([*range(5)] * 2)
+
+
+def test_what_is_left_over_of_a_full_group_waits_a_while_for_more():
+    planner = RangePlanner(POLICY)
+    planner.look(0.0, {0: (0, 105)})
+    assert planner.plan(5.0, {0: (0, 105)}) == {0: 100}
+    assert planner.plan(5.9, {0: (100, 105)}) is None
+    assert planner.plan(6.0, {0: (100, 105)}) == {0: 105}
+
+
+@settings(max_examples=200)
+@given(
+    records=st.integers(1, 60),
+    logs=st.dictionaries(st.integers(0, 12), st.integers(0, 200), max_size=8),
+    grows=st.lists(st.integers(0, 12), max_size=30),
+)
+def test_everything_is_planned_once_in_fair_parts(records, logs, grows):
+    planner = RangePlanner(RangePolicy(records=records, seconds=1.0))
+    ends, firsts = dict(logs), dict.fromkeys(logs, 0)
+    growing = iter(grows)
+    for now in range(sum(logs.values()) + 3 * len(grows) + 2):
+        places = {place: (firsts[place], ends[place]) for place in ends}
+        found = planner.plan(float(now), places, flush=True)
+        waiting = {place: end - first for place, (first, end) in places.items() if end > first}
+        if found is None:
+            assert not waiting
+            break
+        counts = {place: end - firsts[place] for place, end in found.items()}
+        assert all(1 <= counts[place] <= waiting[place] for place in counts)
+        assert sum(counts.values()) == min(records, sum(waiting.values()))
+        shares = {place: counts.get(place, 0) for place in waiting}
+        cut = [shares[place] for place in waiting if shares[place] < waiting[place]]
+        assert not cut or max(cut) - min(cut) <= 1
+        assert not cut or max(shares.values()) <= max(cut) + 1
+        firsts |= found
+        more = next(growing, None)
+        if more in ends:
+            ends[more] += 3
+    assert firsts == ends
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_the_pause_is_as_long_as_policy_says(seconds):
+    planner = RangePlanner(RangePolicy(records=100, seconds=seconds))
+    assert (planner.plan(3.0, {0: (0, 1)}) is None) is (seconds > 0)
+    assert seconds == 0 or planner.plan(3.0 + seconds, {0: (0, 1)}) == {0: 1}

@@ -1,0 +1,362 @@
+"""The spark engine on fakes: executors are threads of this process, all servers are in memory."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from headrace import Record, Topology, bolt
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from partition.assignment import AssignmentPolicy
+from partition.chunk import Partition
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.opening import StartPolicy
+from partition.store import StoredOffset
+from service.config import load
+from service.fences import Fences
+from service.letters import Letters
+from service.parts import Parts
+from service.reader import Reader, ReaderPolicy
+from service.references import References
+from service.spark_engine.ends import Ends
+from service.spark_engine.engine import SparkEngine, SparkPolicy
+from service.spark_engine.no_fetcher import NoFetcher
+from service.spark_engine.range_fetcher import RangeFetcher
+from service.spark_engine.running import process
+from service.spark_engine.shared_folder import SharedFolder
+from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
+from service.spark_engine.wiring import range_gates_of
+from sinks.rows import rows_of
+from sinks.tries import WriteRetries
+from tests.worlds.tasking import SETTINGS
+from topology.sink import Sink
+from topology.steps import SinkStep
+from topology.transactional import Group, Share, Staged, StagesApart
+from transactions.policy import RangePolicy
+
+PATIENCE_SECONDS = 20.0
+
+
+@bolt
+def text(record: Record) -> str:
+    """A record's value."""
+    return (record.value or b"").decode()
+
+
+class ListStager:
+    """Stages rows as a list. Those that begin with "unfit" do not fit."""
+
+    def stage(self, group: Group) -> Staged:
+        """Set apart what does not fit."""
+        rows = list(rows_of(group.pieces))
+        rejected = {i: "unfit" for i, row in enumerate(rows) if str(row).startswith("unfit")}
+        kept = [row for i, row in enumerate(rows) if i not in rejected]
+        return Staged(group.shares, len(kept), (kept,), rejected)
+
+    def discard(self, staged: Staged) -> None:
+        """Nothing is left."""
+
+
+class Noting:
+    """Notes the shares of each commit, and fails as told."""
+
+    shares: list[tuple[str, int, int]]
+    errors: list[Exception]
+    discarded: int
+    rejects: set[str]
+
+    def begin(self) -> None:
+        """Note nothing yet."""
+        self.shares, self.errors, self.discarded, self.rejects = [], [], 0, set()
+
+    def note(self, shares: Sequence[Share]) -> None:
+        """Note a commit, or fail."""
+        if self.errors:
+            raise self.errors.pop(0)
+        self.shares += [(s.line, s.txid, s.num_rows) for s in shares]
+
+
+class ApartSink(MemorySink[Any], StagesApart[Any], Noting):
+    """A sink in memory for which tasks stage."""
+
+    def __init__(self, name: str = "apart") -> None:
+        super().__init__(name)
+        self.begin()
+
+    def stager(self) -> ListStager:
+        """Stages lists."""
+        return ListStager()
+
+    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+        """All rows in one list."""
+        rows = [row for each in staged for part in each.parts for row in part]
+        return Staged(shares, len(rows), (rows,))
+
+    def commit(self, staged: Staged) -> None:
+        """Note it, too."""
+        self.note(staged.shares)
+        super().commit(staged)
+
+    def discard(self, staged: Staged) -> None:
+        """Count it."""
+        self.discarded += 1
+
+
+class HereSink(MemorySink[Any], Noting):
+    """A sink in memory that stages in the driver, and rejects the rows it is told."""
+
+    def __init__(self, name: str = "here") -> None:
+        super().__init__(name)
+        self.begin()
+
+    def stage(self, group: Group) -> Staged:
+        """Set apart what is to be rejected."""
+        rows = list(rows_of(group.pieces))
+        assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
+        rejected = {i: "unwanted" for i, row in enumerate(rows) if row in self.rejects}
+        kept = [row for i, row in enumerate(rows) if i not in rejected]
+        return Staged(group.shares, len(kept), (kept,), rejected)
+
+    def commit(self, staged: Staged) -> None:
+        """Note it, too."""
+        self.note(staged.shares)
+        super().commit(staged)
+
+    def discard(self, staged: Staged) -> None:
+        """Count it."""
+        self.discarded += 1
+
+
+class HereExecutors:
+    """Runs tasks in this process, one after the other; fails and waits as told."""
+
+    slots = 2
+
+    def __init__(self, topology: Topology, log: MemoryLog, letters: MemoryDeadLetters) -> None:
+        self._topology = topology
+        self._log = log
+        self._letters = letters
+        self._lock = threading.Lock()  # a topology's bolts and letters are one worker's
+        self.gate = threading.Event()
+        self.gate.set()
+        self.tasks: list[Task] = []
+        self.names: list[str] = []
+        self.cancelled: list[str] = []
+        self.errors: dict[str, Exception] = {}  # by the name of a run
+        self.answers: list[Callable[[Task], TaskDone | TaskFailed | None]] = []
+        self.is_open = False
+
+    def open(self) -> None:
+        """Be open."""
+        self.is_open = True
+
+    def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
+        """Run them."""
+        self.names.append(name)
+        self.tasks += tasks
+        if not self.gate.wait(PATIENCE_SECONDS):
+            raise TimeoutError
+        if name in self.errors:
+            raise self.errors[name]
+        with self._lock:
+            return [self._answer(decode(encode(task))) for task in tasks]
+
+    def _answer(self, task: Task) -> TaskDone | TaskFailed:
+        answer = self.answers.pop(0)(task) if self.answers else None
+        if answer is not None:
+            return answer
+        fetcher = RangeFetcher(MemoryFetcher(self._log))
+        fetcher.open()
+        ended: TaskDone | TaskFailed = decode(
+            encode(process(task, fetcher, self._topology, self._letters))
+        )
+        fetcher.let_go()
+        return ended
+
+    def cancel(self, name: str) -> None:
+        """Note it."""
+        self.cancelled.append(name)
+
+
+class Driving:
+    """A topology `t -> bolts -> every sink` on the spark engine; its clock is real."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *bolts: Any,
+        sinks: Sequence[Sink[Any]],
+        partitions: int = 2,
+        log: MemoryLog | None = None,
+        nodes: MemoryNodes | None = None,
+        letters: MemoryDeadLetters | None = None,
+        ranges: RangePolicy | None = None,
+        start: StartPolicy | None = None,
+        opaque: bool = False,
+        records_per_second: float | None = None,
+        topology: Topology | None = None,
+        executors: "Callable[..., HereExecutors] | None" = None,
+        at: Callable[[str], object] = lambda _place: None,
+    ) -> None:
+        self.log = log or MemoryLog({"t": partitions})
+        self.nodes = nodes or MemoryNodes()
+        self.sinks = list(sinks)
+        self.letters_sink = letters or MemoryDeadLetters()
+        self.folder = folder
+        kind: Any = "opaque" if opaque else "transactional"
+        topology = topology or Topology("drives", reliability="exactly-once", transactions=kind)
+        stream: Any = topology.source("t", records_per_second=records_per_second)
+        for each in bolts or (text,):
+            stream = stream.then(each)
+        for sink in self.sinks:
+            stream.into(sink, name=sink.name)
+        topology.dead_letters.into(self.letters_sink)
+        topology.validate()
+        self.topology = topology
+        policy = ranges or RangePolicy(records=10, seconds=0.01)
+        self.fences = Fences(kind)
+        self.catalogue = MemoryCatalogue(self.log)
+        self.ends = Ends(self.catalogue, 0.0)
+        self.letters_out = Letters(self.letters_sink)
+        self.fetcher = NoFetcher(self.ends, MemoryFetcher(self.log))
+        self.store = MemoryStore(self.nodes)
+        self.reader = Reader(
+            self.fetcher,
+            self.store,
+            self.catalogue,
+            self.letters_out.notify,
+            ["t"],
+            ReaderPolicy(
+                AssignmentPolicy(
+                    start=start or StartPolicy(), make_gate=range_gates_of(kind, policy)
+                ),
+                commit_interval_seconds=0,
+            ),
+            random.Random(1),
+            fencing=self.fences,
+            on_assigned=lambda partition: self.engine.partition_assigned(partition),  # noqa: PLW0108 - made later
+            on_revoked=lambda partition: self.engine.partition_revoked(partition),  # noqa: PLW0108 - the same
+        )
+        make = executors or HereExecutors
+        self.executors = make(topology, self.log, self.letters_sink)
+        self.engine = SparkEngine(
+            topology,
+            self.reader,
+            self.letters_out,
+            self.ends,
+            self.executors,
+            SharedFolder(folder, topology.references),
+            SparkPolicy(SETTINGS, policy, WriteRetries(first_seconds=0, longest_seconds=0)),
+            self.fences,
+            rng=random.Random(1),
+            at=at,
+        )
+
+    def __enter__(self) -> Self:
+        """Open everything, the partitions too."""
+        self.reader.open()
+        self.engine.open()
+        self.until(
+            lambda: self.reader.is_settled and len(list(self.reader.statistics(0.0))) > 0,
+            read=False,
+            opens=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close everything, in the middle of whatever is under way: a crash that says goodbye."""
+        self.executors.gate.set()
+        self.engine.close(5.0)
+        self.reader.close()
+
+    def parts(self) -> Parts:
+        """What a Service runs."""
+        return Parts(
+            name="drives",
+            config=load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}),
+            sinks=[step for step in self.topology.steps() if isinstance(step, SinkStep)],
+            dead_letter_sink=self.letters_sink,
+            spark=None,
+            references=References([], lambda reference: reference.unload()),
+            fetcher=self.fetcher,
+            store=self.store,
+            catalogue=self.catalogue,
+            reader=self.reader,
+            letters=self.letters_out,
+            pipeline=self.engine,
+            exactly_once=True,
+        )
+
+    def another(self, **changes: Any) -> "Driving":
+        """The next life of the process: the same servers and sinks."""
+        same: Mapping[str, Any] = {
+            "sinks": self.sinks,
+            "log": self.log,
+            "nodes": self.nodes,
+            "letters": self.letters_sink,
+        }
+        return Driving(self.folder, **{**same, **changes})
+
+    def send(self, *values: str, partition: int = 0) -> None:
+        """Append records."""
+        for value in values:
+            self.log.append(Partition("t", partition), value.encode())
+
+    def until(self, ask: Callable[[], bool], *, read: bool = True, opens: bool = False) -> None:
+        """Turn until something is so; AssertionError if it never is."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not ask():
+            assert time.monotonic() < end, f"it never came about: {self.stored}"
+            if opens:
+                self.reader.poll(time.monotonic())
+            self.engine.step(read=read)
+
+    def turn(self, times: int = 1) -> None:
+        """Let the loop turn."""
+        for _ in range(times):
+            self.engine.step()
+
+    def finish(self) -> None:
+        """Turn until everything that was sent is committed and stored."""
+        self.until(lambda: all(self.stored_at(p) == end for p, end in self.log_ends.items()))
+
+    @property
+    def log_ends(self) -> dict[Partition, int]:
+        """Where the logs end."""
+        numbers = self.log.topic("t").partitions
+        return {
+            Partition("t", number): self.log.log_range(Partition("t", number))[1]
+            for number in numbers
+        }
+
+    @property
+    def stored(self) -> dict[Partition, StoredOffset | None]:
+        """What the store has."""
+        store = MemoryStore(self.nodes)
+        store.open()
+        try:
+            return {partition: store.load(partition) for partition in self.log_ends}
+        finally:
+            store.close()
+
+    def stored_at(self, partition: Partition) -> int:
+        """The stored offset; -1 if there is none."""
+        found = self.stored[partition]
+        return -1 if found is None else found.offset
+
+    def open_of(self, number: int = 0) -> list[tuple[int, int, bool]]:
+        """The open transactions of a partition: where each begins and ends, and if it is sealed."""
+        found = self.stored[Partition("t", number)]
+        transactions = None if found is None else found.transactions
+        return [
+            (each.range.first, each.range.end, each.range.is_sealed)
+            for each in (() if transactions is None else transactions.open)
+        ]

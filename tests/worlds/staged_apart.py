@@ -1,0 +1,77 @@
+"""Groups that are staged as executors do it: in parts, by copies of a sink's stager."""
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from topology.sink import Batch, Piece, SinkContext
+from topology.transactional import (
+    Committed,
+    Fence,
+    Group,
+    Staged,
+    Stager,
+    StagesApart,
+    TransactionalSink,
+)
+
+
+def copied(value: Any) -> Any:
+    """What another process gets of it."""
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
+
+
+def staged_apart(stager: Stager | None, *groups: Group) -> list[Staged]:
+    """Stage each group by a stager of its own, as in other processes."""
+    assert stager is not None
+    return [copied(copied(stager).stage(copied(group))) for group in groups]
+
+
+def halves(group: Group) -> tuple[Group, Group]:
+    """The same rows as two groups, none of which knows how many rows its shares have there."""
+    first: list[Piece] = []
+    second: list[Piece] = []
+    left = group.num_rows // 2
+    for piece in group.pieces:
+        length = min(left, len(piece))
+        first.append(piece[:length])
+        second.append(piece[length:])
+        left -= length
+    taken = group.num_rows // 2
+    return (
+        Group(group.number, group.shares, first, taken),
+        Group(group.number, group.shares, second, group.num_rows - taken),
+    )
+
+
+class StagedApart(TransactionalSink[Any]):
+    """A sink whose groups are staged in two parts, elsewhere."""
+
+    def __init__(self, inner: StagesApart[Any]) -> None:
+        self.inner = inner
+        self.name, self.needs_spark = inner.name, inner.needs_spark
+
+    def open(self, context: SinkContext) -> None:
+        self.inner.open(context)
+
+    def write(self, batch: Batch) -> None:
+        self.inner.write(batch)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        return self.inner.fence(fences)
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        return self.inner.committed(lines)
+
+    def stage(self, group: Group) -> Staged:
+        parts = staged_apart(self.inner.stager(), *halves(group))
+        return self.inner.joined(group.shares, parts)
+
+    def commit(self, staged: Staged) -> None:
+        self.inner.commit(staged)
+
+    def discard(self, staged: Staged) -> None:
+        self.inner.discard(staged)
+
+    def close(self) -> None:
+        self.inner.close()

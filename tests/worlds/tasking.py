@@ -1,0 +1,186 @@
+"""Tasks of the spark engine on logs in memory: no Kafka, no Spark, nothing pickled."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from headrace import Record, bolt
+from partition.chunk import Partition
+from partition.fetcher import Fetched
+from partition.memory import MemoryFetcher, MemoryLog
+from partition.position import Position
+from partition.retries import RetryPolicy
+from service.screen import ScreenPolicy
+from service.spark_engine.range_fetcher import RangeFetcher
+from service.spark_engine.running import process
+from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings
+from sinks.memory import MemoryDeadLetters, MemorySink
+from sinks.rows import rows_of
+from topology.sink import DeadLetterSink, SinkContext
+from topology.topology import Topology
+from topology.transactional import Group, Staged, Stager
+from transactions.digest import RangeDigest
+
+SETTINGS = TaskSettings(
+    pipeline="tasks",
+    target="nowhere:topology",
+    paths=(),
+    kafka={},
+    warehouse="",
+    retries=RetryPolicy(initial_seconds=0.001, max_seconds=0.002, jitter=0, limit=3),
+    screen=ScreenPolicy(),
+    message_timeout_seconds=30.0,
+    fetch_records=50,
+    chunk_records=20,
+    max_pending=10_000,
+    max_pending_bytes=1_000_000,
+)
+
+
+class KeepingStager:
+    """Keeps the groups that it staged, and the rows of those that were not discarded."""
+
+    def __init__(self, unfit: Iterable[Any] = ()) -> None:
+        self.unfit = list(unfit)
+        self.groups: list[Group] = []
+        self.discarded: list[Staged] = []
+
+    def stage(self, group: Group) -> Staged:
+        """Take the rows, but those that are not to fit."""
+        self.groups.append(group)
+        rows = list(rows_of(group.pieces))
+        assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
+        assert group.offsets is not None
+        assert len(group.offsets) == group.num_rows
+        rejected = {i: "unfit" for i, row in enumerate(rows) if row in self.unfit}
+        kept = [row for i, row in enumerate(rows) if i not in rejected]
+        return Staged(group.shares, len(kept), (kept,), rejected)
+
+    def discard(self, staged: Staged) -> None:
+        """Note it."""
+        self.discarded.append(staged)
+
+
+class CountingFetcher(MemoryFetcher):
+    """Notes the partitions that were added, and paused."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.added: list[Partition] = []
+        self.pauses: list[Partition] = []
+        self.delivered = 0
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """Note it."""
+        self.added += positions
+        super().add(positions)
+
+    def pause(self, partition: Partition) -> None:
+        """Note it."""
+        self.pauses.append(partition)
+        super().pause(partition)
+
+    def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
+        """Count the records."""
+        fetched = super().fetch(max_records, timeout_seconds)
+        self.delivered += sum(map(len, fetched.chunks))
+        return fetched
+
+
+class Tasks:
+    """Runs tasks one after the other in one process, as a worker does."""
+
+    def __init__(self, topics: Mapping[str, int] | None = None) -> None:
+        self.log = MemoryLog(topics or {"t": 1})
+        self.inner = CountingFetcher(self.log)
+        self.fetcher = RangeFetcher(self.inner)
+
+    def send(self, *values: bytes | None, partition: int = 0, topic: str = "t") -> None:
+        """Append records."""
+        for value in values:
+            self.log.append(Partition(topic, partition), value)
+
+    def task(
+        self,
+        ranges: Iterable[TaskRange],
+        stagers: Mapping[str, Stager],
+        **settings: Any,
+    ) -> Task:
+        """A task of these ranges."""
+        return Task(replace(SETTINGS, **settings), 1, tuple(ranges), stagers)
+
+
+def ranged(first: int, end: int, number: int = 0, topic: str = "t", **more: Any) -> TaskRange:
+    """A range of a partition."""
+    return TaskRange(Partition(topic, number), Position(first), end, **more)
+
+
+def opened(sink: DeadLetterSink) -> DeadLetterSink:
+    """The same, open."""
+    sink.open(SinkContext(pipeline="tasks", sink="letters", kafka={}, warehouse="", spark=None))
+    return sink
+
+
+def rows_in(staged: Iterable[Staged]) -> list[Any]:
+    """The rows that KeepingStagers have staged."""
+    return [row for each in staged for part in each.parts for row in part]
+
+
+def digest_of(log: MemoryLog, partition: Partition, first: int, end: int) -> tuple[int, str]:
+    """How many records a log has in a range, and their digest."""
+    found = [m for m in log.read(partition, first, end - first) if m.offset_ < end]
+    digest = RangeDigest()
+    digest.add(
+        np.array([m.offset_ for m in found], np.int64), np.array([len(m) for m in found], np.int64)
+    )
+    return digest.count, digest.hex()
+
+
+def flow(
+    *bolts: Any, letters: DeadLetterSink, sinks: Iterable[str] = ("rows",), **batch: Any
+) -> Topology:
+    """`t -> bolts -> every sink`, exactly once."""
+    topology = Topology("tasks", reliability="exactly-once")
+    stream: Any = topology.source("t")
+    for each in bolts:
+        stream = stream.then(each)
+    for name in sinks:
+        stream.into(MemorySink(name), name=name, **batch)
+    topology.dead_letters.into(letters)
+    topology.validate()
+    return topology
+
+
+@bolt
+def text(record: Record) -> str:
+    return (record.value or b"").decode()
+
+
+class TaskWorld:
+    """A topology on a log, run task by task."""
+
+    def __init__(self, *bolts: Any, partitions: int = 1, **of_flow: Any) -> None:
+        self.letters = MemoryDeadLetters()
+        self.topology = flow(*bolts, letters=self.letters, **of_flow)
+        self.tasks = Tasks({"t": partitions})
+        names = of_flow.get("sinks", ("rows",))
+        self.stagers = {name: KeepingStager() for name in names}
+
+    def run(self, *ranges: TaskRange, **settings: Any) -> TaskDone | TaskFailed:
+        task = self.tasks.task(ranges, self.stagers, **settings)
+        return process(task, self.tasks.fetcher, self.topology, opened(self.letters))
+
+    def done(self, *ranges: TaskRange, **settings: Any) -> TaskDone:
+        ended = self.run(*ranges, **settings)
+        assert isinstance(ended, TaskDone), ended
+        return ended
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def texts(count: int, start: int = 0) -> list[str]:
+    return [str(number) for number in range(start, start + count)]

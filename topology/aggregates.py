@@ -1,0 +1,295 @@
+"""What a state keeps of the rows of a key: counts, sums, extremes, or what functions make of them.
+
+Trident's CombinerAggregator is `combiner`, its ReducerAggregator `reducer`.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from topology.errors import AggregateFailed, InvalidTopology
+from topology.schema import schema_of_hints
+
+Column: TypeAlias = "pa.Array[Any]"
+Groups: TypeAlias = npt.NDArray[np.int64]
+
+_MOST_INT = 2**63 - 1
+_WIDE = 76  # digits of the widest decimal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregate(ABC):
+    """One value per key, of one type. Has no state itself; any thread may call."""
+
+    type: pa.DataType
+
+    @abstractmethod
+    def merged(self, values: Column, groups: Groups) -> Column:
+        """The values of each group as one, in the order of the groups' numbers.
+
+        Groups are numbered from 0 without gaps; nulls stand for nothing. Raises AggregateFailed.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sum(Aggregate):
+    """How many rows there are (no field), or the sum of a field. It is never null."""
+
+    field: str | None = None
+
+    def merged(self, values: Column, groups: Groups) -> Column:
+        """See the contract. A whole number or a decimal that would lose digits is refused."""
+        try:
+            summed = _by_group(self._wide(values), groups, "sum").cast(self.type)
+        except pa.ArrowInvalid as error:
+            raise AggregateFailed(f"a sum has no room in {self.type}: {error}") from error
+        zero: Any = pa.scalar(0, self.type)
+        return pc.fill_null(summed, zero)
+
+    def _wide(self, values: Column) -> Column:
+        """In a type in which Arrow's sum, which wraps without a word, has room."""
+        if isinstance(self.type, pa.Decimal128Type):
+            return values.cast(pa.decimal256(_WIDE, self.type.scale))
+        if pa.types.is_integer(self.type) and len(values):
+            low, high = pc.min(values).as_py() or 0, pc.max(values).as_py() or 0
+            if max(-low, high) * len(values) > _MOST_INT:
+                return values.cast(pa.decimal128(38, 0))
+        return values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extreme(Aggregate):
+    """The least or the greatest value of a field; null before there is one."""
+
+    field: str
+    which: Literal["min", "max"]
+
+    def merged(self, values: Column, groups: Groups) -> Column:
+        """See the contract."""
+        return _by_group(values, groups, self.which)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combiner(Aggregate):
+    """A value of each row, merged two at a time in any grouping."""
+
+    zero: Any
+    one: Callable[[Any], Any]
+    merge: Callable[[Any, Any], Any]
+
+    def merged(self, values: Column, groups: Groups) -> Column:
+        """See the contract."""
+        size = int(groups.max()) + 1 if len(groups) else 0
+        found = [copy.deepcopy(self.zero) for _ in range(size)]
+        return _folded(self.type, self.merge, found, _values(values), groups)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reducer(Aggregate):
+    """A value that each row changes, one after the other; values merge only by a function."""
+
+    zero: Any
+    step: Callable[[Any, Any], Any]
+    merge: Callable[[Any, Any], Any] | None = None
+
+    def merged(self, values: Column, groups: Groups) -> Column:
+        """See the contract. Without a function, no group may have two values."""
+        size = int(groups.max()) + 1 if len(groups) else 0
+        found: list[Any] = [None] * size
+        return _folded(self.type, self._merged, found, _values(values), groups)
+
+    def reduced(self, before: Column, rows: Iterable[Sequence[Any]]) -> Column:
+        """Values as some rows change them, those of each value in order; null: from zero.
+
+        Raises AggregateFailed.
+        """
+        done: list[Any] = []
+        for value, its_rows in zip(_values(before), rows, strict=True):
+            reduced = copy.deepcopy(self.zero) if value is None else value
+            for row in its_rows:
+                reduced = _called(self.step, reduced, row)
+            done.append(reduced)
+        return as_column(done, self.type)
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        if one is None:
+            return other
+        if self.merge is None:
+            raise AggregateFailed(
+                "a key has rows in several partitions, whose values a reducer cannot merge; give "
+                "it merge=, or have each key in one partition"
+            )
+        return self.merge(one, other)
+
+
+def count() -> Aggregate:
+    """How many rows there are."""
+    return Sum(pa.int64())
+
+
+def total(field: str, *, type: Any = int) -> Aggregate:  # noqa: A002 - as in a schema
+    """The sum of a field; `type` is int, float or a decimal. None adds nothing.
+
+    Raises InvalidTopology.
+    """
+    kind = type_of(type, f"total('{field}')")
+    if not (kind in (pa.int64(), pa.float64()) or isinstance(kind, pa.Decimal128Type)):
+        message = f"total('{field}') has type={type!r}; int, float or Decimal is allowed"
+        raise InvalidTopology(message)
+    return Sum(kind, field)
+
+
+def least(field: str, *, type: Any = int) -> Aggregate:  # noqa: A002 - as in a schema
+    """The least value of a field; None if it was None always. Raises InvalidTopology."""
+    return _extreme(field, type, "min")
+
+
+def most(field: str, *, type: Any = int) -> Aggregate:  # noqa: A002 - as in a schema
+    """The greatest value of a field; None if it was None always. Raises InvalidTopology."""
+    return _extreme(field, type, "max")
+
+
+def combiner(
+    zero: Any,
+    one: Callable[[Any], Any],
+    merge: Callable[[Any, Any], Any],
+    *,
+    type: Any,  # noqa: A002 - as in a schema
+) -> Aggregate:
+    """Values that may be merged in any grouping: `one` makes one of a row.
+
+    `zero` changes nothing when it is merged. `type` is the value's, as a row type's field has
+    it, and not None. A row of which `one` raises, or makes a value of another type, is rejected;
+    `merge` must take what `one` makes, in any thread. Raises InvalidTopology.
+    """
+    return Combiner(_checked(type, zero, "combiner()", one, merge), zero, one, merge)
+
+
+def reducer(
+    zero: Any,
+    step: Callable[[Any, Any], Any],
+    *,
+    type: Any,  # noqa: A002 - as in a schema
+    merge: Callable[[Any, Any], Any] | None = None,
+) -> Aggregate:
+    """A value that starts as `zero` and that `step` changes with each row, in order.
+
+    `merge` makes one value of those of several partitions; without it, rows of one key in two of
+    them end the run. So does a `step` that raises. `type` is as for `combiner`. Raises
+    InvalidTopology.
+    """
+    given = (step,) if merge is None else (step, merge)
+    return Reducer(_checked(type, zero, "reducer()", *given), zero, step, merge)
+
+
+def type_of(hint: Any, place: str) -> pa.DataType:
+    """The column of a type hint; its parts may be null, as all places have them.
+
+    Raises InvalidSchema.
+    """
+    if isinstance(hint, pa.DataType):
+        return _loosened(hint)
+    return _loosened(schema_of_hints({"type": hint}, place).field(0).type)
+
+
+def as_column(values: Sequence[Any], kind: pa.DataType) -> Column:
+    """Values as a column. Raises AggregateFailed for one that does not fit."""
+    try:
+        column: Column = pa.array(values, kind)
+    except Exception as error:
+        raise AggregateFailed(f"a value does not fit {kind}: {error}") from error
+    return column
+
+
+def _loosened(kind: pa.DataType) -> pa.DataType:
+    def part(field: "pa.Field[Any]") -> "pa.Field[Any]":
+        return pa.field(field.name, _loosened(field.type))
+
+    if isinstance(kind, pa.StructType):
+        return pa.struct([part(field) for field in kind])
+    if isinstance(kind, pa.ListType):
+        return pa.list_(pa.field("element", _loosened(kind.value_type)))
+    if isinstance(kind, pa.MapType):
+        return pa.map_(_loosened(kind.key_type), _loosened(kind.item_type))
+    return kind
+
+
+def _extreme(field: str, hint: Any, which: Literal["min", "max"]) -> Aggregate:
+    name = "least" if which == "min" else "most"
+    kind = type_of(hint, f"{name}('{field}')")
+    is_other = pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_dictionary(kind)
+    if is_other or not _has_extremes(kind, which):
+        message = (
+            f"{name}('{field}') has type={hint!r}; int, float, Decimal, str, bytes, date or "
+            "datetime is allowed"
+        )
+        raise InvalidTopology(message)
+    return Extreme(kind, field, which)
+
+
+def _has_extremes(kind: pa.DataType, which: Literal["min", "max"]) -> bool:
+    """Whether Arrow can tell the least or the greatest of such values: only trying it says."""
+    try:
+        _by_group(pa.array([None], kind), np.zeros(1, np.int64), which)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _checked(hint: Any, zero: Any, place: str, *functions: Any) -> pa.DataType:
+    for function in functions:
+        if not callable(function):
+            raise InvalidTopology(f"{place} got {function!r}; a function is allowed")
+    kind = type_of(hint, place)
+    try:
+        fits = zero is not None and not as_column([zero], kind).null_count
+    except AggregateFailed:
+        fits = False
+    if not fits:
+        raise InvalidTopology(f"{place} has zero={zero!r}, which is none of type={hint!r}")
+    return kind
+
+
+def _by_group(values: Column, groups: Groups, how: Literal["sum", "min", "max"]) -> Column:
+    table = pa.table({"group": pa.array(groups), "value": values})
+    found = table.group_by("group", use_threads=False).aggregate([("value", how)])
+    order: Any = np.argsort(found["group"].to_numpy())
+    column = found[f"value_{how}"].combine_chunks().take(pa.array(order))
+    ordered: Column = column if how == "sum" else column.cast(values.type)
+    return ordered
+
+
+def _folded(
+    kind: pa.DataType,
+    merge: Callable[[Any, Any], Any],
+    found: list[Any],
+    values: Sequence[Any],
+    groups: Groups,
+) -> Column:
+    """Merge values into those that were found for their groups."""
+    for value, group in zip(values, groups.tolist(), strict=True):
+        if value is not None:
+            found[group] = _called(merge, found[group], value)
+    return as_column(found, kind)
+
+
+def _values(column: Column) -> list[Any]:
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return values
+
+
+def _called(function: Callable[[Any, Any], Any], value: Any, other: Any) -> Any:
+    try:
+        return function(value, other)
+    except AggregateFailed:
+        raise
+    except Exception as error:
+        name = getattr(function, "__name__", repr(function))
+        raise AggregateFailed(f"{name} raised {type(error).__name__}: {error}") from error

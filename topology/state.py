@@ -1,0 +1,262 @@
+"""State: values by key that outlive the run, each record counted in them once.
+
+Trident's persistentAggregate is `Stream.aggregate`; its stateQuery is a look-up: a State is a
+Reference.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from topology.aggregates import Aggregate, Groups, Reducer
+from topology.errors import AggregateFailed, InvalidTopology, ReferenceLoadFailed
+from topology.loaded import Loaded
+from topology.places import key_column
+from topology.reference import MAX_ROWS, Reference
+from topology.schema import schema_of, schema_of_hints
+from topology.sink import Sink, SinkContext
+from topology.transactional import Kind
+
+LINE = "_line"
+TXID = "_txid"
+
+_NAME = re.compile(r"[^/\\:\s]+")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """What a state is stored as: one row per key and line.
+
+    A row has the key's columns, its line, its values, under "opaque" the values before its last
+    transaction, and that transaction's txid (0: of none). Only values may be null, for nothing.
+    """
+
+    state: str
+    key: pa.Schema
+    aggregates: Mapping[str, Aggregate]
+    layout: Kind
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the stored rows."""
+        kinds = self.aggregates.items()
+        values = [pa.field(name, each.type) for name, each in kinds]
+        if self.layout == "opaque":
+            values += [pa.field(before_of(name), each.type) for name, each in kinds]
+        return pa.schema([*self.row_schema, *values, pa.field(TXID, pa.int64(), nullable=False)])
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """The columns that tell a stored row: the key's, and the line."""
+        return (*self.key.names, LINE)
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """Of these columns."""
+        return pa.schema([*self.key, pa.field(LINE, pa.string(), nullable=False)])
+
+    @property
+    def has_one_line(self) -> bool:
+        """Whether each key's rows must be of one line: its values cannot be merged over lines."""
+        return any(
+            isinstance(each, Reducer) and each.merge is None for each in self.aggregates.values()
+        )
+
+    def over_lines(self, stored: pa.Table) -> pa.Table:
+        """One row per key, with its columns and its values merged. Raises AggregateFailed."""
+        names = self.key.names
+        keys = [stored[name] for name in names]
+        places, groups = grouped(keys)
+        columns: list[Any] = [key.take(places) for key in keys]
+        for name, aggregate in self.aggregates.items():
+            try:
+                values = stored[name].combine_chunks()
+                columns.append(aggregate.merged(values, groups))
+            except AggregateFailed as error:
+                raise AggregateFailed(f"state '{self.state}', '{name}': {error}") from error
+        return pa.table(columns, names=[*names, *self.aggregates])
+
+
+class StatePlace(Protocol):
+    """Where a state is kept (`headrace.state` has them)."""
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether `load` is to be given a SparkDriver."""
+        ...
+
+    @property
+    def needs_jars(self) -> tuple[str, ...]:
+        """The sets of jars that Spark must have for it."""
+        ...
+
+    def sink(self, state: "State") -> Sink[Any]:
+        """What keeps the state there."""
+        ...
+
+    def load(self, context: SinkContext, shape: Shape) -> pa.Table:
+        """All rows that stand there now. Any thread may call, whether or not it is open."""
+        ...
+
+
+class State(Reference):
+    """Values by key, kept by `Stream.aggregate`, and looked up as a Reference is.
+
+    `key` names the fields of a row that make up the key, with their types, or is a row type.
+    Under exactly-once each record counts once; `layout` says what a value is stored with, as in
+    Trident: "transactional", the last txid, for topologies with such transactions; "opaque", the
+    value before it as well, for both kinds.
+
+    `topology.uses(state)` makes it a table to look things up in: from the key to the values, or
+    to the one named by `value`. A look-up tells what was committed when it was loaded, before
+    the first record and then every `refresh_seconds`, not what its own run has added since.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key: Mapping[str, Any] | type[Any] | pa.Schema,
+        into: StatePlace,
+        layout: Kind = "transactional",
+        value: str | None = None,
+        refresh_seconds: float | None = None,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        """Only stores. Raises InvalidTopology."""
+        place = f"state '{name}'"
+        if not _NAME.fullmatch(name):
+            message = f"{place}: the name must not be empty, nor have spaces, '/', ':' or '\\'"
+            raise InvalidTopology(message)
+        if layout not in ("transactional", "opaque"):
+            message = f"{place}: layout={layout!r}; allowed: transactional, opaque"
+            raise InvalidTopology(message)
+        fields = schema_of_hints(key, place) if isinstance(key, Mapping) else schema_of(key)
+        fields = _checked_key(place, fields)
+        super().__init__(
+            name,
+            key=fields.names,
+            value=value,
+            refresh_seconds=refresh_seconds,
+            max_rows=max_rows,
+            format="table",
+        )
+        self.fields = fields
+        self.into = into
+        self.layout: Kind = layout
+        self._aggregates: dict[str, Aggregate] = {}
+        self._is_kept = False
+
+    @property
+    def shape(self) -> Shape:
+        """What it is stored as. Raises InvalidTopology before its aggregates are known."""
+        if not self._aggregates:
+            message = (
+                f"state '{self.name}' has no values; stream.aggregate(state, n=count()), or "
+                "state.holds(n=count()) where another pipeline keeps it, is allowed"
+            )
+            raise InvalidTopology(message)
+        return Shape(self.name, self.fields, dict(self._aggregates), self.layout)
+
+    def holds(self, **aggregates: Aggregate) -> "State":
+        """Say what it keeps, without keeping it: for look-ups into what another pipeline keeps.
+
+        Returns itself. Raises InvalidTopology.
+        """
+        _check_aggregates(f"state '{self.name}'", self.fields, aggregates)
+        if self._aggregates:
+            raise InvalidTopology(f"state '{self.name}' holds values already; once is allowed")
+        self._aggregates = dict(aggregates)
+        return self
+
+    def sink(self, aggregates: Mapping[str, Aggregate]) -> Sink[Any]:
+        """What keeps these values; `Stream.aggregate` asks once. Raises InvalidTopology."""
+        if self._is_kept:
+            message = f"state '{self.name}' is aggregated twice; merge() the streams instead"
+            raise InvalidTopology(message)
+        self.holds(**aggregates)
+        self._is_kept = True
+        return self.into.sink(self)
+
+    def fetch(self, context: SinkContext) -> pa.Table:
+        """The stored rows, for `read`. Any thread may call."""
+        return self.into.load(context, self.shape)
+
+    def read(self, table: pa.Table) -> Loaded:
+        """See Reference; stored rows are merged over their lines. Raises ReferenceLoadFailed."""
+        if LINE in table.column_names:
+            try:
+                table = self.shape.over_lines(table)
+            except AggregateFailed as error:
+                raise ReferenceLoadFailed(self.name, str(error)) from error
+        return super().read(table)
+
+    def __repr__(self) -> str:
+        return f"State('{self.name}', key={self.key})"
+
+
+def before_of(name: str) -> str:
+    """The column of an aggregate's value before the last transaction."""
+    return f"_before_{name}"
+
+
+def grouped(keys: Sequence[Any]) -> tuple["pa.Array[Any]", Groups]:
+    """Columns of keys: where each key stands first, and the number of each row's, in that order."""
+    names = [str(place) for place in range(len(keys))]
+    numbers = pa.array(np.arange(len(keys[0])))
+    table = pa.table([*keys, numbers], names=[*names, "row"])
+    # With threads, the order of keys would differ from run to run.
+    found = table.group_by(names, use_threads=False).aggregate([("row", "min"), ("row", "list")])
+    rows = found["row_list"].combine_chunks()
+    groups = np.empty(len(numbers), np.int64)
+    groups[pc.list_flatten(rows).to_numpy()] = pc.list_parent_indices(rows).to_numpy()
+    return found["row_min"].combine_chunks(), groups
+
+
+def _checked_key(place: str, fields: pa.Schema) -> pa.Schema:
+    """The key's columns in the types in which they are stored. Raises InvalidTopology."""
+    if not fields.names:
+        raise InvalidTopology(f"{place}: key has no column; one or more are allowed")
+    _check_names(place, fields.names)
+    checked = []
+    for field in fields:
+        found = key_column(pa.array([], field.type))
+        if found is None:
+            message = (
+                f"{place}: key '{field.name}' is {field.type}; text, bytes, whole numbers, "
+                "booleans, decimals, dates and timestamps are allowed"
+            )
+            raise InvalidTopology(message)
+        kind = found.type
+        if isinstance(kind, pa.TimestampType):
+            kind = pa.timestamp("us", kind.tz)  # the finest that all places have
+        checked.append(pa.field(field.name, kind, nullable=False))
+    return pa.schema(checked)
+
+
+def _check_aggregates(place: str, fields: pa.Schema, aggregates: Mapping[str, Any]) -> None:
+    if not aggregates:
+        raise InvalidTopology(f"{place}: no aggregate; one or more, such as n=count(), are allowed")
+    _check_names(place, [*fields.names, *aggregates])
+    for name, each in aggregates.items():
+        if not isinstance(each, Aggregate):
+            allowed = "count(), total(), least(), most(), combiner() and reducer() are allowed"
+            raise InvalidTopology(f"{place}: {name}={each!r}; {allowed}")
+
+
+def _check_names(place: str, names: Iterable[str]) -> None:
+    """Names that no database spells otherwise, each once."""
+    seen: set[str] = set()
+    for name in names:
+        if name.startswith("_") or name.lower() in seen:
+            message = (
+                f"{place}: column '{name}'; each name is allowed once, in upper or lower case, "
+                "and none that begins with '_'"
+            )
+            raise InvalidTopology(message)
+        seen.add(name.lower())
