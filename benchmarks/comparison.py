@@ -29,6 +29,7 @@ class Comparison:
         self._figures = {name: medians(found) for name, found in runs.items()}
         self._against = against
         self.cpu_us = {name: found["cpu_us"] for name, found in self._figures.items()}
+        self.batches = {name: round(found["batches"]) for name, found in self._figures.items()}
         self.per_second = {name: found["per_second"] for name, found in self._figures.items()}
         self.ratio = {
             name: self.per_second[name] / self.per_second[other] for name, other in against.items()
@@ -44,7 +45,7 @@ class Comparison:
         return {
             "open_seconds": opened(figures),
             "rows": int(next(iter(figures.values()))["rows"]),
-            "batches": {name: round(found["batches"]) for name, found in figures.items()},
+            "batches": self.batches,
             "cpu_us": {name: round(value, 3) for name, value in self.cpu_us.items()},
             "per_second": {name: round(value) for name, value in self.per_second.items()},
             "ratio": {name: round(value, 3) for name, value in self.ratio.items()},

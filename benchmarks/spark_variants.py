@@ -14,12 +14,11 @@ from benchmarks.kinds import DELTA, Kind
 from benchmarks.measured import run_headrace
 from benchmarks.place import KAFKA_SOURCE, place
 from benchmarks.processes import tree_seconds
-from benchmarks.spark_topologies import MAKE, MODULE, make_functions, make_native, make_vectorised
+from benchmarks.spark_topologies import MAKE, MODULE, make_functions, make_vectorised
 from benchmarks.structured import structured
 from headrace import Topology
 
 LARGE, SMALL = 1_000_000, 200_000  # records of a transaction of the spark engine
-SIZE = "transaction_records"  # an option of `spark_vectorised`
 
 
 def filled(topology: Topology, job: Job, kind: Kind, *jars: str) -> Figures:
@@ -44,13 +43,12 @@ def on_executors(job: Job, name: str, records: int = LARGE, *jars: str) -> Figur
 
     Python workers start with the first task, so their start is measured.
     """
-    size = int(job.options.get(SIZE, records))
     with place(job, DELTA, *jars) as there:
         found = run_headrace(
             MAKE[name](),
             job,
             pipeline={"engine": "spark"},
-            spark={"warehouse": there.warehouse, SIZE: size},
+            spark={"warehouse": there.warehouse, "transaction_records": records},
             before=there.prepare,
             cpu=tree_seconds,
             wired=there.wired(f"{MODULE}:{name}"),
@@ -63,7 +61,6 @@ VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "local_vectorised": lambda job: filled(make_vectorised(), job, DELTA),
     "local_functions": lambda job: filled(make_functions(), job, DELTA),
     "local_at_least_once": lambda job: filled(make_vectorised("at-least-once"), job, DELTA),
-    "local_spool": lambda job: filled(make_native(), job, DELTA),
     "spark_vectorised": partial(on_executors, name="vectorised"),
     "spark_vectorised_200k": partial(on_executors, name="vectorised", records=SMALL),
     "spark_functions": partial(on_executors, name="functions"),
