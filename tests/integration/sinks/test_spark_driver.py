@@ -231,7 +231,8 @@ def test_a_frozen_jvm_is_killed_also_when_no_job_of_spark_runs(
 
     def commit(session: Any) -> None:
         os.kill(jvm_process(spark).pid, signal.SIGSTOP)
-        session._jvm.java.lang.System.currentTimeMillis()
+        while True:  # it may answer once more before it stops
+            session._jvm.java.lang.System.currentTimeMillis()
 
     def fail(_session: Any) -> None:
         os.kill(jvm_process(spark).pid, signal.SIGSTOP)
