@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from service.owners import Owners, offsets_of
+from service.sink_end import SinkEnd
 from sinks.batcher import estimated_bytes
-from sinks.transaction_writer import Done, TransactionWriter
+from sinks.transaction_writer import Done
 from sinks.tries import WriteRetries
 from topology.sink import Piece, Sink
 from topology.steps import SinkStep
-from topology.transactional import Fence, Group, Share, Staged, TransactionalSink
+from topology.transactional import Group, Share, Staged, TransactionalSink
 from transactions.rows import Rows
 
 _LADEN_BATCHES = 3
@@ -60,7 +61,7 @@ class Work:
         raise IndexError(row)
 
 
-class TransactionOutlet:
+class TransactionOutlet(SinkEnd[Work]):
     """One sink step: rows wait by transaction until their group is written.
 
     The owner thread calls everything; `on_told` is called by the writer's threads.
@@ -77,33 +78,16 @@ class TransactionOutlet:
     ) -> None:
         if not isinstance(sink, TransactionalSink):  # Topology.validate has seen to that
             raise TypeError(type(sink).__name__)
-        self.step = step
-        self.name = step.name
-        self.writer = TransactionWriter(
-            sink, lambda done: on_told(Told(self, done)), retries=write_retries, at=at
+        super().__init__(
+            step,
+            sink,
+            lambda done: on_told(Told(self, done)),
+            write_retries=write_retries,
+            at=at,
         )
         self._rows = Rows()
         self._fill_rows = 0
         self._fill_bytes = 0
-        self._groups = 0
-        self._works: dict[int, Work] = {}
-        self._committing: Work | None = None
-        self.rows_written = 0
-        self.batches_written = 0
-        self.rows_rejected = 0
-        self.write_seconds = 0.0
-
-    def start(self) -> None:
-        """Start the writer's threads."""
-        self.writer.start()
-
-    def stop(self, timeout_seconds: float) -> bool:
-        """Stop them; False if one did not end in time."""
-        return self.writer.stop(timeout_seconds)
-
-    def fence(self, fences: list[Fence]) -> None:
-        """Raise the epochs of lines in the background."""
-        self.writer.fence(fences)
 
     @property
     def rows_pending(self) -> int:
@@ -160,26 +144,18 @@ class TransactionOutlet:
         if not work.parts:
             work.is_done = True
             return
-        self._groups += 1
-        work.number = self._groups
-        self._works[work.number] = work
+        number = self._asked(work)
         pieces = [piece for part in work.parts for piece in part.pieces]
         shares = tuple(part.share for part in work.parts)
         num_rows = sum(share.num_rows for share in shares)
         offsets = np.concatenate([offsets_of(part.owners) for part in work.parts])
-        self.writer.stage(Group(work.number, shares, pieces, num_rows, offsets))
+        self.writer.stage(Group(number, shares, pieces, num_rows, offsets))
 
     def staged(self, number: int, staged: Staged) -> Work:
         """Learn that a group is ready."""
         work = self._works[number]
         work.staged = staged
         return work
-
-    def commit(self, work: Work) -> None:
-        """Have a group committed that is staged."""
-        if work.staged is not None and not work.is_done:
-            self._committing = work
-            self.writer.commit(work.staged)
 
     @property
     def committing(self) -> Work | None:
@@ -189,6 +165,7 @@ class TransactionOutlet:
     def refused(self, line: str) -> Work:
         """Learn that the commit under way was refused for a line: stage the others anew."""
         work = self._ended()
+        del self._works[work.number]
         if work.staged is not None:
             self.writer.discard(work.staged)
         work.parts = [part for part in work.parts if part.share.line != line]
@@ -207,18 +184,4 @@ class TransactionOutlet:
 
     def committed(self, seconds: float) -> Work:
         """Learn that the commit under way is durable."""
-        work = self._ended()
-        work.is_done = True
-        if work.staged is not None:
-            self.rows_written += work.staged.num_rows
-            self.rows_rejected += len(work.staged.rejected)
-        self.batches_written += 1
-        self.write_seconds += seconds
-        return work
-
-    def _ended(self) -> Work:
-        work, self._committing = self._committing, None
-        if work is None:
-            raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
-        del self._works[work.number]
-        return work
+        return self._durable(lambda work: len(work.staged.rejected) if work.staged else 0, seconds)

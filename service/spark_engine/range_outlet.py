@@ -5,14 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from service.sink_end import SinkEnd
 from service.spark_engine.handed import Handed, HandsOn
 from service.spark_engine.spool import SpoolStager
-from sinks.transaction_writer import Done, TransactionWriter
+from sinks.transaction_writer import Done
 from sinks.tries import WriteRetries
 from topology.errors import SinkFailed
 from topology.sink import Sink
 from topology.steps import SinkStep
-from topology.transactional import Fence, Share, Staged, Stager, StagesApart, TransactionalSink
+from topology.transactional import Share, Staged, Stager, StagesApart, TransactionalSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class RangeWork:
         return self.is_done or self.staged is not None
 
 
-class RangeOutlet:
+class RangeOutlet(SinkEnd[RangeWork]):
     """One sink step. The owner thread calls everything; `on_told` is called by the writer's."""
 
     def __init__(
@@ -55,34 +56,14 @@ class RangeOutlet:
     ) -> None:
         if not isinstance(sink, TransactionalSink):  # Topology.validate has seen to that
             raise TypeError(type(sink).__name__)
-        self.step = step
-        self.name = step.name
-        self._sink: TransactionalSink[Any] = sink
-        self.writer = TransactionWriter(
+        super().__init__(
+            step,
             HandsOn(sink.name, sink),
             lambda done: on_told(RangeTold(self, done)),
-            retries=write_retries,
+            write_retries=write_retries,
             at=at,
         )
-        self._groups = 0
-        self._works: dict[int, RangeWork] = {}
-        self._committing: RangeWork | None = None
-        self.rows_written = 0
-        self.rows_rejected = 0
-        self.batches_written = 0
-        self.write_seconds = 0.0
-
-    def start(self) -> None:
-        """Start the writer's threads."""
-        self.writer.start()
-
-    def stop(self, timeout_seconds: float) -> bool:
-        """Stop them; False if one did not end in time."""
-        return self.writer.stop(timeout_seconds)
-
-    def fence(self, fences: list[Fence]) -> None:
-        """Raise the epochs of lines in the background."""
-        self.writer.fence(fences)
+        self._sink: TransactionalSink[Any] = sink
 
     @property
     def rows_pending(self) -> int:
@@ -110,10 +91,7 @@ class RangeOutlet:
         if not work.shares:
             work.is_done = True
             return
-        self._groups += 1
-        work.number = self._groups
-        self._works[work.number] = work
-        self.writer.stage(work.handed.as_group(work.number, work.shares))
+        self.writer.stage(work.handed.as_group(self._asked(work), work.shares))
 
     def staged(self, number: int, staged: Staged) -> RangeWork | None:
         """Learn that a group is ready; None: nobody wants it any more, and it is discarded."""
@@ -128,30 +106,13 @@ class RangeOutlet:
         """Learn that a group cannot be made ready; None: nobody wanted it."""
         return self._works.pop(number, None)
 
-    def commit(self, work: RangeWork) -> None:
-        """Have a group committed that is staged."""
-        if work.staged is not None and not work.is_done:
-            self._committing = work
-            self.writer.commit(work.staged)
-
     def committed(self, seconds: float) -> RangeWork:
         """Learn that the commit under way is durable."""
-        work = self.not_committed()
-        del self._works[work.number]
-        work.is_done = True
-        if work.staged is not None:
-            self.rows_written += work.staged.num_rows
-        self.rows_rejected += work.handed.num_rejected
-        self.batches_written += 1
-        self.write_seconds += seconds
-        return work
+        return self._durable(lambda work: work.handed.num_rejected, seconds)
 
     def not_committed(self) -> RangeWork:
         """Learn that the commit under way has ended, and made nothing durable."""
-        work, self._committing = self._committing, None
-        if work is None:
-            raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
-        return work
+        return self._ended()
 
     def discard(self, work: RangeWork) -> None:
         """Let go of what will not be committed. What is being staged is discarded then."""

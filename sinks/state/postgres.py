@@ -12,14 +12,13 @@ import pyarrow.types as kinds
 
 from sinks.errors import DatabaseError
 from sinks.shares import is_to_commit
-from sinks.spark.reasons import one_line
 from sinks.spark.spool import Spool
 from sinks.spark.sql import facts as catalogue
 from sinks.spark.sql.columns import is_text
 from sinks.spark.sql.connection import Connection
 from sinks.spark.sql.copied import is_exact
 from sinks.spark.sql.copy_text import encode
-from sinks.spark.sql.database import Database
+from sinks.spark.sql.database import Database, nothing, opening
 from sinks.spark.sql.examiner import Examiner, Way
 from sinks.spark.sql.names import table_name
 from sinks.spark.sql.place import Place, place_of
@@ -93,13 +92,9 @@ class PostgresState(StateStore):
         self._context, self._wanted, self._way = context, wanted, None
         self._spool = _spool(context)
         self._database = Database(_spark(context, where), place, _application(context), examine)
-        try:
+        with opening(where, place):
             self._spool.open()
-            self._database.run(_nothing, group=f"{self.table}-open")
-        except SinkFailed:
-            raise
-        except Exception as error:
-            raise SinkFailed(f"{where}: {place.hide(one_line(error))}") from error
+            self._database.connect(group=f"{self.table}-open")
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """Raise the epochs that are new; see the contract."""
@@ -162,7 +157,7 @@ class PostgresState(StateStore):
             statements = Statements(facts.schema, facts.name, wanted.schema.names, wanted.key)
             return StateRows(connection, statements, wanted.schema, spool).every()
 
-        database = Database(_spark(context, where), place, _application(context), _nothing)
+        database = Database(_spark(context, where), place, _application(context), nothing)
         spool.open()
         with closing(spool), closing(database):
             return _told(lambda: database.run(read, group=f"{self.table}-load"), self.table)
@@ -256,8 +251,3 @@ def _lengths(texts: Sequence[Any], num_rows: int) -> list[int]:
             lengths += pc.binary_length(column).to_numpy()
     found: list[int] = lengths.tolist()
     return found
-
-
-def _nothing(connection: Connection) -> None:
-    """Connecting was all."""
-    del connection

@@ -1,14 +1,16 @@
 """A thread's way into a database: a connection that is kept as long as nothing goes wrong."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sinks.errors import DatabaseError
+from sinks.spark.reasons import one_line
 from sinks.spark.sql.connection import Connection
 from sinks.spark.sql.place import Place
 from sinks.spark.sql.postgres import TRANSACTION_SECONDS
-from topology.errors import SinkError
+from topology.errors import SinkError, SinkFailed
 from topology.sink import SparkDriver
 
 Result = TypeVar("Result")
@@ -57,6 +59,10 @@ class Database:
 
         return self._spark.run(job, group=group)
 
+    def connect(self, *, group: str) -> None:
+        """Connect now, and not with the first transaction. Raises as `run`."""
+        self.run(nothing, group=group)
+
     def close(self) -> None:
         """Let go of the connection; a JVM that does not answer is not waited for."""
         closing = threading.Thread(target=self._give_up, name="sql-close", daemon=True)
@@ -80,6 +86,22 @@ class Database:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+@contextmanager
+def opening(where: str, place: Place) -> Iterator[None]:
+    """Raise SinkFailed, without what is secret, for all that fails while a table is opened."""
+    try:
+        yield
+    except SinkFailed:
+        raise
+    except Exception as error:
+        raise SinkFailed(f"{where}: {place.hide(one_line(error))}") from error
+
+
+def nothing(connection: Connection) -> None:
+    """Connecting was all, or there is nothing to examine."""
+    del connection
 
 
 def _transaction(connection: Connection, step: Callable[[Connection], Result]) -> Result:

@@ -13,11 +13,10 @@ from sinks.columns import fit
 from sinks.errors import DatabaseError
 from sinks.new_columns import OnNewColumns, checked_new_columns
 from sinks.shares import is_to_commit
-from sinks.spark.reasons import one_line
 from sinks.spark.spool import Spool
 from sinks.spark.sql.connection import Connection
 from sinks.spark.sql.copy_text import encode, longest
-from sinks.spark.sql.database import Database
+from sinks.spark.sql.database import Database, opening
 from sinks.spark.sql.examiner import Examiner, Way
 from sinks.spark.sql.load import Load
 from sinks.spark.sql.names import table_name
@@ -154,13 +153,9 @@ class SqlSink(TransactionalSink[Row]):
         self._commits, self._staging = (
             Database(context.spark, place, application, examine) for _ in range(2)
         )
-        try:
+        with opening(where, place):
             self._spool.open()
-            self._commits.run(_nothing, group=f"{self.name}-open")
-        except SinkFailed:
-            raise
-        except Exception as error:
-            raise SinkFailed(f"{where}: {place.hide(one_line(error))}") from error
+            self._commits.connect(group=f"{self.name}-open")
         if context.exactly_once and self._ready.trial_reason is not None:
             log.info("sql_rows_are_tried", table=self.table, reason=self._ready.trial_reason)
 
@@ -356,8 +351,3 @@ class SqlSink(TransactionalSink[Row]):
             return database.run(step, group=f"{self.name}-{what}")
         except DatabaseError as error:
             tell(error, self.table)
-
-
-def _nothing(connection: Connection) -> None:
-    """Connecting was all."""
-    del connection

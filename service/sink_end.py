@@ -1,0 +1,92 @@
+"""What the ends of sinks that keep transactions have in common, on both engines."""
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from sinks.transaction_writer import Done, TransactionWriter
+from sinks.tries import WriteRetries
+from topology.steps import SinkStep
+from topology.transactional import Fence, Staged, TransactionalSink
+
+
+class GroupWork(Protocol):
+    """What a sink has to do for a group."""
+
+    number: int  # of the sink's groups; 0: it was not asked yet
+    staged: Staged | None
+    is_done: bool
+
+
+Work = TypeVar("Work", bound=GroupWork)
+
+
+class SinkEnd(Generic[Work]):
+    """One sink step's writer, the groups that it was given, and figures.
+
+    The owner thread calls everything; `on_done` is called by the writer's threads.
+    """
+
+    def __init__(
+        self,
+        step: SinkStep,
+        sink: TransactionalSink[Any],
+        on_done: Callable[[Done], object],
+        *,
+        write_retries: WriteRetries | None,
+        at: Callable[[str], object] | None,
+    ) -> None:
+        """`sink` is what the writer's threads call."""
+        self.step = step
+        self.name = step.name
+        self.writer = TransactionWriter(sink, on_done, retries=write_retries, at=at)
+        self._groups = 0
+        self._works: dict[int, Work] = {}
+        self._committing: Work | None = None
+        self.rows_written = 0
+        self.batches_written = 0
+        self.rows_rejected = 0
+        self.write_seconds = 0.0
+
+    def start(self) -> None:
+        """Start the writer's threads."""
+        self.writer.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Stop them; False if one did not end in time."""
+        return self.writer.stop(timeout_seconds)
+
+    def fence(self, fences: list[Fence]) -> None:
+        """Raise the epochs of lines in the background."""
+        self.writer.fence(fences)
+
+    def commit(self, work: Work) -> None:
+        """Have a group committed that is staged."""
+        if work.staged is not None and not work.is_done:
+            self._committing = work
+            self.writer.commit(work.staged)
+
+    def _asked(self, work: Work) -> int:
+        """Note that a group is about to be staged; its number."""
+        self._groups += 1
+        work.number = self._groups
+        self._works[work.number] = work
+        return work.number
+
+    def _ended(self) -> Work:
+        """The group whose commit is under way, which has ended."""
+        work, self._committing = self._committing, None
+        if work is None:
+            raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
+        return work
+
+    def _durable(self, rejected: Callable[[Work], int], seconds: float) -> Work:
+        """Note that the commit under way, which took so long, made its group durable."""
+        work = self._ended()
+        del self._works[work.number]
+        work.is_done = True
+        self.rows_rejected += rejected(work)
+        if work.staged is not None:
+            self.rows_written += work.staged.num_rows
+        self.batches_written += 1
+        self.write_seconds += seconds
+        return work
