@@ -191,7 +191,7 @@ class Tuples(RuleBasedStateMachine):
             wanted = {root for root in records if not self.records[root].has_failed}
             assert len(owners) == len(set(owners))
             assert wanted <= set(owners) <= records
-            self.lost += bool(roots) and not owners
+            self.lost += not owners and any(root in self.loose for root in roots)
             for owner, (tree, edge) in zip(owners, letters, strict=True):
                 self.add({owner}, tree, edge)
         self.model_ack(number)
