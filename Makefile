@@ -7,11 +7,12 @@ READY  := $(VENV)/.ready
 CLASSES := $(VENV)/spark-classes.jsa
 SUITE  ?= hot-path
 STEPS  ?= 1000000000
-JOBS   ?= 2
+# One more than processors: tests wait a third of their time.
+JOBS   ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test check format lint types imports unit integration simulate soak crash bench \
-        docs lock clean
+.PHONY: help env run test check format lint types imports unit classes integration simulate soak \
+        crash bench docs lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,9 +33,17 @@ $(READY): requirements/dev.lock pyproject.toml
 run: $(READY)  ## Run the main job: real flights from Kafka through bolts into a Delta table.
 	@$(BIN)/python -m examples.flights
 
-test: check integration  ## Every test: the fast tier, then those on real servers.
+# What uses one processor each comes side by side.
+BESIDE := $(MAKE) --no-print-directory --jobs=2
 
-check: lint types imports unit  ## The fast tier: no server is started.
+test: $(READY)  ## Every test: the fast tier, then those on real servers.
+	@$(BESIDE) lint types imports classes
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory integration
+
+check: $(READY)  ## The fast tier: no server is started.
+	@$(BESIDE) lint types imports
+	@$(MAKE) --no-print-directory unit
 
 format: $(READY)  ## Format the code.
 	$(BIN)/ruff format .
@@ -53,13 +62,15 @@ imports: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -m "not integration and not acceptance" -n $(JOBS) --dist worksteal
 
+classes: $(CLASSES)
+
 $(CLASSES): $(READY)
 	@echo "making the archive of Spark's classes (half a minute)"
 	-@$(BIN)/python -m tests.spark_classes $@  # the tests do without, only slower
 
 integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
-	$(BIN)/pytest -m "integration or acceptance" -n $(JOBS) --dist loadfile \
-	  --no-loadscope-reorder
+	$(BIN)/pytest tests/acceptance tests/contract tests/integration -m "integration or acceptance" \
+	  -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.
 	@$(BIN)/python -m tests.simulation

@@ -47,6 +47,7 @@ def run(bench: Bench) -> Result:
     published = publish(
         bench.servers.kafka.address,
         TOPIC,
+        limit=min(records, FLIGHTS),
         repeat=-(-records // FLIGHTS),
         malformed=0,
         progress=lambda done, total: bench.progress.step("publishing", done, total),

@@ -1,19 +1,22 @@
 """Servers for the integration tests: once per worker, on free ports, in temporary directories.
 
-A test that kills or freezes a server starts one of its own.
+A test that kills or freezes a server starts one of its own; the Spark heals.
 """
 
+import gc
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
 from service.embedded.zookeeper import EmbeddedZooKeeper
-from tests import spark_classes
+from sinks.spark.driver import SparkDriver
+from tests import longest_first, spark_classes
+from tests.worlds.shared_spark import SharedSpark
 
 MakeTopic = Callable[..., str]
 
@@ -22,7 +25,16 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", spark_classes.LIGHT)
 spark_classes.use()
 
 settings.register_profile("tests", deadline=None)  # how long an example takes says nothing
-settings.load_profile("tests")
+# Finding a smaller example of a failure may take minutes, and can be done where there is time.
+settings.register_profile(
+    "unshrunk", settings.get_profile("tests"), phases=set(Phase) - {Phase.shrink}, print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the files that last longest come first, and the others as they are."""
+    items.sort(key=lambda item: longest_first.place(item.nodeid))
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +69,27 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     finally:
         server.close()
         server.remove_data()
+
+
+@pytest.fixture(scope="session")
+def shared_spark() -> Iterator[SharedSpark]:
+    """A Spark, which starts when it is needed."""
+    shared = SharedSpark()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="module")
+def spark(shared_spark: SharedSpark) -> Iterator[SparkDriver]:
+    """The Spark that all files share; use a warehouse of your own, and leave it healed."""
+    yield shared_spark.driver
+    gc.collect()  # PySpark leaves sockets to it, which other files may not ignore
+
+
+@pytest.fixture(scope="module")
+def no_spark(shared_spark: SharedSpark) -> None:
+    """The shared Spark has ended: for files whose tests start their own in this process."""
+    shared_spark.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from partition.chunk import Chunk, Partition
 from partition.errors import CorruptRecord, KafkaFailed, OffsetOutOfRange, TopicMissing
@@ -37,6 +37,9 @@ class Scripted(Consumer):
         super().incremental_unassign(partitions)
         for each in partitions:
             del self.seats[each.topic, each.partition]
+
+    def list_topics(self, *_arguments: Any, **_options: Any) -> Any:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # as it does after a while
 
 
 @pytest.fixture

@@ -281,4 +281,4 @@ def numbers(edges):
 class TestAnyCalls(Calls.TestCase):
     """Promise 5: whatever is called in whatever order, the same as a dictionary would."""
 
-    settings = settings(max_examples=150, stateful_step_count=60)
+    settings = settings(max_examples=100, stateful_step_count=60)

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from benchmarks import hot_path
 from benchmarks.hot_path_variants import VARIANTS
 from benchmarks.options import Options
@@ -16,10 +18,10 @@ RATES = {
 class FakeBench:
     """Gives figures that were not measured."""
 
-    options = Options()
     servers = SimpleNamespace(kafka=SimpleNamespace(address="nowhere"))
 
-    def __init__(self) -> None:
+    def __init__(self, records: int | None = None) -> None:
+        self.options = Options(records=records)
         self.profiled: list[str] = []
 
     def rounds(self, module, variants, topic, records, *, rounds, profile=()):
@@ -33,6 +35,24 @@ def measured(monkeypatch):
     monkeypatch.setattr(hot_path, "publish", lambda *_args, **_options: published)
     bench = FakeBench()
     return bench, hot_path.run(bench)
+
+
+@pytest.mark.parametrize(
+    ("records", "limit", "repeat"),
+    [(None, 336_776, 6), (40_000, 40_000, 1), (336_776, 336_776, 1), (336_777, 336_776, 2)],
+)
+def test_all_flights_are_published_as_often_as_it_takes_or_no_more_than_are_asked_for(
+    monkeypatch, records, limit, repeat
+):
+    asked = []
+
+    def publish(_address, _topic, **options):
+        asked.append((options["limit"], options["repeat"]))
+        return SimpleNamespace(total=1)
+
+    monkeypatch.setattr(hot_path, "publish", publish)
+    hot_path.run(FakeBench(records))
+    assert asked == [(limit, repeat)]
 
 
 def test_every_variant_is_there_and_the_bare_loops_come_first():

@@ -1,0 +1,36 @@
+"""One Spark for all files of tests that can share it: to start one costs as much as many tests."""
+
+from pathlib import Path
+
+from service.jars.resolver import resolve
+from sinks.spark.driver import SparkDriver
+
+_JARS = ("delta", "iceberg", "postgresql", "kafka-source")
+_JOB_SECONDS = 120.0
+
+
+class SharedSpark:
+    """A Spark that starts when it is first needed, and ends for whoever starts one of its own.
+
+    PySpark allows one context in a process.
+    """
+
+    def __init__(self) -> None:
+        self._driver: SparkDriver | None = None
+
+    @property
+    def driver(self) -> SparkDriver:
+        """The driver, with every jar that sinks and sources need. Its first job starts Spark."""
+        if self._driver is None:
+            self._driver = SparkDriver("tests", {}, _jars, job_deadline_seconds=_JOB_SECONDS)
+        return self._driver
+
+    def close(self) -> None:
+        """End Spark; the next to ask for the driver gets a new one."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
+
+
+def _jars() -> list[Path]:
+    return [jar for name in _JARS for jar in resolve(name)]
