@@ -1,23 +1,22 @@
 """From rows to columns of one schema, setting the rows that do not fit apart.
 
-A row fits when pyarrow converts it alone and loses nothing: each value has its column's
-type, no column that must not be null is, and there is no column the schema does not name.
-One row that does not fit never harms its neighbours.
+A row fits when each value is one that its column takes (topology/values.py), no column that
+must not be null is, and there is no column the schema does not name, whether it came as a
+mapping or in columns. One row that does not fit never harms its neighbours.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Number
 from typing import Any
 
 import pyarrow as pa
 
-from topology.nulls import misplaced_null, without_misplaced_nulls
+from topology.nulls import misplaced_null
 from topology.rows import Row, as_row, values_of
 from topology.sink import Piece
+from topology.values import cast, check_years, converted
 
 _SHOWN = 80  # characters of a value shown in a reason
-_WHOLE = {int, type(None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def _fit_rows(rows: list[Any], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[
 def _all_or_none(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch | None:
     """The fast path: every row at once, or None when not every row fits."""
     try:
-        arrays = [_converted(values_of(rows, field.name), field) for field in schema]
+        arrays = [converted(values_of(rows, field.name), field) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     except MemoryError:
         raise
@@ -83,22 +82,6 @@ def _all_or_none(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatc
     if complete and not any(column.null_count for column in batch.columns):
         return batch
     return batch if all(map(frozenset(schema.names).issuperset, rows)) else None
-
-
-def _converted(values: list[Any], field: "pa.Field[Any]") -> "pa.Array[Any]":
-    """A column's values as an array of its type. Raises what pyarrow raises, or ValueError.
-
-    Stricter than pyarrow, which takes nulls anywhere and cuts 1.5 down to 1 for an integer
-    column (that is noticed in the column itself, not inside lists and structs).
-    """
-    array: pa.Array[Any] = pa.array(values, field.type)
-    if not field.nullable or pa.types.is_nested(field.type):
-        without_misplaced_nulls(array, field)
-    if pa.types.is_integer(field.type) and not set(map(type, values)) <= _WHOLE:
-        for value, kept in zip(values, array.to_pylist(), strict=True):
-            if isinstance(value, Number) and value != kept:
-                raise ValueError(f"{value!r} would be cut down to {kept!r}")
-    return array
 
 
 def _as_row(value: Any, index: int, reasons: dict[int, str]) -> Row:
@@ -115,7 +98,7 @@ def _refused_values(values: list[Any], field: "pa.Field[Any]") -> dict[int, str]
     """Which values do not fit a column, each with the reason."""
 
     def convert(start: int, stop: int) -> None:
-        _converted(values[start:stop], field)
+        converted(values[start:stop], field)
 
     return {
         index: f"column '{field.name}': found {_shown(values[index])}; "
@@ -144,7 +127,7 @@ def _bisect(
 
 
 def _fit_columns(piece: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
-    if piece.schema.equals(schema) and misplaced_null(piece) is None:
+    if piece.schema.equals(schema) and misplaced_null(piece) is None and _has_its_years(piece):
         return pa.RecordBatch.from_arrays(piece.columns, schema=schema), {}
     found = piece.schema.names
     if not set(schema.names).issuperset(found) or len(set(found)) != len(found):
@@ -160,26 +143,30 @@ def _fit_columns(piece: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBat
     if reasons:
         keep = pa.array([index not in reasons for index in range(piece.num_rows)], pa.bool_())
         columns = [column.filter(keep) for column in columns]
-    cast = [_cast(column, field) for field, column in zip(schema, columns, strict=True)]
-    return pa.RecordBatch.from_arrays(cast, schema=schema), reasons
+    arrays = [cast(column, field) for field, column in zip(schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), reasons
 
 
 def _refused_cells(column: "pa.Array[Any]", field: "pa.Field[Any]") -> dict[int, str]:
     """Which cells of a column cannot be cast to the field's type, each with the reason."""
 
     def convert(start: int, stop: int) -> None:
-        without_misplaced_nulls(_cast(column.slice(start, stop - start), field), field)
+        cast(column.slice(start, stop - start), field)
 
     return {
-        index: f"column '{field.name}': found {_shown(column[index].as_py())} ({column.type}); "
+        index: f"column '{field.name}': found {_shown_cell(column[index])} ({column.type}); "
         f"allowed is {_allowed(field)} ({_cause(error)})"
         for index, error in _bisect(convert, 0, len(column))
     }
 
 
-def _cast(column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
-    # Asked to change nothing, pyarrow still refuses nulls above a child that has none.
-    return column if column.type.equals(field.type) else column.cast(field.type)
+def _has_its_years(piece: pa.RecordBatch) -> bool:
+    try:
+        for column in piece.columns:
+            check_years(column)
+    except ValueError:
+        return False
+    return True
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
@@ -209,6 +196,13 @@ def _shown(value: Any) -> str:
     except Exception:  # noqa: BLE001 - a user's __repr__ may raise anything
         text = f"a {type(value).__name__}"
     return _clipped(text, _SHOWN)
+
+
+def _shown_cell(cell: Any) -> str:
+    try:
+        return _shown(cell.as_py())
+    except (ValueError, OverflowError):  # a time that Python's datetime has not
+        return _shown(getattr(cell, "value", None) or f"a {cell.type}")
 
 
 def _clipped(text: str, limit: int) -> str:

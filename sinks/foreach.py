@@ -1,15 +1,16 @@
 """Sinks that hand rows to code of the user's own: a function, or a target that keeps txids."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
 from sinks.rows import fitting_rows, rows_of
 from sinks.shares import check_fences, is_to_commit
-from topology.errors import RowsRejected
+from sinks.tries import check_rejected
+from topology.errors import RowsRejected, SinkFailed
 from topology.schema import schema_of
-from topology.sink import Batch, Row, Sink, SinkContext
+from topology.sink import Batch, Piece, Row, Sink, SinkContext
 from topology.transactional import (
     Committed,
     Fence,
@@ -35,6 +36,10 @@ class Target(Protocol[Taken]):
     It remembers (epoch, txid) per line, a string such as "orders[3]"; several processes may write
     it at the same time. A sink's thread calls it, one call at a time; what it raises is taken as
     passing and tried again, but for SinkFailed.
+
+    It may also have `refused(rows)`, which another thread calls while a `write` is under way: by
+    place, why the store would not take a row, as trying it and rolling back tells. Such rows
+    become dead letters, and no `write` gets them.
     """
 
     def last(self, line: str) -> tuple[int, int]:
@@ -58,6 +63,11 @@ class FencedTarget(Target[Taken], Protocol[Taken]):
     def fence(self, line: str, epoch: int) -> None:
         """Set the line's epoch, unless it is as high, and leave its txid as it is."""
         ...
+
+
+@runtime_checkable
+class _RefusingTarget(Target[Taken], Protocol[Taken]):
+    def refused(self, rows: Sequence[Taken]) -> Mapping[int, str]: ...
 
 
 class ForeachSink(Sink[Row]):
@@ -90,7 +100,8 @@ class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
 
     One without `fence` keeps transactional transactions only: a former owner may still commit
     what its successor is about to, and it is the same rows. With a schema, rows that do not fit
-    are rejected before the target sees them. Rows of a RecordBatch are dictionaries.
+    are rejected before the target sees them; so are those that it says it refuses. Rows of a
+    RecordBatch are dictionaries.
     """
 
     batch_rows = _BATCH_ROWS
@@ -106,14 +117,15 @@ class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
         self.schema = None if schema is None else schema_of(schema)
         self._target = target
         self.kinds = _FENCED if isinstance(target, FencedTarget) else _UNFENCED
+        self.advice = "a target that has fence(line, epoch)"
 
     def open(self, context: SinkContext) -> None:
         """Do nothing: what the target needs is its own affair."""
 
     def write(self, batch: Batch) -> None:
         """Write the rows without a txid. Raises RowsRejected."""
-        rows, rejected = fitting_rows(batch.pieces, self.schema)
-        self._target.write(rows, ())
+        rows, rejected = self._taken(batch.pieces, batch.num_rows)
+        self._put(rows, ())
         if rejected:
             raise RowsRejected(rejected)
 
@@ -133,8 +145,8 @@ class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
         return [Committed(line, *self._target.last(line)) for line in lines]
 
     def stage(self, group: Group) -> Staged:
-        """Set apart the rows that do not fit."""
-        rows, rejected = fitting_rows(group.pieces, self.schema)
+        """Set apart the rows that do not fit, and those that the target refuses."""
+        rows, rejected = self._taken(group.pieces, group.num_rows)
         return Staged(group.shares, len(rows), (rows,), rejected)
 
     def commit(self, staged: Staged) -> None:
@@ -144,7 +156,7 @@ class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
             return
         (rows,) = staged.parts
         try:
-            self._target.write(rows, staged.shares)
+            self._put(rows, staged.shares)
         except Exception:
             # Someone was in between: a successor, or an earlier try of ours.
             if is_to_commit(staged.shares, self.committed(lines)):
@@ -155,3 +167,25 @@ class TransactionalForeachSink(TransactionalSink[Row], Generic[Row]):
 
     def close(self) -> None:
         """Do nothing."""
+
+    def _taken(self, pieces: Sequence[Piece], num_rows: int) -> tuple[list[Any], dict[int, str]]:
+        """The rows that are to be written, and by place why the others are not."""
+        rows, rejected = fitting_rows(pieces, self.schema)
+        if not isinstance(self._target, _RefusingTarget):
+            return rows, rejected
+        refused = self._target.refused(rows)
+        check_rejected(refused, len(rows), self.name)
+        if not refused:
+            return rows, rejected
+        places = [place for place in range(num_rows) if place not in rejected]
+        rejected |= {places[row]: reason for row, reason in refused.items()}
+        return [row for number, row in enumerate(rows) if number not in refused], rejected
+
+    def _put(self, rows: list[Any], shares: Sequence[Share]) -> None:
+        try:
+            self._target.write(rows, shares)
+        except RowsRejected as error:  # whoever heard of it would take the others for durable
+            raise SinkFailed(
+                f"target '{self.name}' rejected rows in write(), which writes all of them or "
+                "nothing; refused(rows) is where it says which ones it does not take"
+            ) from error

@@ -23,4 +23,16 @@ def fitting_rows(
     Without a schema all fit.
     """
     rejected = {} if schema is None else fit(pieces, schema).rejected
-    return [row for place, row in enumerate(rows_of(pieces)) if place not in rejected], rejected
+    if not rejected:
+        return list(rows_of(pieces)), rejected
+    rows: list[Any] = []
+    start = 0
+    for piece in pieces:
+        kept = [place for place in range(len(piece)) if start + place not in rejected]
+        # Of columns only these are made values: a time that does not fit may not even be one.
+        if isinstance(piece, pa.RecordBatch):
+            rows += piece.take(pa.array(kept, pa.int64())).to_pylist()
+        else:
+            rows += [piece[place] for place in kept]
+        start += len(piece)
+    return rows, rejected

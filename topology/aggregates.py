@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from topology.errors import AggregateFailed, InvalidTopology
 from topology.schema import schema_of_hints
+from topology.values import converted
 
 Column: TypeAlias = "pa.Array[Any]"
 Groups: TypeAlias = npt.NDArray[np.int64]
@@ -167,7 +168,8 @@ def combiner(
 
     `zero` changes nothing when it is merged. `type` is the value's, as a row type's field has
     it, and not None. A row of which `one` raises, or makes a value of another type, is rejected;
-    `merge` must take what `one` makes, in any thread. Raises InvalidTopology.
+    `merge` must take what `one` makes, in any thread, and one that raises, or makes a value of
+    another type, ends the run. Raises InvalidTopology.
     """
     return Combiner(_checked(type, zero, "combiner()", one, merge), zero, one, merge)
 
@@ -182,8 +184,8 @@ def reducer(
     """A value that starts as `zero` and that `step` changes with each row, in order.
 
     `merge` makes one value of those of several partitions; without it, rows of one key in two of
-    them end the run. So does a `step` that raises. `type` is as for `combiner`. Raises
-    InvalidTopology.
+    them end the run. So does a `step` that raises or makes a value of another type. `type`
+    is as for `combiner`. Raises InvalidTopology.
     """
     given = (step,) if merge is None else (step, merge)
     return Reducer(_checked(type, zero, "reducer()", *given), zero, step, merge)
@@ -200,12 +202,11 @@ def type_of(hint: Any, place: str) -> pa.DataType:
 
 
 def as_column(values: Sequence[Any], kind: pa.DataType) -> Column:
-    """Values as a column. Raises AggregateFailed for one that does not fit."""
+    """Values as a column, with nothing lost. Raises AggregateFailed for one that does not fit."""
     try:
-        column: Column = pa.array(values, kind)
+        return converted(values, pa.field("value", kind))
     except Exception as error:
         raise AggregateFailed(f"a value does not fit {kind}: {error}") from error
-    return column
 
 
 def _loosened(kind: pa.DataType) -> pa.DataType:

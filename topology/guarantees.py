@@ -1,14 +1,17 @@
 """Which guarantees a sink can give, and whether a topology's steps keep what it asks for."""
 
-import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from topology.bolt import Kind as BoltKind
 from topology.errors import InvalidTopology
-from topology.sink import Sink
+from topology.sink import Sink, innermost
 from topology.steps import BoltStep, SinkStep, Step
 from topology.transactional import Kind, TransactionalSink
+
+_KEEPING = (  # of those that users have from headrace.sinks
+    "DeltaSink, IcebergSink, ManifestSink, MemorySink, SqlSink, TopicSink, TransactionalForeachSink"
+)
 
 
 def kinds_of(sink: Sink[Any]) -> frozenset[Kind]:
@@ -52,10 +55,11 @@ def _check_bolt(step: BoltStep) -> None:
 def _check_sink(step: SinkStep, kind: Kind) -> None:
     if kind in kinds_of(step.sink):
         return
-    names = sorted({sink.__name__ for sink in _transactional() if kind in sink.kinds})
+    # Only one that keeps some kind can keep another by being told to.
+    advice = getattr(innermost(step.sink), "advice", "") if kinds_of(step.sink) else ""
     message = (
         f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}; "
-        f"exactly-once ({kind}) is kept by {', '.join(names) or 'none that is imported'}"
+        f"exactly-once ({kind}) is kept by {f'it with {advice}' if advice else _KEEPING}"
     )
     raise InvalidTopology(message)
 
@@ -66,13 +70,3 @@ def _called(sink: Sink[Any]) -> str:
     behind = f" before {_called(inner)}" if isinstance(inner, Sink) else ""
     given = getattr(sink, "given", "")
     return f"{type(sink).__name__}{given}{behind}"
-
-
-def _transactional(
-    base: type[TransactionalSink[Any]] = TransactionalSink,
-) -> Iterator[type[TransactionalSink[Any]]]:
-    """Every class that keeps transactions and that this process has heard of."""
-    for each in base.__subclasses__():
-        if not inspect.isabstract(each):
-            yield each
-        yield from _transactional(each)

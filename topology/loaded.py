@@ -5,9 +5,11 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from topology.errors import ReferenceLoadFailed
 from topology.places import Column, Places, key_column
+from topology.stored_rows import StoredRows
 
 _SHOWN = 3  # examples of wrong keys in a message
 
@@ -23,6 +25,8 @@ class Loaded:
         self.keys = keys
         self.values = values
         self.places = Places(keys)
+        self.stored: StoredRows | None = None
+        """What a state that follows its own commits was loaded from."""
         self._single = single
         self._rows: dict[Any, Any] | None = None
 
@@ -35,6 +39,26 @@ class Loaded:
     def has_rows(self) -> bool:
         """Whether its dictionary has been made."""
         return self._rows is not None
+
+    def with_rows(self, newer: "Loaded") -> "Loaded":
+        """This load with the rows of another, which take the place of those of the same keys."""
+        kept = pc.is_null(newer.places.of(self.keys))
+        keys = [
+            pa.concat_arrays([ours.filter(kept), theirs])
+            for ours, theirs in zip(self.keys, newer.keys, strict=True)
+        ]
+        values = pa.RecordBatch.from_arrays(
+            [
+                pa.concat_arrays([ours.filter(kept), theirs])
+                for ours, theirs in zip(self.values.columns, newer.values.columns, strict=True)
+            ],
+            schema=self.values.schema,
+        )
+        whole = Loaded(keys, values, single=self._single)
+        whole.stored = self.stored
+        if self._rows is not None:  # a new one: who looks into the old one sees one load
+            whole._rows = {**self._rows, **newer.rows()}
+        return whole
 
     def rows(self) -> dict[Any, Any]:
         """The rows by their keys: a read-only mapping of the columns, or one column's value."""

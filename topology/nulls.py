@@ -32,15 +32,15 @@ def without_misplaced_nulls(array: "pa.Array[Any]", field: "pa.Field[Any]") -> N
 def _find(array: Any, field: "pa.Field[Any]", place: str) -> str | None:
     if not field.nullable and array.null_count:
         return place
-    for child, values, name in _parts(array, field.type):
+    for child, values, name in parts_of(array, field.type):
         found = _find(values, child, f"{place}{name}")
         if found is not None:
             return found
     return None
 
 
-def _parts(array: Any, kind: pa.DataType) -> list[tuple["pa.Field[Any]", Any, str]]:
-    """The arrays one level below an array, without what lies under a null."""
+def parts_of(array: Any, kind: pa.DataType) -> list[tuple["pa.Field[Any]", Any, str]]:
+    """The arrays one level below an array (not the keys of maps), without what is under a null."""
     if not pa.types.is_nested(kind):
         return []
     array = array.drop_null()

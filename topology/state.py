@@ -5,6 +5,8 @@ Reference.
 """
 
 import re
+import threading
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +22,7 @@ from topology.places import key_column
 from topology.reference import MAX_ROWS, Reference
 from topology.schema import schema_of, schema_of_hints
 from topology.sink import Sink, SinkContext
+from topology.stored_rows import StoredRows
 from topology.transactional import Kind
 
 LINE = "_line"
@@ -114,7 +117,9 @@ class State(Reference):
 
     `topology.uses(state)` makes it a table to look things up in: from the key to the values, or
     to the one named by `value`. A look-up tells what was committed when it was loaded, before
-    the first record and then every `refresh_seconds`, not what its own run has added since.
+    the first record and then every `refresh_seconds`. Where the local engine keeps the same State
+    and looks it up, it also tells what this process has committed, from the next turn of its
+    loop on.
     """
 
     def __init__(
@@ -151,6 +156,10 @@ class State(Reference):
         self.layout: Kind = layout
         self._aggregates: dict[str, Aggregate] = {}
         self._is_kept = False
+        self._follows = False
+        self._telling = threading.Lock()
+        self._told: list[deque[pa.Table]] = []  # by load, the one in place first
+        self._loading: deque[pa.Table] | None = None  # the loading thread's
 
     @property
     def shape(self) -> Shape:
@@ -184,17 +193,96 @@ class State(Reference):
         return self.into.sink(self)
 
     def fetch(self, context: SinkContext) -> pa.Table:
-        """The stored rows, for `read`. Any thread may call."""
-        return self.into.load(context, self.shape)
+        """The stored rows, for `read`. One thread at a time."""
+        if not self._follows:
+            return self.into.load(context, self.shape)
+        news: deque[pa.Table] = deque()
+        self._loading = news
+        with self._telling:
+            self._told.append(news)  # what is committed from now on may be in the load, or not
+        try:
+            return self.into.load(context, self.shape)
+        except BaseException:
+            self._forget(news)
+            raise
 
     def read(self, table: pa.Table) -> Loaded:
         """See Reference; stored rows are merged over their lines. Raises ReferenceLoadFailed."""
+        news, self._loading = self._loading, None
+        try:
+            loaded = self._merged(table)
+            if news is not None:
+                shape = self.shape
+                rows = table.select(shape.schema.names).cast(shape.schema)
+                loaded.stored = StoredRows(rows, news, shape.key.names, shape.row_key)
+        except BaseException:
+            self._forget(news)
+            raise
+        return loaded
+
+    def follow(self) -> None:
+        """Have look-ups tell what this process commits, from the next load on. The owner calls."""
+        self._follows = True
+
+    def tell(self, rows: pa.Table) -> None:
+        """Learn of stored rows as a commit of this process has left them. Any thread may call."""
+        with self._telling:
+            for news in self._told:
+                news.append(rows)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `catch_up` would change what is looked up."""
+        loaded = self.loaded
+        return loaded is not None and loaded.stored is not None and bool(loaded.stored.news)
+
+    def catch_up(self) -> None:
+        """Put what was told since the load in place; the owner thread calls it between chunks.
+
+        Raises ReferenceLoadFailed when there are more than `max_rows` keys by now: the rows stay
+        as they were, and nothing is followed before the next load.
+        """
+        loaded = self.loaded
+        rows = None if loaded is None or loaded.stored is None else loaded.stored.take_news()
+        if loaded is None or rows is None:
+            return
+        whole = loaded.with_rows(self._merged(rows))
+        if whole.num_rows > self.max_rows:
+            loaded.stored = None
+            with self._telling:
+                self._told = self._told[1:]
+            reason = f"more than {self.max_rows} rows; raise max_rows= if they fit into memory"
+            raise ReferenceLoadFailed(self.name, reason)
+        super().use(whole)
+
+    def use(self, loaded: Loaded) -> None:
+        """See Reference; what was committed since the load began is put in place with it."""
+        if loaded.stored is not None:
+            news = loaded.stored.news
+            with self._telling:  # this load's, and those of later ones that are under way
+                places = [place for place, each in enumerate(self._told) if each is news]
+                self._told = self._told[places[0] :] if places else [news]
+        super().use(loaded)
+        self.catch_up()
+
+    def unload(self) -> None:
+        """See Reference; nothing is followed any more."""
+        self._follows = False
+        with self._telling:
+            self._told = []
+        super().unload()
+
+    def _merged(self, table: pa.Table) -> Loaded:
         if LINE in table.column_names:
             try:
                 table = self.shape.over_lines(table)
             except AggregateFailed as error:
                 raise ReferenceLoadFailed(self.name, str(error)) from error
         return super().read(table)
+
+    def _forget(self, news: "deque[pa.Table] | None") -> None:
+        with self._telling:
+            self._told = [each for each in self._told if each is not news]
 
     def __repr__(self) -> str:
         return f"State('{self.name}', key={self.key})"

@@ -22,6 +22,13 @@ from topology.transactional import Kind
 
 Reliability: TypeAlias = Literal["at-least-once", "at-most-once", "exactly-once"]
 
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # no node may have them in its path
+
+
+def can_name_offsets(name: str) -> bool:
+    """Whether offsets, and folders of a warehouse, can lie under a name without leaving theirs."""
+    return name not in ("", ".", "..") and "/" not in name and not _CONTROL.search(name)
+
 
 class DeadLetters:
     """Where the records go that could not be processed."""
@@ -54,8 +61,11 @@ class Topology:
         reliability: Reliability = "at-least-once",
         transactions: Kind = "transactional",
     ) -> None:
-        if not name or "/" in name:
-            message = f"topology name {name!r}: it must not be empty nor contain '/'"
+        if not can_name_offsets(name):
+            message = (
+                f"topology name {name!r}: it must not be empty, '.' or '..', nor contain '/' or a "
+                "control character"
+            )
             raise InvalidTopology(message)
         if reliability not in get_args(Reliability):
             allowed = ", ".join(get_args(Reliability))

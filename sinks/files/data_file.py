@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from sinks.files.layout import Layout
 from sinks.files.options import FileOptions
 from sinks.files.statistics import Statistics, statistics_of
+from sinks.paths import check_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ class DataFileWriter:
     def write(self, table: pa.Table, number: int) -> list[DataFile]:
         """Write all rows, in files of new names; `number` is the first part of each.
 
-        A part of the table is one file, or several if it is large. Raises OSError; then no
-        file is left.
+        A part of the table is one file, or several if it is large. Raises OSError, ValueError for
+        a value that cannot be written, and SinkFailed where a link leads out of the root; then
+        no file is left.
         """
         files: list[DataFile] = []
         try:
@@ -63,7 +65,7 @@ class DataFileWriter:
         """Write tables of one schema, one after the other, to one file in a folder of the table.
 
         The tables are without the partition's columns, and asked for one by one: about
-        `row_group_bytes` of them are in memory. None: they have no rows. Raises OSError, and
+        `row_group_bytes` of them are in memory. None: they have no rows. Raises as `write`, and
         what `tables` raises; then no file is left.
         """
         groups = _row_groups(tables, self._options)
@@ -77,9 +79,12 @@ class DataFileWriter:
         path = self._new_path(number, folder)
         footers: list[pq.FileMetaData] = []
         try:
-            with pq.ParquetWriter(
-                path, first.schema, metadata_collector=footers, **properties
-            ) as file:
+            with (
+                _as_arrow_said(),
+                pq.ParquetWriter(
+                    path, first.schema, metadata_collector=footers, **properties
+                ) as file,
+            ):
                 for group in itertools.chain([first], rest):
                     file.write_table(group, group_rows)
             return self._data_file(path, footers[0], first.schema, folder, partition)
@@ -104,7 +109,10 @@ class DataFileWriter:
         path = self._new_path(number, folder)
         footers: list[pq.FileMetaData] = []
         try:
-            pq.write_table(rows, path, metadata_collector=footers, **self._options.properties(rows))
+            with _as_arrow_said():
+                pq.write_table(
+                    rows, path, metadata_collector=footers, **self._options.properties(rows)
+                )
             return self._data_file(path, footers[0], rows.schema, folder, values)
         except BaseException:
             path.unlink(missing_ok=True)
@@ -112,6 +120,8 @@ class DataFileWriter:
 
     def _new_path(self, number: int, folder: str) -> Path:
         place = self.root / folder
+        if folder:
+            check_below(place, self.root)
         place.mkdir(parents=True, exist_ok=True)
         return place / f"part-{number:05d}-{uuid.uuid4()}{self._options.suffix}"
 
@@ -131,6 +141,18 @@ class DataFileWriter:
             partition=values,
             statistics=statistics_of(footer, schema),
         )
+
+
+@contextlib.contextmanager
+def _as_arrow_said() -> Iterator[None]:
+    """Raise what writing a file raised first, not what closing it raised thereupon."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause = error.__context__
+        if isinstance(cause, pa.ArrowException | OSError):
+            raise cause from None
+        raise
 
 
 def _row_groups(tables: Iterable[pa.Table], options: FileOptions) -> Iterator[pa.Table]:

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from topology.values import check_years
 
 _NOTHING = "__HIVE_DEFAULT_PARTITION__"
 # What Spark's ExternalCatalogUtils escapes, and NUL, which no path may hold.
@@ -33,6 +36,9 @@ class Layout:
     told apart by a digest; that harms nobody, because a log names the values beside the file.
     """
 
+    keeps_empty_text = False
+    """Whether the empty text is another value than null."""
+
     def __init__(self, partition_by: Sequence[str] = ()) -> None:
         self.partition_by = tuple(partition_by)
 
@@ -40,13 +46,16 @@ class Layout:
         """The rows of each combination of values, in the order they came; no part is empty.
 
         A partition column that the table lacks is null. The type of each must be one that
-        `can_partition` takes.
+        `can_partition` takes. Raises ValueError: a time is not of the years 1 to 9999, or the
+        empty text is in a column that is not null.
         """
         if not self.partition_by:
             yield Part("", {}, table)
             return
         present = [name for name in self.partition_by if name in table.column_names]
         columns = [_values(table[name]) for name in present]
+        if not self.keeps_empty_text:
+            check_empty_text(table, present)
         rest = self.rest(table, present)
         for rows in _groups(columns, table.num_rows):
             values = {
@@ -86,6 +95,22 @@ def can_partition(kind: pa.DataType) -> bool:
     )
 
 
+def check_empty_text(table: pa.Table, partition_by: Sequence[str]) -> None:
+    """Raise ValueError for an empty text in a column that is not null: it would become so."""
+    for name in partition_by:
+        if table.schema.field(name).nullable:
+            continue
+        column = table[name]
+        if isinstance(column.type, pa.DictionaryType):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            empty: Any = pc.equal(column, pa.scalar("", column.type))
+            if pc.any(empty).as_py():
+                raise ValueError(
+                    f"column '{name}': found ''; a partition has it as null, which it may not be"
+                )
+
+
 _Coded = tuple[list[Any], npt.NDArray[np.int64]]
 
 
@@ -96,8 +121,9 @@ def _values(column: "pa.ChunkedArray[Any]") -> _Coded:
         kind = kind.value_type
         column = column.cast(kind)
     zoned = isinstance(kind, pa.TimestampType) and kind.tz is not None
+    for chunk in column.chunks:
+        check_years(chunk)  # of others Arrow's text says that it cannot spell them
     if isinstance(kind, pa.TimestampType):
-        # By way of text, because Python's datetime ends with the year 9999.
         column = column.cast(pa.timestamp("us"), safe=False)
     if column.num_chunks == 0:
         return [], np.zeros(0, np.int64)

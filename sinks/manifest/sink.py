@@ -17,12 +17,12 @@ from sinks.manifest.compactor import Compactor
 from sinks.manifest.durable import sync_below
 from sinks.manifest.entry import Change, Line, Listed, line_key
 from sinks.manifest.log import ManifestLog
-from sinks.manifest.place import check_kind, try_out
+from sinks.manifest.place import try_out
 from sinks.manifest.reading import manifest_files
 from sinks.manifest.state import State
-from sinks.names import checked_table
+from sinks.names import checked_columns, checked_table
 from sinks.new_columns import OnNewColumns, checked_new_columns
-from sinks.paths import local_path, table_path
+from sinks.paths import check_kind, table_folder, table_path
 from sinks.shares import check_fences, is_to_commit
 from topology.compaction import Compaction
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
@@ -80,7 +80,7 @@ class ManifestSink(StagesApart[Row]):
     ) -> None:
         """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
         self.name = self.table = checked_table(table)
-        self.schema = schema_of(schema)
+        self.schema = checked_columns(schema_of(schema), table)
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
         self.on_new_columns = checked_new_columns(on_new_columns, table)
         if not keep_seconds >= 0:
@@ -103,12 +103,13 @@ class ManifestSink(StagesApart[Row]):
     def open(self, context: SinkContext) -> None:
         """Check that the place can be written, and whether the table there takes these rows.
 
-        Raises SinkFailed: the place is not local, cannot be written or has no hard links; there
-        is a table of another kind, or a plain folder of Parquet; the table has other columns.
+        Raises SinkFailed: the place is not local, cannot be written or has no hard links; links
+        lead out of the warehouse; there is a table of another kind, or a plain folder of Parquet;
+        the table has other columns.
         """
-        place = table_path(context.warehouse, self.table)
-        folder = local_path(place)
+        folder = table_folder(context.warehouse, self.table)
         if folder is None:
+            place = table_path(context.warehouse, self.table)
             raise SinkFailed(
                 f"table '{self.table}' at {place} is not on a local file system, which a "
                 "ManifestSink needs; allowed there is DeltaSink, at least once"
@@ -116,7 +117,7 @@ class ManifestSink(StagesApart[Row]):
         self._context, self._folder = context, folder
         self._stager = self._id = None
         self._log = ManifestLog(folder, by=f"{context.pipeline}/{context.sink}")
-        check_kind(self.table, folder)
+        check_kind(self.table, folder, "ManifestSink")
         try:
             try_out(folder)
             state = self._log.refresh()

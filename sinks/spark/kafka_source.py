@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sinks.spark.settings import java_text
 from topology.errors import SinkFailed
 from topology.sink import Scalar
 from topology.spark_step import KAFKA_COLUMNS
@@ -15,6 +16,7 @@ _DEFAULTS = {
     "max.poll.records": "20000",  # three times as fast as with 500, Kafka's own
     "isolation.level": "read_committed",  # as librdkafka has it
 }
+_SILENT_MS = "30000"  # so long nothing may come of a range; four tasks in vain fail the job
 _SAME = frozenset(
     {
         "bootstrap.servers", "security.protocol", "client.id", "client.rack", "client.dns.lookup",
@@ -93,6 +95,7 @@ def read_ranges(
         failOnDataLoss="true",
         includeHeaders="true",
         **options,
+        **{"kafkaConsumer.pollTimeoutMs": _SILENT_MS},
     )
     if tasks is not None:
         reader = reader.option("minPartitions", tasks)
@@ -107,7 +110,7 @@ def java_properties(properties: Mapping[str, Scalar]) -> dict[str, str]:
     """
     found = dict(_DEFAULTS)
     for name, value in properties.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = java_text(value)
         if name in _SAME:
             found[name] = _WORDS.get((name, text), text)
         elif name in _NAMED:

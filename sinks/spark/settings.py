@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sinks.errors import SparkStartFailed
+from topology.sink import Scalar
 
 _DEFAULTS = {
     # local[N,4]: a task whose worker died is tried again; with plain local[N] the job fails.
@@ -51,6 +52,11 @@ _ELSEWHERE = {
     "spark.api.mode": "connect",
     "spark.submit.deployMode": "cluster",
 }
+
+
+def java_text(value: Scalar) -> str:
+    """A value of the configuration as Java's clients read it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check(conf: Mapping[str, str]) -> None:

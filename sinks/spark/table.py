@@ -1,17 +1,18 @@
 """Tables in a warehouse, appended to by Spark; folders of Parquet."""
 
-import tempfile
 from collections.abc import Sequence
 from typing import Any, ClassVar, overload
 
 import pyarrow as pa
 
 from sinks.columns import fit
-from sinks.names import checked_table
-from sinks.paths import local_path, local_uri, table_path
+from sinks.files.layout import check_empty_text
+from sinks.names import checked_columns, checked_table
+from sinks.paths import check_kind, local_uri, table_folder, table_path
 from sinks.spark.existing import differences, existing_schema, spark_schema
 from sinks.spark.reasons import one_line
 from sinks.spark.spool import Spool
+from sinks.spark.writable import needing_to_write, try_out
 from topology.errors import InvalidSchema, RowsRejected, SinkFailed
 from topology.schema import schema_of
 from topology.sink import Batch, Row, Sink, SinkContext, SparkDriver
@@ -27,6 +28,7 @@ class SparkTableSink(Sink[Row]):
 
     needs_spark = True
     format: ClassVar[str]
+    made_by: ClassVar[str]  # the sink that makes such tables
     added_columns: bool  # whether rows may bring columns the table has not
     merges_columns = False  # whether Spark is to add such columns to the table
     guessed_partitions: ClassVar[bool]  # whether Spark guesses partition columns' types
@@ -36,7 +38,7 @@ class SparkTableSink(Sink[Row]):
     ) -> None:
         """Raises InvalidSchema when the schema cannot be used."""
         self.name = self.table = checked_table(table)
-        self.schema = schema_of(schema)
+        self.schema = checked_columns(schema_of(schema), table)
         self.stored = self.schema  # what the table has of it
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
         self._check_partitions()
@@ -62,25 +64,21 @@ class SparkTableSink(Sink[Row]):
     def open(self, context: SinkContext) -> None:
         """Check that the warehouse can be written, start Spark, and look at the table.
 
-        Raises SinkFailed: the place cannot be written, Spark does not start, a column's
-        type is none of Spark's, or the table there has other columns.
+        Raises SinkFailed: the place cannot be written, links lead out of the warehouse, there is
+        a table of another kind, Spark does not start, a column's type is none of Spark's, or the
+        table there has other columns.
         """
         if context.spark is None:
             raise SinkFailed(f"table '{self.table}' needs Spark; none was configured")
+        folder = table_folder(context.warehouse, self.table)
         self._path = table_path(context.warehouse, self.table)
         self._spark = context.spark
         self._spool = Spool(context.warehouse, f"{context.pipeline}.{context.sink}")
-        try:
+        with needing_to_write(self.table, context.warehouse):
             self._spool.open()
-            if (folder := local_path(self._path)) is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryFile(dir=folder):
-                    pass
-        except OSError as error:
-            raise SinkFailed(
-                f"table '{self.table}' in warehouse {context.warehouse}: {error}; "
-                "a folder that can be written is needed"
-            ) from error
+            if folder is not None:
+                check_kind(self.table, folder, self.made_by)
+                try_out(folder)
         try:
             self._spark_schema = spark_schema(self.stored)
             wrong = self._spark.run(self._obstacles, group=f"{self.name}-open")
@@ -92,6 +90,8 @@ class SparkTableSink(Sink[Row]):
     def write(self, batch: Batch) -> None:
         """Append the batch's rows. Raises RowsRejected, SinkFailed, or a passing error.
 
+        ValueError: an empty text would become null in a partition.
+
         1. Convert the rows, setting those that do not fit apart.
         2. Write the others to the spool.
         3. Let Spark read the spool and append it to the table, in one job.
@@ -101,6 +101,7 @@ class SparkTableSink(Sink[Row]):
             raise SinkFailed(f"table '{self.table}' is not open")
         fitted = fit(batch.pieces, self.schema)
         if fitted.table.num_rows:
+            check_empty_text(fitted.table, self.partition_by)
             files = self._spool.put(fitted.table, batch.sequence)
             try:
                 self._append([local_uri(path) for path in files])
@@ -161,11 +162,15 @@ class SparkTableSink(Sink[Row]):
 
         return self._spark.run(job, group=f"{self.name}-files")
 
+    def _unmakable(self) -> list[str]:
+        """What keeps a table of this schema from being made."""
+        return []
+
     def _obstacles(self, session: Any) -> list[str]:
         """What keeps rows of this schema out of the table that is there, if one is."""
         found = existing_schema(session, self.format, str(self._path))
         if found is None:
-            return []
+            return self._unmakable()
         return differences(
             found,
             self._spark_schema,
@@ -178,6 +183,7 @@ class ParquetSink(SparkTableSink[Row]):
     """Appends to a folder of Parquet files."""
 
     format = "parquet"
+    made_by = "ParquetSink"
     added_columns = True
     guessed_partitions = True
 
@@ -196,10 +202,3 @@ class ParquetSink(SparkTableSink[Row]):
     ) -> None:
         """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
         super().__init__(table, schema=schema, partition_by=partition_by)
-
-    def open(self, context: SinkContext) -> None:
-        """Check as every table does, and that the folder is no Delta table."""
-        folder = local_path(table_path(context.warehouse, self.table))
-        if folder is not None and (folder / "_delta_log").exists():
-            raise SinkFailed(f"table '{self.table}' at {folder} is a Delta table; use DeltaSink")
-        super().open(context)

@@ -9,7 +9,7 @@ import structlog
 from sinks.state.deltas import Aggregation, Deltas, Part
 from sinks.state.store import StateStore
 from sinks.state.values import changed
-from topology.errors import AggregateFailed, RowsRejected, SinkFailed
+from topology.errors import AggregateFailed, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Batch, SinkContext
 from topology.state import State
 from topology.transactional import (
@@ -49,11 +49,14 @@ class StateSink(TransactionalSink[Any]):
         self.shape = state.shape
         self.kinds = _KINDS[state.layout]
         self.given = f" with layout='{state.layout}'"
+        self.advice = "layout='opaque'"
         self.needs_spark = store.needs_spark
         self.needs_jars = store.needs_jars
         self._store = store
         self._aggregation = Aggregation(self.shape, store.refused)
         self._owner = ""  # of rows, before their line
+        self._doubtful: tuple[tuple[Share, ...], pa.Table] | None = None
+        """What a commit has made whose answer was lost."""
 
     def open(self, context: SinkContext) -> None:
         """Open the store. Raises SinkFailed."""
@@ -81,7 +84,13 @@ class StateSink(TransactionalSink[Any]):
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         """See the contract."""
-        return self._store.committed(lines)
+        found = self._store.committed(lines)
+        txids = {each.line: each.txid for each in found}
+        if self._doubtful is not None and all(e.line in txids for e in self._doubtful[0]):
+            (shares, rows), self._doubtful = self._doubtful, None
+            if all(share.txid <= txids[share.line] for share in shares):
+                self.state.tell(rows)
+        return found
 
     def stage(self, group: Group) -> Staged:
         """Aggregate the rows by key and line; see the contract."""
@@ -112,14 +121,30 @@ class StateSink(TransactionalSink[Any]):
             raise SinkFailed(f"state '{self.name}': {error}") from error
 
     def _update(self, shares: tuple[Share, ...], deltas: Deltas) -> None:
+        """Merge into the stored rows, and tell look-ups of the same run what they are now."""
+        made: pa.Table | None = None
+
         def change(stored: pa.Table) -> pa.Table:
+            nonlocal made
             try:
-                return changed(self.shape, deltas, stored)
+                made = changed(self.shape, deltas, stored)
             except AggregateFailed as error:
                 raise SinkFailed(str(error)) from error
+            return made
 
         keys = deltas.keys
         if self.shape.has_one_line:  # other lines must not have them
             names = self.shape.key.names
             keys = keys.group_by(names, use_threads=False).aggregate([]).cast(self.shape.key)
-        self._store.update(shares, keys, change)
+        doubtful, self._doubtful = self._doubtful, None
+        try:
+            self._store.update(shares, keys, change)
+        except (SinkBusy, SinkFailed, SinkFenced):
+            raise  # nothing was done
+        except Exception:
+            self._doubtful = None if made is None or not shares else (shares, made)
+            raise
+        if made is None and doubtful is not None and doubtful[0] == shares:
+            made = doubtful[1]  # the try before this one had done it
+        if made is not None:
+            self.state.tell(made)

@@ -1,13 +1,16 @@
 """Rows as messages, setting apart those that give none."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from sinks.rows import rows_of
+import msgspec
+import pyarrow as pa
+
 from topology.sink import Piece
 
-Headers: TypeAlias = Sequence[tuple[str, str | bytes | None]]
+Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]]
 Content: TypeAlias = Callable[[Any], str | bytes | None]
 
 # What a message costs beside its bytes: the frame of its batch, lengths, deltas.
@@ -22,7 +25,7 @@ class Message(NamedTuple):
     topic: str
     value: str | bytes | None
     key: str | bytes | None = None
-    headers: Headers = ()
+    headers: Sequence[tuple[str, str | bytes | None]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,20 @@ class Encoded:
     rejected: dict[int, str]
 
 
+def as_json(row: Any) -> bytes:
+    """A row as JSON. Raises ValueError for a number that JSON has not, msgspec's errors too."""
+    encoded = msgspec.json.encode(row)
+    # msgspec makes null of it; to look for it costs as much as all else does.
+    if b"null" in encoded and _has_no_number(msgspec.to_builtins(row)):
+        raise ValueError("found NaN or an infinity, which JSON has not")
+    return encoded
+
+
 class Encoder:
-    """Makes messages of rows by the user's functions. Pure, if they are."""
+    """Makes messages of rows by the user's functions. Pure, if they are.
+
+    Rows of a RecordBatch are dictionaries, maps in them too; times are cut to microseconds.
+    """
 
     def __init__(
         self,
@@ -51,7 +66,7 @@ class Encoder:
     def encode(self, pieces: Sequence[Piece], max_bytes: int) -> Encoded:
         """One message per row; a row fails alone, be it by its function or by its size."""
         encoded = Encoded([], {})
-        for index, row in enumerate(rows_of(pieces)):
+        for index, row in enumerate(_rows_of(pieces)):
             try:
                 message = self._message(row)
                 size = _size(message)
@@ -68,9 +83,72 @@ class Encoder:
         return encoded
 
     def _message(self, row: Any) -> Message:
+        if isinstance(row, _NoRow):
+            raise row.reason
         key = None if self._key is None else self._key(row)
-        headers = () if self._headers is None else self._headers(row)
+        headers = () if self._headers is None else tuple(self._headers(row))
         return Message(self._topic, self._value(row), key, headers)
+
+
+class _NoRow(NamedTuple):
+    """Stands where columns have what is no value of Python's."""
+
+    reason: Exception
+
+
+def _rows_of(pieces: Sequence[Piece]) -> Iterator[Any]:
+    for piece in pieces:
+        if isinstance(piece, pa.RecordBatch):
+            yield from _rows_of_columns(piece)
+        else:
+            yield from piece
+
+
+def _rows_of_columns(batch: pa.RecordBatch) -> list[Any]:
+    fields = [field.with_type(_in_microseconds(field.type)) for field in batch.schema]
+    if fields != list(batch.schema):
+        columns = [
+            column.cast(field.type, safe=False)
+            for column, field in zip(batch.columns, fields, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    try:
+        return batch.to_pylist(maps_as_pydicts="strict")
+    except Exception as error:  # noqa: BLE001 - a key twice, a time past the year 9999
+        if batch.num_rows == 1:
+            return [_NoRow(error)]
+    middle = batch.num_rows // 2
+    return _rows_of_columns(batch.slice(0, middle)) + _rows_of_columns(batch.slice(middle))
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    """The type itself, but for times in nanoseconds, for which Python has no values."""
+
+    def part(field: "pa.Field[Any]") -> "pa.Field[Any]":
+        return field.with_type(_in_microseconds(field.type))
+
+    found = kind
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        found = pa.timestamp("us", kind.tz)
+    elif pa.types.is_duration(kind) and kind.unit == "ns":
+        found = pa.duration("us")
+    elif isinstance(kind, pa.StructType):
+        found = pa.struct([part(field) for field in kind])
+    elif isinstance(kind, pa.ListType):
+        found = pa.list_(part(kind.value_field))
+    elif isinstance(kind, pa.LargeListType):
+        found = pa.large_list(part(kind.value_field))
+    elif isinstance(kind, pa.MapType):
+        found = pa.map_(_in_microseconds(kind.key_type), _in_microseconds(kind.item_type))
+    return found
+
+
+def _has_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_no_number, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_no_number, value))
 
 
 def _size(message: Message) -> int:

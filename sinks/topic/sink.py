@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from uuid import uuid4
 
-import msgspec
-
 from sinks.topic.claims_topic import ClaimsTopic
 from sinks.topic.cluster import Cluster, said
-from sinks.topic.messages import Encoder, Headers, Message
+from sinks.topic.messages import Encoder, Headers, Message, as_json
 from sinks.topic.owner import Owner
 from sinks.topic.producer import PlainProducer, TransactionalProducer
 from topology.errors import RowsRejected, SinkFailed
@@ -22,9 +20,11 @@ class TopicSink(TransactionalSink[Row]):
     """Sends a message per row to a topic, which must be there.
 
     `value`, `key` and `headers` make a message of a row: bytes, str (as UTF-8) or None, and pairs
-    of a name and such a content. Without `value` it is the row as JSON. A row for which one of
-    them raises, or whose message is larger than the topic allows, is rejected. `properties` are
-    librdkafka's, laid over those of the service's `[kafka]`.
+    of a name and such a content. Without `value` it is the row as JSON, which has neither NaN nor
+    infinities. A row for which one of them raises, or whose message is larger than the topic
+    allows, is rejected. Rows of a RecordBatch are dictionaries, maps in them too, and their times
+    are cut to microseconds. `properties` are librdkafka's, laid over those of the service's
+    `[kafka]`.
 
     At least once, by an idempotent producer. Exactly once, a micro-batch is one transaction of
     Kafka's, and only consumers with `isolation.level=read_committed` see each row once; the txids
@@ -37,7 +37,7 @@ class TopicSink(TransactionalSink[Row]):
         self,
         topic: str,
         *,
-        value: Callable[[Row], str | bytes | None] = msgspec.json.encode,
+        value: Callable[[Row], str | bytes | None] = as_json,
         key: Callable[[Row], str | bytes | None] | None = None,
         headers: Callable[[Row], Headers] | None = None,
         transactions_topic: str | None = None,

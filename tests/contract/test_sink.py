@@ -1,21 +1,26 @@
 """What every sink promises, asked of each of them."""
 
 import json
+import queue
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
-from service.jars.resolver import resolve
 from sinks import DeltaSink, IcebergSink, ManifestSink, MemorySink, ParquetSink, SqlSink
+from sinks.batcher import PendingBatch
 from sinks.spark.driver import SparkDriver
+from sinks.tries import WriteRetries
+from sinks.writer import Writer, WriteResult
 from tests.acceptance import table_files
 from tests.worlds.sql_table import SqlTable
 from topology.errors import RowsRejected, SinkFailed
@@ -53,7 +58,7 @@ class House(ABC):
 
 class MemoryHouse(House):
     def sink(self, **options: Any) -> Sink[Any]:
-        self.memory: MemorySink[Flight] = MemorySink(schema=Flight)
+        self.memory: MemorySink[Any] = MemorySink(schema=options.get("schema", Flight))
         return self.memory
 
     def rows(self) -> Rows:
@@ -122,14 +127,6 @@ class SqlHouse(House):
         return self.table.rows()
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[SparkDriver]:
-    jars = [*resolve("delta"), *resolve("iceberg"), *resolve("postgresql")]
-    driver = SparkDriver("contract", {}, lambda: jars, job_deadline_seconds=60)
-    yield driver
-    driver.close()
-
-
 TABLES = [
     pytest.param(ParquetHouse, marks=pytest.mark.integration),
     pytest.param(DeltaHouse, marks=pytest.mark.integration),
@@ -141,13 +138,17 @@ of_tables = pytest.mark.parametrize("house", TABLES, indirect=True)  # what only
 SQL = pytest.param(SqlHouse, marks=pytest.mark.integration)
 
 
+# Those that have the empty text of a partition as null.
+PARTITIONED = [ManifestHouse, *TABLES[:2]]
+
+
 @pytest.fixture(params=[MemoryHouse, ManifestHouse, *TABLES, SQL])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param is SqlHouse:
-        driver, server = (request.getfixturevalue(name) for name in ("driver", "postgres"))
+        driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))
         return SqlHouse(tmp_path, driver, server)
     if issubclass(request.param, SparkHouse):
-        return request.param(tmp_path, request.getfixturevalue("driver"))
+        return request.param(tmp_path, request.getfixturevalue("spark"))
     house: House = request.param(tmp_path)
     return house
 
@@ -219,6 +220,85 @@ def test_a_batch_of_rejected_rows_only_writes_nothing_and_harms_nothing(
         sink.write(batch([{}, {"number": 1}]))
     sink.write(batch([flight(7)], sequence=2))
     assert numbers(house) == [7]
+
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+EPOCH_NS = 1_767_322_800_000_000_000
+KINDS: dict[str, pa.DataType] = {
+    "day": pa.date32(),
+    "at": pa.timestamp("us", "UTC"),
+    "near": pa.float32(),
+    "within": pa.struct([("x", pa.int64())]),
+    "many": pa.list_(pa.int64()),
+    "flag": pa.bool_(),
+}
+WIDE = pa.schema([pa.field("number", pa.int64(), nullable=False), *KINDS.items()])
+POISON: list[tuple[str, Any]] = [
+    ("day", 20260101),
+    ("day", MOMENT),
+    ("at", EPOCH_NS),
+    ("near", 1e40),
+    ("within", {"x": 1.9}),
+    ("within", {"x": 1, "typo": 5}),
+    ("many", [2.7]),
+    ("flag", 7),
+    ("number", True),
+]
+
+
+def test_values_that_would_be_kept_as_others_are_named_and_the_rest_is_durable(
+    house: House, opened: Opened
+) -> None:
+    """Promise 13: whatever a value is, it stops nobody and does not become another one."""
+    good = {"number": 1, "day": MOMENT.date(), "at": MOMENT, "near": 0.5, "within": {"x": 1}}
+    rows: Rows = [good, *({"number": 2, name: value} for name, value in POISON), {"number": 3}]
+    days = pa.array([0, 20260101, None], pa.int32()).view(pa.date32())
+    times = pa.array([EPOCH_NS, 0, None]).view(pa.timestamp("us", "UTC"))
+    columns = pa.record_batch({"number": [4, 5, 6], "day": days, "at": times})
+    text = pa.record_batch({"number": pa.array(["7", "8"])})
+    with pytest.raises(RowsRejected) as caught:
+        opened(schema=WIDE).write(batch(rows, columns, text))
+    first = len(rows)
+    expected = {*range(1, first - 1), first, first + 1, first + 3, first + 4}
+    assert set(caught.value.reasons) == expected
+    assert numbers(house) == [1, 3, 6]
+
+
+def test_times_that_are_no_partition_are_named_and_the_rest_is_durable(
+    house: House, opened: Opened
+) -> None:
+    schema = pa.schema([("number", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us"))])
+    sink = opened(schema=schema, **in_partitions(house, "day", "at"))
+    days = pa.array([0, 20260101], pa.int32()).view(pa.date32())
+    times = pa.array([None, EPOCH_NS]).view(pa.timestamp("us"))
+    for name, column, bad in [("day", days, 20260101), ("at", times, EPOCH_NS)]:
+        rows: Rows = [{"number": 3, name: bad}, {"number": 4}]
+        with pytest.raises(RowsRejected) as caught:
+            sink.write(batch(pa.record_batch({"number": [1, 2], name: column}), rows))
+        assert set(caught.value.reasons) == {1, 2}
+    assert numbers(house) == [1, 1, 4, 4]
+
+
+def in_partitions(house: House, *names: str) -> dict[str, Any]:
+    """The option of sinks that have partitions."""
+    return {} if isinstance(house, MemoryHouse | SqlHouse) else {"partition_by": [*names]}
+
+
+@pytest.mark.parametrize("house", PARTITIONED, indirect=True)
+def test_an_empty_text_does_not_become_a_null_that_may_not_be(house: House, opened: Opened) -> None:
+    sink = opened(partition_by=["carrier"])
+    done: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
+    fast = WriteRetries(first_seconds=0.001, longest_seconds=0.002)
+    writer = Writer(sink, done.put, retries=fast)
+    writer.start()
+    rows = [flight(1), flight(2) | {"carrier": ""}, flight(3)]
+    nobody = np.zeros(3, np.int64)
+    writer.submit(PendingBatch(1, [rows], 3, 0, nobody, nobody.astype(np.uint64)))
+    result = done.get(timeout=120)
+    assert writer.stop(10)
+    assert (set(result.rejected), result.error) == ({1}, None)
+    assert "found ''" in result.rejected[1]
+    assert numbers(house) == [1, 3]
 
 
 def test_a_batch_tried_again_is_never_lost(house: House, opened: Opened) -> None:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
-from service.jars.resolver import resolve
 from sinks.spark.driver import SparkDriver
 from sinks.state.delta import DeltaState
 from sinks.state.memory import MemoryState
@@ -93,17 +92,9 @@ HOUSES = [
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[SparkDriver]:
-    jars = [*resolve("delta"), *resolve("postgresql")]
-    driver = SparkDriver("contract", {}, lambda: jars, job_deadline_seconds=60)
-    yield driver
-    driver.close()
-
-
-@pytest.fixture(scope="module")
-def delta_table(driver: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def delta_table(spark: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -> Path:
     warehouse = tmp_path_factory.mktemp("warehouse")
-    house = DeltaHouse(warehouse, driver, None)
+    house = DeltaHouse(warehouse, spark, None)
     store = house.store()
     store.open(house.context, SHAPE)
     store.fence([])
@@ -114,10 +105,10 @@ def delta_table(driver: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(params=HOUSES)
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param is DeltaHouse:
-        driver, made = (request.getfixturevalue(name) for name in ("driver", "delta_table"))
+        driver, made = (request.getfixturevalue(name) for name in ("spark", "delta_table"))
         return DeltaHouse(tmp_path, driver, made)
     if request.param is PostgresHouse:
-        driver, server = (request.getfixturevalue(name) for name in ("driver", "postgres"))
+        driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))
         return PostgresHouse(tmp_path, driver, server)
     house: House = request.param(tmp_path)
     return house
@@ -127,9 +118,9 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     """A place in which nobody has been."""
     if request.param is DeltaHouse:
-        return DeltaHouse(tmp_path, request.getfixturevalue("driver"), None)
+        return DeltaHouse(tmp_path, request.getfixturevalue("spark"), None)
     if request.param is PostgresHouse:
-        driver, server = (request.getfixturevalue(name) for name in ("driver", "postgres"))
+        driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))
         return PostgresHouse(tmp_path, driver, server)
     house: House = request.param(tmp_path)
     return house
@@ -420,11 +411,40 @@ def test_its_sink_needs_what_it_needs(house: House) -> None:
     assert needs == (store.needs_spark, store.needs_jars)
 
 
+def test_look_ups_of_the_run_that_keeps_it_tell_what_was_committed(house: House) -> None:
+    words = State("words", key={"word": str, "day": int}, into=house.store(), layout="opaque")
+    sink = words.sink({"n": count(), "low": least("x", type=str)})
+    assert isinstance(sink, TransactionalSink)
+    sink.open(house.context)
+    sink.fence([Fence(FIRST, 1), Fence(SECOND, 1)])
+
+    def commit(txid: int, line: str, *given: str) -> None:
+        rows = [{"word": word, "day": 7, "x": line} for word in given]
+        its = replace(share(line, txid), num_rows=len(rows))
+        sink.commit(sink.stage(Group(txid, (its,), [rows], len(rows))))
+        words.catch_up()
+
+    commit(1, FIRST, "a", "b", "a")
+    words.follow()
+    words.use(words.read(words.fetch(house.context)))
+    commit(1, SECOND, "a", "c")
+    commit(2, FIRST, "a")
+    found = {key: dict(row) for key, row in words.items()}
+    assert found == {
+        ("a", 7): {"n": 4, "low": FIRST},
+        ("b", 7): {"n": 1, "low": FIRST},
+        ("c", 7): {"n": 1, "low": SECOND},
+    }
+    words.use(words.read(words.fetch(house.context)))
+    assert {key: dict(row) for key, row in words.items()} == found
+    sink.close()
+
+
 @pytest.mark.integration
 def test_small_files_are_joined_and_nothing_else_changes(
-    driver: SparkDriver, delta_table: Path, tmp_path: Path
+    spark: SparkDriver, delta_table: Path, tmp_path: Path
 ) -> None:
-    house = DeltaHouse(tmp_path, driver, delta_table)
+    house = DeltaHouse(tmp_path, spark, delta_table)
     sink = State("words", key=SHAPE.key, into=house.store(), layout="opaque").sink(SHAPE.aggregates)
     sink.open(house.context)
     assert isinstance(sink, TransactionalSink)

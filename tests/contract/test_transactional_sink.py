@@ -19,7 +19,6 @@ import pytest
 
 from examples.foreach.target import SqliteOrders
 from service.embedded.postgres import EmbeddedPostgres
-from service.jars.resolver import resolve
 from service.testing.chaos_sink import ChaosSink
 from sinks import (
     DeltaSink,
@@ -247,19 +246,11 @@ HOUSES = [
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[SparkDriver]:
-    jars = [*resolve("delta"), *resolve("iceberg"), *resolve("postgresql")]
-    driver = SparkDriver("contract", {}, lambda: jars, job_deadline_seconds=60)
-    yield driver
-    driver.close()
-
-
-@pytest.fixture(scope="module")
-def keyed_table(driver: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def keyed_table(spark: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty table, which Spark takes long to make."""
     warehouse = tmp_path_factory.mktemp("warehouse")
     sink: DeltaSink[Any] = DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
-    sink.open(SinkContext("pipeline", "sink", {}, str(warehouse), driver))
+    sink.open(SinkContext("pipeline", "sink", {}, str(warehouse), spark))
     sink.write(Batch(1, [], 0))
     sink.close()
     return warehouse / "orders"
@@ -275,14 +266,14 @@ STAGE_APART = [
 @pytest.fixture(params=HOUSES)
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param is DeltaHouse:
-        return DeltaHouse(tmp_path, request.getfixturevalue("driver"))
+        return DeltaHouse(tmp_path, request.getfixturevalue("spark"))
     if request.param is IcebergHouse:
-        return IcebergHouse(tmp_path, request.getfixturevalue("driver"))
+        return IcebergHouse(tmp_path, request.getfixturevalue("spark"))
     if request.param is KeyedDeltaHouse:
         made = request.getfixturevalue("keyed_table")
-        return KeyedDeltaHouse(tmp_path, request.getfixturevalue("driver"), made)
+        return KeyedDeltaHouse(tmp_path, request.getfixturevalue("spark"), made)
     if request.param in (SqlHouse, KeyedSqlHouse):
-        driver, server = (request.getfixturevalue(name) for name in ("driver", "postgres"))
+        driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))
         of_sql: House = request.param(tmp_path, driver, server)
         return of_sql
     if request.param is TopicHouse:
@@ -447,6 +438,19 @@ def test_a_fence_tells_what_is_committed_in_its_order(sink: TransactionalSink[An
         Committed(FIRST, 3, 2),
     ]
     assert state(sink, FIRST, SECOND, THIRD) == [(3, 2), (2, 1), (4, 0)]
+
+
+def test_rows_that_would_be_kept_as_others_are_named_and_the_rest_is_one_transaction(
+    house: House, sink: TransactionalSink[Any]
+) -> None:
+    """Promise 13: what would lose something is a dead letter, not a row that is nearly right."""
+    bad: list[Any] = [2.5, True, "2", None]
+    rows = [order(1), *(order(2) | {"number": number} for number in bad), order(3)]
+    staged = sink.stage(group((share(), rows), (share(SECOND), [order(4)])))
+    assert set(staged.rejected) == {1, 2, 3, 4}
+    sink.commit(staged)
+    assert numbers(house) == [1, 3, 4]
+    assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
 
 
 def test_repeating_a_fence_is_harmless(house: House, sink: TransactionalSink[Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sinks.files.data_file import DataFile, DataFileWriter
+from sinks.files.small import cut, is_small
 from sinks.spark.delta.actions import ActiveFile
 from sinks.spark.delta.kernel import DeltaLog
 from sinks.spark.delta.reading import FileReader
@@ -14,7 +15,6 @@ from sinks.spark.local_table import LocalTable
 from topology.compaction import Compaction
 from topology.errors import SinkBusy, SinkFailed
 
-_SMALL = 0.75  # of the target: what is larger is left as it is
 _MOST_ROUNDS = 3
 _BUSY_SECONDS = 5.0
 
@@ -30,25 +30,14 @@ class Joined:
 def to_join(active: Iterable[ActiveFile], target_bytes: int) -> list[list[ActiveFile]]:
     """Which files to join, each list into one of at most about the target.
 
-    Files of one folder and partition only. Each list makes files fewer, so that it comes to an
-    end however often it is asked. Pure.
+    Files of one folder and partition only. Pure.
     """
     places: defaultdict[object, list[ActiveFile]] = defaultdict(list)
     for file in active:
-        if file.num_bytes < _SMALL * target_bytes and not file.has_deletions:
+        if is_small(file, target_bytes) and not file.has_deletions:
             place = (posixpath.dirname(file.place), tuple(sorted(file.partition.items())))
             places[place].append(file)
-    lists: list[list[ActiveFile]] = []
-    for files in places.values():
-        length = 0
-        for file in files:
-            if length and length + file.num_bytes <= target_bytes:
-                lists[-1].append(file)
-                length += file.num_bytes
-            else:
-                lists.append([file])
-                length = file.num_bytes
-    return [files for files in lists if len(files) > 1]
+    return [files for place in places.values() for files in cut(place, target_bytes)]
 
 
 def join(

@@ -11,7 +11,7 @@ import structlog
 from sinks.columns import Fitted, fit
 from sinks.files.data_file import DataFile
 from sinks.files.doubtful import Doubtful
-from sinks.names import is_absolute
+from sinks.names import is_absolute, names_in
 from sinks.new_columns import OnNewColumns, checked_new_columns
 from sinks.paths import local_path, local_uri, table_path
 from sinks.spark.delta.actions import ActiveFile
@@ -32,6 +32,7 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 _MOST_ADDITIONS = 3  # in a row: someone else takes the columns away
 _BUSY_SECONDS = 0.5
+_NOT_IN_NAMES = " ,;{}()\n\t="  # but where an existing table maps its columns' names
 _NOT_LOCAL = "it is not on a local file system"
 
 
@@ -53,6 +54,7 @@ class DeltaTableSink(SparkTableSink[Row]):
 
     needs_jars = ("delta",)
     format = "delta"
+    made_by = "DeltaSink"
     guessed_partitions = False
 
     def __init__(
@@ -153,6 +155,13 @@ class DeltaTableSink(SparkTableSink[Row]):
         """Let go of the table. Spark itself belongs to the service."""
         super().close()
         self._table = self._way = None
+
+    def _unmakable(self) -> list[str]:
+        return [
+            f"column {name!r}: Delta allows names without any of {_NOT_IN_NAMES!r} in a new table"
+            for name in names_in(self.stored)
+            if not set(_NOT_IN_NAMES).isdisjoint(name)
+        ]
 
     def _fit(self, pieces: Sequence[Piece]) -> Fitted:
         return fit(pieces, self.schema) if self._keyed is None else self._keyed.fit(pieces)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from sinks.files.data_file import DataFile, DataFileWriter
 from sinks.files.layout import Layout
+from sinks.files.small import cut, is_small
 from sinks.paths import local_path
 from sinks.spark.iceberg.facts import Facts
 from sinks.spark.iceberg.log import Gone, IcebergLog, TableFile
@@ -23,7 +24,6 @@ from sinks.spark.local_table import LocalTable
 from topology.compaction import Compaction
 from topology.errors import SinkBusy, SinkFailed
 
-_SMALL = 0.75  # of the target: what is larger is left as it is
 _OURS = "parquet-cpp-arrow"  # others' files may have types that Arrow would not write back alike
 _LINEAGE_VERSION = 3  # from here on rows have numbers, which a rewriting must keep
 _MOST_ROUNDS = 3
@@ -51,26 +51,8 @@ def small_files(files: Iterable[TableFile], spec_id: int, target_bytes: int) -> 
     return [
         file
         for file in files
-        if file.num_bytes < _SMALL * target_bytes
-        and not file.has_deletes
-        and file.spec_id == spec_id
+        if is_small(file, target_bytes) and not file.has_deletes and file.spec_id == spec_id
     ]
-
-
-def cut(files: Iterable[TableFile], target_bytes: int) -> list[list[TableFile]]:
-    """Lists of two or more files, each of about the target together, if it is not the last.
-
-    Each makes files fewer, so that it comes to an end however often it is asked. Pure.
-    """
-    lists: list[list[TableFile]] = []
-    length = 0
-    for file in files:
-        if not lists or length + file.num_bytes > target_bytes:
-            lists.append([])
-            length = 0
-        lists[-1].append(file)
-        length += file.num_bytes
-    return [each for each in lists if len(each) > 1]
 
 
 class Compactor:

@@ -18,6 +18,8 @@ class IcebergLayout(Layout):
     is another value than null. What a folder is called means nothing to readers.
     """
 
+    keeps_empty_text = True
+
     def __init__(self, partition_by: Sequence[str], types: Mapping[str, str]) -> None:
         """`types` has what Iceberg calls the types of these columns."""
         super().__init__(partition_by)

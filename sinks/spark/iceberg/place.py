@@ -1,10 +1,10 @@
 """Where an Iceberg table may lie."""
 
-import tempfile
 from pathlib import Path
 
 from sinks.names import checked_table
-from sinks.paths import local_path
+from sinks.paths import check_kind, table_folder
+from sinks.spark.writable import needing_to_write, try_out
 from topology.errors import InvalidSchema, SinkFailed
 
 
@@ -21,21 +21,13 @@ def checked_name(table: str) -> str:
 
 def writable_folder(table: str, path: str, warehouse: str) -> Path:
     """The table's folder, which is made. Raises SinkFailed: it is of no use."""
-    folder = local_path(path)
+    folder = table_folder(warehouse, table)
     if folder is None:
         raise SinkFailed(
             f"table '{table}' at {path} is not on a local file system, which an "
             "IcebergSink needs; allowed there is DeltaSink"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise SinkFailed(
-            f"table '{table}' in warehouse {warehouse}: {error}; "
-            "a folder that can be written is needed"
-        ) from error
-    if (folder / "_delta_log").exists():
-        raise SinkFailed(f"table '{table}' at {folder} is a Delta table; use DeltaSink")
+    with needing_to_write(table, warehouse):
+        check_kind(table, folder, "IcebergSink")
+        try_out(folder)
     return folder

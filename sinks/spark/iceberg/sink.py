@@ -13,6 +13,7 @@ from sinks.files.data_file import DataFile
 from sinks.files.doubtful import Doubtful
 from sinks.files.partitions import check_partitions
 from sinks.files.stager import check_shared, joined
+from sinks.names import checked_columns
 from sinks.new_columns import OnNewColumns, checked_new_columns
 from sinks.paths import local_path, local_uri, table_path
 from sinks.shares import check_fences, is_to_commit
@@ -83,7 +84,7 @@ class IcebergSink(StagesApart[Row]):
     ) -> None:
         """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
         self.name = self.table = checked_name(table)
-        self.schema = schema_of(schema)
+        self.schema = checked_columns(schema_of(schema), table)
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
         check_partitions(table, self.schema, self.partition_by, can_partition_by, leaves_some=False)
         self.on_new_columns = checked_new_columns(on_new_columns, table)

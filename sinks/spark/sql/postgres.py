@@ -114,21 +114,33 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass(?::text)"""
 
 
+# Classes of errors that no row brings about: locks and the server's state; connections, what they
+# were prepared for, and the driver; the server's resources and its insides.
+_PASSING = (
+    "01", "02", "03", "07", "08", "0B", "0L", "0P", "24", "25", "26", "28", "2B", "2D", "34", "3B",
+    "3D", "40", "53", "55", "57", "58", "72", "99", "F0", "HV", "XX",
+)  # fmt: skip
+_CHANGED = ("42", "3F", "0A")
+_NOT_OF_ROWS = ", ".join(f"'{each}'" for each in (*_PASSING, *_CHANGED))
+
+
 def verdict(state: str) -> Verdict:
     """What an error means by its SQLSTATE.
 
     `refused`: a row's values are not taken. `busy`: nothing was done, and it may come again.
-    `changed`: the table, or our rights, are others than they were. `passing`: anything else,
-    such as a broken connection, after which it is not known whether a COMMIT was done.
+    `changed`: the table, or our rights, are others than they were. `passing`: what no row brings
+    about, such as a broken connection, after which it is not known whether a COMMIT was done.
+
+    Refused is what is not known to be anything else: data, constraints, views, sizes, one row
+    twice, what triggers raise, and they may raise any state.
     """
     if state in ("55P03", "57014", "40001", "40P01"):  # locks, limits of time, deadlocks
         return "busy"
     if state == "22P04":  # our own COPY is malformed
         return "changed"
-    # Data, constraints, views, sizes, triggers, and one row twice, which a trigger can bring about.
-    if state[:2] in ("21", "22", "23", "44", "54", "P0"):
-        return "refused"
-    return "changed" if state[:2] in ("42", "3F", "0A") else "passing"
+    if state[:2] in _CHANGED:
+        return "changed"
+    return "passing" if state[:2] in _PASSING else "refused"
 
 
 class Statements:
@@ -290,8 +302,10 @@ BEGIN
     FOR r IN SELECT * FROM pg_temp."headrace_each" ORDER BY "row" LOOP
         BEGIN
             {put}
-        EXCEPTION WHEN data_exception OR integrity_constraint_violation
-            OR with_check_option_violation OR program_limit_exceeded OR plpgsql_error THEN
+        EXCEPTION WHEN plpgsql_error OR OTHERS THEN
+            IF left(SQLSTATE, 2) IN ({_NOT_OF_ROWS}) THEN
+                RAISE;
+            END IF;
             GET STACKED DIAGNOSTICS found = PG_EXCEPTION_DETAIL;
             UPDATE pg_temp."headrace_each" SET "said" = SQLERRM || ' ' || found
             WHERE "row" = r."row";

@@ -25,13 +25,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def spark(delta_jars: list[Path]) -> Iterator[SparkDriver]:
-    driver = SparkDriver("test", {}, lambda: delta_jars, job_deadline_seconds=120)
-    yield driver
-    driver.close()
-
-
 @pytest.fixture
 def table(tmp_path: Path, spark: SparkDriver) -> Iterator[Table]:
     made = Table(tmp_path, spark)

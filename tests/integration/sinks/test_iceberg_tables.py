@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.jars.resolver import resolve
 from sinks.errors import SparkDied
 from sinks.spark.driver import SparkDriver
 from sinks.spark.iceberg.log import IcebergLog
@@ -34,13 +33,6 @@ pytestmark = [
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkDriver]:
-    driver = SparkDriver("test", {}, lambda: resolve("iceberg"), job_deadline_seconds=120)
-    yield driver
-    driver.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Spark reads the files that a manifest names, as they were written."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ pytestmark = [
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkDriver]:
-    driver = SparkDriver("test", {}, job_deadline_seconds=120)
-    yield driver
-    driver.close()
 
 
 def read(spark: SparkDriver, table: Path, schema: str) -> pa.Table:

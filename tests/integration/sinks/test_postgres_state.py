@@ -13,7 +13,6 @@ import pytest
 
 from headrace.state import PostgresState, State, combiner, count, least, most, total
 from service.embedded.postgres import EmbeddedPostgres
-from service.jars.resolver import resolve
 from sinks.errors import DatabaseError
 from sinks.spark.driver import SparkDriver
 from sinks.spark.sql.connection import Connection
@@ -29,13 +28,6 @@ pytestmark = [
 ]
 
 FIRST, SECOND = "words[0]", "words[1]"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkDriver]:
-    driver = SparkDriver("test", {}, lambda: resolve("postgresql"), job_deadline_seconds=120)
-    yield driver
-    driver.close()
 
 
 class Words:

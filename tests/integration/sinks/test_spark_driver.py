@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,14 +31,6 @@ pytestmark = [
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark(delta_jars: list[Path]) -> Iterator[SparkDriver]:
-    """One Spark for these tests; each leaves it healed."""
-    driver = SparkDriver("test", {}, lambda: delta_jars, job_deadline_seconds=120)
-    yield driver
-    driver.close()
 
 
 def count(session: Any) -> int:

@@ -17,6 +17,7 @@ from tests.worlds.spark_cluster import SparkMaster, SparkWorker
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.usefixtures("no_spark"),
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -13,7 +13,7 @@ from sinks.errors import SparkStartFailed
 from sinks.spark.driver import SparkDriver
 from sinks.spark.jvm import Jvm
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_spark")]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # PySpark leaves a dead child's pipe

@@ -39,21 +39,19 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(scope="module")
-def spark(warehouse: Path, delta_jars: list[Path]) -> Iterator[SparkDriver]:
-    """One Spark, in which Airports are a Delta table and one of the catalogue too."""
+@pytest.fixture(scope="module", autouse=True)
+def tables(warehouse: Path, spark: SparkDriver) -> Iterator[None]:
+    """Airports are a Delta table, and one of the catalogue too."""
 
     def prepare(session: Any) -> None:
         frame = session.read.parquet(str(warehouse / "airports.parquet"))
         frame.write.format("delta").save(str(warehouse / "airports"))
-        session.sql("CREATE DATABASE lake")
+        session.sql(f"CREATE DATABASE lake LOCATION '{warehouse / 'catalogue'}'")
         frame.write.saveAsTable("lake.airports")
 
-    conf = {"spark.sql.warehouse.dir": str(warehouse / "catalogue")}
-    driver = SparkDriver("test", conf, lambda: delta_jars, job_deadline_seconds=60)
-    driver.run(prepare, group="prepare")
-    yield driver
-    driver.close()
+    spark.run(prepare, group="prepare")
+    yield
+    spark.run(lambda session: session.sql("DROP DATABASE lake CASCADE"), group="drop")
 
 
 def loaded(made: Reference, spark: SparkDriver, warehouse: Path) -> Reference:

@@ -3,7 +3,6 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ pytestmark = [
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkDriver]:
-    driver = SparkDriver("test", {"spark.driver.memory": "512m"}, job_deadline_seconds=120)
-    yield driver
-    driver.close()
 
 
 def test_results_come_in_the_order_of_the_tasks_whatever_bytes_they_are(spark: SparkDriver) -> None:

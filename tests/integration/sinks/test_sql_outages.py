@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
-from service.jars.resolver import resolve
 from sinks import SqlSink
 from sinks.errors import DatabaseError, SparkDied
 from sinks.spark.driver import SparkDriver
@@ -23,13 +22,6 @@ pytestmark = [
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkDriver]:
-    driver = SparkDriver("test", {}, lambda: resolve("postgresql"), job_deadline_seconds=120)
-    yield driver
-    driver.close()
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.embedded.postgres import EmbeddedPostgres
-from service.jars.resolver import resolve
 from sinks import SqlSink
+from sinks.errors import DatabaseError
 from sinks.spark.driver import SparkDriver
 from tests.worlds.sql_table import LINE, SCHEMA, SqlTable, group, rows, write
 from topology.errors import RowsRejected, SinkBusy, SinkFailed
@@ -34,13 +34,6 @@ KEYED = pa.schema(
         pa.field("gone", pa.bool_()),
     ]
 )
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkDriver]:
-    driver = SparkDriver("test", {}, lambda: resolve("postgresql"), job_deadline_seconds=120)
-    yield driver
-    driver.close()
 
 
 Make = Callable[..., SqlTable]
@@ -286,6 +279,26 @@ CONSTRAINTS = {
         13,
         "unlucky",
     ),
+    "trigger with a state of its own": (
+        (
+            "CREATE FUNCTION %S.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "IF NEW.number = 13 THEN RAISE 'unlucky' USING ERRCODE = 'SH013'; END IF; RETURN NEW; "
+            "END $$; CREATE TABLE %T (number bigint, place text);"
+            "CREATE TRIGGER t BEFORE INSERT ON %T FOR EACH ROW EXECUTE FUNCTION %S.refuse()"
+        ),
+        13,
+        "unlucky",
+    ),
+    "trigger that asserts": (
+        (
+            "CREATE FUNCTION %S.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "ASSERT NEW.number <> 13, 'unlucky'; RETURN NEW; END $$;"
+            "CREATE TABLE %T (number bigint, place text);"
+            "CREATE TRIGGER t BEFORE INSERT ON %T FOR EACH ROW EXECUTE FUNCTION %S.refuse()"
+        ),
+        13,
+        "unlucky",
+    ),
     "domain": (
         (
             "CREATE DOMAIN %S.even AS bigint CHECK (VALUE <> 7);"
@@ -339,6 +352,21 @@ def test_a_row_that_only_the_database_can_refuse_is_rejected_alone_when_it_is_st
         write(at_least_once, rows(4, 77 if kind == "foreign key" else bad, 5))
     assert list(caught.value.reasons) == [1]
     assert table.numbers() == [1, 2, 3, 4, 5]
+
+
+def test_an_error_that_no_row_brings_about_refuses_none_of_them(table: SqlTable) -> None:
+    table.sql(
+        "CREATE FUNCTION %S.full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF NEW.number = 1 THEN RAISE 'a row of its own' USING ERRCODE = 'SH001'; END IF; "
+        "IF NEW.number = 2 THEN RAISE 'no room' USING ERRCODE = 'disk_full'; END IF; RETURN NEW; "
+        "END $$; CREATE TABLE %T (number bigint, place text);"
+        "CREATE TRIGGER t BEFORE INSERT ON %T FOR EACH ROW EXECUTE FUNCTION %S.full()"
+    )
+    sink = table.sink(exactly_once=True)
+    sink.fence([Fence(LINE, 1)])
+    with pytest.raises(DatabaseError, match="no room"):
+        sink.stage(group(1, 1, 1, 2, 3))
+    assert table.numbers() == []
 
 
 def test_a_text_too_long_for_a_domain_is_refused_and_never_cut(table: SqlTable) -> None:

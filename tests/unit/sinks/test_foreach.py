@@ -6,7 +6,7 @@ import pytest
 
 from sinks import ForeachSink, MemoryDeadLetters, TransactionalForeachSink
 from topology.bolt import bolt
-from topology.errors import InvalidTopology, RowsRejected, SinkFenced
+from topology.errors import InvalidTopology, RowsRejected, SinkFailed, SinkFenced
 from topology.sink import Batch, Sink
 from topology.topology import Topology
 from topology.transactional import Committed, Fence, Group, Kind, Share
@@ -139,3 +139,55 @@ def test_rows_without_transactions_are_written_too() -> None:
     assert list(caught.value.reasons) == [1]
     assert target.rows == [{"n": 1}]
     assert sink.name == "Unfenced"
+
+
+class Picky(Fenced):
+    """Takes no row of which "n" is negative, as a database with such a constraint."""
+
+    def refused(self, rows: Sequence[Any]) -> dict[int, str]:
+        return {place: "n is negative" for place, row in enumerate(rows) if row["n"] < 0}
+
+    def write(self, rows: Sequence[Any], shares: Sequence[Share]) -> None:
+        if self.refused(rows):
+            raise ValueError("it was told so")
+        super().write(rows, shares)
+
+
+def test_rows_that_only_the_store_refuses_are_rejected_and_the_others_written() -> None:
+    target = Picky()
+    sink = TransactionalForeachSink(target, schema=pa.schema([("n", pa.int64())]))
+    columns = pa.RecordBatch.from_pylist([{"n": -3}, {"n": 4}])
+    pieces: list[Any] = [[{"n": "x"}, {"n": 1}, {"n": -2}, {"n": 2}], columns]
+    staged = sink.stage(Group(1, (share(1),), pieces, 6))
+    assert sorted(staged.rejected) == [0, 2, 4]
+    assert [staged.rejected[place] for place in (2, 4)] == ["n is negative"] * 2
+    assert staged.num_rows == 3
+    sink.commit(staged)
+    assert target.rows == [{"n": 1}, {"n": 2}, {"n": 4}]
+    with pytest.raises(RowsRejected) as caught:
+        sink.write(Batch(1, pieces, 6))
+    assert caught.value.reasons == dict(staged.rejected)
+    assert target.rows == [{"n": 1}, {"n": 2}, {"n": 4}] * 2
+
+
+def test_a_target_that_refuses_a_row_that_it_was_not_shown_ends_the_run() -> None:
+    class Confused(Fenced):
+        def refused(self, rows: Sequence[Any]) -> dict[int, str]:
+            return {len(rows): "no"}
+
+    sink = TransactionalForeachSink(Confused())
+    with pytest.raises(SinkFailed, match="'Confused' rejected row 1 of a batch of 1"):
+        sink.stage(group(share(1), "row"))
+
+
+def test_a_write_that_rejects_rows_ends_the_run_for_it_has_not_written_the_others() -> None:
+
+    class Raising(Fenced):
+        def write(self, rows: Sequence[Any], shares: Sequence[Share]) -> None:
+            raise RowsRejected({0: "no"})
+
+    sink = TransactionalForeachSink(Raising())
+    staged = sink.stage(group(share(1), "row"))
+    for write in (lambda: sink.write(Batch(1, [["row"]], 1)), lambda: sink.commit(staged)):
+        with pytest.raises(SinkFailed, match=r"'Raising' rejected rows.*refused\(rows\)"):
+            write()

@@ -2,14 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sinks import DeltaSink, ParquetSink
-from sinks.names import checked_table, is_absolute
+from sinks import DeltaSink, IcebergSink, ManifestSink, ParquetSink
+from sinks.names import checked_columns, checked_table, is_absolute
 from sinks.paths import local_path, table_path
 from topology.errors import InvalidSchema
 
@@ -77,6 +78,8 @@ def test_an_absolute_path_and_a_uri_need_no_warehouse(name: str) -> None:
         ("a/", "found an empty part"),
         (".", "found the part '.'"),
         (".spool/x", "found the part '.spool'"),
+        ("orders/_delta_log", "found the part '_delta_log'"),
+        ("/lake/orders/_headrace", "found the part '_headrace'"),
         ("a\0b", r"the character '\x00'"),
         ("/lake/a\nb", r"the character '\n'"),
         ("a\ud800", "the character"),
@@ -98,3 +101,34 @@ def test_a_name_that_is_refused_says_why_and_what_is_allowed(name: str, found: s
 def test_a_table_is_checked_when_it_is_named(kind: type[DeltaSink[object]]) -> None:
     with pytest.raises(InvalidSchema, match=r"found '\.\.'"):
         kind("../outside", schema=pa.schema({"n": pa.int64()}))
+
+
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        (pa.field("", pa.int64()), "it is empty"),
+        (pa.field("a\0b", pa.int64()), r"found the character '\x00'"),
+        (pa.field("a\n", pa.int64()), r"found the character '\n'"),
+        (pa.field("a" * 256, pa.int64()), "found 256 characters"),
+        (pa.field("d", pa.decimal128(5, 10)), "found decimal128(5, 10)"),
+        (pa.field("d", pa.decimal128(5, -1)), "found decimal128(5, -1)"),
+        (pa.field("s", pa.list_(pa.struct([("", pa.int64())]))), "it is empty"),
+        (pa.field("s", pa.map_(pa.string(), pa.decimal128(1, 2))), "found decimal128(1, 2)"),
+        (pa.field("s", pa.dictionary(pa.int8(), pa.decimal128(1, 2))), "found decimal128(1, 2)"),
+    ],
+)
+@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink, ManifestSink, ParquetSink])
+def test_a_column_that_no_file_can_have_is_refused_when_it_is_named(
+    kind: Any, column: "pa.Field[Any]", found: str
+) -> None:
+    with pytest.raises(InvalidSchema) as caught:
+        kind("orders", schema=pa.schema([pa.field("n", pa.int64()), column]))
+    assert found in str(caught.value)
+    assert "table 'orders'" in str(caught.value)
+    assert "allowed are" in str(caught.value)
+
+
+def test_columns_that_a_file_can_have_are_taken_as_they_are() -> None:
+    columns = ["order id", "größe", "a,b", "a" * 255, "select", "a=b/c"]
+    schema = pa.schema([*((name, pa.int64()) for name in columns), ("d", pa.decimal128(38, 38))])
+    assert checked_columns(schema, "orders") is schema

@@ -216,3 +216,51 @@ def test_at_most_once_a_batch_that_was_not_written_comes_again(desk: Desk) -> No
     result = desk.result()
     assert (result.rejected, result.error) == ({}, None)
     assert [sink.tried.get_nowait() for _ in range(2)] == [3, 3]
+
+
+class Choking(Script):
+    """Breaks on one value, whichever rows it comes with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[Any] = []
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        rows = [row for piece in batch.pieces for row in piece]
+        if 7 in rows:
+            raise ValueError("no 7 please")
+        self.rows += rows
+        if 3 in rows:
+            raise RowsRejected({rows.index(3): "three"})
+
+
+def sevens(*rows: int) -> PendingBatch:
+    count = len(rows)
+    return PendingBatch(
+        1, [list(rows)], count, 0, np.zeros(count, np.int64), np.zeros(count, np.uint64)
+    )
+
+
+def test_a_row_on_which_the_sink_breaks_is_rejected_alone(desk: Desk) -> None:
+    """Promise 13: one bad record stops nobody, however the sink takes it."""
+    sink = Choking()
+    writer = desk.writer(sink)
+    writer.submit(sevens(*range(10)))
+    result = desk.result()
+    assert result.error is None
+    assert result.rejected == {
+        3: "three",
+        7: "the sink cannot take it: ValueError: no 7 please",
+    }
+    assert sorted(sink.rows) == [number for number in range(10) if number != 7]
+    assert (writer.retries, writer.failing_since) == (1, None)
+    writer.submit(sevens(7, 7))
+    assert set(desk.result().rejected) == {0, 1}
+
+
+def test_at_most_once_a_batch_on_which_the_sink_breaks_is_given_up_whole(desk: Desk) -> None:
+    sink = Choking()
+    desk.writer(sink, at_most_once=True).submit(sevens(1, 7))
+    assert set(desk.result().rejected) == {0, 1}
+    assert sink.tried.qsize() == 1

@@ -143,6 +143,40 @@ def test_what_a_function_raises_is_told() -> None:
         merged(combiner(0, int, lambda a, b: "x", type=int), [7])
 
 
+@pytest.mark.parametrize(
+    ("hint", "zero", "made"),
+    [
+        (int, 0, 1.5),
+        (int, 0, Decimal("0.5")),
+        (float, 0.0, True),
+        (list[int], [], [1.5]),
+        (Span, Span(low=0, high=0), {"low": 1, "high": 2.5}),
+        (Span, Span(low=0, high=0), {"low": 1, "hihg": 2}),
+        (dict[str, int], {}, {"a": 0.5}),
+        (date, date(2026, 1, 1), datetime(2026, 1, 1, 12, tzinfo=UTC)),
+    ],
+)
+def test_a_value_that_would_be_cut_down_is_refused(hint: Any, zero: Any, made: Any) -> None:
+    """It would be stored as another than the function made."""
+    stepping = reducer(zero, lambda *_: made, type=hint, merge=lambda *_: made)
+    assert isinstance(stepping, Reducer)
+    with pytest.raises(AggregateFailed, match="does not fit"):
+        stepping.reduced(pa.array([None], stepping.type), [["row"]])
+    with pytest.raises(AggregateFailed, match="does not fit"):
+        merged(stepping, [zero, zero])
+    with pytest.raises(AggregateFailed, match="does not fit"):
+        merged(combiner(zero, lambda row: row, lambda *_: made, type=hint), [zero])
+    with pytest.raises(InvalidTopology, match="which is none of type"):
+        reducer(made, lambda *_: made, type=hint)
+
+
+def test_a_whole_number_of_another_class_is_the_number_that_it_is() -> None:
+    halves = combiner(0, lambda row: row, lambda a, b: (a + b) / 2, type=int)
+    assert merged(halves, [4, 6]) == [4]
+    with pytest.raises(AggregateFailed, match="does not fit int64"):
+        merged(halves, [4, 5])
+
+
 def test_parts_of_a_value_may_be_null_in_every_place() -> None:
     aggregate = combiner(Span(low=0, high=0), lambda row: row, lambda a, b: b, type=Span)
     assert aggregate.type == pa.struct([("low", pa.int64()), ("high", pa.int64())])

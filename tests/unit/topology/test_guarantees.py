@@ -1,15 +1,28 @@
 """A topology that is exactly-once has only steps that keep it."""
 
+import inspect
 from typing import Any, ClassVar
 
 import pytest
 
+import headrace.sinks
 from headrace import AdvancedBolt, Collector, InvalidTopology, Topology, Tuple
-from headrace.sinks import Batch, DiscardSink, MemoryDeadLetters, MemorySink, Sink
+from headrace.sinks import (
+    Batch,
+    DiscardSink,
+    MemoryDeadLetters,
+    MemorySink,
+    Sink,
+    TransactionalForeachSink,
+    TransactionalSink,
+)
 from headrace.testing import ChaosSink
+from sinks.state.memory import MemoryState
+from topology.aggregates import count
 from topology.describe import as_facts, as_text
 from topology.guarantees import guarantee_of
 from topology.sink import SinkContext
+from topology.state import State
 from topology.transactional import Kind
 
 
@@ -79,6 +92,59 @@ def test_a_sink_that_keeps_only_the_other_kind_is_refused() -> None:
     assert "(OnlyTransactional) gives exactly-once (transactional)" in said
     assert "exactly-once (opaque) is kept by" in said
     assert "OnlyTransactional" not in said.split("is kept by ")[1]
+
+
+@pytest.mark.parametrize("transactions", ["transactional", "opaque"])
+def test_those_that_are_told_are_those_that_users_can_make(transactions: Kind) -> None:
+    exported = [getattr(headrace.sinks, name) for name in headrace.sinks.__all__]
+    keeping = {
+        sink.__name__
+        for sink in exported
+        if isinstance(sink, type)
+        and issubclass(sink, TransactionalSink)
+        and not inspect.isabstract(sink)
+        and sink is not TransactionalSink
+    }
+    with pytest.raises(InvalidTopology) as caught:
+        topology(DiscardSink(), transactions).validate()
+    said = str(caught.value).split("is kept by ")[1]
+    assert said == ", ".join(sorted(keeping))
+
+
+class Unfenced:
+    def last(self, line: str) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def write(self, rows: Any, shares: Any) -> None:
+        raise NotImplementedError
+
+
+STATE = State("words", key={"word": str}, into=MemoryState())
+
+
+@pytest.mark.parametrize(
+    ("sink", "advice"),
+    [
+        (STATE.sink({"n": count()}), "layout='opaque'"),
+        (TransactionalForeachSink(Unfenced()), "a target that has fence(line, epoch)"),
+        (
+            ChaosSink(TransactionalForeachSink(Unfenced()), seed=1),
+            "a target that has fence(line, epoch)",
+        ),
+    ],
+    ids=["state", "target", "behind another"],
+)
+def test_one_that_could_keep_the_other_kind_says_how(sink: Sink[Any], advice: str) -> None:
+    topology(sink).validate()
+    with pytest.raises(InvalidTopology) as caught:
+        topology(sink, "opaque").validate()
+    assert str(caught.value).endswith(f"; exactly-once (opaque) is kept by it with {advice}")
+
+
+def test_advice_that_would_not_help_is_not_given() -> None:
+    with pytest.raises(InvalidTopology) as caught:
+        topology(Logging(TransactionalForeachSink(Unfenced())), "opaque").validate()
+    assert "by it with" not in str(caught.value)
 
 
 def test_what_a_sink_gives_can_be_said() -> None:

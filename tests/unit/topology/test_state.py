@@ -10,8 +10,9 @@ from sinks.memory import MemoryDeadLetters
 from sinks.state.memory import MemoryState
 from topology.aggregates import count, most, reducer, total
 from topology.errors import InvalidTopology, ReferenceLoadFailed
+from topology.loaded import Loaded
 from topology.sink import SinkContext
-from topology.state import State
+from topology.state import Shape, State
 from topology.topology import Topology
 
 CONTEXT = SinkContext("p", "words", {}, "", None)
@@ -88,6 +89,102 @@ def test_an_empty_state_is_an_empty_table() -> None:
     words = state().holds(n=count())
     words.use(words.read(words.fetch(CONTEXT)))
     assert dict(words) == {}
+
+
+def rows(words: State, *found: tuple[str, str, int, int]) -> pa.Table:
+    """Stored rows, of word, line, n and txid."""
+    columns = dict(zip(("word", "_line", "n", "_txid"), zip(*found, strict=True), strict=True))
+    return pa.table({name: [*each] for name, each in columns.items()}, schema=words.shape.schema)
+
+
+class Following:
+    """A state that its own run keeps and looks up; what stands there is given."""
+
+    def __init__(self, *stored: tuple[str, str, int, int]) -> None:
+        self.words = state(value="n").holds(n=count())
+        self.words.into = self  # type: ignore[assignment]
+        self.stored = rows(self.words, *stored)
+        self.words.follow()
+        self.words.use(self.loaded())
+
+    def load(self, context: SinkContext, shape: Shape) -> pa.Table:
+        del context, shape
+        return self.stored
+
+    def loaded(self) -> Loaded:
+        return self.words.read(self.words.fetch(CONTEXT))
+
+
+def test_what_the_run_itself_has_committed_shows_once_it_has_caught_up() -> None:
+    following = Following(("a", "1", 1, 5), ("b", "1", 2, 6), ("a", "2", 4, 1))
+    words = following.words
+    words.tell(rows(words, ("a", "1", 3, 7), ("c", "1", 9, 7)))
+    assert (dict(words), words.has_news) == ({"a": 5, "b": 2}, True), "a chunk sees one load"
+    words.catch_up()
+    assert (dict(words), words.has_news) == ({"a": 7, "b": 2, "c": 9}, False)
+    words.tell(rows(words, ("c", "2", 1, 1)))
+    words.tell(rows(words, ("c", "2", 2, 2)))
+    words.catch_up()
+    assert dict(words) == {"a": 7, "b": 2, "c": 11}
+    batch = pa.RecordBatch.from_pydict({"text": ["b", "d", "c"]})
+    assert words.join(batch, on="text")["n"].to_pylist() == [2, None, 11]
+
+
+def test_a_mapping_that_was_taken_before_stays_as_it_was() -> None:
+    following = Following(("a", "1", 1, 5))
+    items = following.words.items()
+    following.words.tell(rows(following.words, ("b", "1", 3, 7)))
+    following.words.catch_up()
+    assert dict(items) == {"a": 1}
+
+
+def test_what_is_committed_while_a_load_is_under_way_is_not_lost_with_it() -> None:
+    following = Following(("a", "1", 1, 5), ("b", "1", 1, 5))
+    words = following.words
+    first, second = following.loaded(), following.loaded()
+    words.tell(rows(words, ("a", "1", 2, 6)))
+    words.catch_up()
+    words.use(first)
+    assert dict(words) == {"a": 2, "b": 1}
+    words.use(second)
+    assert dict(words) == {"a": 2, "b": 1}
+    following.stored = rows(words, ("a", "1", 3, 7))
+    words.use(following.loaded())
+    assert dict(words) == {"a": 3}, "what a later load says counts"
+
+
+def test_nothing_is_kept_for_a_load_that_has_failed() -> None:
+    following = Following(("a", "1", 1, 5))
+    words = following.words
+    following.stored = pa.table({"word": ["a"], "_line": ["1"]})
+    with pytest.raises(KeyError):
+        following.loaded()
+    words.tell(rows(words, ("a", "1", 2, 6)))
+    words.catch_up()
+    assert dict(words) == {"a": 2}
+    assert not words.has_news
+
+
+def test_a_state_that_outgrows_what_may_be_loaded_says_so() -> None:
+    following = Following(("a", "1", 1, 5))
+    words = following.words
+    words.max_rows = 2
+    words.tell(rows(words, ("a", "1", 2, 6), ("b", "1", 1, 6)))
+    words.catch_up()
+    words.tell(rows(words, ("c", "1", 1, 7)))
+    with pytest.raises(ReferenceLoadFailed, match="more than 2 rows; raise max_rows="):
+        words.catch_up()
+    assert dict(words) == {"a": 2, "b": 1}
+    words.tell(rows(words, ("a", "1", 3, 8)))
+    assert not words.has_news, "until it is loaded again"
+
+
+def test_a_state_that_does_not_follow_tells_what_was_loaded() -> None:
+    words = state(value="n").holds(n=count())
+    words.use(words.read(rows(words, ("a", "1", 1, 5))))
+    words.tell(rows(words, ("a", "1", 2, 6)))
+    words.catch_up()
+    assert (dict(words), words.has_news) == ({"a": 1}, False)
 
 
 def test_values_that_cannot_be_merged_fail_the_load() -> None:

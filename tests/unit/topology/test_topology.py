@@ -110,7 +110,7 @@ def test_a_time_out_for_a_bolt_that_is_not_async_is_refused_by_name():
         Topology("numbers").source("numbers").then(parse, timeout_seconds=0.5)
 
 
-@pytest.mark.parametrize("name", ["", "a/b"])
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\nb", "a\0", "a\ud800"])
 def test_a_name_that_cannot_name_offsets_is_refused(name):
     with pytest.raises(InvalidTopology):
         Topology(name)

@@ -153,3 +153,13 @@ def test_a_key_that_cannot_be_is_refused(key: list[str], deleted: str | None, re
     )
     with pytest.raises(InvalidSchema, match=f"table 't': .*{reason}"):
         KeyedRows("t", schema, key, deleted)
+
+
+def test_a_key_that_is_no_day_is_set_apart_alone() -> None:
+    """A number is not taken for a day, and no merge sees a day beyond the year 9999."""
+    schema = pa.schema([("day", pa.date32()), ("n", pa.int64())])
+    keyed = KeyedRows("t", schema, ["day"], None)
+    days = pa.array([0, 20260101], pa.int32()).view(pa.date32())
+    fitted = keyed.fit([[{"day": 20260101, "n": 1}], pa.record_batch({"day": days, "n": [2, 3]})])
+    assert set(fitted.rejected) == {0, 2}
+    assert keyed.changes(fitted.table).rows["n"].to_pylist() == [2]

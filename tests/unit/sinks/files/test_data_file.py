@@ -13,6 +13,7 @@ from sinks.files import data_file
 from sinks.files.data_file import DataFile, DataFileWriter
 from sinks.files.layout import Layout
 from sinks.files.options import FileOptions, repeating
+from topology.errors import SinkFailed
 
 
 def table(rows: int = 10) -> pa.Table:
@@ -53,6 +54,32 @@ def test_the_same_rows_written_again_are_in_files_of_their_own(tmp_path: Path) -
     writer.remove(first)
     writer.remove(first)
     assert {file.path for file in second} == on_disk(tmp_path)
+
+
+@pytest.mark.parametrize("folders", [["c"], ["c", "d"]])
+def test_no_row_is_written_where_a_link_leads_out_of_the_table(
+    folders: list[str], tmp_path: Path
+) -> None:
+    root, elsewhere = tmp_path / "table", tmp_path / "elsewhere"
+    for folder in (root, elsewhere):
+        folder.mkdir()
+    (root / "c=c1").symlink_to(elsewhere)
+    rows = table().append_column("d", pa.array(["x"] * 10))
+    writer = DataFileWriter(root, Layout(folders))
+    with pytest.raises(SinkFailed, match=f"{root}/c=c1.* leads to {elsewhere}.*not below {root}"):
+        writer.write(rows, 1)
+    with pytest.raises(SinkFailed, match=f"leads to {elsewhere}"):
+        writer.join([table()], 1, "c=c1", {"c": "c1"})
+    assert not on_disk(root)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_table_may_be_behind_a_link_and_have_links_within(tmp_path: Path) -> None:
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "real" / "c=c1").symlink_to("inner")
+    (tmp_path / "table").symlink_to("real")
+    files = DataFileWriter(tmp_path / "table", Layout(["c"])).write(table(), 1)
+    assert sum(file.num_rows for file in files) == 10
 
 
 def test_an_error_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,4 +155,16 @@ def test_an_error_of_what_is_joined_leaves_no_file(tmp_path: Path) -> None:
     writer = DataFileWriter(tmp_path, Layout(), FileOptions(row_group_rows=1))
     with pytest.raises(OSError, match="Input/output"):
         writer.join(broken(), 1, "", {})
+    assert on_disk(tmp_path) == set()
+
+
+def test_a_value_that_cannot_be_written_is_told_as_what_it_is(tmp_path: Path) -> None:
+    """Closing the file raises something else, which says nothing of values."""
+    times = pa.array([1_767_322_800_000_000_000], pa.timestamp("ms"))
+    poison = pa.table({"t": times, "n": [1]})
+    writer = DataFileWriter(tmp_path, Layout())
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        writer.write(poison, 1)
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        writer.join([poison], 1, "", {})
     assert on_disk(tmp_path) == set()

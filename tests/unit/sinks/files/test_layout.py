@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.files.layout import Layout, Part, can_partition
+from sinks.spark.iceberg.layout import IcebergLayout
 
 
 def parts(table: pa.Table, *partition_by: str) -> list[Part]:
@@ -120,3 +121,34 @@ def test_every_row_is_in_the_part_of_its_values(rows: list[tuple[Any, Any]]) -> 
             }
             seen.append(place)
     assert sorted(seen) == list(range(len(rows)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        (pa.timestamp("us", "UTC"), 1_767_322_800_000_000_000),
+        (pa.timestamp("s"), 2**62),  # in microseconds it would wrap
+        (pa.date32(), 20260101),
+    ],
+)
+def test_a_time_that_has_no_spelling_is_no_partition(kind: pa.DataType, number: int) -> None:
+    """Arrow spells it "<value out of range …>", which readers take for null."""
+    plain = pa.int32() if kind == pa.date32() else pa.int64()
+    table = pa.table({"p": pa.array([number], plain).view(kind), "n": [1]})
+    with pytest.raises(ValueError, match="years 1 to 9999"):
+        parts(table, "p")
+    with pytest.raises(ValueError, match="years 1 to 9999"):
+        list(IcebergLayout(["p"], {"p": "timestamp"}).parts(table))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_an_empty_text_is_refused_where_the_partition_must_not_be_null(kind: pa.DataType) -> None:
+    schema = pa.schema([pa.field("p", kind, nullable=False), ("n", pa.int64())])
+    table = pa.table([pa.array(["a", ""], kind), [1, 2]], schema=schema)
+    with pytest.raises(ValueError, match="'p': found ''"):
+        parts(table, "p")
+    assert [part.values for part in parts(table.slice(0, 1), "p")] == [{"p": "a"}]
+    kept = IcebergLayout(["p"], {"p": "string"}).parts(table)
+    assert [part.values for part in kept] == [{"p": '"a"'}, {"p": '""'}]

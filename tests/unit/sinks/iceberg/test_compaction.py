@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.spark.iceberg.compaction import cut, small_files
+from sinks.files.small import cut
+from sinks.spark.iceberg.compaction import small_files
 from sinks.spark.iceberg.log import TableFile
 
 

@@ -46,6 +46,7 @@ def test_ranges_are_told_by_topic_and_partition() -> None:
     assert json.loads(told["startingOffsets"]) == {"a": {"1": 5, "0": 3}, "b": {"0": 0}}
     assert json.loads(told["endingOffsets"]) == {"a": {"1": 9, "0": 4}, "b": {"0": 2}}
     assert (told["format"], told["failOnDataLoss"], told["minPartitions"]) == ("kafka", "true", 4)
+    assert told["kafkaConsumer.pollTimeoutMs"] == "30000"  # Promise 10: two minutes are Spark's own
     assert told["kafka.bootstrap.servers"] == "k:9"
     assert told["kafka.isolation.level"] == "read_committed"
 

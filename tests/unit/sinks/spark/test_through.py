@@ -17,6 +17,7 @@ from sinks.columns import fit
 from sinks.errors import TaskRaised
 from sinks.rows import rows_of
 from sinks.spark.apart import stage_apart
+from sinks.spark.records import fit_records
 from sinks.spark.through import SparkPassage
 from tests.worlds.frames import Driver, Frame
 from topology.spark_step import spark_step
@@ -268,3 +269,15 @@ def test_a_large_part_is_staged_piece_by_piece(monkeypatch: pytest.MonkeyPatch) 
     staged = stage_apart(frame, Apart(NUMBERS), 7, "job")
     assert [each.num_rows for each in staged] == [4, 4, 2]
     assert [each.shares for each in staged] == [(), (), ()]
+
+
+@pytest.mark.parametrize("timestamp_ms", [1_767_322_800_000_000_000, -(2**62), 253_402_300_800_000])
+def test_a_records_time_that_nobody_has_is_null(timestamp_ms: int) -> None:
+    """A producer that gives nanoseconds must not stop the partition."""
+    log = MemoryLog({"orders": 1})
+    for each in (1500, timestamp_ms, 253_402_300_799_999):
+        log.append(Partition("orders", 0), b"a", timestamp_ms=each)
+    fitted = fit_records([[Record(message.value(), message) for message in messages_of(log)]])
+    assert fitted.rejected == {}
+    times = fitted.table["timestamp"].to_pylist()
+    assert [None if time is None else time.year for time in times] == [1970, None, 9999]

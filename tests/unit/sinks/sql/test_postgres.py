@@ -89,6 +89,14 @@ def test_lines_are_locked_in_one_order() -> None:
         ("22001", "refused"),
         ("54000", "refused"),
         ("P0001", "refused"),
+        ("44000", "refused"),
+        ("SH013", "refused"),  # a trigger's own
+        ("45000", "refused"),
+        ("38001", "refused"),
+        ("99999", "passing"),  # the driver's
+        ("08S01", "passing"),
+        ("58030", "passing"),
+        ("XX000", "passing"),
         ("22P04", "changed"),
         ("55P03", "busy"),
         ("57014", "busy"),

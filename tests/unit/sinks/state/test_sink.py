@@ -1,5 +1,6 @@
 """The sink of a state: what rows it takes, and what it makes of them, in memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from structlog.testing import capture_logs
 
 from sinks.state.memory import MemoryState
 from sinks.state.sink import StateSink
+from sinks.state.store import Change
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import InvalidTopology, RowsRejected, SinkFailed
 from topology.record import Record
@@ -120,6 +122,10 @@ def test_a_row_of_which_a_combiner_makes_nothing_that_fits_is_rejected() -> None
     staged = odd.put([{"word": "a", "n": "one"}, {"word": "a", "n": 2}], [])
     assert "column 'n'" in staged.rejected[0]
     assert odd.values == {"a": {"n": 2}}
+    deep = Kept(n=combiner([], lambda row: row["n"], lambda a, b: a + b, type=list[int]))
+    staged = deep.put([{"word": "a", "n": [1, 1.5]}, {"word": "a", "n": [2]}], [])
+    assert "column 'n'" in staged.rejected[0]
+    assert deep.values == {"a": {"n": [2]}}
 
 
 def test_a_reducer_sees_the_rows_of_a_key_in_order_over_transactions() -> None:
@@ -200,3 +206,75 @@ def test_what_is_discarded_is_not_counted() -> None:
     kept.sink.discard(kept.sink.stage(Group(1, shares, [[{"word": "a"}]], 1)))
     kept.sink.close()
     assert kept.values == {}
+
+
+class Breaking(MemoryState):
+    """Its answer to an update gets lost, before or after it was done."""
+
+    loses: str | None = None
+
+    def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
+        loses, self.loses = self.loses, None
+        if loses == "before":
+            change(self._kept.rows)
+        else:
+            super().update(shares, keys, change)
+        if loses is not None:
+            raise OSError("the connection is gone")
+
+
+def following(into: MemoryState) -> Kept:
+    kept = Kept(into, n=count())
+    kept.state.follow()
+    kept.state.use(kept.state.read(kept.state.fetch(SinkContext("p", "words", {}, "", None))))
+    return kept
+
+
+def test_look_ups_of_the_same_run_learn_what_a_commit_has_made() -> None:
+    kept = following(MemoryState())
+    kept.put([Word("a"), Word("b")], [Word("a")])
+    kept.put([Word("a")])
+    kept.state.catch_up()
+    assert {word: row["n"] for word, row in kept.state.items()} == {"a": 3, "b": 1}
+    kept.open(exactly_once=False)
+    kept.sink.write(Batch(1, [[Word("b")]], 1))
+    kept.state.catch_up()
+    assert kept.state["b"]["n"] == 2
+
+
+def test_a_commit_that_was_found_after_its_answer_was_lost_is_learnt_of_then() -> None:
+    into = Breaking()
+    kept = following(into)
+    into.loses = "after"
+    with pytest.raises(OSError, match="gone"):
+        kept.put([Word("a")])
+    assert not kept.state.has_news, "it is not known yet"
+    assert [line.txid for line in kept.sink.committed(LINES[:1])] == [1]
+    kept.state.catch_up()
+    assert kept.state["a"]["n"] == 1
+
+
+def test_what_was_not_committed_is_not_learnt_of() -> None:
+    into = Breaking()
+    kept = following(into)
+    into.loses = "before"
+    with pytest.raises(OSError, match="gone"):
+        kept.put([Word("a")])
+    kept.sink.committed(LINES[:1])
+    assert not kept.state.has_news
+    kept.txid = 0
+    kept.put([Word("a")])
+    kept.state.catch_up()
+    assert kept.state["a"]["n"] == 1
+
+
+def test_a_commit_that_is_repeated_and_was_there_is_learnt_of_once() -> None:
+    into = Breaking()
+    kept = following(into)
+    into.loses = "after"
+    with pytest.raises(OSError, match="gone"):
+        kept.put([Word("a")])
+    kept.txid = 0
+    kept.put([Word("a")])
+    kept.state.catch_up()
+    assert kept.state["a"]["n"] == 1

@@ -1,0 +1,226 @@
+"""Which values a column takes: nothing that it would keep as another value."""
+
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from math import inf, isinf
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from topology.values import cast, converted
+
+ZONE = timezone(timedelta(hours=2))
+MOMENT = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - without a zone, that is the case
+POINT = pa.struct([("x", pa.int64()), ("y", pa.float32())])
+
+KEPT: list[tuple[pa.DataType, Any, Any]] = [
+    (pa.int64(), 5, 5),
+    (pa.int64(), 5.0, 5),
+    (pa.int8(), Decimal(5), 5),
+    (pa.int32(), np.int64(5), 5),
+    (pa.float64(), 5, 5.0),
+    (pa.float64(), 1, 1.0),
+    (pa.float64(), inf, inf),
+    (pa.float32(), -inf, -inf),
+    (pa.float32(), 0.5, 0.5),
+    (pa.bool_(), np.bool_(True), True),  # noqa: FBT003 - a value like any other
+    (pa.string(), b"a", "a"),
+    (pa.binary(), "a", b"a"),
+    (pa.decimal128(10, 2), 5, Decimal("5.00")),
+    (pa.decimal128(10, 2), Decimal("1.5"), Decimal("1.50")),
+    (pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=UTC), MOMENT.replace(tzinfo=UTC)),
+    (pa.timestamp("us", "UTC"), MOMENT, MOMENT.replace(tzinfo=UTC)),
+    (pa.timestamp("s", "UTC"), MOMENT.replace(tzinfo=UTC), MOMENT.replace(tzinfo=UTC)),
+    (pa.timestamp("us"), MOMENT, MOMENT),
+    (pa.timestamp("us"), np.datetime64("2026-01-02T03:04:05", "us"), MOMENT),
+    (pa.date32(), date(1, 1, 1), date(1, 1, 1)),
+    (pa.date32(), date.max, date.max),
+    (pa.date64(), date(2026, 1, 2), date(2026, 1, 2)),
+    (pa.time32("ms"), time(1, 2, 3, 4_000), time(1, 2, 3, 4_000)),
+    (pa.duration("ms"), timedelta(days=1, milliseconds=1), timedelta(days=1, milliseconds=1)),
+    (POINT, {"x": 1}, {"x": 1, "y": None}),
+    (POINT, (1, 0.5), {"x": 1, "y": 0.5}),
+    (POINT, [("x", 1), ("y", 0.5)], {"x": 1, "y": 0.5}),
+    (POINT, None, None),
+    (pa.list_(pa.int64()), (1, None), [1, None]),
+    (pa.list_(POINT), [{"x": 1}], [{"x": 1, "y": None}]),
+    (pa.map_(pa.string(), pa.int64()), {"a": 1.0}, [("a", 1)]),
+    (pa.map_(pa.string(), pa.int64()), [("a", 1), ("b", 2.0)], [("a", 1), ("b", 2)]),
+    (pa.map_(pa.string(), pa.int64()), [{"key": "b", "value": 2}], [("b", 2)]),
+    (pa.dictionary(pa.int32(), pa.string()), "a", "a"),
+    (pa.int64(), pa.scalar(5), 5),
+    (pa.timestamp("us"), pa.scalar(MOMENT), MOMENT),
+]
+
+LOST: list[tuple[pa.DataType, Any]] = [
+    (pa.int64(), 1.5),
+    (pa.int64(), Decimal("1.5")),
+    (pa.int64(), True),
+    (pa.int64(), np.bool_(True)),  # noqa: FBT003
+    (pa.int64(), "5"),
+    (pa.dictionary(pa.int8(), pa.int64()), 1.5),
+    (pa.float64(), True),
+    (pa.float64(), False),
+    (pa.float64(), 2**53 + 1),
+    (pa.float64(), Decimal("0.1")),
+    (pa.float32(), 1e40),
+    (pa.float32(), np.float64(-1e40)),
+    (pa.float16(), 70_000.0),
+    (pa.bool_(), 1),
+    (pa.string(), 5),
+    (pa.string(), b"\xff"),
+    (pa.decimal128(10, 2), 1.5),
+    (pa.decimal128(10, 2), Decimal("1.234")),
+    (pa.decimal128(10, 2), True),
+    (pa.timestamp("us"), MOMENT.replace(tzinfo=ZONE)),
+    (pa.timestamp("us"), 5),
+    (pa.timestamp("us", "UTC"), 5.0),
+    (pa.timestamp("us", "UTC"), date(2026, 1, 2)),
+    (pa.timestamp("s"), MOMENT.replace(microsecond=1)),
+    (pa.timestamp("ms", "UTC"), MOMENT.replace(microsecond=1)),
+    (pa.timestamp("s"), pa.scalar(2**40, pa.timestamp("s"))),
+    (pa.timestamp("ns"), date.max),
+    (pa.date32(), 20260101),
+    (pa.date32(), MOMENT),
+    (pa.date64(), MOMENT),
+    (pa.date32(), pa.scalar(20260101, pa.date32())),
+    (pa.time64("us"), 5),
+    (pa.time64("us"), time(1, tzinfo=ZONE)),
+    (pa.time32("s"), time(1, 2, 3, 4)),
+    (pa.duration("us"), 5),
+    (pa.duration("s"), timedelta(microseconds=5)),
+    (POINT, {"x": 1.9}),
+    (POINT, {"x": 1, "typo": 5}),
+    (POINT, {"y": 1e40}),
+    (POINT, (1.5, 0.5)),
+    (POINT, [("x", 1), ("typo", 5)]),
+    (pa.list_(pa.int64()), [2.7]),
+    (pa.large_list(pa.int64()), np.array([2.7])),
+    (pa.list_(pa.int64(), 1), [2.7]),
+    (pa.list_(pa.list_(POINT)), [[{"x": 1}], [{"x": 2}, {"x": 2.5}]]),
+    (pa.map_(pa.string(), pa.int64()), {"a": 1.5}),
+    (pa.map_(pa.string(), pa.int64()), [("a", 1), ("b", 1.5)]),
+    (pa.map_(pa.date32(), pa.int64()), {5: 1}),
+    (pa.struct([("at", pa.list_(pa.timestamp("ms")))]), {"at": [5]}),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "kept"), KEPT)
+def test_a_value_that_the_column_keeps_is_taken(kind: pa.DataType, value: Any, kept: Any) -> None:
+    array = converted([None, value], pa.field("c", kind))
+    assert array.type == kind
+    assert array.to_pylist() == [None, kept]
+
+
+@pytest.mark.parametrize(("kind", "value"), LOST)
+def test_a_value_that_would_become_another_is_refused(kind: pa.DataType, value: Any) -> None:
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        converted([None, value], pa.field("c", kind))
+
+
+def test_a_null_where_none_may_be_is_refused_at_any_depth() -> None:
+    whole = pa.field("n", pa.int64(), nullable=False)
+    for kind, value in [(pa.struct([whole]), {}), (pa.list_(whole), [None])]:
+        with pytest.raises(ValueError, match="is null"):
+            converted([value], pa.field("c", kind))
+    with pytest.raises(ValueError, match="is null"):
+        converted([None], whole)
+
+
+def test_no_values_are_an_empty_array() -> None:
+    for kind, _, _ in KEPT:
+        assert len(converted([], pa.field("c", kind))) == 0
+
+
+EPOCH_NS = 1_767_322_800_000_000_000
+
+CAST: list[tuple["pa.Array[Any]", pa.DataType, Any]] = [
+    (pa.array([5], pa.int8()), pa.int64(), 5),
+    (pa.array([5.0]), pa.int64(), 5),
+    (pa.array([Decimal("5.00")]), pa.int64(), 5),
+    (pa.array([5]), pa.float32(), 5.0),
+    (pa.array([inf]), pa.float32(), inf),
+    (pa.array([5]), pa.decimal128(10, 2), Decimal("5.00")),
+    (pa.array([Decimal("5.50")]), pa.decimal128(10, 1), Decimal("5.5")),
+    (pa.array(["a"]), pa.large_string(), "a"),
+    (pa.array([b"a"]), pa.string(), "a"),
+    (pa.array(["a"]).dictionary_encode(), pa.string(), "a"),
+    (pa.array(["a"]), pa.dictionary(pa.int32(), pa.string()), "a"),
+    (pa.array([MOMENT]), pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=UTC)),
+    (pa.array([MOMENT]), pa.timestamp("s"), MOMENT),
+    (pa.array([date.max]), pa.date64(), date.max),
+    (pa.array([{"x": 1}]), POINT, {"x": 1, "y": None}),
+    (pa.array([[1.0]]), pa.list_(pa.int64()), [1]),
+    (pa.array([None, None]), pa.int64(), None),
+    (pa.array([None, None], pa.string()), pa.int64(), None),
+]
+
+NOT_CAST: list[tuple["pa.Array[Any]", pa.DataType]] = [
+    (pa.array([True]), pa.int64()),
+    (pa.array([True]), pa.float64()),
+    (pa.array([7]), pa.bool_()),
+    (pa.array([5]), pa.string()),
+    (pa.array(["5"]), pa.int64()),
+    (pa.array(["0.5"]), pa.float64()),
+    (pa.array([1.5]), pa.int64()),
+    (pa.array([2**53 + 1]), pa.float64()),
+    (pa.array([1e40]), pa.float32()),
+    (pa.array([[1e40]]), pa.list_(pa.float32())),
+    (pa.array([1.239]), pa.decimal128(10, 2)),
+    (pa.array([10**9]), pa.decimal128(10, 2)),
+    (pa.array([Decimal("1.234")]), pa.decimal128(10, 2)),
+    (pa.array([Decimal("0.1")]), pa.float64()),
+    (pa.array([b"\xff"]), pa.string()),
+    (pa.array([MOMENT]), pa.date32()),
+    (pa.array([5]), pa.date32()),
+    (pa.array([date.max]), pa.timestamp("us")),
+    (pa.array([5]), pa.timestamp("us")),
+    (pa.array(["2026-01-02"]), pa.timestamp("us")),
+    (pa.array([MOMENT], pa.timestamp("us", "UTC")), pa.timestamp("us")),
+    (pa.array([MOMENT.replace(microsecond=1)]), pa.timestamp("ms")),
+    (pa.array([EPOCH_NS], pa.timestamp("ms")), pa.timestamp("us")),
+    (pa.array([EPOCH_NS], pa.timestamp("us")), pa.timestamp("us")),
+    (pa.array([EPOCH_NS], pa.timestamp("ms", "UTC")), pa.timestamp("ms", "UTC")),
+    (pa.array([20260101], pa.date32()), pa.date32()),
+    (pa.array([-(2**30) * 86_400_000]).view(pa.date64()), pa.date64()),
+    (pa.array([[20260101]], pa.list_(pa.date32())), pa.list_(pa.date32())),
+    (pa.array([20260101], pa.date32()).dictionary_encode(), pa.date32()),
+    (pa.array([{"x": 1, "typo": 5}]), POINT),
+    (pa.array([{"x": 1.9}]), POINT),
+    (pa.array([{"x": "1"}]), POINT),
+    (pa.array([[True]]), pa.list_(pa.int64())),
+    (pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string())), pa.map_(pa.string(), pa.int64())),
+]
+
+
+@pytest.mark.parametrize(("column", "kind", "kept"), CAST)
+def test_a_column_that_the_other_keeps_is_taken(
+    column: "pa.Array[Any]", kind: pa.DataType, kept: Any
+) -> None:
+    array = cast(column, pa.field("c", kind))
+    assert array.type == kind
+    assert array[0].as_py() == kept
+
+
+@pytest.mark.parametrize(("column", "kind"), NOT_CAST)
+def test_a_column_that_would_become_another_is_refused(
+    column: "pa.Array[Any]", kind: pa.DataType
+) -> None:
+    with pytest.raises((ValueError, TypeError, NotImplementedError)):
+        cast(column, pa.field("c", kind))
+
+
+def test_values_and_columns_follow_the_same_rules() -> None:
+    """What a value may become as a value, it may become in a column of its own type."""
+    for kind, value in LOST:
+        try:
+            column = pa.array([value])
+        except (pa.ArrowException, OverflowError):
+            continue
+        if column.type.equals(kind) or isinstance(value, tuple | list | np.ndarray | dict):
+            continue
+        with pytest.raises((ValueError, TypeError, NotImplementedError)):
+            cast(column, pa.field("c", kind))
+    assert not isinf(converted([1.5], pa.field("c", pa.float32()))[0].as_py())

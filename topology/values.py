@@ -1,0 +1,324 @@
+"""Which values a column takes: those that it keeps as they are. One table for values and columns.
+
+| column | takes |
+| --- | --- |
+| whole numbers | whole numbers; floats and decimals without a fraction |
+| floats | floats, to the nearest the column has; whole numbers that it has exactly |
+| decimal | decimals and whole numbers whose digits it has |
+| bool | bool |
+| text, bytes | text, bytes: as UTF-8 of each other |
+| date | dates |
+| timestamp with a zone | times with a zone, or without one: they are taken as UTC |
+| timestamp without | times without a zone |
+| time, duration | the same, without a zone |
+| struct | its members; what is missing is null |
+| list, map | lists, maps of what their parts take |
+
+Nothing is cut: neither digits, nor parts of a second, nor a float to infinity. Times and dates are
+of the years 1 to 9999.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from itertools import chain
+from numbers import Number
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from topology.nulls import parts_of, without_misplaced_nulls
+
+Array: TypeAlias = "pa.Array[Any]"
+Field: TypeAlias = "pa.Field[Any]"
+
+_NONE = type(None)
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, from 1970-01-01
+_DAY_SECONDS = 86_400
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_STEP = {"s": 10**6, "ms": 10**3}  # microseconds from one value to the next; else one or less
+# What another process's Arrow has judged already: pyarrow takes only those of the column's type.
+_SCALARS = (_NONE, pa.Scalar)
+
+
+def converted(values: Sequence[Any], field: Field) -> Array:
+    """A column's values as an array of its type. Raises what pyarrow raises, or ValueError.
+
+    Stricter than pyarrow, which takes nulls anywhere, cuts 1.5 down to 1 in a column of whole
+    numbers, and passes over the members of a struct that it does not know.
+    """
+    array: Array = pa.array(values, field.type)
+    if not field.nullable or types.is_nested(field.type):
+        without_misplaced_nulls(array, field)
+    _check(values, array)
+    return array
+
+
+def cast(column: Array, field: Field) -> Array:
+    """A column as one of the field's type. Raises what pyarrow raises, or ValueError."""
+    array = column
+    if column.null_count == len(column):
+        array = pa.nulls(len(column), field.type)
+    # Asked to change nothing, pyarrow still refuses nulls above a child that has none.
+    elif not column.type.equals(field.type):
+        _check_types(column.type, field.type)
+        if types.is_decimal(field.type) and types.is_integer(column.type):
+            column = column.cast(pa.decimal128(20, 0))  # else each might have 20 digits
+        array = column.cast(field.type)
+        if _infinities(array) > _infinities(column):
+            raise ValueError("a float would become infinite")
+    without_misplaced_nulls(array, field)
+    check_years(array)
+    return array
+
+
+def check_years(array: Any) -> None:
+    """Raise ValueError for a date or a time outside of the years 1 to 9999, at any depth.
+
+    Costs next to nothing where there is none.
+    """
+    kind = array.type
+    if kind.id in _DATED:
+        low, high = _years(kind)
+        found: Any = pc.min_max(array.view(pa.int32() if types.is_date32(kind) else pa.int64()))
+        first, last = found["min"].as_py(), found["max"].as_py()
+        if first is not None and not low <= first <= last <= high:
+            raise ValueError("a time outside of the years 1 to 9999")
+    elif isinstance(kind, pa.DictionaryType):
+        check_years(array.dictionary)
+    elif types.is_nested(kind):
+        for _, part, _ in parts_of(array, kind):
+            check_years(part)
+
+
+def _years(kind: Any) -> tuple[int, int]:
+    if types.is_date32(kind):
+        return _FIRST_DAY, _LAST_DAY
+    unit = _PER_SECOND["ms" if types.is_date64(kind) else kind.unit]
+    return _FIRST_DAY * _DAY_SECONDS * unit, (_LAST_DAY + 1) * _DAY_SECONDS * unit - 1
+
+
+# Of values ----------------------------------------------------------------------------------
+
+
+def _check(values: Sequence[Any], array: Any) -> None:
+    """Raise ValueError for a value of which pyarrow made another."""
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary
+    check = _CHECKS.get(array.type.id)
+    if check is not None:
+        check(values, array)
+
+
+def _check_whole(values: Sequence[Any], array: Any) -> None:
+    del array
+    if set(map(type, values)) <= {int, _NONE}:
+        return
+    for value in values:
+        if isinstance(value, np.bool_):
+            raise ValueError("a bool is no number")  # noqa: TRY004 - as all that do not fit
+        if isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
+            raise ValueError(f"{value!r} would be cut down to {int(value)}")  # type: ignore[call-overload]
+
+
+def _check_floats(values: Sequence[Any], array: Any) -> None:
+    numbers = array.to_numpy(zero_copy_only=False)
+    # A bool can only have become one of these, so most columns need no look at their types.
+    if ((numbers == 0) | (numbers == 1)).any() and bool in set(map(type, values)):
+        raise ValueError("a bool is no number")
+    if types.is_float64(array.type) or not (found := _infinities(array)):
+        return
+    if found > _infinities(pa.array(values, pa.float64())):
+        raise ValueError("a float would become infinite")
+
+
+def _check_timestamps(values: Sequence[Any], array: Any) -> None:
+    kind = array.type
+    if not set(map(type, values)) <= {datetime, _NONE}:
+        _check_classes(values, (datetime, np.datetime64))
+        check_years(array)
+        if kind.unit != "ns" and any(getattr(value, "nanosecond", 0) for value in values):
+            raise ValueError("a time would be cut down to microseconds")
+    if kind.tz is None:
+        _check_zones(values)
+    _check_steps(values, kind.unit, "microsecond")
+
+
+def _check_dates(values: Sequence[Any], array: Any) -> None:
+    if set(map(type, values)) <= {date, _NONE}:
+        return
+    _check_classes(values, (date,))
+    if any(isinstance(value, datetime) for value in values):
+        raise ValueError("a date would lose its time of day")
+    check_years(array)
+
+
+def _check_times(values: Sequence[Any], array: Any) -> None:
+    _check_classes(values, (time,))
+    _check_zones(values)
+    _check_steps(values, array.type.unit, "microsecond")
+
+
+def _check_durations(values: Sequence[Any], array: Any) -> None:
+    _check_classes(values, (timedelta, np.timedelta64))
+    _check_steps(values, array.type.unit, "microseconds")
+
+
+def _check_structs(values: Sequence[Any], array: Any) -> None:
+    names = [field.name for field in array.type]
+    known = frozenset(names)
+    structs: list[Mapping[str, Any]] = []
+    for value in values:
+        if isinstance(value, tuple):  # the members in their order
+            structs.append(dict(zip(names, value, strict=True)))
+        elif not isinstance(value, _SCALARS):
+            struct = value if isinstance(value, dict) else dict(value)
+            if not known.issuperset(struct):
+                raise ValueError(
+                    f"unknown {', '.join(map(repr, list(struct.keys() - known)[:5]))}; "
+                    f"allowed are {', '.join(names)}"
+                )
+            structs.append(struct)
+    for field, part, _ in parts_of(array, array.type):
+        _check([struct.get(field.name) for struct in structs], part)
+
+
+def _check_lists(values: Sequence[Any], array: Any) -> None:
+    lists = (value for value in values if not isinstance(value, _SCALARS))
+    for _, part, _ in parts_of(array, array.type):
+        _check(list(chain.from_iterable(lists)), part)
+
+
+def _check_maps(values: Sequence[Any], array: Any) -> None:
+    pairs: list[Any] = []
+    for value in values:
+        if not isinstance(value, _SCALARS):
+            pairs += value.items() if isinstance(value, Mapping) else value
+    # pyarrow takes a pair as a struct, too.
+    pairs = [tuple(pair.values()) if isinstance(pair, dict) else pair for pair in pairs]
+    _check([key for key, _ in pairs], array.keys)
+    for _, part, _ in parts_of(array, array.type):
+        _check([item for _, item in pairs], part)
+
+
+def _check_classes(values: Sequence[Any], allowed: tuple[type, ...]) -> None:
+    for value in values:
+        if not isinstance(value, (*allowed, *_SCALARS)):
+            raise ValueError(f"{type(value).__name__} is not {allowed[0].__name__}")  # noqa: TRY004
+
+
+def _check_zones(values: Sequence[Any]) -> None:
+    if any(getattr(value, "tzinfo", None) is not None for value in values):
+        raise ValueError("a time with a zone would lose it")
+
+
+def _check_steps(values: Sequence[Any], unit: str, part: str) -> None:
+    step = _STEP.get(unit)
+    if step and any(getattr(value, part, 0) % step for value in values):
+        raise ValueError(f"a part of a second would be lost in {unit}")
+
+
+_Check: TypeAlias = Callable[[Sequence[Any], Any], None]
+_WHOLE = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+_WHOLE += [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+_LISTS = [pa.list_(pa.null()), pa.large_list(pa.null()), pa.list_(pa.null(), 1)]
+_DATED = frozenset(kind.id for kind in (pa.date32(), pa.date64(), pa.timestamp("s")))
+_CHECKS: dict[int, _Check] = {
+    **dict.fromkeys((kind.id for kind in _WHOLE), _check_whole),
+    **dict.fromkeys(
+        (kind.id for kind in (pa.float16(), pa.float32(), pa.float64())), _check_floats
+    ),
+    pa.timestamp("s").id: _check_timestamps,
+    pa.date32().id: _check_dates,
+    pa.date64().id: _check_dates,
+    pa.time32("s").id: _check_times,
+    pa.time64("us").id: _check_times,
+    pa.duration("s").id: _check_durations,
+    pa.struct([]).id: _check_structs,
+    **dict.fromkeys((kind.id for kind in _LISTS), _check_lists),
+    pa.map_(pa.string(), pa.null()).id: _check_maps,
+}
+
+
+# Of columns ---------------------------------------------------------------------------------
+
+
+def _check_types(found: Any, wanted: Any) -> None:
+    """Raise ValueError unless a column of the one type may be cast to the other."""
+    found, wanted = _plain(found), _plain(wanted)
+    if types.is_null(found) or found.equals(wanted):
+        return
+    if types.is_struct(found) and types.is_struct(wanted):
+        members = {field.name: field.type for field in wanted}
+        for field in found:
+            if field.name not in members:
+                raise ValueError(f"unknown '{field.name}'; allowed are {', '.join(members)}")
+            _check_types(field.type, members[field.name])
+    elif types.is_map(found) and types.is_map(wanted):
+        _check_types(found.key_type, wanted.key_type)
+        _check_types(found.item_type, wanted.item_type)
+    elif _is_list(found) and _is_list(wanted):
+        _check_types(found.value_type, wanted.value_type)
+    else:
+        takes = _TAKES.get(_family(wanted))
+        if takes is not None and _family(found) not in takes:
+            raise ValueError(f"{found} is not {wanted}")
+
+
+def _plain(kind: Any) -> Any:
+    return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+
+
+def _is_list(kind: Any) -> bool:
+    return types.is_nested(kind) and hasattr(kind, "value_type")
+
+
+def _family(kind: Any) -> str:
+    if isinstance(kind, pa.TimestampType):
+        return "time" if kind.tz is None else "zoned"
+    return next((name for name, is_one in _FAMILIES.items() if is_one(kind)), str(kind))
+
+
+def _is_any(*kinds: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda kind: any(is_one(kind) for is_one in kinds)
+
+
+_FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
+    "bool": types.is_boolean,
+    "whole": types.is_integer,
+    "float": types.is_floating,
+    "decimal": types.is_decimal,
+    "text": _is_any(types.is_string, types.is_large_string, types.is_string_view),
+    "bytes": _is_any(
+        types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
+    ),
+    "date": types.is_date,
+    "time of day": types.is_time,
+    "duration": types.is_duration,
+}
+_TAKES = {
+    "bool": {"bool"},
+    "whole": {"whole", "float", "decimal"},
+    "float": {"float", "whole"},
+    "decimal": {"decimal", "whole"},
+    "text": {"text", "bytes"},
+    "bytes": {"bytes", "text"},
+    "date": {"date"},
+    "zoned": {"zoned", "time"},
+    "time": {"time"},
+    "time of day": {"time of day"},
+    "duration": {"duration"},
+}
+
+
+def _infinities(array: Any) -> int:
+    """How many floats are infinite, at any depth."""
+    kind = array.type
+    if types.is_floating(kind):
+        wide = array.cast(pa.float32()) if types.is_float16(kind) else array
+        return pc.sum(pc.is_inf(wide)).as_py() or 0
+    if types.is_nested(kind):
+        return sum(_infinities(part) for _, part, _ in parts_of(array, kind))
+    return 0
