@@ -116,7 +116,7 @@ class ReplayDiffers(TransactionError):
 
     def __init__(self, partition: object, txid: int, expected: str, found: str) -> None:
         super().__init__(
-            f"{partition} transaction {txid} was of {expected}, but the log now gives {found}; "
+            f"{partition} transaction {txid} was of {expected}, but {found}; "
             "see docs/how-to/when-a-replay-differs.md"
         )
         self.partition = partition

@@ -22,6 +22,7 @@ from partition.position import LeaderEpochs, Position
 from partition.queue import ChunkQueue
 from partition.retries import Retries, RetryPolicy, RetryQueue
 from partition.statistics import PartitionStatistics
+from partition.stored_offset import StoredOffset
 from partition.transaction import Resumed
 
 MAX_PENDING = 200_000
@@ -76,11 +77,8 @@ class PartitionManager:
         self._window = window
         self._retry_policy = retry_policy
         self._rng = rng
-        self._read = 0
+        self._stored = StoredOffset(position.offset)
         self._retried = 0
-        self._committed = position.offset
-        self._committed_read = 0  # how many of the records read lie below `committed`
-        self._submitted = (position.offset, 0)  # a frontier on its way, and the same of it
         self.restart(position, resumed=resumed)
 
     def restart(
@@ -96,10 +94,9 @@ class PartitionManager:
         self._payloads = Payloads()
         self._queue = ChunkQueue()
         if stored:
-            self._committed = position.offset
-            self._committed_read = self._read
+            self._stored.restart(position.offset)
         if self._ahead is not None:  # what is on its way to the store is of the place before
-            self._submitted = (position.offset, 0)
+            self._stored.forget_submitted(position.offset)
         self._epochs = LeaderEpochs(position)
         if self._make_gate is not None and resumed is not None:
             self.gate = self._make_gate(self.partition, resumed, lambda: self.room)
@@ -139,7 +136,7 @@ class PartitionManager:
     @property
     def committed(self) -> int:
         """The frontier that was stored last."""
-        return self._committed
+        return self._stored.offset
 
     @property
     def has_waiting(self) -> bool:
@@ -159,7 +156,7 @@ class PartitionManager:
     @property
     def uncommitted(self) -> int:
         """Records emitted behind what is stored: what a crash would repeat."""
-        return self._read - self._committed_read
+        return self._stored.unstored
 
     @property
     def is_full(self) -> bool:
@@ -200,14 +197,14 @@ class PartitionManager:
     def _emits_to(self) -> int | None:
         """Only records below it may be emitted; None: as many as the window has room for."""
         if self._ahead is not None:
-            return self._committed
+            return self._stored.offset
         return None if self.gate is None else min(self.gate.open_to, self.gate.ends_at)
 
     @property
     def _stored_to(self) -> int:
         """What waits below it is stored as read or planned, or on its way to the store."""
         if self._ahead is not None:
-            return max(self._committed, self._submitted[0])
+            return max(self._stored.offset, self._stored.submitted)
         planned = () if self.gate is None else self.gate.to_store().open
         return planned[-1].range.end if planned else 0
 
@@ -235,7 +232,7 @@ class PartitionManager:
         With `commit_ahead`: at most half of what is allowed ahead is stored, and more could be.
         With a gate also: something is planned.
         """
-        moved = self.storable > self._committed
+        moved = self.storable > self._stored.offset
         if self._ahead is not None:
             more = self.has_waiting and moved
             return more and self._ahead.should_store(self._ledger, self._stored_to)
@@ -316,7 +313,7 @@ class PartitionManager:
         room = self.room if emits_to is None else self._ledger.waiting_below(emits_to)
         offsets = self._ledger.emit(min(limit, room, self._queue.first))
         messages, unusual = self._queue.take(len(offsets))
-        self._read += len(offsets)
+        self._stored.read += len(offsets)
         if self.gate is not None:
             self.gate.emitted(len(offsets))
         return Chunk(self.partition, offsets, messages, unusual=unusual)
@@ -355,7 +352,7 @@ class PartitionManager:
             found = f"{self._ledger.pending} records are pending, {self._ledger.fetched_to} is next"
             raise ValueError(f"{self.partition}: {first} to {end} cannot be passed: {found}")
         self._ledger.pass_gap(end)
-        self._read += count
+        self._stored.read += count
         if leader_epoch is not None:
             self._epochs.fetched([(first, leader_epoch)])
         self._forget_resolved()
@@ -407,16 +404,13 @@ class PartitionManager:
     def submit(self) -> Position:
         """The position to store now; `mark_committed` tells when it is stored."""
         position = self.position if self._ahead is None else self._epochs.at(self.storable)
-        self._submitted = (position.offset, self._read - self._ledger.window)
+        self._stored.submit(position.offset, behind=self._ledger.window)
         return position
 
     def mark_committed(self, offset: int) -> None:
         """Learn that `offset` is stored."""
-        if self._ahead is not None and offset != self._submitted[0]:
-            return  # it was submitted before a restart
-        self._committed = max(self._committed, offset)
-        if offset == self._submitted[0]:
-            self._committed_read = max(self._committed_read, self._submitted[1])
+        if self._ahead is None or offset == self._stored.submitted:  # not before a restart
+            self._stored.mark(offset)
 
     def statistics(self, now: float) -> PartitionStatistics:
         """What a user may see of this partition; the log's side is the reader's to add."""
@@ -425,8 +419,8 @@ class PartitionManager:
         return PartitionStatistics(
             partition=self.partition,
             ledger=self._ledger.statistics(),
-            committed=self._committed,
-            read=self._read,
+            committed=self._stored.offset,
+            read=self._stored.read,
             retried=self._retried,
             pending_bytes=self._payloads.num_bytes,
             oldest_pending_seconds=0.0 if oldest is None else max(0.0, now - oldest),

@@ -189,7 +189,8 @@ def _replayed(
     if not resumed.transactions.is_promised:
         return resumed.anew()
     holds = f"the log holds {found.start} to {found.end}"
-    holds = loss.found.removeprefix("and ") if loss is not None and is_lost else holds
+    if loss is not None and is_lost:
+        holds = loss.found.removeprefix("and ").removeprefix("but ")
     raise ReplayDiffers(partition, first.txid, str(first.range), holds)
 
 

@@ -34,12 +34,19 @@ class LeaderEpochs:
 
     def at(self, offset: int) -> Position:
         """An offset with its resume key."""
-        epoch = self._start.leader_epoch
+        epoch = self.fetched_before(offset)
+        if epoch is None:
+            epoch = self._start.leader_epoch
+        return Position(offset, epoch, self._start.topic_id)
+
+    def fetched_before(self, offset: int) -> int | None:
+        """The leader epoch of the last record before an offset; None: none with one was fetched."""
+        epoch = None
         for first, led_by in self._runs:
             if first >= offset:
                 break
             epoch = led_by
-        return Position(offset, epoch, self._start.topic_id)
+        return epoch
 
     def forget_below(self, offset: int) -> None:
         """Learn that no offset below will be asked for."""

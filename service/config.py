@@ -45,6 +45,7 @@ from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section
 from service.zookeeper_config import ZooKeeperConfig
+from topology.topology import can_name_offsets
 from transactions.policy import RangePolicy, TransactionPolicy
 
 PREFIX = "HEADRACE_"
@@ -99,10 +100,18 @@ _STARTS: Mapping[str, Callable[[int], StartFrom]] = {
 }
 
 
+def _pipeline_name(name: str | None) -> str | None:
+    """Offsets lie under it, and a folder of the warehouse that is cleared."""
+    if name and not all(map(can_name_offsets, name.split("/"))):
+        parts = "not empty, '.' or '..', and have no control characters"
+        raise ValueError(f"a name whose parts between '/' are {parts}")
+    return name
+
+
 class PipelineConfig(Section):
     """`[pipeline]`: how records are read and tracked."""
 
-    name: str | None = Field(
+    name: Annotated[str | None, AfterValidator(_pipeline_name)] = Field(
         default=None, description="names the offsets; the topology's name if absent"
     )
     engine: EngineName = "local"

@@ -39,9 +39,11 @@ from service.spark_engine.wiring import (
     spark_engine,
 )
 from sinks.manifest.sink import ManifestSink
+from sinks.names import is_uri
 from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.spark.iceberg.sink import IcebergSink
+from sinks.spark.settings import java_text
 from sinks.spark.table import SparkTableSink
 from sinks.spark.tables import read_reference
 from topology.reference import Reference
@@ -235,6 +237,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
             topology.references,
             partial(_read_reference, spark, config, name),
             before_change=pipeline.settle,
+            follows=not on_spark,  # there executors look up, in what was loaded
         ),
         fetcher=fetcher,
         store=store,
@@ -275,7 +278,7 @@ def spark_for(
         sets.add("delta")
     return SparkDriver(
         app_name=f"headrace-{name}",
-        conf={key: str(value) for key, value in config.spark.conf.items()},
+        conf={key: java_text(value) for key, value in config.spark.conf.items()},
         jars=partial(jars_of, sorted(sets)),
         job_deadline_seconds=config.spark.job_deadline_seconds,
     )
@@ -289,7 +292,7 @@ def jars_of(sets: Sequence[str]) -> list[Path]:
 def warehouse_of(config: Config) -> str:
     """The warehouse; a local path is made absolute."""
     place = config.spark.warehouse
-    return place if "://" in place else str(Path(place).resolve())
+    return place if is_uri(place) else str(Path(place).resolve())
 
 
 def mirrors_by_topic(topology: Topology) -> bool:

@@ -1,15 +1,13 @@
 """The Kafka side of a pipeline: what is emitted of its partitions, and what is committed."""
 
-import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any
 
-from partition.assignment import Assignment, AssignmentPolicy, Held
+from partition.assignment import Assignment, AssignmentPolicy
 from partition.catalogue import Catalogue
 from partition.chunk import Chunk, Partition
 from partition.discovery import TopicName
@@ -26,10 +24,9 @@ from partition.transaction import Range
 from service.commits import Commits
 from service.fetches import Fetches
 from service.flow import Flow
-from service.owners import Owners, by_place, offset_of, owners_of, place_of
+from service.owners import Owners, by_place, offset_of, place_of
 from service.pacing import Pacing
-
-_FEW_CHUNKS = 2
+from service.rotation import Rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,6 @@ class Reader:
         self._fetcher = fetcher
         self._store = store
         self._catalogue = catalogue
-        self._policy = policy
         self._has_gates = policy.assignment.make_gate is not None
         ways = Ways(store, catalogue, notify, fencing)
         self._assignment = Assignment(
@@ -108,7 +104,15 @@ class Reader:
             wall_clock,
             sleep,
         )
-        self._turn = 0
+        self._rotation = Rotation(
+            self._assignment,
+            self._flow,
+            self._commits,
+            fetch_records=policy.fetch_records,
+            chunk_records=policy.chunk_records,
+            commit_ahead=policy.assignment.commit_ahead,
+            has_gates=self._has_gates,
+        )
 
     def open(self) -> None:
         """Open the store, the fetcher and the catalogue. Raises what they raise.
@@ -126,11 +130,8 @@ class Reader:
         stored or planned is emitted as soon as it can be.
         """
         self._assignment.poll(now, opens=opens)
-        if not opens and self._stores_first:
-            self._flow.end()
-            for held in self._assignment:
-                if held.manager is not None:
-                    held.manager.end()
+        if not opens:
+            self._rotation.end()
         self._flow.resume()
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
@@ -196,22 +197,7 @@ class Reader:
 
     def next(self, now: float) -> tuple[Chunk, Owners] | None:
         """The next records to emit, with their owners; partitions take turns."""
-        self._flow.wake = math.inf
-        commit = self._commits.seconds_under_way(now)
-        for held in self._in_turn():
-            manager = held.manager
-            if manager is None or not held.is_owned:
-                continue
-            due = manager.next_due()
-            if (due is None or due > now) and not manager.has_waiting:
-                continue
-            chunk = self._flow.next_of(held, manager, now, self._policy.chunk_records, commit)
-            if chunk is not None or self._policy.assignment.commit_ahead:
-                self._commits.look_at(manager)
-            if chunk is not None and len(chunk):
-                self._turn = held.place + 1
-                return chunk, owners_of(held.place, chunk.offsets)
-        return None
+        return self._rotation.next(now)
 
     @property
     def foresees(self) -> bool:
@@ -220,53 +206,22 @@ class Reader:
 
     def upcoming(self) -> list[Chunk]:
         """The chunks that, as things stand, `next` gives whole, in turn."""
-        limit = self._policy.chunk_records
-        queues = [
-            held.manager.upcoming(limit)
-            for held in self._in_turn()
-            if held.is_owned and held.manager is not None
-        ]
-        return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
+        return self._rotation.upcoming()
 
     @property
     def waits_little(self) -> bool:
-        """Whether few chunks and fewer records than two fetches wait that may be emitted soon.
-
-        With records alone, short chunks that come fast would pile up, one emitted a turn.
-        """
-        chunks = records = 0
-        for held in self._assignment:
-            manager = held.manager
-            if manager is None or not held.is_owned:
-                continue
-            # What waits for its plan counts: it comes in a moment.
-            if manager.may_emit or (self._has_gates and manager.takes_more):
-                chunks += manager.waiting_chunks
-                records += manager.waiting
-        return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
-
-    def _in_turn(self) -> Iterator[Held]:
-        """Every partition, the one whose turn it is first."""
-        count = len(self._assignment)
-        for turn in range(self._turn, self._turn + count):
-            yield self._assignment.at(turn % count)
-
-    @property
-    def _stores_first(self) -> bool:
-        """Whether records are emitted only when the store knows of them."""
-        return self._has_gates or self._policy.assignment.commit_ahead
+        """Whether little waits that may be emitted soon; see `Rotation.waits_little`."""
+        return self._rotation.waits_little
 
     @property
     def has_stored_waiting(self) -> bool:
-        """Whether records wait that are stored as read, or planned, or about to be.
+        """Whether records wait that a drain emits; see `Rotation.has_stored_waiting`."""
+        return self._rotation.has_stored_waiting
 
-        A drain emits them: else they would be lost (at most once), or their transactions be
-        left open (exactly once).
-        """
-        if not self._stores_first:
-            return False
-        managers = [held.manager for held in self._assignment if held.is_owned]
-        return any(manager is not None and manager.has_stored_waiting for manager in managers)
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every partition that has records waiting has used up its window."""
+        return self._rotation.is_stuck
 
     def ack(self, owners: Owners) -> None:
         """Resolve records."""
@@ -397,13 +352,6 @@ class Reader:
     def has_emitted_goals(self) -> bool:
         """Whether every record below the goals is emitted, halted partitions aside."""
         return self.is_settled and all(held.has_emitted_goal for held in self._assignment)
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether every partition that has records waiting has used up its window."""
-        managers = [held.manager for held in self._assignment]
-        waiting = [manager for manager in managers if manager is not None and manager.has_waiting]
-        return bool(waiting) and all(manager.is_full for manager in waiting)
 
     def statistics(self, now: float) -> Iterator[PartitionStatistics]:
         """Where each partition stands that was opened."""

@@ -1,5 +1,6 @@
 """Reference tables on their way: loaded before the first record, refreshed beside the loop."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
-from topology.errors import InvalidTopology
+from topology.errors import InvalidTopology, ReferenceLoadFailed
 from topology.loaded import Loaded
 from topology.reference import Reference
+from topology.state import State
 
 log = structlog.get_logger()
 
+_PAUSE = 9  # times what catching up took: before it is done again
 _AGAIN_SECONDS = 60.0  # at most so long after a refresh that failed comes the next
 
 
@@ -38,6 +41,7 @@ class _Watched:
     read_at: float = 0.0
     loads: int = 0
     failed_loads: int = 0
+    follow_at: float = 0.0  # not before may a state catch up again
 
 
 class References:
@@ -54,10 +58,13 @@ class References:
         read: Callable[[Reference], pa.Table],
         clock: Callable[[], float] = time.monotonic,
         before_change: Callable[[], object] = lambda: None,
+        *,
+        follows: bool = True,
     ) -> None:
         """Only stores. Raises InvalidTopology when two tables have one name.
 
         `before_change` is called by `poll` before rows change, so that no bolt is amid a chunk.
+        With `follows`, look-ups in a state tell what this process commits to it, too.
         """
         names = [reference.name for reference in references]
         for place, reference in enumerate(references):
@@ -68,6 +75,8 @@ class References:
                 )
                 raise InvalidTopology(message)
         self._watched = [_Watched(reference) for reference in references]
+        states = [(w, w.reference) for w in self._watched if isinstance(w.reference, State)]
+        self._followed = states if follows else []
         self._read = read
         self._clock = clock
         self._before_change = before_change
@@ -80,6 +89,8 @@ class References:
 
         Raises ReferenceLoadFailed, or what `read` raises.
         """
+        for _watched, state in self._followed:
+            state.follow()
         for watched in self._watched:
             started = self._clock()
             loaded = watched.reference.read(self._read(watched.reference))
@@ -93,11 +104,27 @@ class References:
             self._thread.start()
 
     def poll(self) -> None:
-        """Put what was loaded anew in place. Called between chunks, once a turn of the loop."""
-        if self._ready:
+        """Put in place what was loaded anew, and what states have committed here.
+
+        Called between chunks, once a turn of the loop. A state that is so large that catching up
+        takes long does it less often: a tenth of the time goes into it at most.
+        """
+        now = self._clock()
+        news = [(w, s) for w, s in self._followed if s.has_news and w.follow_at <= now]
+        if self._ready or news:
             self._before_change()
         while self._ready:
             self._put_in_place(*self._ready.popleft())
+        for watched, state in news:
+            self._catch_up(watched, state)
+
+    def _catch_up(self, watched: _Watched, state: State) -> None:
+        began = self._clock()
+        try:
+            state.catch_up()
+        except ReferenceLoadFailed as error:
+            self._failed(watched, error, began)
+        watched.follow_at = self._clock() + _PAUSE * (self._clock() - began)
 
     def refresh(self, now: float) -> float:
         """Load the tables that are due; returns when the next will be. The thread calls it."""
@@ -143,21 +170,28 @@ class References:
         except Exception as error:  # noqa: BLE001 - whatever it is, the old rows stay
             if self._stop.is_set():
                 return  # Spark ends with the run, under the load
-            watched.failed_loads += 1
             watched.due_at = self._clock() + min(_every(reference), _AGAIN_SECONDS)
-            log.warning(
-                "reference_refresh_failed",
-                reference=reference.name,
-                error=str(error),
-                age_seconds=round(started - watched.read_at, 1),
-                retry_in_seconds=round(watched.due_at - self._clock(), 1),
-            )
+            self._failed(watched, error, started)
         else:
             self._ready.append((watched, loaded, started))
             watched.due_at = self._clock() + _every(watched.reference)
 
+    def _failed(self, watched: _Watched, error: Exception, at: float) -> None:
+        watched.failed_loads += 1
+        again = watched.due_at - self._clock()
+        log.warning(
+            "reference_refresh_failed",
+            reference=watched.reference.name,
+            error=str(error),
+            age_seconds=round(at - watched.read_at, 1),
+            retry_in_seconds=None if math.isinf(again) else round(again, 1),
+        )
+
     def _put_in_place(self, watched: _Watched, loaded: Loaded, read_at: float) -> None:
-        watched.reference.use(loaded)
+        try:
+            watched.reference.use(loaded)
+        except ReferenceLoadFailed as error:  # what was committed meanwhile is too much
+            self._failed(watched, error, read_at)
         watched.read_at = read_at
         watched.loads += 1
         log.info(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,25 +10,18 @@ from partition.chunk import Offsets, Partition
 from partition.errors import ReplayDiffers
 from partition.position import LeaderEpochs, Position
 from partition.transaction import Range, Resumed, Transactions
-from transactions.coordinator import Attempt, Coordinator
+from transactions.base_line import BaseLine, Transaction
 from transactions.digest import RangeDigest
-from transactions.errors import OutOfOrder
 from transactions.letters_out import LettersOut
 from transactions.policy import TransactionPolicy
 from transactions.replays import Replays
 from transactions.underway import UnderWay
 from transactions.unplanned import Unplanned
 
-
-class Transaction(NamedTuple):
-    """A transaction that can be committed."""
-
-    txid: int
-    attempt: int
-    range: Range
+__all__ = ["Line", "Transaction"]
 
 
-class Line:
+class Line(BaseLine[UnderWay]):
     """A partition's gate: what is emitted lies in a stored transaction. The owner calls everything.
 
     Records that wait are planned: put into the newest transaction, which grows, by whole
@@ -49,30 +41,20 @@ class Line:
         room: Callable[[], int],
     ) -> None:
         """`room` tells how many records may be emitted until the window is used up."""
-        self.partition = partition
-        self.skips: Mapping[str, int] = resumed.skips
-        self._policy = policy
-        self._room = room
-        self._resumed = resumed
-        recorded = [(Attempt(e.txid, e.attempt), e.range) for e in resumed.transactions.open]
-        self._coordinator: Coordinator[Range] = Coordinator(
-            max_active=policy.max_active,
-            committed=resumed.transactions.committed,
-            recorded=recorded,
-            attempts=resumed.attempts,
-            least_attempt=resumed.least_attempt,
+        super().__init__(
+            partition,
+            resumed,
+            policy,
+            lambda found: UnderWay(found.attempt, found.covers, is_closed=True),
         )
-        self._open = [
-            UnderWay(each.attempt, each.covers, is_closed=True) for each in self._coordinator.active
-        ]
+        self.skips: Mapping[str, int] = resumed.skips
+        self._room = room
         self._epochs = LeaderEpochs(resumed.position)
         self._replays = Replays(partition, self._open, self._epochs)
         self._unplanned = Unplanned()
         self._planned_at = float("-inf")
         self._planned_to = self._open[-1].range.end if self._open else resumed.position.offset
         self._open_to = resumed.position.offset
-        self._standing: Transactions | None = None  # in the store; None: not as we want it
-        self._wanted: Transactions | None = None  # made when it is asked for
         self._letters = LettersOut()
         self.is_held = False
         """Whether nothing is to be planned for now, since the sinks are behind."""
@@ -147,27 +129,12 @@ class Line:
         """Whether records are planned, replayed in a new attempt, or sealed, and not stored so."""
         return self._planned_to > self._open_to or any(each.is_seal_due for each in self._open)
 
-    @property
-    def has_to_store(self) -> bool:
-        """Whether `to_store` is another than what was stored last."""
-        return self._standing != self.to_store()
-
-    def to_store(self) -> Transactions:
-        """What must stand in the partition's node now."""
-        if self._wanted is None:
-            standing = tuple(each.open() for each in self._open)
-            self._wanted = Transactions(self._policy.kind, self.committed, standing)
-        return self._wanted
-
     def stored(self, transactions: Transactions) -> None:
         """Learn that it stands there, as it was when `to_store` gave it."""
-        self._standing = transactions
-        for each in transactions.open:
-            found = self._find(each.txid)
-            if found is not None and found.attempt.number == each.attempt:
-                self._coordinator.recorded(found.attempt)
-                found.stored = each.range
-                self._open_to = max(self._open_to, each.range.end)
+        super().stored(transactions)
+        for each in self._open:
+            if each.stored is not None:
+                self._open_to = max(self._open_to, each.stored.end)
 
     def differs(self) -> ReplayDiffers | None:
         """Why the log cannot give an open transaction's records again; None: it does so far.
@@ -292,7 +259,7 @@ class Line:
         covers = Range(first, end, digest.count, digest.hex(), epoch)
         if newest is None:
             attempt = self._coordinator.begin(covers)
-            self._open.append(UnderWay(attempt, covers, now, digest))
+            self._open.append(UnderWay(attempt, covers, since=now, digest=digest))
         else:
             self._coordinator.grow(newest.attempt, covers)
             newest.range = covers
@@ -302,21 +269,13 @@ class Line:
     # What is processed and committed
 
     @property
-    def committed(self) -> int:
-        """The last txid that is committed in every sink."""
-        return self._coordinator.committed
-
-    @property
     def is_idle(self) -> bool:
         """Whether no transaction is open, and so no record planned."""
         return not self._open
 
     def attempt_of(self, txid: int) -> int:
         """Which try at an open transaction this is. Raises KeyError if it is not open."""
-        found = self._find(txid)
-        if found is None:
-            raise KeyError(txid)
-        return found.attempt.number
+        return self._known(txid).attempt.number
 
     def transactions_of(self, offsets: Offsets) -> npt.NDArray[np.int64]:
         """The txid of each record of an open transaction; 0 for all others."""
@@ -360,34 +319,17 @@ class Line:
 
     def ready(self) -> Transaction | None:
         """The lowest transaction that was not taken, if it can be committed."""
-        each = next((each for each in self._open if not each.is_taken), None)
+        each = self._not_taken
         if each is None or not each.is_processed or self._replays.differs is not None:
             return None
-        is_held = self._letters.within(each.range)
-        return None if is_held else Transaction(*each.attempt, each.range)
+        return None if self._letters.within(each.range) else each.transaction
 
     def take(self) -> Transaction | None:
         """The same; it is being committed from now on, and the one after it may be ready next."""
         found = self.ready()
         if found is not None:
-            each = self._open[found.txid - self.committed - 1]
+            each = self._known(found.txid)
             each.is_taken = True
             self._coordinator.processed(each.attempt)
             self._coordinator.next_commit()
         return found
-
-    def done(self, txid: int) -> Range:
-        """Learn that a transaction is committed in every sink; return what it covered.
-
-        Raises OutOfOrder unless it is the lowest open one, and was taken.
-        """
-        found = self._find(txid)
-        if found is None or not self._coordinator.done(found.attempt):
-            raise OutOfOrder(txid, self.committed + 1)
-        del self._open[0]
-        self._wanted = None
-        return found.range
-
-    def _find(self, txid: int) -> UnderWay | None:
-        place = txid - self.committed - 1
-        return self._open[place] if 0 <= place < len(self._open) else None

@@ -14,10 +14,11 @@ from transactions.range_line import RangeLine
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
+_MOST_PATIENCE = 8  # so many times as long as a first one may a try take
 _JITTER = 0.2  # at most this part of a pause is taken off it
 
-Refused = Mapping[int, Mapping[str, str]]
-"""By offset: the sinks that take no row of the record, and why."""
+Refused = Mapping[int, Mapping[str, Mapping[int, str]]]
+"""By offset: the sinks that do not take all rows of the record; which ones, and why."""
 
 
 class RangeHeld(Protocol):
@@ -65,9 +66,11 @@ class RangeGroup:
     members: tuple[RangeMember, ...]
     attempt: int = 0  # how often it was run
     phase: GroupPhase = GroupPhase.PLANNED
-    refused: dict[int, dict[int, dict[str, str]]] = field(default_factory=dict)
+    refused: dict[int, dict[int, dict[str, Mapping[int, str]]]] = field(default_factory=dict)
     """By place and offset, for its next runs: see `RangeGroups.refuse`."""
     failures: int = 0
+    patience: int = 1
+    """How many times as long as a group's first try its next one may take."""
     again_at: float = 0.0  # not to be run before
 
 
@@ -154,16 +157,19 @@ class RangeGroups:
         group.phase = GroupPhase.READ
         return True
 
-    def failed(self, number: int, attempt: int, now: float) -> bool:
+    def failed(self, number: int, attempt: int, now: float, *, took_too_long: bool = False) -> bool:
         """Learn that a try has failed; it and all later ones are to be run again.
 
-        After a pause, which grows with each failure of it. False, and nothing is changed: the
-        try is not the live one, or it is COMMITTING: then only `not_done` says that it may fail.
+        After a pause, which grows with each failure of it; and if it took too long, with twice the
+        patience, up to a limit. False, and nothing is changed: the try is not the live one, or it
+        is COMMITTING: then only `not_done` says that it may fail.
         """
         group = self._at(number, attempt, GroupPhase.RUNNING, GroupPhase.READ)
         if group is None:
             return False
         group.failures += 1
+        if took_too_long:
+            group.patience = min(2 * group.patience, _MOST_PATIENCE)
         pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(group.failures - 1, 16)
         pause = min(pause, _LONGEST_PAUSE_SECONDS) * (1 - _JITTER * self._rng.random())
         group.again_at = now + pause
@@ -173,7 +179,8 @@ class RangeGroups:
     def refuse(self, number: int, refused: Mapping[int, Refused]) -> None:
         """Remember, by place, records whose rows a sink does not take: each gets its letter.
 
-        For the next tries of a group, since this one has staged what is refused.
+        For the next tries of a group, since this one has staged what is refused. What is said of a
+        record and a sink is in place of what was said before.
         """
         group = self.of(number)
         if group is None:

@@ -9,26 +9,22 @@ import numpy.typing as npt
 from partition.chunk import Offsets, Partition
 from partition.errors import ReplayDiffers
 from partition.position import Position
-from partition.transaction import OpenTransaction, Range, Resumed, Transactions
-from transactions.coordinator import Attempt, Coordinator
+from partition.transaction import Range, Resumed, Transactions
+from transactions.base_line import BaseLine, Opened, Transaction
+from transactions.coordinator import Attempt
 from transactions.errors import OutOfOrder
-from transactions.line import Transaction
 from transactions.policy import TransactionPolicy
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
-    """An open transaction."""
+class _Open(Opened):
+    """One whose range executors read."""
 
-    attempt: Attempt
-    range: Range
-    stored: Range | None = None  # what stands in the store under this attempt
     is_grouped: bool = False  # a group has it
     is_read: bool = False  # in this attempt
-    is_taken: bool = False  # it is being committed
 
 
-class RangeLine:
+class RangeLine(BaseLine[_Open]):
     """A partition's gate where executors read its records. The owner calls everything.
 
     A range is planned from offsets alone, before anyone has read it, and may be run once it
@@ -42,21 +38,11 @@ class RangeLine:
 
     def __init__(self, partition: Partition, resumed: Resumed, policy: TransactionPolicy) -> None:
         """Of the policy only the kind and `max_active` count."""
-        self.partition = partition
-        self._policy = policy
-        self._resumed = resumed
-        self._skips = dict(resumed.skips)
-        self._coordinator: Coordinator[Range] = Coordinator(
-            max_active=policy.max_active,
-            committed=resumed.transactions.committed,
-            recorded=[(Attempt(e.txid, e.attempt), e.range) for e in resumed.transactions.open],
-            attempts=resumed.attempts,
-            least_attempt=resumed.least_attempt,
+        super().__init__(
+            partition, resumed, policy, lambda found: _Open(found.attempt, found.covers)
         )
-        self._open = [_Open(each.attempt, each.covers) for each in self._coordinator.active]
+        self._skips = dict(resumed.skips)
         self._begins = resumed.position  # of the lowest open transaction, or the next
-        self._standing: Transactions | None = None  # in the store; None: not as we want it
-        self._wanted: Transactions | None = None  # made when it is asked for
         self._differs: ReplayDiffers | None = None
 
     # What the partition asks
@@ -107,27 +93,6 @@ class RangeLine:
         """Whether a plan, an attempt or a seal is not stored."""
         return any(each.stored != each.range for each in self._open)
 
-    @property
-    def has_to_store(self) -> bool:
-        """Whether `to_store` is another than what was stored last."""
-        return self._standing != self.to_store()
-
-    def to_store(self) -> Transactions:
-        """What must stand in the partition's node now."""
-        if self._wanted is None:
-            standing = tuple(OpenTransaction(*each.attempt, each.range) for each in self._open)
-            self._wanted = Transactions(self._policy.kind, self.committed, standing)
-        return self._wanted
-
-    def stored(self, transactions: Transactions) -> None:
-        """Learn that it stands there, as it was when `to_store` gave it."""
-        self._standing = transactions
-        for each in transactions.open:
-            found = self._find(each.txid)
-            if found is not None and found.attempt.number == each.attempt:
-                self._coordinator.recorded(found.attempt)
-                found.stored = each.range
-
     def differs(self) -> ReplayDiffers | None:
         """Why the log cannot give a sealed range's records again; None: it does so far.
 
@@ -144,7 +109,7 @@ class RangeLine:
         if self._differs is not None or self.awaits_commit or self.may_plan_anew:
             return self._differs
         lowest = self._open[0]
-        found = "without some of them"
+        found = "the log now lacks some of them"
         return ReplayDiffers(self.partition, lowest.attempt.txid, str(lowest.range), found)
 
     @property
@@ -204,12 +169,12 @@ class RangeLine:
         each = _Open(self._coordinator.begin(covers), covers)
         self._open.append(each)
         self._wanted = None
-        return Transaction(*each.attempt, covers)
+        return each.transaction
 
     @property
     def replays(self) -> list[Transaction]:
         """The open ones that no group has, in order: those found recorded, and given back."""
-        return [Transaction(*e.attempt, e.range) for e in self._open if not e.is_grouped]
+        return [each.transaction for each in self._open if not each.is_grouped]
 
     def group(self, txid: int) -> None:
         """Learn that a group has it. Raises OutOfOrder unless it is the first of `replays`."""
@@ -234,8 +199,7 @@ class RangeLine:
 
     def transaction_of(self, txid: int) -> Transaction:
         """An open transaction as it is now. Raises KeyError."""
-        each = self._known(txid)
-        return Transaction(*each.attempt, each.range)
+        return self._known(txid).transaction
 
     def position_of(self, txid: int) -> Position:
         """Where reading a range begins, with its resume key as far as it is known.
@@ -266,7 +230,8 @@ class RangeLine:
     ) -> bool:
         """Seal its range: an attempt has read so many records. False: it is not the live one.
 
-        What was sealed before must be the same, else `differs` tells.
+        What was sealed before must be the same, and written by no later leader, else `differs`
+        tells. What was only planned may be whatever it has turned out to be.
         """
         found = self._find(txid)
         if found is None or not self._coordinator.processed(Attempt(txid, attempt)):
@@ -276,9 +241,9 @@ class RangeLine:
         if not found.range.is_sealed:
             found.range = sealed
             self._wanted = None
-        elif (count, digest) != (found.range.count, found.range.digest):
-            were, are = (f"{each}, digest {each.digest}" for each in (found.range, sealed))
-            self._differs = ReplayDiffers(self.partition, txid, were, are)
+        elif not _is_again(found.range, sealed):
+            were, are = _said(found.range), _said(sealed)
+            self._differs = ReplayDiffers(self.partition, txid, were, f"the log now gives {are}")
         found.is_read = True
         return True
 
@@ -293,12 +258,12 @@ class RangeLine:
 
         Raises OutOfOrder unless it is ready, and the lowest that is not being committed.
         """
-        lowest = next((each for each in self._open if not each.is_taken), None)
+        lowest = self._not_taken
         if lowest is None or lowest.attempt.txid != txid or not self.is_ready(txid):
             raise OutOfOrder(txid, self.committed + 1 if lowest is None else lowest.attempt.txid)
         self._coordinator.next_commit()
         lowest.is_taken = True
-        return Transaction(*lowest.attempt, lowest.range)
+        return lowest.transaction
 
     def not_done(self, txid: int) -> None:
         """Learn that it is not committed, nor can be without another call; those after it, too."""
@@ -323,24 +288,11 @@ class RangeLine:
         self._wanted = None
 
     def done(self, txid: int) -> Range:
-        """Learn that it is committed in every sink; return what it covered.
-
-        Raises OutOfOrder unless it is the lowest open one, and was taken.
-        """
-        found = self._find(txid)
-        if found is None or not self._coordinator.done(found.attempt):
-            raise OutOfOrder(txid, self.committed + 1)
-        del self._open[0]
-        covers = found.range
+        """Learn that it is committed in every sink; see `BaseLine.done`."""
+        covers = super().done(txid)
         epoch = _later(self._begins.leader_epoch, covers.leader_epoch)
         self._begins = Position(covers.end, epoch, self._begins.topic_id)
-        self._wanted = None
         return covers
-
-    @property
-    def committed(self) -> int:
-        """The last txid that is committed in every sink."""
-        return self._coordinator.committed
 
     @property
     def skips(self) -> Mapping[str, int]:
@@ -351,18 +303,23 @@ class RangeLine:
         """Learn that a sink has committed it, while others may not: there it is not repeated."""
         self._skips[sink] = max(txid, self._skips.get(sink, 0))
 
-    def _find(self, txid: int) -> _Open | None:
-        place = txid - self.committed - 1
-        return self._open[place] if 0 <= place < len(self._open) else None
-
-    def _known(self, txid: int) -> _Open:
-        found = self._find(txid)
-        if found is None:
-            raise KeyError(txid)
-        return found
-
     def _from(self, txid: int) -> list[_Open]:
         return self._open[txid - self.committed - 1 :]
+
+
+def _is_again(was: Range, now: Range) -> bool:
+    """Whether a sealed range has come again; `now` has the later leader epoch of both.
+
+    Offsets and lengths are not all: if its last record is of a later leader than the seal knows of,
+    the log was cut off before it, and the record is another.
+    """
+    is_as_old = was.leader_epoch in {None, now.leader_epoch}
+    return (now.count, now.digest) == (was.count, was.digest) and is_as_old
+
+
+def _said(sealed: Range) -> str:
+    led_by = "" if sealed.leader_epoch is None else f" under leader epoch {sealed.leader_epoch}"
+    return f"{sealed}, digest {sealed.digest}{led_by}"
 
 
 def _later(epoch: int | None, other: int | None) -> int | None:

@@ -17,6 +17,8 @@ class Replays:
 
     A range has come again when a record at or behind its end was offered, or as many as it
     had. Its records may have been emitted by then; what they lead to is not committed before.
+    Offsets and lengths are not all: what a later leader wrote is another record, and whoever reads
+    on under the recorded epoch would be told that the log was cut off before it.
     One that was only planned (on the spark engine) is not compared: what comes of it seals it.
     """
 
@@ -66,18 +68,24 @@ class Replays:
         whole.is_awaited = False
         if not whole.range.is_sealed:
             whole.seal(self._epochs.at(whole.range.end).leader_epoch)
-        elif not whole.has_come_again and self._differs is None:
+        elif self._differs is None and not (whole.has_come_again and self._is_as_old(whole)):
             self._differs = self._difference(whole)
+
+    def _is_as_old(self, whole: UnderWay) -> bool:
+        """Whether its last record is of no later leader than it was, as far as that is known."""
+        was, now = whole.range.leader_epoch, self._epochs.fetched_before(whole.range.end)
+        return was is None or now is None or not whole.digest.count or now <= was
 
     def _difference(self, each: UnderWay) -> ReplayDiffers:
         covers, found = each.range, each.digest
         were = "records" if covers.count is None else f"{covers.count} records"
         digest = "" if covers.digest is None else f" (digest {covers.digest})"
+        led_by = self._epochs.fetched_before(covers.end)
         return ReplayDiffers(
             self._partition,
             each.attempt.txid,
-            f"{were} from {covers.first} to {covers.end - 1}{digest}",
-            f"{found.count} (digest {found.hex()})",
+            f"{were} from {covers.first} to {covers.end - 1}{digest}{_under(covers.leader_epoch)}",
+            f"the log now gives {found.count} (digest {found.hex()}){_under(led_by)}",
         )
 
 
@@ -85,3 +93,7 @@ def _is_whole(each: UnderWay) -> bool:
     """Whether as many records have come as were recorded; of a planned range none were."""
     count = each.range.count
     return count is not None and each.digest.count >= count
+
+
+def _under(leader_epoch: int | None) -> str:
+    return "" if leader_epoch is None else f" under leader epoch {leader_epoch}"

@@ -2,25 +2,20 @@
 
 from dataclasses import dataclass, field, replace
 
-from partition.transaction import OpenTransaction, Range
-from transactions.coordinator import Attempt
+from transactions.base_line import Opened
 from transactions.digest import RangeDigest
 
 
 @dataclass(slots=True, eq=False)
-class UnderWay:
-    """One open transaction of a line. Counts are records, each counted once per attempt."""
+class UnderWay(Opened):
+    """One whose records pass through here. Counts are records, each counted once per attempt."""
 
-    attempt: Attempt
-    range: Range
     since: float | None = None  # when its first record was planned; None: it is replayed
     digest: RangeDigest = field(default_factory=RangeDigest)  # of those offered since the start
-    stored: Range | None = None  # what stands in the store under this attempt
     emitted: int = 0
     processed: int = 0
     is_closed: bool = False  # it grows no more
     is_awaited: bool = False  # it is replayed, and its records have not all come again
-    is_taken: bool = False  # it is being committed
 
     @property
     def count(self) -> int:
@@ -74,7 +69,3 @@ class UnderWay:
                 f"{self.processed} records of transaction {self.attempt.txid} were processed, "
                 f"{self.emitted} were emitted: one came twice"
             )
-
-    def open(self) -> OpenTransaction:
-        """What is to stand of it in the store."""
-        return OpenTransaction(self.attempt.txid, self.attempt.number, self.range)

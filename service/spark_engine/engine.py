@@ -122,7 +122,7 @@ class SparkEngine:
         maker = TryMaker(
             self.outlets, policy.settings, folder.place, folder.tables, reader.epoch_of
         )
-        self._runs = Runs(self._in_flight, maker, self._submissions, executors, reader, at)
+        self._runs = Runs(self._in_flight, maker, self._submissions, executors, reader, ends, at)
         self._commits = RangeCommits(self._in_flight, maker, reader, at)
         self._life = Life(_only_hooks(topology), EventLoop())
         self._lines: dict[int, RangeLine] = {}
@@ -156,7 +156,7 @@ class SparkEngine:
         lines = self._look()
         if read:
             self._hear_of_ends(now, lines)
-            moved |= self._plans.plan(now, lines, flush=flush)
+            moved |= self._plans.plan(now, self._readable(now, lines), flush=flush)
             moved |= self._runs.run(now)
         moved |= self._commits.commit_next()
         if not moved:
@@ -193,8 +193,10 @@ class SparkEngine:
 
     def partition_revoked(self, partition: Partition) -> None:
         """Tell the hooks. One that is lost or halted is left out of its groups."""
+        place = self._reader.place_of(partition)
+        self._in_flight.silences.heard(place)
         if self._reader.is_halted(partition):
-            self._in_flight.leave_out(self._reader.place_of(partition), at_once=True)
+            self._in_flight.leave_out(place, at_once=True)
         self._life.partition_revoked(partition.topic, partition.number)
 
     def close(self, timeout_seconds: float) -> bool:
@@ -209,21 +211,31 @@ class SparkEngine:
 
     def _look(self) -> dict[int, RangeLine]:
         """The lines, by place, of partitions that are ours and of which more may be read."""
+        steady = dict(self._reader.steady_gates())
         for place, gate in self._reader.gates():
             line = cast("RangeLine", gate)
             if self._lines.get(place) is not line:
                 if place in self._lines:  # its log goes on elsewhere
                     self._in_flight.leave_out(place, at_once=True)
                 self._lines[place] = line
+            elif place not in steady:  # its log may: what is planned of it may be dropped any time
+                self._in_flight.leave_out(place, at_once=False)
         for place, line in list(self._lines.items()):
             if self._reader.loss_of(line.partition) is not None:  # revoked before it was lost
                 self._in_flight.leave_out(place, at_once=True)
                 del self._lines[place]
         self._in_flight.look()
         return {
-            place: self._lines[place]
-            for place, _gate in self._reader.steady_gates()
-            if not self._in_flight.is_leaving(place)
+            place: self._lines[place] for place in steady if not self._in_flight.is_leaving(place)
+        }
+
+    def _readable(self, now: float, lines: Mapping[int, RangeLine]) -> dict[int, RangeLine]:
+        """Those of the lines whose partitions can be read now, as far as is known."""
+        silences, ends = self._in_flight.silences, self._ends
+        return {
+            place: line
+            for place, line in lines.items()
+            if not silences.is_out(place, now, is_answered=not ends.is_silent(line.partition))
         }
 
     def _hear_of_ends(self, now: float, lines: Mapping[int, RangeLine]) -> None:

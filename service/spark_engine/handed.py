@@ -9,7 +9,9 @@ from typing import Any, cast
 import numpy as np
 
 from partition.chunk import Offsets
+from service.spark_engine.refusals import Origin, origins_of
 from service.spark_engine.spool import SpoolStager, read_lines
+from sinks.defects import DEFECTS, stage_others
 from sinks.tries import check_rejected
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, SinkContext
@@ -36,8 +38,8 @@ class Handed:
     staged: tuple[Staged, ...]
     stager: Stager
     is_apart: bool  # it is ready where the table lies; else it is rows, to be staged here
-    origins: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """By row that the sink refused: its line, and its record's offset."""
+    origins: dict[int, Origin] = field(default_factory=dict)
+    """By row that the sink refused."""
 
     @property
     def num_rows(self) -> int:
@@ -110,10 +112,13 @@ class HandsOn(TransactionalSink[Any]):
             fitting = [replace(each, rejected={}) for each in handed.staged]
             return cast("StagesApart[Any]", self._sink).joined(group.shares, fitting)
         whole = _whole(group, handed)
-        staged = self._sink.stage(whole)
+        try:
+            staged = self._sink.stage(whole)
+        except DEFECTS:
+            staged = stage_others(self._sink, whole)
         check_rejected(staged.rejected, whole.num_rows, self.name)
         if staged.rejected:
-            handed.origins = _origins(whole, staged)
+            handed.origins = origins_of(whole, staged.rejected)
         handed.discard()
         handed.staged = ()
         return staged
@@ -160,15 +165,3 @@ def _whole(group: Group, handed: Handed) -> Group:
             [np.empty(0, np.int64), *(each for line in lines for each in offsets[line])]
         ),
     )
-
-
-def _origins(group: Group, staged: Staged) -> dict[int, tuple[str, int]]:
-    """The line of each row that was rejected, and its record's offset."""
-    if group.offsets is None:
-        raise AssertionError
-    ends = np.cumsum([share.num_rows for share in group.shares])
-    found = {}
-    for row in staged.rejected:
-        share = group.shares[int(np.searchsorted(ends, row, side="right"))]
-        found[row] = share.line, int(group.offsets[row])
-    return found

@@ -6,10 +6,11 @@ import structlog
 
 from service.engine import Apart
 from service.spark_engine.range_outlet import RangeOutlet
+from service.spark_engine.silences import Silences
 from service.spark_engine.submissions import Submissions
 from service.spark_engine.tries import Try
 from sinks.errors import SparkTimeout
-from transactions.range_groups import GroupPhase, RangeGroups
+from transactions.range_groups import GroupPhase, RangeGroups, RangeMember
 
 log = structlog.get_logger()
 
@@ -31,6 +32,8 @@ class InFlight:
         """Tries whose end was not heard of, by group and attempt."""
         self.read: dict[int, Try] = {}
         """Tries that wait for their commit, or are committed, by group."""
+        self.silences = Silences()
+        """Partitions of which nothing could be read, and was not since."""
         self._outlets = outlets
         self._submissions = submissions
         self._leaving: dict[int, bool] = {}  # by place: whether what is read is given up, too
@@ -47,10 +50,25 @@ class InFlight:
         self._leaving[place] = at_once or self._leaving.get(place, False)
         self.look()
 
+    def fell_silent(self, member: RangeMember, error: str, now: float) -> None:
+        """Leave a partition out, of new groups for a while: nothing was heard of its range.
+
+        That stays planned, and is tried again after a pause.
+        """
+        pause = self.silences.fell(member.place, now)
+        self._note(error, now)
+        log.warning(
+            "range_silent",
+            partition=str(member.line.partition),
+            error=error,
+            retry_in_seconds=round(pause, 3),
+        )
+        self.leave_out(member.place, at_once=False)
+
     def look(self) -> None:
         """Let partitions leave that can, and let go of tries that are of no use.
 
-        Nothing fails any more once no group is left that has.
+        Nothing fails any more once no group is left that has, and no partition is silent.
         """
         for place, at_once in list(self._leaving.items()):
             waits_for = {GroupPhase.COMMITTING} | ({GroupPhase.READ} if not at_once else set())
@@ -68,7 +86,7 @@ class InFlight:
                 del self.read[read.number]
                 self.let_go(read)
         # Not before a group is done: one that is read may fail again, where a sink lost its files.
-        if not any(group.failures for group in self.groups):
+        if not self.silences and not any(group.failures for group in self.groups):
             self.apart.failing_since = None
 
     def is_live(self, each: Try) -> bool:
@@ -87,20 +105,27 @@ class InFlight:
     def failed(self, number: int, attempt: int, error: Exception, now: float) -> None:
         """Learn that a try has failed, and another may not: it comes after a pause."""
         group = self.groups.of(number)
-        if group is None or not self.groups.failed(number, attempt, now):
+        is_late = isinstance(error, SparkTimeout)
+        if group is None or not self.groups.failed(number, attempt, now, took_too_long=is_late):
             return
-        self.apart.retries += 1
-        self.apart.last_error = _said(error)
-        if self.apart.failing_since is None:
-            self.apart.failing_since = now
+        said = _said(error)
+        self._note(said, now)
         log.warning(
             "range_group_failed",
             group=number,
             attempt=attempt,
-            error=self.apart.last_error,
+            error=said,
             retry_in_seconds=round(group.again_at - now, 3),
         )
+        if is_late:
+            log.info("range_group_given_longer", group=number, times=group.patience)
         self.look()
+
+    def _note(self, error: str, now: float) -> None:
+        self.apart.retries += 1
+        self.apart.last_error = error
+        if self.apart.failing_since is None:
+            self.apart.failing_since = now
 
 
 def _said(error: Exception) -> str:

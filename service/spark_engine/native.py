@@ -10,6 +10,7 @@ import numpy as np
 from partition.chunk import Partition
 from service.account import Tally
 from service.screen import ScreenPolicy
+from service.spark_engine.native_logs import NativeLogs
 from service.spark_engine.native_reads import LENGTHS, lost_partition, range_reads
 from service.spark_engine.spool import SpoolStager
 from service.spark_engine.task import (
@@ -73,27 +74,53 @@ def is_native(step: object) -> bool:
 
 
 def native_run(
-    driver: SparkDriver, topology: Topology
-) -> Callable[[str, list[bytes]], list[bytes]]:
+    driver: SparkDriver, topology: Topology, logs: NativeLogs
+) -> Callable[[str, list[bytes], float], list[bytes]]:
     """What runs the tasks of a range group, encoded, as `run_tasks` would: all in one go.
 
-    The first result is that of them all, the others say that there was nothing to do.
+    The first result is that of them all, the others say that there was nothing to do. What was
+    read of a log that has changed is not used.
     """
 
-    def run(group: str, tasks: list[bytes]) -> list[bytes]:
+    def run(group: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
         decoded: list[Task] = [decode(task) for task in tasks]
         first = decoded[0]
         ranges = tuple(each for task in decoded for each in task.ranges)
         whole = Task(first.settings, first.number, ranges, first.stagers)
-        results: list[TaskDone | TaskFailed] = [run_native(driver, whole, topology, group=group)]
+        before = logs.before(ranges)
+        done = run_native(driver, whole, topology, group=group, deadline_seconds=deadline_seconds)
+        results = [_checked(done, whole, lambda: logs.trouble(ranges, before))]
         results += [TaskDone((), {}, Tally(), 0) for _ in decoded[1:]]
         return [encode(each) for each in results]
 
     return run
 
 
+def _checked(
+    done: TaskDone | TaskFailed, task: Task, trouble: Callable[[], TaskFailed | None]
+) -> TaskDone | TaskFailed:
+    """What was done, unless there is trouble with the logs: then nothing of it is left."""
+    if isinstance(done, TaskFailed):
+        return done
+    is_good = False
+    try:
+        found = trouble()
+        is_good = found is None
+        return found or done
+    finally:
+        if not is_good:
+            for name, parts in done.staged.items():
+                for part in parts:
+                    task.stagers[name].discard(part)
+
+
 def run_native(
-    driver: SparkDriver, task: Task, topology: Topology, *, group: str
+    driver: SparkDriver,
+    task: Task,
+    topology: Topology,
+    *,
+    group: str,
+    deadline_seconds: float | None = None,
 ) -> TaskDone | TaskFailed:
     """Process a task's ranges by Spark alone, from Kafka to files that no reader sees.
 
@@ -103,12 +130,13 @@ def run_native(
     3. For each Spark step that gets records, executors stage what its function makes of them.
        Where only this process can stage, the rows come here and go to the spool.
 
-    From any thread; `group` names the job. Raises what the job raises: it may be tried again.
+    From any thread; `group` names the job, which has Spark's deadline unless another is given.
+    Raises what the job raises: it may be tried again.
     """
     for each in task.ranges:
         for by_sink in each.refused.values():
-            for sink, reason in by_sink.items():
-                return _failed(refused(sink, sink, [reason]))
+            for sink, reasons in by_sink.items():
+                return _failed(refused(sink, sink, list(reasons.values())))
 
     def job(session: Any) -> TaskDone:
         ranges = [each for each in task.ranges if each.position.offset < each.end]
@@ -129,7 +157,7 @@ def run_native(
         return TaskDone(reads, staged, Tally(sunk=sum(read.count for read in reads)), 0)
 
     try:
-        return driver.run(job, group=group)
+        return driver.run(job, group=group, deadline_seconds=deadline_seconds)
     except SinkFailed as error:
         return _failed(error)
     except Exception as error:

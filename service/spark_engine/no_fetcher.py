@@ -70,5 +70,6 @@ class NoFetcher:
             self._client.mirror(positions)
 
     def close(self) -> None:
-        """Let go of the client."""
+        """Let go of the client, and of the question that is out."""
+        self._ends.close()
         self._client.close()

@@ -14,16 +14,22 @@ from topology.errors import SinkError
 # An executor that cannot import what a task is made of will not find it the next time.
 _NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
 
-Run = Callable[[str, list[bytes]], list[bytes]]
-"""Runs encoded tasks under a name; the results, encoded, in their order."""
+Run = Callable[[str, list[bytes], float], list[bytes]]
+"""Runs encoded tasks under a name, in so many seconds; the results, encoded, in their order."""
 
 
 class OnSpark:
     """Runs tasks by Spark: `Executors`. `open` is the owner's, the rest any thread's."""
 
-    def __init__(self, driver: SparkDriver, run: Run | None = None) -> None:
-        """`run` stands in for Python workers, for topologies that need none."""
+    def __init__(
+        self, driver: SparkDriver, run: Run | None = None, *, job_deadline_seconds: float = 300.0
+    ) -> None:
+        """`run` stands in for Python workers, for topologies that need none.
+
+        A job may take `job_deadline_seconds`, or as many times that as its tasks say.
+        """
         self._driver = driver
+        self._deadline_seconds = job_deadline_seconds
         self._run = run or self._by_workers
         self._slots = 1
 
@@ -39,8 +45,9 @@ class OnSpark:
     def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
         """Run tasks, each as a task of Spark's, and wait for them."""
         given = [_encoded(task) for task in tasks]
+        patience = max((task.patience for task in tasks), default=1)
         try:
-            results = self._run(name, given)
+            results = self._run(name, given, patience * self._deadline_seconds)
         except TaskRaised as error:
             if error.said.startswith(_NOT_THERE):
                 error_class, _, said = error.said.partition(": ")
@@ -54,8 +61,10 @@ class OnSpark:
         """Stop what is run under that name."""
         self._driver.cancel(name)
 
-    def _by_workers(self, name: str, tasks: list[bytes]) -> list[bytes]:
-        return run_tasks(self._driver, tasks, run_task, group=name)
+    def _by_workers(self, name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
+        return run_tasks(
+            self._driver, tasks, run_task, group=name, deadline_seconds=deadline_seconds
+        )
 
 
 def _encoded(task: Task) -> bytes:

@@ -10,6 +10,7 @@ from service.reader import Reader
 from service.spark_engine.handed import StagedLost
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
+from service.spark_engine.refusals import Reasons, again
 from service.spark_engine.runs import facts
 from service.spark_engine.tries import Try, TryMaker
 from sinks.transaction_writer import GroupCommitted, GroupStaged
@@ -61,17 +62,24 @@ class RangeCommits:
             self._refused(work, done.staged.rejected, now)
 
     def _refused(self, work: RangeWork, rejected: Mapping[int, str], now: float) -> None:
-        """A sink takes no row of some records: the group runs again, and sends their letters."""
+        """A sink does not take some rows: the group runs again without them, and sends letters."""
         ran = self._try_of(work)
         places = {str(member.line.partition): member.place for member in ran.members}
-        refused: dict[int, dict[int, dict[str, str]]] = {}
+        found: dict[tuple[int, int], dict[int, str]] = {}
         for row, reason in rejected.items():
-            line, offset = work.handed.origins[row]
-            refused.setdefault(places[line], {})[offset] = {work.outlet.name: reason}
+            line, offset, which = work.handed.origins[row]
+            found.setdefault((places[line], offset), {})[which] = reason
+        group = self._in_flight.groups.of(ran.number)
+        known = {} if group is None else group.refused
+        sink = work.outlet.name
+        refused: dict[int, dict[int, dict[str, Reasons]]] = {}
+        for (place, offset), reasons in found.items():
+            before = known.get(place, {}).get(offset, {}).get(sink)
+            refused.setdefault(place, {})[offset] = {sink: again(before, reasons)}
         work.outlet.rows_rejected += len(rejected)
         self._in_flight.groups.refuse(ran.number, refused)
         self._in_flight.groups.failed(ran.number, ran.attempt, now)
-        log.info("range_rows_refused", **facts(ran), sink=work.outlet.name, rows=len(rejected))
+        log.info("range_rows_refused", **facts(ran), sink=sink, rows=len(rejected))
         self._in_flight.look()
 
     def commit_next(self) -> bool:

@@ -12,6 +12,7 @@ from service.spark_engine.task import RangeRead, TaskRange
 
 _TURN_SECONDS = 0.002  # how soon the owner hears of others when there is nothing to read
 _SHORT_SECONDS = 30.0  # so long a log may end before a range does: its leader has just changed
+_SILENT_SECONDS = 30.0  # so long nothing may be heard of a range: its leader is being elected
 
 
 class RangeUnreadable(KafkaError):
@@ -21,6 +22,21 @@ class RangeUnreadable(KafkaError):
         super().__init__(str(cause))
         self.partition = partition
         self.cause = cause
+
+
+class RangesSilent(KafkaError):
+    """Nothing is heard of some ranges, though they are asked for: nobody leads their logs."""
+
+    def __init__(self, ranges: Sequence[TaskRange], known_to: Sequence[int]) -> None:
+        """`known_to` has, of each range, up to where its records were brought."""
+        missing = [
+            f"{known} to {each.end} of {each.partition}"
+            for each, known in zip(ranges, known_to, strict=True)
+        ]
+        super().__init__(
+            f"nothing was heard for {_SILENT_SECONDS:g} seconds of offsets {', '.join(missing)}"
+        )
+        self.partitions = tuple(each.partition for each in ranges)
 
 
 class RangeFetcher:
@@ -102,7 +118,7 @@ class RangeFetcher:
         """Return records as soon as there are some; see `Fetcher.fetch`.
 
         Once every range has ended, it waits a moment and returns nothing. Raises
-        RangeUnreadable, after which the range can only be begun anew.
+        RangeUnreadable or RangesSilent, after which the ranges can only be begun anew.
         """
         if not self._reading:
             time.sleep(min(timeout_seconds, _TURN_SECONDS))
@@ -110,7 +126,9 @@ class RangeFetcher:
         fetched = self._given(max_records)
         if fetched.chunks or fetched.ends:
             return fetched
-        self._take(self._inner.fetch(max_records, timeout_seconds))
+        fetched = self._inner.fetch(max_records, timeout_seconds)
+        self._take(fetched)
+        self._check_silent(has_more=bool(fetched.chunks))
         return self._given(max_records)
 
     def pause(self, partition: Partition) -> None:
@@ -191,11 +209,32 @@ class RangeFetcher:
                 reason = f"its log ends there, and the records up to {end} were to be read"
                 raise RangeUnreadable(partition, OffsetOutOfRange(partition, known, reason))
 
+    def _check_silent(self, *, has_more: bool) -> None:
+        """Give up, all at once, the ranges of which nothing was heard for long.
+
+        Where the client `has_more` of others, theirs may come behind it: its memory is bounded.
+        """
+        now = self._clock()
+        silent = []
+        for partition, standing in self._reading.items():
+            if has_more or standing.is_held or standing.known_to >= standing.end:
+                standing.asked_since = None
+            elif standing.asked_since is None:
+                standing.asked_since = now
+            elif now - standing.asked_since >= _SILENT_SECONDS:
+                silent.append(partition)
+        for partition in silent:
+            self._standing[partition].is_broken = True
+        if silent:
+            known_to = [self._standing[each].known_to for each in silent]
+            raise RangesSilent([self._ranges[each] for each in silent], known_to)
+
     def _hold(self, partition: Partition, *, held: bool) -> None:
         standing = self._standing.get(partition)
         if standing is not None:
             standing.is_held = held
             standing.heard_at = self._clock()
+            standing.asked_since = None
             self._pause_if(partition, standing)
 
     def _pause_if(self, partition: Partition, standing: Standing) -> None:

@@ -25,7 +25,8 @@ from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.spark_engine.kept import LettersAway, TableAway, kept_here
 from service.spark_engine.range_catalogue import RangeCatalogue
-from service.spark_engine.range_fetcher import RangeFetcher, RangeUnreadable
+from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
+from service.spark_engine.refusals import Reasons
 from service.spark_engine.taking import TakingSink, TaskFences
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from topology.sink import DeadLetterSink
@@ -173,13 +174,13 @@ def _without_hooks(topology: Topology) -> Topology:
     return alone
 
 
-def _refused(task: Task) -> defaultdict[str, dict[str, dict[int, str]]]:
-    """By sink, line and offset: why no row of a record is to be staged."""
-    refused: defaultdict[str, dict[str, dict[int, str]]] = defaultdict(dict)
+def _refused(task: Task) -> defaultdict[str, dict[str, dict[int, Reasons]]]:
+    """By sink, line and offset: which rows of a record are not to be staged."""
+    refused: defaultdict[str, dict[str, dict[int, Reasons]]] = defaultdict(dict)
     for each in task.ranges:
-        for offset, reasons in each.refused.items():
-            for sink, reason in reasons.items():
-                refused[sink].setdefault(str(each.partition), {})[offset] = reason
+        for offset, by_sink in each.refused.items():
+            for sink, reasons in by_sink.items():
+                refused[sink].setdefault(str(each.partition), {})[offset] = reasons
     return refused
 
 
@@ -188,7 +189,8 @@ def _failed(error: Exception) -> TaskFailed:
         cause = error.cause
         diverged_at = cause.diverged_at if isinstance(cause, OffsetOutOfRange) else None
         return TaskFailed(str(cause), type(cause).__name__, error.partition, diverged_at)
-    return TaskFailed(_said(error), type(error).__name__)
+    silent = error.partitions if isinstance(error, RangesSilent) else ()
+    return TaskFailed(_said(error), type(error).__name__, silent=silent)
 
 
 def _said(error: Exception) -> str:

@@ -5,8 +5,10 @@ from typing import Any
 
 import structlog
 
+from partition.errors import KafkaUnavailable
 from service.errors import ServiceError, TaskError
 from service.reader import Reader
+from service.spark_engine.ends import Ends
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.submissions import Executors, Submissions, TasksEnded
 from service.spark_engine.task import TaskFailed
@@ -27,6 +29,7 @@ class Runs:
         submissions: Submissions,
         executors: Executors,
         reader: Reader,
+        ends: Ends,
         at: Callable[[str], object],
     ) -> None:
         """`at` is told when a run begins, and before its ranges are sealed."""
@@ -35,6 +38,7 @@ class Runs:
         self._submissions = submissions
         self._executors = executors
         self._reader = reader
+        self._ends = ends
         self._at = at
 
     def run(self, now: float) -> bool:
@@ -75,19 +79,42 @@ class Runs:
         if isinstance(ended.error, ServiceError):
             raise ended.error
         if ended.error is not None:
-            self._in_flight.failed(ended.number, ended.attempt, ended.error, now)
+            self._failed(ran, ended.error, now)
         for failure in failures:
-            if failure.partition is None:
+            if failure.partition is None and not failure.silent:
                 raise TaskError(failure.error_class, failure.error)
         for failure in failures:
-            self._stopped(ran, failure)
+            if failure.silent:
+                self._silent(ran, failure, now)
+            else:
+                self._stopped(ran, failure)
         return None
+
+    def _failed(self, ran: Try, error: Exception, now: float) -> None:
+        """A try failed as a whole: it is not for partitions whose leader is away that it may."""
+        self._in_flight.failed(ran.number, ran.attempt, error, now)
+        for member in ran.members:
+            if self._ends.is_silent(member.line.partition):
+                said = f"the leader of {member.line.partition} does not answer"
+                self._in_flight.fell_silent(member, said, now)
+
+    def _silent(self, ran: Try, failure: TaskFailed, now: float) -> None:
+        """Nothing was heard of partitions: the others go on without them, unless all are away."""
+        if not self._ends.available:  # the pauses of each would outlast the outage
+            self._in_flight.failed(
+                ran.number, ran.attempt, KafkaUnavailable("a task", failure.error), now
+            )
+            return
+        for member in ran.members:
+            if member.line.partition in failure.silent:
+                self._in_flight.fell_silent(member, failure.error, now)
 
     def _stopped(self, ran: Try, failure: TaskFailed) -> None:
         """A partition cannot be read on as it is: it is mended, and the others go on without it."""
-        for place, line, txid in ran.members:
+        for place, line, _txid in ran.members:
             if line.partition == failure.partition:
-                trouble = trouble_of(failure, line.position_of(txid), line.begins_at)
+                begins = line.position_of(line.committed + 1)
+                trouble = trouble_of(failure, ran.asked_at(line.partition), begins)
                 self._reader.stopped(line.partition, trouble)
                 self._in_flight.leave_out(place, at_once=False)
 
@@ -100,6 +127,8 @@ class Runs:
             if differs is not None:
                 self._reader.halt(member.line.partition, differs)
         if self._in_flight.is_live(ran):
+            for member in ran.members:
+                self._in_flight.silences.heard(member.place)
             return ran
         self._in_flight.let_go(ran)
         return None

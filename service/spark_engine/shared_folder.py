@@ -1,6 +1,7 @@
 """What driver and executors share as files: reference tables, and rows on their way back."""
 
 import contextlib
+import re
 import shutil
 import time
 import uuid
@@ -14,6 +15,7 @@ from topology.loaded import Loaded
 from topology.reference import Reference
 
 _LEFT_SECONDS = 24 * 3600.0  # what is older was left behind by a process that was killed
+_OURS = re.compile(r"[0-9a-f]{32}")  # what a folder of a process is called
 _KEPT_FILES = 2  # of each reference: tries that were made before the newest one read the other
 
 
@@ -51,6 +53,8 @@ class SharedFolder:
             raise SinkFailed(f"{self._own} cannot be made: {error}") from error
         before = time.time() - _LEFT_SECONDS
         for left in self._path.iterdir():
+            if not _OURS.fullmatch(left.name):
+                continue  # whatever it is doing here, it is not ours
             with contextlib.suppress(OSError):  # another process removes it, too
                 if left.stat().st_mtime < before:
                     shutil.rmtree(left)

@@ -36,6 +36,11 @@ class Standing:
         """The leader epoch of the last record given of the range; None: it is not known."""
         self.heard_at = 0.0
         """When something new was heard, on the owner's clock."""
+        self.asked_since: float | None = None
+        """Since when the client has been asked for this and has had nothing; None: it is not so.
+
+        On the owner's clock. A bolt that holds the owner up is no silence of the log's.
+        """
         self.is_held = False
         """Whether nothing is to be given out."""
         self.is_paused = False
@@ -61,12 +66,14 @@ class Standing:
         self.digest = RangeDigest()
         self.last_epoch = None
         self.heard_at = now
+        self.asked_since = None
         self.is_held = False
         self._pass_gap()
 
     def add(self, chunk: Chunk, now: float) -> None:
         """Learn what the client has brought."""
         self.heard_at = now
+        self.asked_since = None
         self._log_end = None
         known = int(np.searchsorted(chunk.offsets, self.known_to))
         if known == len(chunk):
@@ -81,6 +88,7 @@ class Standing:
     def log_ends(self, end: int, now: float) -> None:
         """Learn that no record lies before `end` but those that were brought."""
         self.heard_at = now
+        self.asked_since = None
         self.known_to = self._log_end = max(end, self.known_to)
         self._pass_gap()
 

@@ -3,10 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from service.spark_engine.task import Task, TaskDone, TaskFailed
+
+_AGAIN_SECONDS = 0.5  # so long after its cancelling a try that goes on is cancelled once more
+_LONGEST_AGAIN_SECONDS = 30.0
 
 
 class Executors(Protocol):
@@ -43,6 +46,17 @@ class TasksEnded:
     error: Exception | None
 
 
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A try whose end the owner has not heard of."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    thread: threading.Thread | None = None
+    is_cancelled: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
 class Submissions:
     """Runs tries beside the owner thread, which calls everything.
 
@@ -52,59 +66,62 @@ class Submissions:
     def __init__(self, executors: Executors, on_ended: Callable[[TasksEnded], object]) -> None:
         self._executors = executors
         self._on_ended = on_ended
-        self._threads: dict[tuple[int, int], threading.Thread] = {}
-        self._cancelled: set[tuple[int, int]] = set()  # their threads look into it
+        self._under_way: dict[tuple[int, int], _UnderWay] = {}
 
     def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
         """Run a try; TasksEnded comes."""
-        thread = threading.Thread(
-            target=self._run,
-            args=(number, attempt, tuple(tasks)),
-            name=_name(number, attempt),
-            daemon=True,
+        each = _UnderWay(f"ranges-{number}-{attempt}", tuple(tasks))
+        each.thread = threading.Thread(
+            target=self._run, args=(number, attempt, each), name=each.name, daemon=True
         )
-        self._threads[number, attempt] = thread
-        thread.start()
+        self._under_way[number, attempt] = each
+        each.thread.start()
 
     def cancel(self, number: int, attempt: int) -> None:
         """Stop a try, as nobody wants its result; TasksEnded comes nevertheless."""
-        if (number, attempt) in self._threads:
-            # Before its job has begun the executors know nothing of it, and would forget it.
-            self._cancelled.add((number, attempt))
-            self._executors.cancel(_name(number, attempt))
+        each = self._under_way.get((number, attempt))
+        if each is None:
+            return
+        was_cancelled, each.is_cancelled = each.is_cancelled, True
+        self._executors.cancel(each.name)
+        if was_cancelled:
+            return
+        # Before its job has begun, and between two of its jobs, the executors know nothing of it.
+        threading.Thread(
+            target=self._cancel_again, args=(each,), name=f"cancel-{each.name}", daemon=True
+        ).start()
 
     def ended(self, number: int, attempt: int) -> None:
         """Learn that the owner has heard of a try's end."""
-        self._threads.pop((number, attempt), None)
-        self._cancelled.discard((number, attempt))
+        self._under_way.pop((number, attempt), None)
 
     def stop(self, timeout_seconds: float) -> bool:
         """Cancel what is under way; False if a thread did not end in time."""
         deadline = time.monotonic() + timeout_seconds
-        for number, attempt in self._threads:
+        for number, attempt in self._under_way:
             self.cancel(number, attempt)
-        for thread in self._threads.values():
+        threads = [each.thread for each in self._under_way.values() if each.thread is not None]
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads.values())
+        return not any(thread.is_alive() for thread in threads)
 
-    def _run(self, number: int, attempt: int, tasks: tuple[Task, ...]) -> None:
+    def _run(self, number: int, attempt: int, each: _UnderWay) -> None:
         results: tuple[TaskDone | TaskFailed, ...] = ()
         failure: Exception | None = None
         try:
-            results = self._results(number, attempt, tasks)
+            if each.is_cancelled:
+                raise RuntimeError(f"range group {number} was cancelled before it ran")  # noqa: TRY301 - the owner is told as of any other
+            results = tuple(self._executors.run(each.name, each.tasks))
         except Exception as error:  # noqa: BLE001 - the owner judges it
             failure = error
         except BaseException as error:  # noqa: BLE001 - the owner would wait for ever
             failure = RuntimeError(f"the run of range group {number} raised {error!r}")
+        each.ended.set()
         self._on_ended(TasksEnded(number, attempt, results, failure))
 
-    def _results(
-        self, number: int, attempt: int, tasks: tuple[Task, ...]
-    ) -> tuple[TaskDone | TaskFailed, ...]:
-        if (number, attempt) in self._cancelled:
-            raise RuntimeError(f"range group {number} was cancelled before it ran")
-        return tuple(self._executors.run(_name(number, attempt), tasks))
-
-
-def _name(number: int, attempt: int) -> str:
-    return f"ranges-{number}-{attempt}"
+    def _cancel_again(self, each: _UnderWay) -> None:
+        """Cancel a try until it has ended, on a thread of its own."""
+        pause = _AGAIN_SECONDS
+        while not each.ended.wait(pause):
+            self._executors.cancel(each.name)
+            pause = min(2 * pause, _LONGEST_AGAIN_SECONDS)

@@ -13,6 +13,7 @@ from partition.chunk import Partition
 from partition.store import StoredOffset
 from partition.transaction import Resumed, TransactionKind
 from service.fences import Fences
+from service.spark_engine.refusals import Reasons, origins, reason_of
 from service.spark_engine.task import TaskRange
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, SinkContext
@@ -36,15 +37,18 @@ _EVERY_TXID = 1 << 62  # a sink that has a range's rows already has those of all
 class TakingSink(TransactionalSink[Any]):
     """Stands in a task for a sink step: a stager stages, and a commit only remembers.
 
-    `refused` names, by line and offset, records of which the real sink took no row before, and
-    why: their rows are rejected here, so that they get their letters. Threads as in the contract;
-    `taken` and `discard_all` are for the owner, when nothing is under way.
+    `refused` names, by line and offset of their record, rows that the real sink did not take
+    before: they are rejected here, so that their record gets its letter. Threads as in the
+    contract; `taken` and `discard_all` are for the owner, when nothing is under way.
     """
 
     kinds: frozenset[Kind] = frozenset()  # those of the real sink count
 
     def __init__(
-        self, name: str, stager: Stager | None, refused: Mapping[str, Mapping[int, str]]
+        self,
+        name: str,
+        stager: Stager | None,
+        refused: Mapping[str, Mapping[int, Reasons]],
     ) -> None:
         self.name = name
         self._stager = stager
@@ -69,7 +73,7 @@ class TakingSink(TransactionalSink[Any]):
         return [Committed(line, 0, 0) for line in lines]
 
     def stage(self, group: Group) -> Staged:
-        """Stage the rows, less those of refused records. Raises as the stager does."""
+        """Stage the rows, less those that were refused. Raises as the stager does."""
         refused = self._refused_rows(group)
         kept = np.delete(np.arange(group.num_rows), list(refused))
         if not len(kept):
@@ -112,14 +116,10 @@ class TakingSink(TransactionalSink[Any]):
         found: dict[int, str] = {}
         if not self._refused or group.offsets is None:
             return found
-        start = 0
-        for share in group.shares:
-            reasons = self._refused.get(share.line, {})
-            offsets = group.offsets[start : start + share.num_rows]
-            wanted = np.fromiter(reasons, np.int64, len(reasons))
-            for place in np.flatnonzero(np.isin(offsets, wanted)).tolist():
-                found[start + place] = reasons[int(offsets[place])]
-            start += share.num_rows
+        for row, (line, offset, place) in origins(group, self._refused):
+            reason = reason_of(self._refused[line][offset], place)
+            if reason is not None:
+                found[row] = reason
         return found
 
 

@@ -10,6 +10,7 @@ from partition.position import Position
 from partition.retries import RetryPolicy
 from service.account import Tally
 from service.screen import ScreenPolicy
+from service.spark_engine.refusals import Reasons
 from topology.transactional import Staged, Stager
 
 
@@ -22,8 +23,8 @@ class TaskRange:
     end: int
     skips: frozenset[str] = frozenset()
     """Sinks, by step, that have these rows already: none is staged for them."""
-    refused: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """By offset: the sinks that took no row of this record when it was staged before, and why."""
+    refused: Mapping[int, Mapping[str, Reasons]] = field(default_factory=dict)
+    """By offset: the sinks that did not take all rows of this record in a try before."""
     leader_epoch: int | None = None  # of who led the log when the range was planned, if known
 
 
@@ -56,6 +57,7 @@ class Task:
     number: int  # of the group
     ranges: tuple[TaskRange, ...]
     stagers: Mapping[str, Stager]
+    patience: int = 1  # its job has so many times `job_deadline_seconds`
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class TaskFailed:
     error_class: str
     partition: Partition | None = None
     diverged_at: int | None = None  # where the partition's log was cut off and written anew
+    silent: tuple[Partition, ...] = ()
+    """Of these nothing was heard: they may be read later, and the others of the group now."""
 
 
 def encode(value: Task | TaskDone | TaskFailed) -> bytes:

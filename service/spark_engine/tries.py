@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from partition.chunk import Partition
+from partition.position import Position
 from service.shares import share_of
 from service.spark_engine.handed import Handed
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
@@ -33,6 +34,11 @@ class Try:
     def reads(self) -> list[RangeRead]:
         """What its ranges held."""
         return [each for done in self.results for each in done.ranges]
+
+    def asked_at(self, partition: Partition) -> Position:
+        """Where its tasks were to read a partition, as it was known then. Raises KeyError."""
+        asked = {each.partition: each.position for task in self.tasks for each in task.ranges}
+        return asked[partition]
 
     @property
     def is_staged(self) -> bool:
@@ -83,7 +89,11 @@ class TryMaker:
             group.number,
             group.attempt,
             group.members,
-            [Task(settings, group.number, tuple(each), by_sink) for each in tasks if each],
+            [
+                Task(settings, group.number, tuple(each), by_sink, group.patience)
+                for each in tasks
+                if each
+            ],
             stagers,
         )
 

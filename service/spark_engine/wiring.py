@@ -7,6 +7,7 @@ from partition.catalogue import Catalogue
 from partition.chunk import Partition
 from partition.fetcher import Fetcher
 from partition.gate import Gate, MakeGate
+from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
 from partition.transaction import Resumed, TransactionKind
 from service.config import Config
@@ -17,6 +18,7 @@ from service.sizes import sizes_of
 from service.spark_engine.ends import Ends
 from service.spark_engine.engine import SparkEngine, SparkPolicy
 from service.spark_engine.native import check_screen, native_run, native_sinks
+from service.spark_engine.native_logs import NativeLogs
 from service.spark_engine.no_fetcher import NoFetcher
 from service.spark_engine.on_spark import OnSpark
 from service.spark_engine.shared_folder import SharedFolder
@@ -60,7 +62,7 @@ def driver_fetcher(
     config: Config, kafka: dict[str, Scalar], catalogue: Catalogue
 ) -> tuple[Fetcher, Ends]:
     """What stands where the local engine fetches, and where the logs' ends are known."""
-    ends = Ends(catalogue, config.spark.poll_seconds)
+    ends = Ends(catalogue, config.spark.poll_seconds, KafkaCatalogue(kafka))
     fetcher = NoFetcher(ends, KafkaFetcher(kafka), mirrors=config.pipeline.mirror_to_group)
     return fetcher, ends
 
@@ -87,13 +89,18 @@ def spark_engine(
     if native:
         check_screen(topology, config.screen())
         java_properties(config.kafka)  # what it refuses is said now, not by the first group
+    logs = NativeLogs(ends.catalogue, lambda: KafkaFetcher(config.kafka))
     folder = local_path(f"{warehouse}/{_SPOOL}/{name.replace('/', '_')}")
     return SparkEngine(
         topology,
         reader,
         letters,
         ends,
-        OnSpark(spark, native_run(spark, topology) if native else None),
+        OnSpark(
+            spark,
+            native_run(spark, topology, logs) if native else None,
+            job_deadline_seconds=config.spark.job_deadline_seconds,
+        ),
         SharedFolder(folder, topology.references),
         SparkPolicy(
             _settings_of(topology, config, name, target or "", warehouse), config.range_policy()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tests.simulation import (
     range_mutants,
     session_mutants,
+    spool_mutants,
     store_mutants,
     tracking_mutants,
     transaction_mutants,
@@ -20,6 +21,7 @@ __all__ = [
     "killer",
     "range_mutants",
     "session_mutants",
+    "spool_mutants",
     "store_mutants",
     "tracking_mutants",
     "transaction_mutants",
@@ -29,6 +31,7 @@ _SEEDS = 400  # that may try, of those whose worlds a mutant can do harm in
 _KINDS: dict[str, Kind] = {
     transaction_mutants.__name__: "by records",
     range_mutants.__name__: "by ranges",
+    spool_mutants.__name__: "by ranges",
 }
 
 

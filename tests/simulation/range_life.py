@@ -4,6 +4,7 @@ Only what they wait for is simulated: executors, the tables' threads, ZooKeeper,
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partition.chunk import Partition
@@ -64,13 +65,14 @@ class _Fetcher(SimFetcher):
 
 
 class _Sink(StagesApart[Any]):
-    """A table, as the engine knows it."""
+    """A table, as the engine knows it. Of one that is spooled only the driver can stage."""
 
     kinds = frozenset({"transactional", "opaque"})
 
-    def __init__(self, table: "SimTable") -> None:
+    def __init__(self, table: "SimTable", *, is_spooled: bool) -> None:
         self.name = table.name
         self._table = table
+        self._is_spooled = is_spooled
 
     def open(self, context: SinkContext) -> None:
         """Do nothing."""
@@ -88,12 +90,16 @@ class _Sink(StagesApart[Any]):
         return self._table.committed(lines)
 
     def stage(self, group: Group) -> Staged:
-        """Not called: tasks stage."""
-        raise NotImplementedError(group)
+        """See `SimTable.stage`: tasks have spooled the rows."""
+        self._table.is_there()
+        staged = self._table.stage(group)
+        if staged.rejected:
+            self._table.seen("spooled_row_refused")
+        return staged
 
-    def stager(self) -> SimStager:
+    def stager(self) -> SimStager | None:
         """What tasks stage with."""
-        return SimStager()
+        return None if self._is_spooled else SimStager()
 
     def joined(self, shares: tuple[Share, ...], staged: "Sequence[Staged]") -> Staged:
         """One list of what tasks made for each share."""
@@ -110,6 +116,9 @@ class _Sink(StagesApart[Any]):
     def discard(self, staged: Staged) -> None:
         """See `TransactionalSink.discard`."""
         for rows in staged.parts:
+            if self._is_spooled:
+                rows.clear()
+                continue
             for part in rows:
                 part.is_discarded = True
 
@@ -118,18 +127,21 @@ class _Sink(StagesApart[Any]):
 
 
 class _Way:
-    """What a writer asks of a table: staging goes by the engine's own adapter."""
+    """What a writer asks of a table: staging goes by the engine's own adapter, in this process."""
 
-    def __init__(self, table: "SimTable") -> None:
+    def __init__(self, table: "SimTable", sink: _Sink) -> None:
         self.table = table
-        self.hands_on = HandsOn(table.name, _Sink(table))
+        self.hands_on = HandsOn(table.name, sink)
+        self._staged: dict[int, Staged] = {}  # by group: no call within a process is lost
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.table, name)
 
     def stage(self, group: Group) -> Staged:
         """See `HandsOn.stage`."""
-        return self.hands_on.stage(group)
+        if group.number not in self._staged:
+            self._staged[group.number] = self.hands_on.stage(group)
+        return self._staged[group.number]
 
 
 class _Writer(SimWriter):
@@ -178,19 +190,22 @@ class SimRanges:
         names = TOPICS[: len(world.settings.partitions)]
         first, *others = (topology.source(name) for name in names)
         source: Any = first.merge(*others) if others else first
-        for table in world.tables:
-            source.into(_Sink(table), name=table.name)
+        spooled = world.settings.spooled
+        sinks = [_Sink(table, is_spooled=table.name in spooled) for table in world.tables]
+        for sink in sinks:
+            source.into(sink, name=sink.name)
+        folder = SharedFolder(Path("/shared"), ())
         executors: Any = _Executors()
         letters: Any = _Letters()
         submissions = SimSubmissions(world.executors, life)
         with put(engine, "Submissions", lambda *_: submissions):
             self.engine = _Engine(
-                topology, reader, letters, life.fetcher.ends, executors, SharedFolder(None, ()),
+                topology, reader, letters, life.fetcher.ends, executors, folder,
                 SparkPolicy(SETTINGS, world.settings.ranges), self.fences,
                 clock=lambda: world.now, rng=life.rng,
             )  # fmt: skip
-        for outlet, table in zip(self.engine.outlets, world.tables, strict=True):
-            way: Any = _Way(table)
+        for outlet, table, sink in zip(self.engine.outlets, world.tables, sinks, strict=True):
+            way: Any = _Way(table, sink)
             writer: Any = _Writer(way, world.wire, life, self._hear(outlet))
             outlet.writer = writer
 
@@ -208,6 +223,12 @@ class SimRanges:
         for part in self._life.made:
             if not (part.is_landed or part.is_discarded or part.run.partition in self._halted):
                 return f"{part.table} keeps what a task made of {part.run.partition}"
+        if self._life.draining:  # when it has ended, its folder is removed
+            return None
+        halted = {str(partition) for partition in self._halted}
+        for path, lines in self._life.spooled.items():
+            if path in self._life.world.files.held and not lines & halted:
+                return f"rows of {', '.join(sorted(lines))} are left in {path}"
         return None
 
     @property
@@ -223,6 +244,7 @@ class RangeLife(Life):
 
     def __init__(self, world: "World", name: str, *, heal: bool = False) -> None:
         self.made: list[TaskRows] = []
+        self.spooled: dict[str, set[str]] = {}  # lines, by file
         super().__init__(world, name, heal=heal)
 
     def _make_fetcher(self) -> Any:
@@ -236,8 +258,16 @@ class RangeLife(Life):
         """Executors tell of a try's end."""
         for result in ended.results:
             for staged in getattr(result, "staged", {}).values():
-                self.made += [part for each in staged for part in each.parts]
+                for each in staged:
+                    self._hear_of(each)
         self.inbox.append(lambda: self.transacting.engine._results.put(ended))
+
+    def _hear_of(self, staged: Staged) -> None:
+        for part in staged.parts:
+            if isinstance(part, TaskRows):
+                self.made.append(part)
+            else:
+                self.spooled[part.path] = {share.line for share in staged.shares}
 
     def _assigned(self, partition: Partition) -> None:
         super()._assigned(partition)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from service.spark_engine.engine import SparkEngine
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.tries import Try
-from tests.simulation.mutants import Patches, mutant, put
+from tests.simulation.mutants import Patches, around, mutant, put
 from transactions.line import Transaction
 from transactions.range_groups import GroupPhase, RangeGroup, RangeGroups
 from transactions.range_line import RangeLine
@@ -50,6 +51,21 @@ def seal_not_compared() -> Patches:
         return True
 
     return [put(RangeLine, "read", read)]
+
+
+@mutant
+def run_while_it_may_be_dropped() -> Patches:
+    """A group keeps what is planned of a partition whose log may go on elsewhere."""
+
+    def leave_out(original: Any, in_flight: InFlight, place: int, *, at_once: bool) -> None:
+        if at_once:
+            original(in_flight, place, at_once=True)
+
+    def look(original: Any, engine: SparkEngine) -> Any:
+        with around(InFlight, "leave_out", leave_out):
+            return original(engine)
+
+    return [around(SparkEngine, "_look", look)]
 
 
 @mutant
@@ -110,6 +126,8 @@ def failed_try_not_discarded() -> Patches:
     """What a try has made stays, though nobody will commit it."""
 
     def let_go(_in_flight: InFlight, gone: Try) -> None:
+        for work in gone.works.values():
+            work.outlet._works.pop(work.number, None)
         gone.results, gone.works = (), {}
 
     return [put(InFlight, "let_go", let_go)]

@@ -1,10 +1,12 @@
 """The oracle's part for worlds on the spark engine: ranges, planned and sealed, and what they hold.
 
 Beside T1, T3, T5 and T7 of transaction_oracle.py: R1 no range is run, in any attempt, that does
-not stand in its node so. R2 what was planned is sealed once, and stays as it is then; nothing is
-committed before its seal stands in the node. R3 what lands of a range is what one run of it
-made, of the transaction's live attempt, whole, and not discarded. R4 what no table has got is
-discarded by a process that lives.
+not stand in its node so, nor while it may be dropped from there. R2 what was planned is sealed
+once, and stays as it is then; nothing is committed before its seal stands in the node. R3 what
+lands of a range is what one run of it made, of the transaction's live attempt, whole, and not
+discarded. R4 what no table has got is discarded by a process that lives. R5 a table that the
+driver stages for has, in their order, all rows that fit it, and no other; of each record with such
+a one there is a durable letter, and of none that fits whole.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from partition.chunk import Partition
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimRecord
-from tests.simulation.range_tasks import TaskRows
+from tests.simulation.range_tasks import RangeRun, TaskRows
 from tests.simulation.recorded import Open, Recorded
+from tests.simulation.spooled import SpooledRow, fits, rows_of
 from tests.simulation.transaction_oracle import TransactionOracle
 
 if TYPE_CHECKING:
@@ -27,23 +30,13 @@ class RangeOracle(TransactionOracle):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self._lowest: dict[Partition, Open | None] = {}  # that was open before this write
-
-    def written(
-        self,
-        sender: "Life",
-        partition: Partition,
-        old: Recorded | None,
-        new: Recorded | None,
-        *,
-        offset: int,
-    ) -> None:
-        """See `TransactionOracle.written`."""
-        self._lowest[partition] = old.open[0] if old is not None and old.open else None
-        super().written(sender, partition, old, new, offset=offset)
+        self._letters: set[tuple[SimRecord, str]] = set()  # that are durable, by record and table
 
     def submitted(self, life: "Life", partition: Partition, first: int, end: int) -> int:
         """A range is given to executors; in which attempt."""
+        held = life.reader._assignment[partition]
+        if held.is_owned and held.is_moving:
+            raise Violation(14, f"{life.name} runs {partition} at {first}, which is being mended")
         for each in self._written.get((life.name, partition), {}).values():
             if (each.first, each.end) == (first, end):
                 user = self._users.setdefault((partition, each.txid, each.attempt), life.name)
@@ -82,10 +75,9 @@ class RangeOracle(TransactionOracle):
             return
         if now.attempt == was.attempt:
             raise Violation(14, f"{partition}: {was} became {now}")
-        if was.digest is not None and self._world.settings.kind == "transactional":
-            lowest = self._lowest.get(partition)
-            if lowest is None or lowest.digest is not None:
-                raise Violation(14, f"{partition}: {was} was replayed as {now}")
+        is_promised = was.digest is not None and self._before.open[0].digest is not None
+        if is_promised and self._world.settings.kind == "transactional":
+            raise Violation(14, f"{partition}: {was} was replayed as {now}")
         is_same_place = (now.first, now.end) == (was.first, was.end)
         self._world.seen("seal_given_up" if is_same_place else "range_planned_anew")
 
@@ -98,7 +90,20 @@ class RangeOracle(TransactionOracle):
         stored: Open,
         rows: list[Any],
     ) -> frozenset[SimRecord]:
-        parts: list[TaskRows] = rows
+        if table.name in self._world.settings.spooled:
+            run = self._world.executors.kept(sender, partition, stored)
+            if run is None:
+                raise Violation(14, f"{what} has what no run has made: {stored}")
+            self._are_spooled(what, table.name, run, rows)
+        else:
+            run = self._made_by(what, table, sender, stored, rows)
+        self._are_the_stored(what, stored, run.records)
+        return frozenset(run.records)
+
+    def _made_by(
+        self, what: str, table: "SimTable", sender: "Life", stored: Open, parts: list[TaskRows]
+    ) -> RangeRun:
+        """The one run that has staged what landed where the table lies."""
         if len(parts) != 1:
             raise Violation(3, f"{what} has what {len(parts)} runs have made")
         part, run = parts[0], parts[0].run
@@ -110,6 +115,53 @@ class RangeOracle(TransactionOracle):
             raise Violation(14, f"{what} has what attempt {run.attempt} made: {stored}")
         if part.table != table.name:
             raise Violation(14, f"{what} has rows for {part.table}")
-        self._are_the_stored(what, stored, run.records)
         part.is_landed = True
-        return frozenset(run.records)
+        return run
+
+    # What comes to the driver by files
+
+    def lettered(self, record: SimRecord, table: str) -> None:
+        """A letter of a record is durable, since a table takes not all of its rows.
+
+        Where the log was cut off and written anew from the first record of an opaque range on,
+        another record may have stood at its offset when it was refused.
+        """
+        if fits(record, table, self._world.settings.refuses):
+            if not self._may_be_another(record, table):
+                raise Violation(13, f"a letter tells that {table} refused {record}, which fits")
+            self._world.seen("letter_of_what_stands_where_another_was_refused")
+        if (record, table) in self._letters:
+            self._world.seen("letter_of_a_refused_row_repeated")
+        self._letters.add((record, table))
+
+    def _may_be_another(self, record: SimRecord, table: str) -> bool:
+        """Whether it may be another record of which a row was refused, that stood at its offset."""
+        refuses = self._world.settings.refuses
+        log = self._world.cluster.logs[record.topic_id, record.partition]
+        before = [each for each in log.history.values() if each.offset == record.offset]
+        return bool(log.cut) and not all(fits(each, table, refuses) for each in before)
+
+    def _are_spooled(self, what: str, table: str, run: RangeRun, rows: list[SpooledRow]) -> None:
+        wanted: list[SpooledRow] = []
+        for record in run.records:
+            if record in run.buried:
+                continue
+            made = rows_of(run.number, record, table, self._world.settings.refuses)
+            if (record, table) in run.lettered:
+                self._world.seen("refused_row_committed_with_its_letter")
+                is_free = self._may_be_another(record, table)
+                wanted += [row for row in made if row.fits and (not is_free or row in rows)]
+                continue
+            if not all(row.fits for row in made):
+                raise Violation(13, f"{what} landed without a letter of {record}")
+            wanted += made
+        for row in rows:
+            if row.table != table:
+                raise Violation(14, f"{what} has rows for {row.table}")
+            if row.run != run.number:
+                raise Violation(14, f"{what} has rows of run {row.run}, not of {run.number}")
+        if rows != wanted:
+            missing = sorted({row.offset for row in wanted} - {row.offset for row in rows})
+            raise Violation(
+                3, f"{what} has {len(rows)} rows, not {len(wanted)} in order; none of {missing}"
+            )

@@ -13,10 +13,13 @@ from service.account import Tally
 from service.spark_engine.submissions import TasksEnded
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed, TaskRange
 from tests.simulation.kafka import SimLog, SimRecord
+from tests.simulation.recorded import Open
+from tests.simulation.spooled import SpooledRun, spool_all
 from topology.transactional import Share, Staged
 from transactions.digest import RangeDigest
 
 if TYPE_CHECKING:
+    from tests.simulation.life import Life
     from tests.simulation.range_life import RangeLife
     from tests.simulation.world import World
 
@@ -44,7 +47,15 @@ class RangeRun:
     end: int
     attempt: int  # of the transaction, as it stood in the node
     records: list[SimRecord]
-    parts: list[TaskRows] = field(default_factory=list)
+    number: int
+    skips: frozenset[str]
+    buried: set[SimRecord] = field(default_factory=set)  # by a bolt: they make no rows
+    lettered: set[tuple[SimRecord, str]] = field(default_factory=set)  # for a table's sake
+
+    def spools(self) -> SpooledRun:
+        """What is spooled of it."""
+        records = [record for record in self.records if record not in self.buried]
+        return SpooledRun(self.number, str(self.partition), self.skips, records)
 
 
 class SimStager:
@@ -81,6 +92,13 @@ class SimExecutors:
         self._world = world
         self._rng = random.Random(f"executors {world.settings.seed}")
         self._jobs: list[_Job] = []
+        self._runs = 0
+        self._kept: dict[tuple[str, Partition, int, int], RangeRun] = {}
+
+    def kept(self, life: "Life", partition: Partition, stored: Open) -> RangeRun | None:
+        """The run of a range, in a life's attempt, whose result was kept."""
+        run = self._kept.get((life.name, partition, stored.first, stored.attempt))
+        return run if run is not None and run.end == stored.end else None
 
     def submit(self, life: "RangeLife", number: int, attempt: int, tasks: Sequence[Task]) -> None:
         """Take a try. Raises Violation for a range that does not stand in its node."""
@@ -114,6 +132,9 @@ class SimExecutors:
         elif how == 2:  # its worker dies when it is done, or it runs twice
             world.seen("task_ran_in_vain")
             self._run(job, left[0])
+        elif how == 4 and self._rng.randrange(4) == 0:
+            if world.files.lose(which):
+                world.seen("spooled_rows_lost")
         elif how != 3:
             self._run_one(job, left[0])
 
@@ -122,7 +143,12 @@ class SimExecutors:
             self._world.seen("task_outlived_its_driver")
         elif job.is_told:
             self._world.seen("task_of_an_older_attempt_ran")
-        job.results[place] = self._run(job, place)
+        result, runs = self._run(job, place)
+        if result is None:
+            return
+        job.results[place] = result
+        for run in runs:
+            self._kept[run.life.name, run.partition, run.first, run.attempt] = run
 
     def _end(self, job: _Job) -> None:
         self._jobs.remove(job)
@@ -142,36 +168,56 @@ class SimExecutors:
         if job.life.alive:
             job.life.told(TasksEnded(job.number, job.attempt, results, error))
 
-    def _run(self, job: _Job, place: int) -> TaskDone | TaskFailed:
-        """Read a task's ranges as their logs are now, and make their rows."""
-        task = job.tasks[place]
-        reads, staged = [], {name: list[Staged]() for name in task.stagers}
+    def _run(self, job: _Job, place: int) -> tuple[TaskDone | TaskFailed | None, list[RangeRun]]:
+        """Read a task's ranges as their logs are now, and make their rows.
+
+        None: its letters cannot be sent now, and it is tried again.
+        """
+        task, runs = job.tasks[place], list[RangeRun]()
+        apart = [name for name, stager in task.stagers.items() if isinstance(stager, SimStager)]
+        reads, staged = [], {name: list[Staged]() for name in apart}
         tally = Tally()
         for each in task.ranges:
             log = self._world.cluster.log(each.partition)
             trouble = _trouble(each, log)
             if trouble is not None or log is None:
                 cut_at = trouble.diverged_at if isinstance(trouble, OffsetOutOfRange) else None
-                return TaskFailed(str(trouble), type(trouble).__name__, each.partition, cut_at)
+                said, kind = str(trouble), type(trouble).__name__
+                return TaskFailed(said, kind, each.partition, cut_at), []
             found = log.read(each.position.offset, len(log.records))
             records = [record for record in found if record.offset < each.end]
+            self._runs += 1
             run = RangeRun(
                 job.life, each.partition, each.position.offset, each.end,
-                job.attempts[each.partition], records,
+                job.attempts[each.partition], records, self._runs, each.skips,
             )  # fmt: skip
+            runs.append(run)
             reads.append(_read(each.partition, records))
             self._stage(run, each, staged, tally)
             known = log.epoch_before(each.end, each.position.leader_epoch)
             job.life.fetcher.read_under[log.topic_id, each.partition] = known
-        return TaskDone(
-            tuple(reads), {name: tuple(those) for name, those in staged.items()}, tally, retried=0
+        spooled = spool_all(
+            task, [run.spools() for run in runs], self._world.settings.refuses, self._rng
         )
+        if spooled.letters and self._world.letters.away:
+            self._world.seen("task_waited_for_its_letters")
+            spooled.discard()
+            return None, []
+        oracle: Any = self._world.transactions
+        of = {run.partition: run for run in runs}
+        for record, table in dict.fromkeys(spooled.letters):
+            oracle.lettered(record, table)
+            of[record.partition].lettered.add((record, table))
+        made = {name: tuple(those) for name, those in staged.items()} | spooled.staged
+        return TaskDone(tuple(reads), made, tally, retried=0), runs
 
     def _stage(
         self, run: RangeRun, each: TaskRange, staged: dict[str, list[Staged]], tally: Tally
     ) -> None:
         for record in run.records:
-            if record.offset in each.refused or self._rng.randrange(_BAD) == 0:
+            if self._rng.randrange(_BAD) == 0:
+                run.buried.add(record)
+            if record.offset in each.refused or record in run.buried:
                 tally.dead_lettered += 1
             else:
                 tally.sunk += 1
@@ -180,7 +226,6 @@ class SimExecutors:
                 continue
             num_rows = self._rng.randrange(1 + 2 * len(run.records))
             part = TaskRows(run, name, num_rows)
-            run.parts.append(part)
             share = Share(str(run.partition), 1, 1, 1, run.first, run.end, "", num_rows)
             those.append(Staged((share,), num_rows, (part,)))
 

@@ -39,6 +39,9 @@ def kind_of(seed: int) -> Kind:
     return _KINDS[seed % len(_KINDS)]
 
 
+_BOTH = ("table-0", "table-1")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The shape of a world."""
@@ -60,12 +63,15 @@ class Settings:
     records: int  # of a transaction, at most
     plan_records: int
     tables: int  # that each record's rows go to
+    spooled: frozenset[str]  # tables of which only the driver can stage, on the spark engine
+    refuses: int  # of one record in about so many such a table does not take a row
 
     @classmethod
     def of(cls, seed: int) -> "Settings":
         """The settings of a seed."""
         rng = random.Random(f"settings {seed}")
         own = random.Random(f"transactions {seed}")
+        spool = random.Random(f"spool {seed}")
         return cls(
             seed=seed,
             replicas=rng.choice([2, 2, 3]),
@@ -84,6 +90,8 @@ class Settings:
             records=own.choice([2, 4, 8]),
             plan_records=own.choice([1, 2, 4]),
             tables=own.choice([1, 2, 2]),
+            spooled=frozenset(spool.choice([(), ("table-0",), ("table-1",), _BOTH, _BOTH])),
+            refuses=spool.choice([7, 20, 1000]),
         )
 
     @property

@@ -86,5 +86,10 @@ REQUIRED = {
     "task_of_an_older_attempt_ran": "a task went on after its try had failed",
     "task_outlived_its_driver": "a task went on after its process had died",
     "task_ran_in_vain": "a task was done, and nobody heard of it",
+    "letter_of_a_refused_row_repeated": "a record's letter was sent again by another try",
+    "refused_row_committed_with_its_letter": "a table landed without a row that it had refused",
+    "spooled_row_refused": "a row that came to the driver by a file did not fit its table",
+    "spooled_rows_lost": "a file with rows on their way to the driver was gone",
+    "task_waited_for_its_letters": "a task could not send the letters of refused rows",
     "try_ended_though_nobody_wanted_it": "a try was done before it could be stopped",
 }

@@ -164,7 +164,8 @@ class StoredOffsets:
         elif log is not None and old.leader_epoch is not None and not moved:
             table = log.branches.get(new.leader_epoch or 0, [])
             cut = next((first for epoch, first in table if epoch > old.leader_epoch), high)
-            low = min(low, cut)  # it may have been cut off there, and written anew
+            # It may have been cut off there, and written anew; as far as the leader can tell.
+            low = min(low, max(cut, log.start))
         if log is not None:
             # The epoch is that of the last record; gaps after it were read under a later one.
             known = sender.fetcher.read_under.get((log.topic_id, partition), new.leader_epoch)

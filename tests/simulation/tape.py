@@ -16,6 +16,7 @@ import structlog
 from tests.simulation.errors import Violation
 from tests.simulation.healing import heal
 from tests.simulation.settings import kind_of
+from tests.simulation.spooled import SimFiles, files_in_memory
 from tests.simulation.world import Event, World
 
 # What happens all the time, and how often.
@@ -84,8 +85,8 @@ def events(seed: int, length: int) -> Iterator[Event]:
 
 def run(seed: int, tape: Sequence[Event], *, healing: bool = True) -> Run:
     """Run a tape in the seed's world, heal it, and see that a fresh record gets through."""
-    with quiet(seed):
-        world = World(seed)
+    with quiet(seed) as files:
+        world = World(seed, files)
         violation, place = None, 0
         try:
             world.start()
@@ -113,8 +114,8 @@ def _hash(world: World) -> int:
 
 
 @contextmanager
-def quiet(seed: int) -> Iterator[None]:
-    """Without log lines, and without a clock or randomness that the seed does not decide."""
+def quiet(seed: int) -> Iterator[SimFiles]:
+    """Without log lines and a disk, and without a clock or randomness but what the seed decides."""
     rng = random.Random(f"names {seed}")
     silent = structlog.make_filtering_bound_logger(50)
     before = structlog.get_config()
@@ -125,8 +126,8 @@ def quiet(seed: int) -> Iterator[None]:
         mock.patch.object(time, "monotonic", _forbidden),
     )
     try:
-        with patches[0], patches[1], patches[2]:
-            yield
+        with patches[0], patches[1], patches[2], files_in_memory() as files:
+            yield files
     finally:
         structlog.configure(**before)
 

@@ -76,6 +76,22 @@ def test_a_fault_in_the_spark_engines_transactions_is_found(name):
     assert ended.violation.promise == 14
 
 
+@pytest.mark.parametrize(
+    ("name", "promise"),
+    [
+        ("lost_spool_is_empty", 3),
+        ("refusal_of_another_record", 13),
+        ("refused_row_without_a_letter", 13),
+        ("spool_of_another_sink", 14),
+    ],
+)
+def test_a_fault_in_what_the_spark_engines_driver_stages_is_found(name, promise):
+    ended, _steps = killer(name, length=4000, seeds=60)
+    assert ended is not None
+    assert ended.violation is not None
+    assert ended.violation.promise == promise
+
+
 def test_a_mutant_that_only_crashes_is_not_killed(monkeypatch, capsys):
     def crashes() -> Patches:
         return [put(Life, "do_commit", lambda _life, _dice, _more: None)]

@@ -12,8 +12,8 @@ from tests.simulation.world import Event, World
 
 def trace(seed: int, tape: Sequence[Event], say: Callable[[str], None] = print) -> None:
     """Print events, situations, emissions, notices and stored offsets, and how it ends."""
-    with quiet(seed):
-        world = World(seed)
+    with quiet(seed) as files:
+        world = World(seed, files)
         _listen(world, say)
         say(str(world.settings))
         try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from partition.offsets.requests import OutcomeUnknown
-from partition.transaction import Resumed, Transactions
+from partition.transaction import OpenTransaction, Resumed, Transactions
 from service import fences
 from service.transacting import Transacting
 from sinks.transaction_writer import FencesRaised, TransactionWriter
@@ -92,7 +92,7 @@ def ranges_not_persisted() -> Patches:
         return replace(planned, open=())
 
     def stored(original: Any, line: Line, transactions: Transactions) -> None:
-        planned = tuple(each.open() for each in line._open)
+        planned = tuple(OpenTransaction(*each.attempt, each.range) for each in line._open)
         original(line, replace(transactions, open=planned))
         line._standing = transactions
 

@@ -33,6 +33,7 @@ class TransactionOracle:
         self._world = world
         self._epochs: dict[tuple[str, str], int] = {}  # of fences, by table and line
         self._last: dict[tuple[str, str], int] = {}  # txids that landed, by table and line
+        self._before = NOTHING  # in the node that is being written
         self._written: dict[tuple[str, Partition], dict[int, Open]] = {}  # by whom, by txid
         self._users: dict[tuple[Partition, int, int], str] = {}  # who emitted under an attempt
         self._owners: dict[Partition, str] = {}  # whose write the node holds
@@ -55,7 +56,7 @@ class TransactionOracle:
         """A life wrote a node."""
         if new is None:
             raise Violation(14, f"{sender.name} wrote no transactions into {partition}")
-        old = old or NOTHING
+        self._before = old = old or NOTHING
         self._follows(partition, new, offset)
         if new.committed < old.committed:
             raise Violation(14, f"{partition}: txid {old.committed} went to {new.committed}")

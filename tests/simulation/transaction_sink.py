@@ -33,11 +33,11 @@ class SimTable:
         self.lines: dict[str, tuple[int, int]] = {}  # epoch and txid
         self.rows = 0
         self._oracle = oracle
-        self._seen = seen
+        self.seen = seen
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """See `TransactionalSink.fence`."""
-        self._is_there()
+        self.is_there()
         for line, epoch in fences:
             found, _txid = self.lines.get(line, (0, 0))
             if found > epoch:
@@ -74,11 +74,11 @@ class SimTable:
 
     def commit(self, sender: Any, staged: Staged) -> None:
         """See `TransactionalSink.commit`."""
-        self._is_there()
+        self.is_there()
         for share in staged.shares:
             epoch, _txid = self.lines.get(share.line, (0, 0))
             if epoch > share.epoch:
-                self._seen("zombie_commit_refused" if not sender.alive else "commit_fenced")
+                self.seen("zombie_commit_refused" if not sender.alive else "commit_fenced")
                 raise SinkFenced(share.line, share.epoch, epoch)
         if self.has_all(staged.shares):
             self._oracle.said_done(self, sender, staged)
@@ -99,6 +99,7 @@ class SimTable:
         """Whether they are all committed."""
         return all(map(self.has, shares))
 
-    def _is_there(self) -> None:
+    def is_there(self) -> None:
+        """Raise SinkBusy unless it answers."""
         if self.busy:
             raise SinkBusy(0.1)

@@ -58,8 +58,10 @@ class SimWriter:
         while True:
             try:
                 staged = yield lambda: self.table.stage(group)
-            except OutcomeUnknown:
+            except (OutcomeUnknown, SinkBusy):
                 continue
+            except SinkFailed as error:
+                return GroupStaged(group, None, error)
             return GroupStaged(group, staged, None)
 
     def _commit(self, staged: Staged) -> _Work:

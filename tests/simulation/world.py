@@ -21,6 +21,7 @@ from tests.simulation.range_tasks import SimExecutors
 from tests.simulation.sessions import is_reclaiming, urgency
 from tests.simulation.settings import STEP_SECONDS, TOPICS, Settings
 from tests.simulation.sink import SimLetters, SimSink
+from tests.simulation.spooled import SimFiles
 from tests.simulation.stored import partition_of
 from tests.simulation.transaction_operator import go_on_without
 from tests.simulation.transaction_oracle import TransactionOracle
@@ -38,8 +39,10 @@ _GOOD = 2  # the dice of a sink's step that cannot fail: see `healing`
 class World(ClusterEvents):
     """One world, from its seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, files: SimFiles) -> None:
+        """`files` are those that executors and drivers share."""
         self.settings = Settings.of(seed)
+        self.files = files
         self.now = 100.0
         self.steps = 0
         self.situations: Counter[str] = Counter()

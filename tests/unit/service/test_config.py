@@ -148,6 +148,18 @@ def test_a_fault_names_the_key_what_was_found_and_what_is_allowed(text, key, fou
     assert str(error) == f"{path}: {key}: found {error.found}; allowed: {error.allowed}"
 
 
+@pytest.mark.parametrize("name", ["..", ".", "a/..", "/a", "a/", "a//b", "a\\nb", "a\\u0000"])
+def test_a_name_of_a_pipeline_that_leads_elsewhere_is_a_fault(name, write):
+    error = fault(write(GOOD + f'[pipeline]\nname = "{name}"\n'))
+    assert error.key == "pipeline.name"
+    assert "'.' or '..'" in error.allowed
+
+
+@pytest.mark.parametrize("name", ["", "orders", "a/b", "...", ".a", "größe 2"])
+def test_other_names_of_a_pipeline_are_allowed(name, write):
+    assert load(write(GOOD + f'[pipeline]\nname = "{name}"\n')).pipeline.name == name
+
+
 def test_a_missing_file_and_one_that_is_no_text_are_told(tmp_path):
     assert fault(tmp_path / "none.toml").found == "no such file"
     path = tmp_path / "binary.toml"

@@ -122,50 +122,6 @@ def test_where_a_source_is_held_back_nothing_is_foreseen():
     assert not bench.reader.foresees
 
 
-def test_nothing_is_foreseen_of_records_whose_place_must_be_stored_first():
-    bench = Bench(assignment={"commit_ahead": True})
-    bench.start()
-    bench.fill(PLACE, 50)
-    bench.reader.fetch(0.0, 0.0)
-    assert bench.reader.upcoming() == []
-
-
-def test_the_partition_whose_turn_it_is_comes_first():
-    bench = Bench(fetch_records=100)
-    bench.start()
-    for place in (PLACE, Partition("t", 1)):
-        bench.fill(place, 3)
-        bench.reader.fetch(0.0, 0.0)
-    first, second = bench.reader.upcoming()
-    assert bench.reader.next(0.0)[0].messages is first.messages
-    assert [chunk.partition for chunk in bench.reader.upcoming()] == [second.partition]
-
-
-def test_little_waits_until_two_fetches_or_three_chunks_wait():
-    bench = Bench(fetch_records=10)
-    bench.start()
-    bench.fill(PLACE, 25)
-    waits = []
-    while bench.reader.fetch(0.0, 0.0):
-        waits.append(bench.reader.waits_little)
-    assert waits == [True, False, False]
-    bench.emit()
-    for _ in range(3):
-        assert bench.reader.waits_little
-        bench.fill(PLACE, 1)
-        bench.reader.fetch(0.0, 0.0)
-    assert not bench.reader.waits_little
-
-
-def test_what_waits_behind_a_full_window_does_not_count():
-    bench = Bench(assignment={"window": Window(max_pending=5)}, fetch_records=10)
-    bench.start()
-    bench.fill(PLACE, 25)
-    bench.reader.fetch(0.0, 0.0)
-    assert bench.reader.next(0.0) is not None
-    assert bench.reader.waits_little
-
-
 def test_records_that_trickle_in_do_not_pile_up():
     """Each turn emits one chunk, so many short ones must not be fetched ahead of it."""
     sink = MemorySink()

@@ -274,19 +274,6 @@ def test_retries_pass_a_full_window():
     assert not bench.reader.fail(owners[0], RETRY_SECONDS)
 
 
-def test_partitions_take_turns():
-    bench = Bench(chunk_records=2, fetch_records=100)
-    bench.start()
-    bench.fill(ONE, 6)
-    bench.fill(TWO, 6)
-    while bench.reader.fetch(0.0, 0.0):
-        pass
-    turns = []
-    while (emission := bench.reader.next(0.0)) is not None:
-        turns.append(emission[0].partition)
-    assert turns == [ONE, TWO] * 3
-
-
 def test_acks_of_several_partitions_in_any_order_reach_their_own(bench):
     bench.start()
     bench.fill(ONE, 50)

@@ -9,7 +9,12 @@ from structlog.testing import capture_logs
 
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
 from service.references import References, ReferenceStatistics
+from sinks.state.memory import MemoryState
+from topology.aggregates import count
 from topology.errors import ReferenceLoadFailed
+from topology.sink import SinkContext
+from topology.state import State
+from topology.transactional import Fence, Group, Share, TransactionalSink
 
 
 class Clock:
@@ -225,3 +230,90 @@ def test_close_does_not_wait_for_a_load_that_hangs():
     references.close(timeout_seconds=0.01)
     assert not fresh.is_loaded
     never.set()
+
+
+def kept(**options) -> tuple[State, TransactionalSink]:
+    """A state that this process keeps, and what keeps it."""
+    words = State("words", key={"word": str}, into=MemoryState(), value="n", **options)
+    sink = words.sink({"n": count()})
+    sink.open(SinkContext("p", "words", {}, "", None, exactly_once=True))
+    sink.fence([Fence("words[0]", 1)])
+    return words, sink
+
+
+def commit(sink: TransactionalSink, txid: int, *words: str) -> None:
+    share = Share("words[0]", 1, txid, 1, 0, 9, "", len(words))
+    rows = [{"word": word} for word in words]
+    sink.commit(sink.stage(Group(txid, (share,), [rows], len(rows))))
+
+
+def fetched(words: State) -> pa.Table:
+    return words.fetch(SinkContext("p", "words", {}, "", None))
+
+
+def test_what_a_state_has_committed_here_shows_from_the_next_turn_of_the_loop_on():
+    words, sink = kept()
+    settled: list[dict[str, int]] = []
+    references = References([words], fetched, before_change=lambda: settled.append(dict(words)))
+    commit(sink, 1, "a", "b", "a")
+    references.open()
+    assert dict(words) == {"a": 2, "b": 1}
+    commit(sink, 2, "a", "c")
+    references.poll()
+    assert dict(words) == {"a": 3, "b": 1, "c": 1}
+    assert settled == [{"a": 2, "b": 1}], "no bolt is amid a chunk when rows change"
+    references.poll()
+    assert len(settled) == 1
+    references.close()
+
+
+def test_a_state_that_takes_long_to_catch_up_does_it_less_often(monkeypatch):
+    words, sink = kept()
+    now = [100.0]
+    catch_up = words.catch_up
+
+    def takes_long() -> None:
+        catch_up()
+        now[0] += 2.0
+
+    references = References([words], fetched, clock=lambda: now[0])
+    references.open()
+    monkeypatch.setattr(words, "catch_up", takes_long)
+    commit(sink, 1, "a")
+    references.poll()
+    assert dict(words) == {"a": 1}
+    commit(sink, 2, "a")
+    now[0] += 17.0
+    references.poll()
+    assert dict(words) == {"a": 1}, "a tenth of the time is for catching up"
+    now[0] += 1.0
+    references.poll()
+    assert dict(words) == {"a": 2}
+    references.close()
+
+
+def test_a_state_that_has_outgrown_its_limit_stays_as_it_was_and_the_run_goes_on():
+    words, sink = kept(max_rows=1)
+    references = References([words], fetched, clock=lambda: 0.0)
+    references.open()
+    commit(sink, 1, "a")
+    references.poll()
+    commit(sink, 2, "b")
+    with capture_logs() as logs:
+        references.poll()
+        references.poll()
+    assert dict(words) == {"a": 1}
+    told = [line for line in logs if line["event"] == "reference_refresh_failed"]
+    assert [(line["reference"], line["retry_in_seconds"]) for line in told] == [("words", None)]
+    assert references.statistics(0.0)[0].failed_loads == 1
+    references.close()
+
+
+def test_a_state_whose_look_ups_are_elsewhere_is_not_followed():
+    words, sink = kept()
+    references = References([words], fetched, follows=False)
+    references.open()
+    commit(sink, 1, "a")
+    references.poll()
+    assert dict(words) == {}
+    references.close()

@@ -1,12 +1,16 @@
 """Counting words while bolts, commits and whole runs fail: the counts are those of a Counter.
 
-`tests/acceptance/test_word_count.py` does it with real servers and kill -9.
+On both engines, in memory. `tests/acceptance/test_word_count.py` does it with real servers and
+kill -9.
 """
 
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,19 +20,25 @@ from headrace.testing import ChaosBolt, ChaosSink
 from partition.chunk import Partition
 from partition.memory import MemoryLog, MemoryNodes, MemoryStore
 from partition.retries import RetryPolicy
+from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.memory import MemoryState
 from sinks.tries import WriteRetries
-from tests.worlds.running import PATIENCE_SECONDS, Works
+from tests.worlds import driving
+from tests.worlds.driving import Driving, HereExecutors
+from tests.worlds.running import Works
 from topology.aggregates import count
-from topology.sink import Sink, SinkContext
+from topology.sink import Batch, Sink, SinkContext
 from topology.state import State
-from topology.transactional import Kind
+from topology.transactional import Committed, Fence, Group, Kind, Staged, TransactionalSink
+from transactions import range_groups
+from transactions.policy import RangePolicy
 
 CONTEXT = SinkContext("words", "words", {}, "", None, exactly_once=True)
 VOCABULARY = [f"word-{number}" for number in range(25)]
 PARTITIONS = 2
 LINES = 40  # published before each life
 LIVES = 3  # each but the last ends at any moment
+PATIENCE_SECONDS = 60.0
 _TURN_SECONDS = 0.001
 RETRIES = RetryPolicy(limit=1_000, initial_seconds=0.5, multiplier=1.0, jitter=0)
 
@@ -39,8 +49,55 @@ def split(record: Record) -> Iterator[dict[str, str]]:
         yield {"word": word}
 
 
+class LateTxids(TransactionalSink[Any]):
+    """Counts rows under no txid; notes a commit's txid only with the next one, or at the end."""
+
+    def __init__(self, sink: Sink[Any], noted: dict[str, int]) -> None:
+        self.name = sink.name
+        self.kinds = frozenset({"transactional", "opaque"})
+        self._sink = sink
+        self._noted = noted
+        self._done: dict[str, int] = {}
+
+    def open(self, context: SinkContext) -> None:
+        self._sink.open(context)
+
+    def write(self, batch: Batch) -> None:
+        self._sink.write(batch)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        return [Committed(line, epoch, self._noted.get(line, 0)) for line, epoch in fences]
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        return [Committed(line, 0, self._noted.get(line, 0)) for line in lines]
+
+    def stage(self, group: Group) -> Staged:
+        return Staged(group.shares, group.num_rows, (group,))
+
+    def commit(self, staged: Staged) -> None:
+        self._note()
+        [group] = staged.parts
+        self.write(Batch(group.number, group.pieces, group.num_rows))
+        self._done = {share.line: share.txid for share in staged.shares}
+
+    def discard(self, staged: Staged) -> None:
+        """Nothing was made."""
+
+    def close(self) -> None:
+        self._note()
+        self._sink.close()
+
+    def _note(self) -> None:
+        self._noted.update(self._done)
+
+
 class Trouble:
-    """One topology's state, log and offsets, which outlive its runs, and what is published."""
+    """One topology's state, log and offsets, which outlive its runs, and what is published.
+
+    It runs on the local engine.
+    """
+
+    lines = LINES
 
     def __init__(self, seed: int, kind: Kind | None) -> None:
         self.rng = random.Random(seed)
@@ -49,12 +106,45 @@ class Trouble:
         self.log = MemoryLog({"t": PARTITIONS})
         self.nodes = MemoryNodes()
         self.published: Counter[str] = Counter()
+        self.looked_up: Counter[str] = Counter()
+        """What look-ups of the last life told when it was over."""
         self.spoiled = 0
+        self.noted: dict[str, int] | None = None
+        """Where txids are noted apart from the counts; None: they are not."""
 
     def live(self, *, until_its_end: bool) -> None:
         """Run over what is published, to its end, or to any moment before."""
-        sink = self._sink()
+        words = self._state()
+        sink = self._sink(words)
+        words.follow()
+        words.use(words.read(words.fetch(CONTEXT)))
         splitting = ChaosBolt(split, seed=self.rng.randrange(10**6), fail=0.1, retry=0.1)
+        with self._engine(splitting, sink) as turn:
+            self._publish()
+            most_turns = 1_000_000 if until_its_end else self.rng.randrange(60)
+            ends = time.monotonic() + PATIENCE_SECONDS
+            for _ in range(most_turns):
+                if self._has_ended():
+                    break
+                assert time.monotonic() < ends, "it never came to the end"
+                words.catch_up()
+                turn()
+                time.sleep(_TURN_SECONDS)
+        self.spoiled += sink.counts.failed_before + sink.counts.failed_after
+        self.spoiled += splitting.counts.spoiled
+        sink.close()
+        words.catch_up()
+        self.looked_up = Counter({word: row["n"] for word, row in words.items()})
+
+    def counted(self) -> Counter[str]:
+        """What the state says."""
+        state = self._state()
+        table = state.holds(n=count()).shape.over_lines(self.memory.load(CONTEXT, state.shape))
+        return Counter(dict(zip(*(table[name].to_pylist() for name in ("word", "n")), strict=True)))
+
+    @contextmanager
+    def _engine(self, splitting: Any, sink: ChaosSink[Any]) -> Iterator[Callable[[], object]]:
+        """An engine that runs inside the block; each call turns it."""
         with Works(
             splitting,
             sinks=[sink],
@@ -67,43 +157,28 @@ class Trouble:
             transaction_records=self.rng.choice([3, 10]),
             chunk_records=self.rng.choice([2, 7]),
         ) as works:
-            self._publish(works)
-            most_turns = 1_000_000 if until_its_end else self.rng.randrange(60)
-            ends = time.monotonic() + PATIENCE_SECONDS
-            for _ in range(most_turns):
-                if self._has_ended():
-                    break
-                assert time.monotonic() < ends, works.ledger
-                works.advance(0.1, step=0.1)
-                time.sleep(_TURN_SECONDS)
-        self.spoiled += sink.counts.failed_before + sink.counts.failed_after
-        self.spoiled += splitting.counts.spoiled
-        sink.close()
-
-    def counted(self) -> Counter[str]:
-        """What the state says."""
-        state = self._state()
-        table = state.holds(n=count()).shape.over_lines(self.memory.load(CONTEXT, state.shape))
-        return Counter(dict(zip(*(table[name].to_pylist() for name in ("word", "n")), strict=True)))
+            yield lambda: works.advance(0.1, step=0.1)
 
     def _state(self) -> State:
         layout: Kind = self.kind or "transactional"
         there = MemoryState(beside=self.memory)
         return State("words", key={"word": str}, into=there, layout=layout)
 
-    def _sink(self) -> ChaosSink[Any]:
-        inner: Sink[Any] = self._state().sink({"n": count()})
+    def _sink(self, words: State) -> ChaosSink[Any]:
+        inner: Sink[Any] = words.sink({"n": count()})
+        if self.noted is not None:
+            inner = LateTxids(inner, self.noted)
         chaos = ChaosSink(
             inner, seed=self.rng.randrange(10**6), busy=0.1, fail_before=0.15, fail_after=0.15
         )
         chaos.open(CONTEXT)
         return chaos
 
-    def _publish(self, works: Works) -> None:
-        for number in range(LINES):
+    def _publish(self) -> None:
+        for number in range(self.lines):
             words = self.rng.choices(VOCABULARY, k=self.rng.randrange(6))
             self.published.update(words)
-            works.send(" ".join(words).encode(), partition=number % PARTITIONS)
+            self.log.append(Partition("t", number % PARTITIONS), " ".join(words).encode())
 
     def _has_ended(self) -> bool:
         store = MemoryStore(self.nodes)
@@ -116,20 +191,107 @@ class Trouble:
         return True
 
 
+class LosingExecutors(HereExecutors):
+    """Loses tries before they run, or what they came to."""
+
+    def __init__(self, rng: random.Random, *args: Any) -> None:
+        super().__init__(*args)
+        self._rng = rng
+
+    def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
+        if self._rng.random() < 0.15:
+            raise OSError("an executor was lost")
+        results = super().run(name, tasks)
+        if self._rng.random() < 0.1:
+            raise OSError("what it had done was lost")
+        return results
+
+
+class TroubleOnSpark(Trouble):
+    """The same on the spark engine: tasks split the lines, and the driver counts."""
+
+    lines = 12
+
+    def __init__(self, seed: int, kind: Kind, folder: Path) -> None:
+        super().__init__(seed, kind)
+        self._folder = folder
+
+    @contextmanager
+    def _engine(self, splitting: Any, sink: ChaosSink[Any]) -> Iterator[Callable[[], object]]:
+        rng = random.Random(self.rng.random())  # for the executors' threads
+        with Driving(
+            self._folder,
+            splitting,
+            sinks=[sink],
+            log=self.log,
+            nodes=self.nodes,
+            ranges=RangePolicy(rng.choice([6, 20]), 0.002, max_active=rng.choice([1, 2])),
+            opaque=self.kind == "opaque",
+            executors=lambda *args: LosingExecutors(rng, *args),
+        ) as drives:
+            yield drives.engine.step
+
+
+def lived(trouble: Trouble) -> Trouble:
+    """The same, after all its lives."""
+    for life in range(LIVES):
+        trouble.live(until_its_end=life == LIVES - 1)
+    return trouble
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spark engine tries again at once, and as often as it takes."""
+    monkeypatch.setattr(range_groups, "_FIRST_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(range_groups, "_LONGEST_PAUSE_SECONDS", 0.02)
+    retries = replace(driving.SETTINGS.retries, limit=RETRIES.limit)
+    monkeypatch.setattr(driving, "SETTINGS", replace(driving.SETTINGS, retries=retries))
+
+
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 @pytest.mark.parametrize("seed", range(20))
 def test_each_word_is_counted_once_whatever_fails_in_between(seed: int, kind: Kind) -> None:
     """Promises 3 and 14: in the layout of the same name."""
-    trouble = Trouble(seed, kind)
-    for life in range(LIVES):
-        trouble.live(until_its_end=life == LIVES - 1)
+    trouble = lived(Trouble(seed, kind))
     assert trouble.counted() == trouble.published
+    assert trouble.looked_up == trouble.published, "what was committed shows"
+    assert trouble.spoiled > 0
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+@pytest.mark.parametrize("seed", range(20))
+def test_each_word_is_counted_once_on_the_spark_engine_too(
+    seed: int, kind: Kind, tmp_path: Path
+) -> None:
+    """Promises 3 and 14: also when tries of a range, or what came of them, are lost."""
+    trouble = lived(TroubleOnSpark(seed, kind, tmp_path))
+    assert trouble.counted() == trouble.published
+    assert trouble.looked_up == trouble.published, "what was committed shows"
     assert trouble.spoiled > 0
 
 
 def test_at_least_once_the_same_trouble_counts_some_words_twice() -> None:
     """The control: the chaos does harm where nothing prevents it."""
-    trouble = Trouble(0, None)
-    for life in range(LIVES):
-        trouble.live(until_its_end=life == LIVES - 1)
+    trouble = lived(Trouble(0, None))
     assert trouble.counted() > trouble.published
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_txids_that_are_noted_later_than_the_counts_count_some_words_twice(
+    engine: str, tmp_path: Path
+) -> None:
+    """The control of both engines: a commit whose answer was lost is made again."""
+    for seed in range(10):
+        trouble = (
+            Trouble(seed, "transactional")
+            if engine == "local"
+            else TroubleOnSpark(seed, "transactional", tmp_path / f"{seed}")
+        )
+        trouble.noted = {}
+        counted = lived(trouble).counted()
+        assert counted >= trouble.published
+        if counted > trouble.published:
+            return
+    pytest.fail("the trouble did no harm")

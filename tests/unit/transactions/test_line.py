@@ -473,7 +473,7 @@ def test_a_replay_of_other_records_is_told_and_never_ready(offsets, count):
     assert line.lost_records() is error
     assert error.txid == 5
     assert "orders[3] transaction 5 was of 3 records from 100 to 104" in str(error)
-    assert error.found.startswith(f"{count} (digest ")
+    assert error.found.startswith(f"the log now gives {count} (digest ")
     store(line)
     line.emitted(count)
     line.processed(array(*offsets))
@@ -487,6 +487,42 @@ def test_a_replay_of_other_lengths_is_told():
     line = new_line(committed=4, opened=OPEN)
     line.offered(array(100, 101, 104), array(0, 1, 3), ())
     assert line.differs().txid == 5
+
+
+def test_a_replay_that_a_later_leader_wrote_is_told_though_offsets_and_lengths_are_the_same():
+    """Storm 14. Simulated seed 3057: the log was cut off before it, and written anew."""
+    opened = (OpenTransaction(5, 2, covers(100, 101, 104, leader_epoch=7)),)
+    line = new_line(committed=4, opened=opened)
+    offer(line, 100, 101, epochs=((100, 7),))
+    offer(line, 104, epochs=((104, 8),))
+    assert line.differs().expected.endswith(" under leader epoch 7")
+    assert line.differs().found.endswith(" under leader epoch 8")
+    assert line.lost_records() is line.differs()
+
+
+def test_a_replay_that_an_earlier_leader_wrote_is_the_same():
+    """On the spark engine a range knows who led the log when it was planned."""
+    opened = (OpenTransaction(5, 2, covers(100, 101, leader_epoch=7)),)
+    line = new_line(committed=4, opened=opened)
+    offer(line, 100, 101, 102, epochs=((100, 6), (102, 8)))
+    assert line.differs() is None
+
+
+def test_a_replay_is_the_same_where_its_leader_epoch_is_not_known():
+    line = new_line(committed=4, opened=OPEN)
+    offer(line, 100, 101, 104, epochs=((100, 8),))
+    assert line.differs() is None
+    opened = (OpenTransaction(5, 2, covers(100, leader_epoch=5)),)
+    untold = new_line(committed=4, opened=opened)
+    offer(untold, 100)
+    assert untold.differs() is None
+
+
+def test_a_replay_of_no_record_is_the_same_whoever_leads():
+    opened = (OpenTransaction(5, 2, Range(100, 110, 0, RangeDigest().hex(), 5)),)
+    line = new_line(committed=4, opened=opened)
+    line.reached(110)
+    assert line.differs() is None
 
 
 def test_a_replay_whose_last_record_is_gone_is_told_at_the_end_of_the_log():

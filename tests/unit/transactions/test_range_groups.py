@@ -223,12 +223,12 @@ def test_one_that_is_being_committed_does_not_fail_before_it_is_known_not_to_be_
 def test_what_a_sink_refuses_is_known_to_the_next_tries():
     world = World()
     group = world.plan()
-    world.groups.refuse(1, {0: {3: {"lake": "too long"}}})
-    world.groups.refuse(1, {0: {3: {"archive": "too wide"}, 5: {"lake": "null"}}})
-    world.groups.refuse(1, {7: {1: {"lake": "no place of it"}}})
-    world.groups.refuse(9, {0: {4: {"lake": "no such group"}}})
+    world.groups.refuse(1, {0: {3: {"lake": {0: "too long"}}}})
+    world.groups.refuse(1, {0: {3: {"archive": {0: "too wide"}}, 5: {"lake": {0: "null"}}}})
+    world.groups.refuse(1, {7: {1: {"lake": {0: "no place of it"}}}})
+    world.groups.refuse(9, {0: {4: {"lake": {0: "no such group"}}}})
     assert group.refused == {
-        0: {3: {"lake": "too long", "archive": "too wide"}, 5: {"lake": "null"}}
+        0: {3: {"lake": {0: "too long"}, "archive": {0: "too wide"}}, 5: {"lake": {0: "null"}}}
     }
 
 
@@ -238,7 +238,7 @@ def test_what_a_sink_refuses_is_known_to_the_next_tries():
 def test_a_lost_partition_leaves_a_group_that_did_not_run_yet():
     world = World()
     group = world.plan()
-    world.groups.refuse(1, {0: {3: {"lake": "too long"}}})
+    world.groups.refuse(1, {0: {3: {"lake": {0: "too long"}}}})
     assert world.groups.drop(0) == ()
     assert [each.place for each in group.members] == [1]
     assert group.refused == {}

@@ -123,10 +123,21 @@ def test_a_range_is_read_in_the_epoch_that_led_the_log_when_the_one_before_was_p
     assert standing(line)[0] == (1, 1, Range(100, 140, 8, DIGEST, 8))
     line.fail(1)
     store(line)
-    assert read(line, 1, leader_epoch=9)
+    assert read(line, 1, leader_epoch=6)
     store(line)
     line.take(1)
     assert line.done(1).leader_epoch == 8, "of a seal only what was stored first counts"
+
+
+def test_a_range_that_is_only_planned_may_be_read_under_a_later_leader():
+    line = new_line()
+    line.group(line.begin(140, 8).txid)
+    store(line)
+    line.fail(1)
+    store(line)
+    assert read(line, 1, leader_epoch=9)
+    assert line.differs() is None
+    assert standing(line) == [(1, 2, Range(100, 140, 8, DIGEST, 9))]
 
 
 # Sealed and committed
@@ -237,8 +248,9 @@ def test_an_attempt_that_reads_other_records_is_told_and_never_committed():
     error = line.differs()
     assert isinstance(error, ReplayDiffers)
     assert error.txid == 1
-    assert error.expected == f"offsets 100 to 110 (8 records), digest {DIGEST}"
-    assert error.found == f"offsets 100 to 110 (7 records), digest {OTHER}"
+    assert error.expected == f"offsets 100 to 110 (8 records), digest {DIGEST} under leader epoch 7"
+    found = f"offsets 100 to 110 (7 records), digest {OTHER} under leader epoch 7"
+    assert error.found == f"the log now gives {found}"
     assert line.lost_records() is error
     store(line)
     assert (line.is_ready(1), line.may_begin, line.awaits_commit) == (False, False, False)
@@ -281,13 +293,25 @@ def test_an_opaque_one_that_a_sink_has_must_come_again_as_it_was():
     assert standing(line) == [(1, 2, Range(100, 110, 8, DIGEST, 7))]
 
 
-def test_the_leader_epoch_of_a_repeated_range_is_not_compared():
+def test_a_sealed_range_that_a_later_leader_wrote_differs_though_offsets_and_lengths_are_the_same():
+    """Promise 14. Storm 14: the log was cut off before it, and written anew."""
+    line = new_line(*SEALED, committed=4)
+    store(line)
+    read(line, 5, leader_epoch=8)
+    assert line.differs().expected.endswith(" under leader epoch 7")
+    assert line.differs().found.endswith(" under leader epoch 8")
+    assert not line.is_ready(5)
+
+
+@pytest.mark.parametrize(("was", "now"), [(7, 6), (7, 7), (7, None), (None, 8)])
+def test_a_sealed_range_is_the_same_as_far_as_its_leaders_are_known(was, now):
+    """An earlier one is as good: a seal also knows who led the log when the range was planned."""
     line = new_line()
     begin(line, 110)
-    read(line, 1, leader_epoch=None)
+    read(line, 1, leader_epoch=was)
     line.fail(1)
     store(line)
-    read(line, 1, leader_epoch=7)
+    read(line, 1, leader_epoch=now)
     store(line)
     assert line.differs() is None
     assert line.is_ready(1)

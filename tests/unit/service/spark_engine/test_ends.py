@@ -5,10 +5,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from partition.catalogue import LogEnd
+from partition.catalogue import LogEnd, Topic
 from partition.chunk import Partition
-from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange
+from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange, TopicMissing
 from partition.memory import MemoryFetcher, MemoryLog
 from partition.position import Position
 from service.spark_engine.ends import Ends
@@ -22,11 +23,17 @@ class Asked:
 
     def __init__(self) -> None:
         self.questions: list[tuple[set[Partition], Future[Mapping[Partition, LogEnd]]]] = []
+        self.topics: list[str] = []
+        self.topic_answer: Future[Topic] = Future()
 
     def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
         future: Future[Mapping[Partition, LogEnd]] = Future()
         self.questions.append((set(partitions), future))
         return future
+
+    def topic(self, name: str) -> Future[Topic]:
+        self.topics.append(name)
+        return self.topic_answer
 
     def answer(self, ends: Mapping[Partition, int]) -> None:
         told = {partition: LogEnd(end, 0) for partition, end in ends.items()}
@@ -36,6 +43,22 @@ class Asked:
         self.questions[-1][1].set_exception(error)
 
 
+class Spare(Asked):
+    """Another one, with a client of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+        self.closed = 0
+
+    def open(self) -> None:
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
+        self.closed += 1
+
+
 @pytest.fixture
 def asked() -> Asked:
     return Asked()
@@ -43,6 +66,95 @@ def asked() -> Asked:
 
 def ends_of(asked: Any) -> Ends:
     return Ends(asked, 0.2)
+
+
+def test_a_partition_that_answers_leave_out_is_silent_until_one_names_it(asked: Asked) -> None:
+    ends = ends_of(asked)
+    assert not ends.is_silent(TWO)
+    with capture_logs() as logged:
+        for number in range(8):
+            ends.poll(float(number), [ONE, TWO])
+            asked.answer({ONE: 5})
+        ends.poll(8.0, [ONE, TWO])
+        assert (ends.is_silent(ONE), ends.is_silent(TWO)) == (False, True)
+        asked.fail(KafkaUnavailable("for the ends of the logs", "no broker"))
+        ends.poll(9.0, [ONE, TWO])
+        assert ends.is_silent(TWO)
+        asked.answer({ONE: 5, TWO: 6})
+        ends.poll(10.0, [ONE, TWO])
+        assert not ends.is_silent(TWO)
+    told = [each["partition"] for each in logged if each["event"] == "end_not_known"]
+    assert told == ["t[1]"], "once, and not at once"
+    asked.answer({ONE: 5})
+    ends.poll(11.0, [ONE, TWO])
+    ends.forget(TWO)
+    assert not ends.is_silent(TWO)
+
+
+def test_a_topic_that_is_gone_is_told_of_its_silent_partition(asked: Asked) -> None:
+    """Promise 12: nothing of it is run any more, so no task can tell."""
+    ends = ends_of(asked)
+    for number in range(7):
+        ends.poll(float(number), [ONE])
+        asked.answer({})
+    assert ends.trouble(6.0, ONE, 3) is None
+    asked.topic_answer.set_exception(TopicMissing("t"))
+    assert isinstance(ends.trouble(6.0, ONE, 3), TopicMissing)
+    assert ends.trouble(6.0, ONE, 3) is None
+    assert asked.topics == ["t"]
+
+
+@pytest.mark.parametrize("first", [Topic("t", "id", (0, 1)), KafkaUnavailable("a topic", "away")])
+def test_a_topic_that_goes_while_its_partition_is_silent_is_told(
+    asked: Asked, first: Topic | Exception
+) -> None:
+    ends = Ends(asked, 1.0)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        for now in range(0, 7, 2):
+            ends.poll(float(now), [ONE])
+            asked.answer({})
+        ends.poll(8.0, [ONE])
+        if isinstance(first, Exception):
+            asked.topic_answer.set_exception(first)
+        else:
+            asked.topic_answer.set_result(first)
+        assert ends.trouble(8.0, ONE, 0) is None
+        asked.topic_answer = Future()
+        asked.answer({})
+        ends.poll(14.0, [ONE])
+        asked.topic_answer.set_exception(TopicMissing("t"))
+        assert isinstance(ends.trouble(14.0, ONE, 0), TopicMissing)
+    assert [each["event"] for each in logs] == ["end_not_known"]
+
+
+def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
+    """Promise 10: an answer about them takes seconds to come, and the others need theirs."""
+    spare = Spare()
+    ends = Ends(asked, 0.2, spare)  # type: ignore[arg-type]
+    ends.poll(0.0, [ONE, TWO])
+    assert [names for names, _future in asked.questions] == [{ONE, TWO}]
+    asked.answer({ONE: 5})
+    assert not spare.is_open
+    assert ends.poll(10.0, [ONE, TWO])
+    for second in range(11, 15):
+        asked.answer({ONE: second})
+        assert ends.poll(float(second), [ONE, TWO])
+    assert [names for names, _future in asked.questions[1:]] == [{ONE}] * 5
+    assert [names for names, _future in spare.questions] == [{TWO}]
+    assert (spare.is_open, ends.is_silent(TWO), ends.is_heard(TWO)) == (True, True, True)
+    spare.fail(KafkaUnavailable("for the ends of the logs", "no leader"))
+    assert ends.poll(20.0, [ONE, TWO])
+    assert (ends.available, ends.is_silent(TWO), len(spare.questions)) == (True, True, 2)
+    spare.answer({TWO: 7})
+    assert ends.poll(30.0, [ONE, TWO])
+    assert (ends.of(TWO), ends.is_silent(TWO)) == (LogEnd(7, 0), False)
+    asked.answer({ONE: 20})
+    ends.poll(31.0, [ONE, TWO])
+    assert asked.questions[-1][0] == {ONE, TWO}
+    spare.questions.clear()
+    ends.close()
+    ends.close()
+    assert (spare.is_open, spare.closed) == (False, 1)
 
 
 def test_one_question_is_out_at_a_time_and_the_next_comes_after_a_pause(asked: Asked) -> None:

@@ -1,5 +1,6 @@
 """The spark engine in memory: what is planned, run, sealed and committed, and in which order."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,47 @@ def test_rows_that_only_the_sink_can_judge_get_their_letters_in_another_try(
         ]
         assert (drives.engine.tally.sunk, drives.engine.tally.dead_lettered) == (3, 2)
         assert [outlet.rows_rejected for outlet in drives.engine.outlets] == [0, 2]
+
+
+@bolt
+def split(record: Record) -> Iterator[str]:
+    yield from (record.value or b"").decode().split("|")
+
+
+def test_of_a_record_of_which_one_row_does_not_fit_the_others_are_there(tmp_path: Path) -> None:
+    here = HereSink()
+    here.rejects = {"bad", "c1"}
+    with Driving(tmp_path, split, sinks=[here]) as drives:
+        drives.send("a1|bad|a3", "b1", "bad|bad|d3")
+        drives.send("c1|c2", partition=1)
+        drives.finish()
+        assert sorted(here.rows) == ["a1", "a3", "b1", "c2", "d3"]
+        assert drives.executors.names == ["ranges-1-1", "ranges-1-2"]
+        letters = {e.record.value for e in drives.letters_sink.letters}
+        assert letters == {b"a1|bad|a3", b"bad|bad|d3", b"c1|c2"}
+        assert (drives.engine.tally.sunk, drives.engine.tally.dead_lettered) == (1, 3)
+        assert drives.engine.outlets[0].rows_rejected == 4
+
+
+def test_a_record_whose_rows_come_in_another_order_each_time_is_left_out_in_the_end(
+    tmp_path: Path,
+) -> None:
+    made: list[str] = []
+
+    @bolt
+    def turned(record: Record) -> Iterator[str]:
+        rows = (record.value or b"").decode().split("|")
+        made.append(rows[0])
+        yield from rows if made.count(rows[0]) % 2 else reversed(rows)
+
+    here = HereSink()
+    here.rejects = {"bad"}
+    with Driving(tmp_path, turned, sinks=[here]) as drives:
+        drives.send("a1|bad", "b1|b2")
+        drives.finish()
+        assert sorted(here.rows) == ["b1", "b2"]
+        assert drives.executors.names == ["ranges-1-1", "ranges-1-2", "ranges-1-3"]
+        assert {e.record.value for e in drives.letters_sink.letters} == {b"a1|bad"}
 
 
 def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path: Path) -> None:

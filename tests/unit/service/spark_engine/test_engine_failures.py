@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace import Record, bolt
+from partition.catalogue import Log
 from partition.chunk import Partition
 from partition.errors import PartitionError, SourceLost
 from partition.memory import MemoryStore
@@ -193,6 +195,28 @@ def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_pa
         drives.finish()
         assert apart.rows == values("a", 6)
         assert drives.reader.halted() == {}
+
+
+def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path: Path) -> None:
+    """Promise 14. Simulated seed 646: what is planned of it is about to be dropped."""
+    apart = ApartSink()
+    policy = StartPolicy(on_data_loss="skip")
+    with Driving(tmp_path, sinks=[apart], start=policy, partitions=1) as drives:
+        drives.executors.errors["ranges-1-1"] = OSError("the executor is gone")
+        drives.send(*values("a", 4))
+        drives.until(lambda: drives.engine.apart.failing_since is not None)
+        drives.log.recreate_topic("t")
+        drives.send(*values("b", 6))
+        answer, asks = Future[Log](), drives.catalogue.log
+        drives.catalogue.log = lambda _partition, _timestamp_ms=None: answer  # type: ignore[method-assign]
+        drives.reader._assignment._discovery.ask_soon()
+        ran = drives.executors.names
+        drives.until(lambda: drives.engine.apart.failing_since is None or len(ran) > 1)
+        assert ran == ["ranges-1-1"]
+        drives.catalogue.log = asks  # type: ignore[method-assign]
+        answer.set_result(drives.log.log(ONE))
+        drives.finish()
+        assert apart.rows == values("b", 6)
 
 
 @pytest.mark.parametrize(
@@ -506,6 +530,29 @@ def test_a_job_that_takes_too_long_says_what_helps(tmp_path: Path) -> None:
         )
         assert drives.engine.apart.last_error == said
         assert [e["error"] for e in logged if e["event"] == "range_group_failed"] == [said]
+
+
+def test_a_group_that_takes_too_long_gets_more_time_with_each_try(tmp_path: Path) -> None:
+    """What only is slow ends; and what hangs is not waited for much longer at once."""
+    with Driving(tmp_path, sinks=[ApartSink()]) as drives:
+        for attempt in range(1, 7):
+            name = f"ranges-1-{attempt}"
+            drives.executors.errors[name] = (
+                OSError("away") if attempt == 2 else SparkTimeout(name, 300.0)
+            )
+        drives.send("a0")
+        with capture_logs() as logged:
+            for attempt in range(1, 8):
+                drives.until(lambda attempt=attempt: len(drives.executors.names) == attempt)  # type: ignore[misc]
+                drives.until(lambda: not drives.engine._in_flight.running)
+                for group in drives.engine._groups:
+                    group.again_at = 0.0
+            drives.finish()
+        drives.send("a1")
+        drives.finish()
+    assert [task.patience for task in drives.executors.tasks] == [1, 2, 2, 4, 8, 8, 8, 1]
+    told = [e["times"] for e in logged if e["event"] == "range_group_given_longer"]
+    assert told == [2, 4, 8, 8, 8]
 
 
 def test_nothing_is_counted_of_a_try_that_did_not_count(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from headrace import InvalidTopology, Record, SinkFailed, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Partition
+from partition.memory import MemoryCatalogue, MemoryLog
 from partition.position import Position
 from partition.retries import RetryPolicy
 from service import parts
@@ -19,6 +20,7 @@ from service.config import load
 from service.parts import wire
 from service.screen import ScreenPolicy
 from service.spark_engine.native import native_run, native_sinks, run_native
+from service.spark_engine.native_logs import NativeLogs
 from service.spark_engine.native_reads import lost_partition, range_reads
 from service.spark_engine.task import (
     RangeRead,
@@ -192,7 +194,15 @@ def test_tasks_are_run_in_one_go(topology: Topology):
     done = TaskDone((read(ORDERS[0], [1], [1]),), {}, Tally(sunk=1), 0)
     driver = Told(done)
     tasks = [Task(SETTINGS, 3, (each,), {}) for each in ranges((0, 1), (0, 1))]
-    first, second = map(decode, native_run(driver, topology)("ranges-3", list(map(encode, tasks))))
+    log = MemoryLog({"orders": 2})
+    for partition in ORDERS:
+        log.append(partition, b"x")
+    catalogue = MemoryCatalogue(log)
+    catalogue.open()
+    logs = NativeLogs(catalogue, pytest.fail)
+    first, second = map(
+        decode, native_run(driver, topology, logs)("ranges-3", list(map(encode, tasks)), 9.0)
+    )
     assert first == done
     assert (second.ranges, second.staged) == ((), {})
     assert driver.groups == ["ranges-3"]
@@ -210,7 +220,7 @@ def test_what_cannot_heal_ends_the_run_and_anything_else_comes_again(topology: T
 
 
 def test_a_row_that_the_sink_refused_here_ends_the_run(topology: Topology):
-    refused = ranges((0, 9), refused={0: {"table": "too long"}})
+    refused = ranges((0, 9), refused={0: {"table": {0: "too long"}}})
     failed = run_native(Told(None), Task(SETTINGS, 1, refused, {}), topology, group="g")
     assert isinstance(failed, TaskFailed)
     assert failed.error_class == "SinkFailed"

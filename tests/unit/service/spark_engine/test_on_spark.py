@@ -2,10 +2,11 @@
 
 import os
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -69,8 +70,8 @@ def task(stagers: Any = None) -> Task:
 def test_tasks_come_back_in_order_and_slots_follow_the_executors() -> None:
     failed = TaskFailed("no", "BoltError")
 
-    def run(name: str, tasks: list[bytes]) -> list[bytes]:
-        assert (name, len(tasks)) == ("ranges-1-1", 2)
+    def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
+        assert (name, len(tasks), deadline_seconds) == ("ranges-1-1", 2, 300.0)
         return [encode(DONE), encode(failed)]
 
     executors, driver = on_spark(run)
@@ -83,9 +84,22 @@ def test_tasks_come_back_in_order_and_slots_follow_the_executors() -> None:
     assert driver.cancelled == ["ranges-1-1"]
 
 
+def test_a_job_has_as_many_times_its_deadline_as_its_tasks_are_given() -> None:
+    deadlines: list[float] = []
+
+    def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
+        deadlines.append(deadline_seconds)
+        return [encode(DONE)]
+
+    executors = OnSpark(Driver(), run, job_deadline_seconds=20.0)  # type: ignore[arg-type]
+    executors.run("ranges-1-1", [task()])
+    executors.run("ranges-1-2", [replace(task(), patience=4)])
+    assert deadlines == [20.0, 80.0]
+
+
 def test_what_an_executor_cannot_import_ends_the_run_and_other_errors_may_pass() -> None:
     def raises(error: Exception) -> Any:
-        def run(name: str, tasks: list[bytes]) -> list[bytes]:
+        def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
             raise error
 
         return on_spark(run)[0]
@@ -165,6 +179,39 @@ def test_a_try_that_is_cancelled_before_it_has_begun_does_not_begin(
     ]
 
 
+def test_a_try_that_is_cancelled_just_before_its_job_is_known_ends_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.spark_engine.submissions._AGAIN_SECONDS", 0.005)
+    entered, cancelled_early, cancelled = Event(), Event(), Event()
+
+    class Registers:
+        slots = 1
+        is_known = False
+
+        def open(self) -> None:
+            pass
+
+        def run(self, name: str, tasks: Any) -> Any:
+            entered.set()
+            assert cancelled_early.wait(5.0)
+            self.is_known = True
+            assert cancelled.wait(5.0), "it goes on running"
+            raise OSError("cancelled")
+
+        def cancel(self, name: str) -> None:
+            (cancelled if self.is_known else cancelled_early).set()
+
+    heard: list[TasksEnded] = []
+    tries = Submissions(Registers(), heard.append)
+    tries.submit(1, 1, [task()])
+    assert entered.wait(5.0)
+    tries.cancel(1, 1)
+    until(lambda: bool(heard))
+    assert str(heard[0].error) == "cancelled"
+    assert tries.stop(5.0)
+
+
 @pytest.mark.parametrize(
     ("error_class", "expected"),
     [
@@ -177,36 +224,65 @@ def test_a_try_that_is_cancelled_before_it_has_begun_does_not_begin(
 def test_what_a_task_says_of_a_partition_is_what_a_fetcher_would(
     error_class: str, expected: type[Exception]
 ) -> None:
-    trouble = trouble_of(TaskFailed("why", error_class, ONE), Position(7), 7)
+    trouble = trouble_of(TaskFailed("why", error_class, ONE), Position(7), Position(7))
     assert isinstance(trouble, expected)
     with pytest.raises(ValueError, match="why"):
-        trouble_of(TaskFailed("why", error_class), Position(7), 7)
+        trouble_of(TaskFailed("why", error_class), Position(7), Position(7))
 
 
 def test_where_a_log_was_cut_off_counts_only_below_what_is_open() -> None:
     """Promise 12: else good records below the cut would be passed over."""
     failure = TaskFailed("cut off", "OffsetOutOfRange", ONE, diverged_at=5)
-    below = trouble_of(failure, Position(7), 6)
-    above = trouble_of(failure, Position(7), 3)
+    below = trouble_of(failure, Position(7), Position(6))
+    above = trouble_of(failure, Position(7), Position(3))
     assert isinstance(below, OffsetOutOfRange)
     assert isinstance(above, OffsetOutOfRange)
     assert (below.diverged_at, above.diverged_at) == (5, None)
 
 
+@pytest.mark.parametrize(
+    ("asked", "known", "cut"), [(0, 1, None), (1, 1, 5), (1, 0, 5), (0, None, 5)]
+)
+def test_where_a_log_was_cut_off_counts_only_for_the_epoch_that_is_known_now(
+    asked: int, known: int | None, cut: int | None
+) -> None:
+    """Promise 14. Simulated seed 700731: the range before was read under a later leader meanwhile.
+
+    What it held was written behind the cut, and is committed.
+    """
+    failure = TaskFailed("cut off at 5", "OffsetOutOfRange", ONE, diverged_at=5)
+    trouble = trouble_of(failure, Position(7, asked), Position(7, known))
+    assert isinstance(trouble, OffsetOutOfRange)
+    assert trouble.diverged_at == cut
+
+
 def test_what_was_left_in_the_folder_long_ago_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "spool" / "p"
     folder.mkdir(parents=True)
-    for name in ("old", "new"):
+    old, new = uuid.uuid4().hex, uuid.uuid4().hex
+    for name in (old, new):
         (folder / name).mkdir()
         (folder / name / "1.rows").write_text("x")
     before = time.time() - 48 * 3600
-    os.utime(folder / "old", (before, before))
+    os.utime(folder / old, (before, before))
     shared = SharedFolder(folder, [])
     shared.open()
     assert shared.place is not None
-    assert {each.name for each in folder.iterdir()} == {"new", Path(shared.place).name}
+    assert {each.name for each in folder.iterdir()} == {new, Path(shared.place).name}
     shared.close()
-    assert [each.name for each in folder.iterdir()] == ["new"]
+    assert [each.name for each in folder.iterdir()] == [new]
+
+
+@pytest.mark.parametrize("name", ["orders", ".headrace-spool", "f" * 31, "F" * 32])
+def test_what_is_none_of_our_own_folders_stays_however_old_it_is(name: str, tmp_path: Path) -> None:
+    table = tmp_path / name
+    table.mkdir()
+    (table / "part-00000.parquet").write_text("x")
+    os.utime(table, (0, 0))
+    shared = SharedFolder(tmp_path, [])
+    shared.open()
+    shared.close()
+    assert (table / "part-00000.parquet").read_text() == "x"
 
 
 def test_a_table_that_was_removed_is_written_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from headrace import SKIP, Hooks, Record, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Partition
 from service.owners import OFFSET_BITS
+from service.spark_engine.refusals import EVERY_ROW
 from service.spark_engine.running import process
 from service.spark_engine.task import TaskDone
 from tests.worlds.tasking import (
@@ -27,6 +28,7 @@ from tests.worlds.tasking import (
     text,
     texts,
 )
+from topology.transactional import Group, Staged
 
 
 def test_a_range_is_processed_and_nothing_beyond_its_end() -> None:
@@ -168,7 +170,7 @@ def test_rows_that_the_driver_was_refused_are_left_out_and_get_their_letters() -
     world.stagers["one"].unfit.append("3")
     for number in (0, 1):
         world.tasks.send(*numbers(5), partition=number)
-    refused = {1: {"one": "taken already"}, 2: {"two": "too long"}}
+    refused = {1: {"one": {0: "taken already"}}, 2: {"two": {EVERY_ROW: "too long"}}}
     done = world.done(ranged(0, 5, 0, refused=refused), ranged(0, 2, 1))
     assert sorted(rows_in(done.staged["one"])) == ["0", "0", "1", "2", "4"]
     assert sorted(rows_in(done.staged["two"])) == ["0", "0", "1", "1", "3", "4"]
@@ -302,3 +304,24 @@ def test_hooks_are_the_drivers_and_hear_nothing_of_tasks() -> None:
     assert world.done(ranged(0, 10)).tally.sunk == 10
     assert not told.events
     assert world.topology.listeners == [told]
+
+
+class ChokingStager(KeepingStager):
+    """Breaks on one value, as a file's writer might."""
+
+    def stage(self, group: Group) -> Staged:
+        if any("5" in piece for piece in group.pieces):
+            raise pa.ArrowInvalid("5 cannot be written")
+        return super().stage(group)
+
+
+def test_a_row_on_which_a_stager_breaks_gets_its_letter_and_the_task_ends() -> None:
+    """Promise 13: one bad record stops nobody, on an executor neither."""
+    world = TaskWorld(text)
+    world.stagers["rows"] = ChokingStager()
+    world.tasks.send(*numbers(10))
+    done = world.done(ranged(0, 10))
+    assert rows_in(done.staged["rows"]) == [row for row in texts(10) if row != "5"]
+    assert (done.tally.sunk, done.tally.dead_lettered) == (9, 1)
+    (letter,) = world.letters.letters
+    assert "5 cannot be written" in letter.reason

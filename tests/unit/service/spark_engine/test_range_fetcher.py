@@ -11,10 +11,11 @@ from partition.errors import OffsetOutOfRange
 from partition.fetcher import Fetched
 from partition.memory import MemoryLog
 from partition.position import Position
-from service.spark_engine.range_fetcher import RangeFetcher, RangeUnreadable
+from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
 from service.spark_engine.standing import Standing
 from service.spark_engine.task import TaskRange
-from tests.worlds.tasking import CountingFetcher, digest_of, ranged
+from tests.worlds.silent import SilentFetcher
+from tests.worlds.tasking import digest_of, ranged
 
 A, B = Partition("t", 0), Partition("t", 1)
 
@@ -27,7 +28,7 @@ class World:
         for partition in (A, B):
             for number in range(records):
                 self.log.append(partition, b"%d" % number)
-        self.inner = CountingFetcher(self.log)
+        self.inner = SilentFetcher(self.log)
         self.now = 0.0
         self.fetcher = RangeFetcher(self.inner, lambda: self.now)
         self.fetcher.open()
@@ -294,6 +295,93 @@ def test_a_log_is_not_short_while_nothing_is_asked_of_it_or_its_end_is_not_known
     assert standing.is_short
     standing.add(chunk(5, 2, ()), 0.0)
     assert not standing.is_short
+
+
+def test_ranges_of_which_nothing_is_heard_are_given_up_together() -> None:
+    """Promise 10: their leader is gone, and the group must not wait for them for ever."""
+    world = World()
+    world.inner.silent = {A, B}
+    world.begin(ranged(0, 10, 0), ranged(0, 10, 1))
+    world.now += 100
+    world.take()  # nothing was asked for before
+    world.now += 29
+    world.take()
+    world.now += 1
+    with pytest.raises(
+        RangesSilent, match=r"offsets 0 to 10 of t\[0\], 0 to 10 of t\[1\]"
+    ) as raised:
+        world.take()
+    assert raised.value.partitions == (A, B)
+    world.inner.silent = {B}
+    world.read(ranged(0, 10))
+    assert world.got == {A: list(range(10))}
+
+
+def test_a_range_that_goes_silent_half_way_is_given_up() -> None:
+    """Promise 10."""
+    world = World()
+    world.begin(ranged(0, 50, 0), ranged(0, 50, 1))
+    while len(world.got.get(A, [])) < 20:
+        world.take()
+    world.inner.silent = {A}
+    while B not in world.ends:
+        world.now += 29
+        world.take()
+    while world.inner.delivered < 100 + 21:  # what lies behind the end is brought as well
+        world.take()
+    world.take()
+    world.now += 30
+    with pytest.raises(RangesSilent) as raised:
+        world.take()
+    assert raised.value.partitions == (A,)
+
+
+def test_a_range_is_not_silent_while_others_have_more_or_nothing_is_asked_of_it() -> None:
+    world = World(1000)
+    world.inner.silent = {A}
+    world.begin(ranged(0, 50, 0), ranged(0, 1000, 1))
+    while B not in world.ends:  # it may be that its records wait behind these
+        world.now += 30
+        world.take()
+    world.fetcher.pause(A)
+    world.take()
+    world.now += 60
+    world.take()
+    world.fetcher.resume(A)
+    world.take()
+    world.now += 20
+    world.take()
+    world.inner.silent = set()
+    world.now += 20
+    while A not in world.ends:
+        world.take()
+
+
+def test_a_range_is_not_silent_while_the_client_still_brings_others() -> None:
+    """Its memory may be full of theirs, and who works on them be slow."""
+    world = World(100)
+    world.inner.silent = {A}
+    world.begin(ranged(0, 50, 0), ranged(0, 100, 1))
+    world.inner.at_most = 5
+    while B not in world.ends:
+        world.now += 40
+        world.take()
+    world.inner.silent = set()
+    while A not in world.ends:
+        world.take()
+
+
+def test_a_log_that_seems_to_end_early_and_then_no_broker_answers_is_silent() -> None:
+    """Promise 10."""
+    world = World(10)
+    world.begin(ranged(0, 12))
+    while len(world.got.get(A, [])) < 10:
+        world.take()
+    world.log.away = True
+    world.take()
+    world.now += 30
+    with pytest.raises(RangesSilent):
+        world.take()
 
 
 def test_what_is_fetched_after_every_end_waits_a_moment_only() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from service.spark_engine.refusals import EVERY_ROW
 from service.spark_engine.taking import TakingSink
 from sinks.rows import rows_of
 from tests.worlds.tasking import KeepingStager, rows_in
@@ -30,7 +31,9 @@ def test_rejected_rows_are_named_by_their_places_in_the_whole_group(*, columns: 
     """Places are those of the group, though the stager saw fewer rows."""
     row: Any = (lambda n: {"n": n}) if columns else (lambda n: n)
     stager = KeepingStager(unfit=[row(0), row(6)])
-    sink = TakingSink("rows", stager, {"a": {1: "one", 2: "two"}, "b": {0: "none"}})
+    sink = TakingSink(
+        "rows", stager, {"a": {1: {0: "one"}, 2: {0: "two"}}, "b": {0: {EVERY_ROW: "none"}}}
+    )
     asked = group(("a", 4), ("b", 5), columns=columns)
     staged = sink.stage(asked)
     assert staged.shares == asked.shares
@@ -45,9 +48,26 @@ def test_rejected_rows_are_named_by_their_places_in_the_whole_group(*, columns: 
     assert rows_in(sink.taken) == [row(n) for n in (3, 5, 7, 8)]
 
 
+def test_of_a_record_with_many_rows_only_those_that_were_refused_are_rejected() -> None:
+    """Lines may have the same offsets, and a record fewer rows than it had before."""
+    stager = KeepingStager()
+    sink = TakingSink(
+        "rows",
+        stager,
+        {"a": {7: {1: "middle"}}, "b": {7: {0: "first", 9: "gone"}, 8: {EVERY_ROW: "all"}}},
+    )
+    lines = (("a", 5), ("b", 5), ("c", 1))
+    shares = tuple(Share(line, 1, 1, 1, 0, 100, "", rows) for line, rows in lines)
+    offsets = np.array([6, 7, 7, 8, 7, 8, 7, 9, 7, 8, 7])
+    staged = sink.stage(Group(1, shares, [list(range(11))], 11, offsets))
+    assert staged.rejected == {2: "middle", 5: "all", 6: "first", 9: "all"}
+    sink.commit(staged)
+    assert rows_in(sink.taken) == [0, 1, 3, 4, 7, 8, 10]
+
+
 def test_a_group_without_rows_makes_no_file() -> None:
     stager = KeepingStager()
-    sink = TakingSink("rows", stager, {"a": {0: "no"}})
+    sink = TakingSink("rows", stager, {"a": {0: {0: "no"}}})
     for asked, rejected in ((group(("a", 0)), {}), (group(("a", 1)), {0: "no"})):
         staged = sink.stage(asked)
         assert (staged.num_rows, staged.rejected) == (0, rejected)

@@ -1,0 +1,177 @@
+"""Faults in what the spark engine's driver stages: spooled rows, refused rows (3, 13, 14).
+
+They are looked for in the seeds whose worlds run on that engine.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from service.spark_engine import handed, spool, taking
+from service.spark_engine.handed import Handed, HandsOn, StagedLost
+from service.spark_engine.range_commits import RangeCommits
+from service.spark_engine.range_outlet import RangeOutlet, RangeWork
+from service.spark_engine.refusals import EVERY_ROW, Origin
+from service.spark_engine.spool import SpoolStager
+from service.spark_engine.taking import TakingSink
+from service.spark_engine.tries import Try
+from tests.simulation.mutants import Patches, around, mutant, put
+from topology.transactional import Group, Staged
+from transactions.range_groups import RangeGroups
+
+# Files
+
+
+@mutant
+def spool_of_an_older_try() -> Patches:
+    """Tries of a group write the same files, so that a late one writes over those of the next."""
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.hex = name
+
+    def stage(original: Callable[..., Staged], stager: SpoolStager, group: Group) -> Staged:
+        shares = [(share.line, share.num_rows) for share in group.shares]
+        name = hashlib.md5(f"{group.number} {shares}".encode()).hexdigest()  # noqa: S324
+        with put(spool.uuid, "uuid4", lambda: Named(name)):
+            return original(stager, group)
+
+    def stager(
+        original: Callable[..., Any], outlet: RangeOutlet, folder: str | None
+    ) -> tuple[Any, bool]:
+        with put(spool.uuid, "uuid4", lambda: Named(outlet.name)):
+            return original(outlet, folder)  # type: ignore[no-any-return]
+
+    return [
+        around(SpoolStager, "stage", stage),
+        around(RangeOutlet, "stager", stager),
+        put(Handed, "discard", _stays),
+    ]
+
+
+@mutant
+def spool_of_another_sink() -> Patches:
+    """What tasks have spooled for one sink is staged by another."""
+
+    def of_first(original: Callable[..., Handed], ran: Try, sink: str) -> Handed:
+        spooled = [name for name, (_stager, is_apart) in ran.stagers.items() if not is_apart]
+        return original(ran, spooled[0] if sink in spooled else sink)
+
+    return [around(Try, "handed", of_first), put(Handed, "discard", _stays)]
+
+
+@mutant
+def lost_spool_is_empty() -> Patches:
+    """Files that are not there any more are taken for no rows."""
+
+    def whole(original: Callable[..., Group], group: Group, of: Handed) -> Group:
+        try:
+            return original(group, of)
+        except StagedLost:
+            shares = tuple(replace(share, num_rows=0) for share in group.shares)
+            return replace(group, shares=shares, pieces=[], num_rows=0, offsets=np.empty(0, int))
+
+    def stage(original: Callable[..., Staged], hands_on: HandsOn, group: Group) -> Staged:
+        return replace(original(hands_on, group), shares=group.shares)
+
+    return [around(handed, "_whole", whole), around(HandsOn, "stage", stage)]
+
+
+@mutant
+def spooled_rows_in_the_order_of_tasks() -> Patches:
+    """Rows are cut into shares as they come, whichever line they are of."""
+
+    def whole(_original: Callable[..., Group], group: Group, of: Handed) -> Group:
+        read = [spool.read_spool(each) for each in of.staged]
+        pieces = [piece for its_pieces, _offsets in read for piece in its_pieces]
+        offsets = np.concatenate([np.empty(0, np.int64), *(offsets for _pieces, offsets in read)])
+        return replace(group, pieces=pieces, offsets=offsets)
+
+    return [around(handed, "_whole", whole)]
+
+
+def _stays(_handed: Handed) -> None:
+    """No file is removed, as another try or sink is to find it."""
+
+
+# Rows that are refused
+
+
+@mutant
+def refused_row_without_a_letter() -> Patches:
+    """A row that the driver's sink refuses is left out, and that is all."""
+
+    def stage(original: Callable[..., Staged], hands_on: HandsOn, group: Group) -> Staged:
+        return replace(original(hands_on, group), rejected={})
+
+    return [around(HandsOn, "stage", stage)]
+
+
+@mutant
+def refusal_of_another_record() -> Patches:
+    """The record after the refused row's own gets the letter."""
+
+    def origins(
+        original: Callable[..., Mapping[int, Origin]], group: Group, rows: Any
+    ) -> Mapping[int, Origin]:
+        found = original(group, rows)
+        return {row: of._replace(offset=of.offset + 1) for row, of in found.items()}
+
+    return [around(handed, "origins_of", origins)]
+
+
+@mutant
+def refusal_of_every_row_of_the_record() -> Patches:
+    """Of a record of which one row is refused, none is left."""
+    return [put(taking, "reason_of", lambda reasons, _place: next(iter(reasons.values())))]
+
+
+@mutant
+def refusal_of_another_row_of_the_record() -> Patches:
+    """The row before the refused one is left out, and then all are, as it is refused again."""
+
+    def origins(
+        original: Callable[..., Mapping[int, Origin]], group: Group, rows: Any
+    ) -> Mapping[int, Origin]:
+        found = original(group, rows)
+        return {row: of._replace(place=max(0, of.place - 1)) for row, of in found.items()}
+
+    return [around(handed, "origins_of", origins)]
+
+
+@mutant
+def refusal_in_every_sink() -> Patches:
+    """A record that one sink refuses is left out of all of them."""
+
+    def refuse(original: Callable[..., None], groups: RangeGroups, number: int, by: Any) -> None:
+        sinks = ["table-0", "table-1"]
+        everywhere = {
+            place: {offset: {sink: {EVERY_ROW: "unfit"} for sink in sinks} for offset in offsets}
+            for place, offsets in by.items()
+        }
+        original(groups, number, everywhere)
+
+    return [around(RangeGroups, "refuse", refuse)]
+
+
+@mutant
+def refused_rows_are_only_left_out() -> Patches:
+    """A task leaves refused rows out, and sends no letter of them."""
+
+    def stage(original: Callable[..., Staged], sink: TakingSink, group: Group) -> Staged:
+        return replace(original(sink, group), rejected={})
+
+    return [around(TakingSink, "stage", stage)]
+
+
+@mutant
+def refused_group_is_committed() -> Patches:
+    """A group of which a sink has refused rows is committed as it is, and not run again."""
+
+    def refused(_commits: RangeCommits, work: RangeWork, *_told: Any) -> None:
+        work.outlet.rows_rejected += 1
+
+    return [put(RangeCommits, "_refused", refused)]

@@ -1,0 +1,187 @@
+"""A partition of which nothing can be read is left out of groups, and the others go on."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from partition.chunk import Partition
+from service.spark_engine import range_fetcher, silences
+from service.spark_engine.range_fetcher import RangeFetcher
+from service.spark_engine.running import process
+from service.spark_engine.silences import Silences
+from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
+from sinks.errors import SparkTimeout
+from tests.worlds.driving import ApartSink, Driving, HereExecutors
+from tests.worlds.silent import SilentCatalogue, SilentFetcher
+from transactions.policy import RangePolicy
+
+ONE, TWO = Partition("t", 0), Partition("t", 1)
+
+
+class Reaching(HereExecutors):
+    """Executors to which some partitions are silent."""
+
+    silent: Collection[Partition] = ()
+
+    def _answer(self, task: Task) -> TaskDone | TaskFailed:
+        fetcher = RangeFetcher(SilentFetcher(self._log, self.silent))
+        fetcher.open()
+        ended: TaskDone | TaskFailed = decode(
+            encode(process(task, fetcher, self._topology, self._letters))
+        )
+        fetcher.let_go()
+        return ended
+
+
+class World(Driving):
+    """Two partitions; `to_executors` and `to_driver` are silent to these."""
+
+    executors: Reaching
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        self.apart = ApartSink()
+        given = {"sinks": [self.apart], "ranges": RangePolicy(5, 0.01, 2), **more}
+        super().__init__(folder, executors=Reaching, **given)
+        self.asked = SilentCatalogue(self.log)
+        self.asked.open()
+        self.ends._question._catalogue = self.asked
+
+    def silence(self, *, executors: Collection[Partition], driver: Collection[Partition]) -> None:
+        self.executors.silent, self.asked.silent = executors, driver
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_fetcher, "_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(silences, "_FIRST_SECONDS", 0.05)
+
+
+def rows(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(count)]
+
+
+def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path: Path) -> None:
+    """Promise 10."""
+    with World(tmp_path) as world, capture_logs() as logged:
+        world.silence(executors={TWO}, driver=())
+        world.send(*rows("a", 10))
+        world.send(*rows("b", 10), partition=1)
+        world.until(lambda: world.stored_at(ONE) == 10)
+        assert world.engine.apart.failing_since is not None
+        assert "of t[1]" in str(world.engine.apart.last_error)
+        assert world.stored_at(TWO) == 0
+        open_then = world.open_of(1)
+        assert open_then[0][2] is False, "it stays planned"
+        world.silence(executors=(), driver=())
+        world.finish()
+        assert sorted(world.apart.rows) == rows("a", 10) + rows("b", 10)
+        shares = [each for each in world.apart.shares if each[0] == "t[1]"]
+        assert shares[0] == ("t[1]", 1, open_then[0][1])
+        assert world.engine.apart.failing_since is None
+        assert world.reader.halted() == {}
+    told = [each for each in logged if each["event"] == "range_silent"]
+    assert told[0]["partition"] == "t[1]"
+    assert "nothing was heard" in told[0]["error"]
+    assert "range_group_failed" not in {each["event"] for each in logged}
+
+
+def test_nothing_is_planned_or_run_of_a_partition_without_a_leader(tmp_path: Path) -> None:
+    """Promise 10."""
+    with World(tmp_path) as world:
+        world.send("b0", partition=1)
+        world.finish()
+        world.silence(executors={TWO}, driver={TWO})
+        world.send("b1", partition=1)
+        world.turn(3)
+        for number in range(5):
+            world.send(f"a{number}")
+            world.until(lambda count=number: world.stored_at(ONE) == count + 1)  # type: ignore[misc]
+        assert world.engine.apart.retries == 0
+        world.silence(executors=(), driver=())
+        world.finish()
+        assert world.apart.rows[-1] == "b1"
+
+
+def test_a_range_that_a_restart_finds_waits_for_a_leader_while_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    """Promise 10."""
+    with World(tmp_path) as first:
+        first.silence(executors={TWO}, driver=())
+        first.send("b0", "b1", partition=1)
+        first.until(lambda: first.open_of(1) == [(0, 2, False)])
+    again = World(tmp_path, log=first.log, nodes=first.nodes, letters=first.letters_sink)
+    again.silence(executors={TWO}, driver={TWO})
+    with again:
+        again.send(*rows("a", 10))
+        again.until(lambda: again.stored_at(ONE) == 10)
+        assert again.open_of(1) == [(0, 2, False)]
+        again.silence(executors=(), driver=())
+        again.finish()
+    assert sorted(again.apart.rows) == [*rows("a", 10), "b0", "b1"]
+
+
+def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path: Path) -> None:
+    """Promise 10: also where Spark reads the topic, and does not say which partition it was."""
+    with World(tmp_path, ranges=RangePolicy(100, 0.01, 2)) as world:
+        world.executors.gate.clear()
+        world.executors.errors["ranges-1-1"] = SparkTimeout("ranges-1-1", 300.0)
+        world.send(*rows("a", 3))
+        world.send(*rows("b", 3), partition=1)
+        world.until(lambda: len(world.executors.names) == 1)
+        world.silence(executors={TWO}, driver={TWO})
+        world.until(lambda: world.ends.is_silent(TWO))
+        world.executors.gate.set()
+        world.until(lambda: world.stored_at(ONE) == 3)
+        assert world.apart.rows == rows("a", 3)
+        world.silence(executors=(), driver=())
+        world.finish()
+
+
+def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path: Path) -> None:
+    """Promise 15: the pauses of single partitions would outlast the outage."""
+    with World(tmp_path, ranges=RangePolicy(100, 0.01, 2)) as world, capture_logs() as logged:
+        world.executors.gate.clear()
+        world.executors.answers = []
+        world.send(*rows("a", 3))
+        world.send(*rows("b", 3), partition=1)
+        world.until(lambda: len(world.executors.names) == 1)
+        world.log.away = True
+        world.until(lambda: not world.ends.available)
+        world.executors.gate.set()
+        world.until(lambda: world.engine.apart.failing_since is not None)
+        world.log.away = False
+        world.finish()
+        assert sorted(world.apart.rows) == rows("a", 3) + rows("b", 3)
+    events = {each["event"] for each in logged}
+    assert "range_group_failed" in events
+    assert "range_silent" not in events
+
+
+def test_pauses_grow_up_to_a_limit_and_end_where_the_partition_is_read() -> None:
+    silent, now = Silences(), 100.0
+    pauses = []
+    for _ in range(20):
+        pauses.append(silent.fell(3, now))
+        assert silent.is_out(3, now + pauses[-1] - 0.001, is_answered=True)
+        now += pauses[-1]
+        assert not silent.is_out(3, now, is_answered=True)
+    assert pauses[1] == 2 * pauses[0]
+    assert pauses[-1] == pauses[-2] == 300.0
+    assert silent
+    silent.heard(3)
+    assert not silent
+    assert silent.fell(3, now) == pauses[0]
+
+
+def test_a_partition_whose_leader_was_away_for_the_driver_too_comes_with_its_first_answer() -> None:
+    silent = Silences()
+    assert silent.is_out(3, 0.0, is_answered=False)
+    assert not silent.is_out(3, 0.0, is_answered=True)
+    pause = silent.fell(3, 0.0)
+    assert silent.is_out(3, pause / 4, is_answered=False)
+    assert not silent.is_out(3, pause / 2, is_answered=True)
+    assert silent.fell(3, pause) == 2 * pause
