@@ -25,6 +25,7 @@ SUITES = {
     "io": "benchmarks.io_bound",
     "fanout": "benchmarks.fanout",
     "memory": "benchmarks.memory",
+    "commits": "benchmarks.commits",
     "spark": "benchmarks.spark",
     "tables": "benchmarks.tables",
     "latency": "benchmarks.latency",

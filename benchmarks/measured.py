@@ -199,9 +199,9 @@ def figures(start: Moment, end: Moment, memory: Memory) -> Figures:
     }
 
 
-def resident_mb() -> float:
-    """Resident memory of this process in MB."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_MB
+def resident_mb(process: int | str = "self") -> float:
+    """Resident memory of a process in MB."""
+    return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_MB
 
 
 def _peak_mb() -> float:

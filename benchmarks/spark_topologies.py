@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks import order_table
-from benchmarks.enrich_variants import Order, keep_large, parse
+from benchmarks.enrich_variants import Order, Price, keep_large, parse
 from benchmarks.order_table import ORDER, PRICED
 from benchmarks.orders import LEAST_TOTAL, users
 from benchmarks.structured import BATCH_ROWS, priced_orders, users_table
-from headrace import Bolt, Reject, Topology, bolt
+from headrace import Reject, Topology, bolt
 from headrace.payloads import json_columns
 from headrace.sinks import DeltaSink, MemoryDeadLetters
 from topology.stream import Stream
@@ -26,12 +26,8 @@ MODULE = "benchmarks.spark_topologies"
 _held: dict[int, Any] = {}  # the table of users, by Spark session
 
 
-class Price(Bolt[Order, Order]):
-    """Looks the user up, multiplies, and keeps what the order had."""
-
-    def open(self) -> None:
-        """Load the users."""
-        self._segments = users()
+class PriceWhole(Price):
+    """The same as `Price`, and keeps what the order had."""
 
     def process(self, order: Order, /) -> Order:
         """Make the row. An order of an unknown user is rejected."""
@@ -93,7 +89,7 @@ def make_vectorised(reliability: Reliability = "exactly-once") -> Topology:
 def make_functions() -> Topology:
     """Three bolts in a row."""
     topology = _named("spark-functions")
-    rows = topology.source(TOPIC).then(parse).then(Price).then(keep_large)
+    rows = topology.source(TOPIC).then(parse).then(PriceWhole).then(keep_large)
     rows.into(DeltaSink(order_table.NAME, schema=PRICED), batch_rows=BATCH_ROWS)
     return topology
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
+from urllib.parse import unquote
 
 from confluent_kafka import KafkaError, Producer
 from rich.console import Console
@@ -22,7 +23,7 @@ from service import logs
 from service.account import Account
 from service.cli.embedded import Servers, embedded
 from service.cli.render import RunProgress, show_account
-from service.config import Config, load
+from service.config import Config, EngineName, load
 from service.jars.resolver import resolve
 from service.running import run_pipeline
 
@@ -32,6 +33,8 @@ _PUBLISH_SECONDS = 60.0
 
 Message: TypeAlias = tuple[str, bytes]
 """Key and value; those of one key stay in order."""
+Change: TypeAlias = tuple[str, bytes | None]
+"""The same; without a value it is a tombstone."""
 
 
 class Outcome(NamedTuple):
@@ -55,7 +58,7 @@ class Surroundings:
         """Where tables lie."""
         return self.folder / "warehouse"
 
-    def publish(self, topic: str, messages: Iterable[Message]) -> None:
+    def publish(self, topic: str, messages: Iterable[Change]) -> None:
         """Create a topic and send these; return when the broker has them all."""
         self.progress.step(f"publishing {topic}")
         self.servers.kafka.create_topic(topic, PARTITIONS)
@@ -74,23 +77,30 @@ class Surroundings:
         if producer.flush(_PUBLISH_SECONDS) or failed:
             raise RuntimeError(f"not all of '{topic}' was published: {failed[:1]}")
 
-    def config(self, path: Path | None = None) -> Config:
+    def config(self, path: Path | None = None, engine: EngineName | None = None) -> Config:
         """The configuration of a file, if one is named, led to these surroundings."""
         return load(
             path,
             {
                 **self.servers.overrides,
+                "pipeline": {} if engine is None else {"engine": engine},
                 "spark": {"warehouse": str(self.warehouse)},
                 "http": {"port": 0},
             },
         )
 
-    def run(self, topology: Topology, config: Config | None = None) -> Account:
-        """Run a topology until all that was published is resolved."""
+    def run(
+        self, topology: Topology, config: Config | None = None, *, target: str | None = None
+    ) -> Account:
+        """Run a topology until all that was published is resolved.
+
+        `target` is where Spark's executors find it, "module:name"; the spark engine needs it.
+        """
         self.progress.step("starting")
         return run_pipeline(
             topology,
             config or self.config(),
+            target=target,
             until_caught_up=True,
             on_snapshot=self.progress.snapshot,
         )
@@ -105,6 +115,23 @@ def arguments(name: str, doc: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--state-dir", type=Path, default=Path(".headrace"))
     return parser
+
+
+def on_engines(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same, of an example that runs on either engine."""
+    parser.add_argument("--engine", choices=get_args(EngineName), default="local")
+    return parser
+
+
+def delta_files(table: Path) -> list[Path]:
+    """The files that a Delta table consists of now, by its log alone."""
+    files: set[str] = set()
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        for line in commit.read_text(encoding="utf-8").splitlines():
+            action = json.loads(line)
+            files |= {action["add"]["path"]} if "add" in action else set()
+            files -= {action["remove"]["path"]} if "remove" in action else set()
+    return [table / unquote(file) for file in sorted(files)]
 
 
 def run_example(

@@ -1,20 +1,30 @@
 """Try it: what was said in a play without an end, through a Kafka of its own.
 
-python -m examples.word_count [--state-dir DIR]
+python -m examples.word_count [--state-dir DIR] [--engine spark]
 """
 
-import json
 import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from examples.running import Message, Outcome, Surroundings, arguments, run_example
+from examples.running import (
+    Message,
+    Outcome,
+    Surroundings,
+    arguments,
+    delta_files,
+    on_engines,
+    run_example,
+)
 from examples.word_count.pipeline import split, topology
+from service.config import EngineName
 
+TARGET = "examples.word_count.pipeline:topology"
 LINES = 5_000
 SAID = (
     "The water comes down, and the wheel goes round.",
@@ -28,8 +38,9 @@ SHOWN = 5
 
 def main() -> int:
     """Run it, and return the exit code."""
-    options = arguments("word_count", __doc__).parse_args()
-    return run_example("word_count", options.state_dir, _run, jars=["delta"])
+    options = on_engines(arguments("word_count", __doc__)).parse_args()
+    run = partial(_run, engine=options.engine)
+    return run_example("word_count", options.state_dir, run, jars=["delta"])
 
 
 def lines() -> Iterator[Message]:
@@ -46,22 +57,16 @@ def counts_in(table: Path) -> Counter[str]:
 
     A word has a row for each partition that its lines came from.
     """
-    files: set[str] = set()
-    for commit in sorted((table / "_delta_log").glob("*.json")):
-        for line in commit.read_text(encoding="utf-8").splitlines():
-            action = json.loads(line)
-            files |= {action["add"]["path"]} if "add" in action else set()
-            files -= {action["remove"]["path"]} if "remove" in action else set()
     counts: Counter[str] = Counter()
-    for file in sorted(files):
-        for row in pq.read_table(table / file, columns=["word", "n"]).to_pylist():
+    for file in delta_files(table):
+        for row in pq.read_table(file, columns=["word", "n"]).to_pylist():
             counts[row["word"]] += row["n"]
     return counts
 
 
-def _run(here: Surroundings) -> Outcome:
+def _run(here: Surroundings, engine: EngineName) -> Outcome:
     here.publish("lines", lines())
-    account = here.run(topology)
+    account = here.run(topology, here.config(engine=engine), target=TARGET)
     texts = [value.decode() for _, value in lines() if not value.startswith(b"\xff")]
     wanted = Counter(row["word"] for line in texts for row in split.process(line))
     found = counts_in(here.warehouse / "word_counts")

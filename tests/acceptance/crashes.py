@@ -19,8 +19,9 @@ from tests.acceptance import evidence, processes, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
 from tests.acceptance.processes import until
+from tests.acceptance.store import Site
 from tests.acceptance.stored import Watch
-from tests.acceptance.stores import STORES, Site
+from tests.acceptance.stores import STORES
 from tests.acceptance.trial import Trial, places
 from tests.acceptance.wanted import OTHERS, ROWS
 from topology.transactional import Kind
@@ -147,9 +148,11 @@ class Play:
         others: str | None = None,
         server: EmbeddedPostgres | None = None,
         engine: EngineName = "local",
+        conf: Mapping[str, str] | None = None,
     ) -> None:
-        """`server` is the database, where a store needs one."""
+        """`server` is the database, where a store needs one; `conf` is Spark's, on a cluster."""
         self._engine = engine
+        self._conf = conf
         url = server.url if server else ""
         self._trial = trial
         self._site = Site(trial.name, trial.folder, trial.kafka.address, url, server)
@@ -158,12 +161,12 @@ class Play:
         if others is not None:
             self._stores.append(STORES[others](self._site, OTHERS))
 
-    def publish(self) -> None:
-        """Make the topics, and publish all records."""
+    def publish(self, trouble: Iterable[Place] = ()) -> None:
+        """Make the topics, and publish all records; some are trouble (traces.py)."""
         (self._trial.folder / "tmp").mkdir()
         for store in self._stores:
             store.prepare(self._trial.kafka)
-        self._trial.publish(*RECORDS)
+        self._trial.publish(*RECORDS, trouble=trouble)
 
     def watch(self) -> Watch:
         """Watch the stored offsets."""
@@ -183,6 +186,10 @@ class Play:
         if self._engine == "spark":
             spark |= _RANGES
         config = {**CONFIG, "spark": spark}
+        if self._conf is not None:  # the processes of a cluster inherit nothing from here
+            told = {**self._trial.environment, **environment}
+            of_executors = {f"spark.executorEnv.{name}": value for name, value in told.items()}
+            config["spark.conf"] = {**of_executors, **self._conf}
         options = ("--until-caught-up", "--engine", self._engine)
         return self._trial.start(topology, *options, config=config, environment=environment)
 
@@ -192,7 +199,12 @@ class Play:
             _, more, later = crash.split(":")
             run = self.start(topology)
             wanted_total = watch.total + float(more) * sum(RECORDS)
-            until("it goes on", lambda: watch.total > wanted_total or not run.alive, SECONDS)
+            until(
+                "it goes on",
+                lambda: watch.total > wanted_total or not run.alive,
+                SECONDS,
+                run.tail,
+            )
             _wait(run, float(later))
             assert run.alive or run.process.returncode == 0, run.tail()
             _kill(run)
@@ -200,7 +212,12 @@ class Play:
         run = self.start(topology, crash)
         if crash.endswith(":kill-jvm"):  # the process heals, and goes on
             restarted = '"spark_restarted"'
-            until("Spark is back", lambda: restarted in run.errors or not run.alive, SECONDS)
+            until(
+                "Spark is back",
+                lambda: restarted in run.errors or not run.alive,
+                SECONDS,
+                run.tail,
+            )
             assert restarted in run.errors, run.tail()
             _kill(run)
             return

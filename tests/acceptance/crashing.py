@@ -13,8 +13,9 @@ from typing import Any
 
 from headrace import Record, Reject, Retry, RowsRejected, Topology, bolt
 from headrace.sinks import Batch, KafkaSink, SinkContext, TransactionalSink
-from tests.acceptance.stores import STORES, Site
-from tests.acceptance.traces import FOLDER, TOPIC, text
+from tests.acceptance.store import Site
+from tests.acceptance.stores import STORES
+from tests.acceptance.traces import FOLDER, TOPIC, check, text
 from tests.acceptance.wanted import COPIES, OTHERS, ROWS, fails_once, is_rejected, is_unfit
 from topology.sink import Sink
 from topology.transactional import Committed, Fence, Group, Kind, Staged
@@ -33,9 +34,11 @@ _failed: set[str] = set()
 
 @bolt
 def parse(record: Record) -> str:
+    place = text(record)
+    check(place)
     if is_rejected(record.offset):
         raise Reject("it is trouble")
-    return text(record)
+    return place
 
 
 @bolt

@@ -23,6 +23,7 @@ from service.config import EngineName
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests import spark_classes
 from tests.acceptance.crashes import (
     FAILED_ONCE,
     GOOD,
@@ -43,8 +44,7 @@ from topology.transactional import Kind
 
 FROZEN, CONTROL = "frozen", "control"
 ON_SPARK = "@spark"  # behind the name of a sink that is played on the spark engine
-BY_TASKS = ("delta", "manifest")  # sinks whose files that engine's tasks write
-_MINUTES = 60.0
+_MINUTES = 180.0
 _JOBS = 2
 
 
@@ -116,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play what the arguments say; 1 if a row was lost or repeated, or not all was played."""
     asked = _arguments(arguments)
     print(f"CRASH_SEED={asked.seed}", flush=True)
+    spark_classes.use()
     started = time.monotonic()
     results = Results(ends=started + 60 * asked.minutes)
     with ExitStack() as stack:
@@ -163,7 +164,11 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _every_sink() -> list[str]:
-    return [*STORES, *(f"{store}{ON_SPARK}" for store in BY_TASKS)]
+    return [*STORES, *(f"{store}{ON_SPARK}" for store in STORES)]
+
+
+def _name_of(case: Case) -> str:
+    return case.rows if case.engine == "local" else f"{case.rows}{ON_SPARK}"
 
 
 def _store_and_engine(sink: str) -> tuple[str, EngineName]:
@@ -181,8 +186,7 @@ def _chosen(text: str) -> dict[str, set[str]]:
             raise argparse.ArgumentTypeError(f"sink '{sink}'; allowed are {allowed}")
         store, engine = _store_and_engine(sink)
         every = list(dict.fromkeys(way.place for way in ways([store], engine)))
-        if engine == "local":
-            every += [FROZEN] if STORES[store].has_keys else [FROZEN, CONTROL]
+        every += [FROZEN] if STORES[store].has_keys else [FROZEN, CONTROL]
         if place and place not in every:
             raise argparse.ArgumentTypeError(f"place '{place}'; allowed are {', '.join(every)}")
         chosen[sink] |= {place} if place else set(every)
@@ -192,7 +196,7 @@ def _chosen(text: str) -> dict[str, set[str]]:
 def _jobs(chosen: Mapping[str, set[str]], seed: str) -> Iterator[Job]:
     """What can be played beside one another."""
     for case in FAILED_ONCE:
-        if case.rows in chosen:
+        if _name_of(case) in chosen:
             yield partial(_play_case, case)
     for sink, places in chosen.items():
         for kind in get_args(Kind):
@@ -240,11 +244,11 @@ def _play_case(case: Case, servers: Servers, results: Results) -> None:
     results.skip(len(left))
 
 
-def _play_frozen(store: str, servers: Servers, results: Results) -> None:
-    _play_one(f"{store} {FROZEN}", store, thawed, servers, results)
+def _play_frozen(sink: str, servers: Servers, results: Results) -> None:
+    _play_one(sink, FROZEN, thawed, servers, results)
 
 
-def _play_control(store: str, servers: Servers, results: Results) -> None:
+def _play_control(sink: str, servers: Servers, results: Results) -> None:
     """Where rows and txids are not committed together, rows must be seen twice."""
 
     def harmless(play: Play) -> Verdict:
@@ -253,12 +257,12 @@ def _play_control(store: str, servers: Servers, results: Results) -> None:
             return Verdict(said=("no row is there twice, so nothing is proven", *verdict.said))
         return GOOD
 
-    _play_one(f"{store} {CONTROL}", store, harmless, servers, results)
+    _play_one(sink, CONTROL, harmless, servers, results)
 
 
 def _play_one(
-    name: str,
-    store: str,
+    sink: str,
+    place: str,
     judge: Callable[[Play], Verdict],
     servers: Servers,
     results: Results,
@@ -266,13 +270,14 @@ def _play_one(
     if results.is_over:
         results.skip(1)
         return
+    store, engine = _store_and_engine(sink)
     since = time.monotonic()
     try:
-        with servers.play(store) as play:
+        with servers.play(store, engine=engine) as play:
             verdict = judge(play)
     except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - one of many
         verdict = Verdict(said=(f"{error}",))
-    results.add(name, verdict, since)
+    results.add(f"{sink} {place}", verdict, since)
 
 
 if __name__ == "__main__":

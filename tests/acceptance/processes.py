@@ -12,11 +12,16 @@ _PROC = Path("/proc")
 _POLL_SECONDS = 0.02
 
 
-def until(what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
+def until(
+    what: str,
+    holds: Callable[[], object],
+    seconds: float = 60.0,
+    told: Callable[[], str] = str,  # what else to tell of the failure; nothing
+) -> None:
     """Wait until something holds; fail when it does not within the deadline."""
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}\n{told()}".rstrip()
         time.sleep(_POLL_SECONDS)
 
 
@@ -59,6 +64,16 @@ def java_children(pid: int) -> list[int]:
             name = os.path.basename(_executable(folder))  # noqa: PTH119 - it may not exist
             if name == "java":
                 found.append(int(folder.name))
+    return found
+
+
+def ancestors(pid: int) -> list[int]:
+    """Who started a process, who started that one, and so on; fewer once one of them is gone."""
+    found: list[int] = []
+    while stat := _stat(_PROC / str(found[-1] if found else pid)):
+        if (parent := int(stat[1])) == 0:
+            break
+        found.append(parent)
     return found
 
 

@@ -1,18 +1,14 @@
-"""Every sink that is exactly-once, as `crashing.py` writes to it, and how to read it otherwise.
+"""Every sink that is exactly-once, as `crashing.py` writes to it, and how to read it otherwise."""
 
-Both sides have a store: the process under test uses `sink` and `row`, the test all else. What was
-written is read by nothing of the product, so that it does not vouch for itself.
-"""
-
-import os
 import sqlite3
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -29,99 +25,17 @@ from headrace.sinks import (
     TransactionalForeachSink,
     TransactionalSink,
 )
+from headrace.state import DeltaState, PostgresState, State, StateStore, count
 from service.embedded.kafka import EmbeddedKafka
-from service.embedded.postgres import EmbeddedPostgres
 from tests.acceptance import evidence, table_files, wanted
 from tests.acceptance.evidence import Place
+from tests.acceptance.store import Copy, Found, Store
 from tests.acceptance.wanted import Row
 from tests.worlds.committed import committed_values
 from tests.worlds.jdbc import rows_of
 
 _PARTITIONS = 2  # of a topic that is written
 _LARGEST = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where the stores of one trial are."""
-
-    name: str  # of the trial, which no other one has
-    folder: Path
-    kafka: str  # address
-    database: str = ""  # PostgreSQL's URL, if it is needed
-    server: EmbeddedPostgres | None = None  # for the test alone
-
-    @classmethod
-    def here(cls) -> Self:
-        """In the process under test."""
-        names = ("TRIAL_TOPIC", "TRIAL_FOLDER", "CRASH_KAFKA", "CRASH_DATABASE")
-        name, folder, kafka, database = (os.environ[each] for each in names)
-        return cls(name, Path(folder), kafka, database)
-
-    def environment(self) -> dict[str, str]:
-        """What `here` wants beyond what every trial gives, and the database's user."""
-        found = {"CRASH_KAFKA": self.kafka, "CRASH_DATABASE": self.database}
-        if self.server is not None:
-            found |= {"PGUSER": self.server.user, "PGPASSWORD": self.server.password}
-        return found
-
-    @property
-    def warehouse(self) -> Path:
-        return self.folder / "warehouse"
-
-
-@dataclass(frozen=True)
-class Found:
-    """How a table differs from what it must be: what is not there, and what is too much."""
-
-    missing: Counter[Any]
-    surplus: Counter[Any]
-
-
-@dataclass
-class Copy:
-    """A row of most stores."""
-
-    place: str
-    copy: int
-
-
-class Store(ABC):
-    """One table, topic or file that only one trial uses."""
-
-    needs_spark: ClassVar[bool] = True
-    needs_database: ClassVar[bool] = False
-    has_keys: ClassVar[bool] = False  # then a row that is written twice is there once
-
-    def __init__(self, site: Site, table: str) -> None:
-        """`table` is one of those of wanted.py."""
-        self.site = site
-        self.table = table
-
-    def prepare(self, kafka: EmbeddedKafka) -> None:
-        """Make what must be there before the first process starts."""
-        del kafka  # most make it themselves
-
-    @abstractmethod
-    def sink(self) -> TransactionalSink[Any]: ...
-
-    def row(self, place: str, copy: int) -> object:
-        """What the sink is given; a `copy` that is no 64-bit integer does not fit."""
-        return Copy(place, copy)
-
-    @abstractmethod
-    def rows(self) -> Iterable[Row]:
-        """What is there now."""
-
-    def found(self, stored: Mapping[int, int], places: Iterable[Place]) -> Found:
-        """Compare: rows of records below the stored offsets must be there, later ones may be."""
-        every = list(places)
-        done = [place for place in every if place[1] < stored.get(place[0], 0)]
-        rows = Counter(self.rows())
-        return Found(
-            Counter(wanted.rows(self.table, done)) - rows,
-            rows - Counter(wanted.rows(self.table, every)),
-        )
 
 
 class Delta(Store):
@@ -171,8 +85,32 @@ class Upserts(Store):
         missing: Counter[Any] = Counter()
         for number, of in sorted(partitions.items()):
             theirs = {key: row for key, row in there.items() if row.startswith(f"{number}:")}
-            missing.update(_least_wrong(theirs, self.table, of, stored.get(number, 0)))
+            missing.update(self._least_wrong(theirs, of, stored.get(number, 0)))
         return Found(missing, counts - Counter(set(counts)))
+
+    def _least_wrong(
+        self, there: Mapping[tuple[str, int], str], places: list[Place], least: int
+    ) -> set[tuple[str, int]]:
+        """The keys of a partition that are wrong, at the length at which the fewest are."""
+        lengths = self._wrong(there, places)
+        return min((set(wrong) for length, wrong in lengths if length >= least), key=len)
+
+    def _wrong(
+        self, there: Mapping[tuple[str, int], str], places: list[Place]
+    ) -> Iterator[tuple[int, set[tuple[str, int]]]]:
+        """The keys that differ from what so many records of a partition make, for each length."""
+        made: dict[tuple[str, int], str] = {}
+        wrong = set(there)
+        yield 0, wrong
+        for place in places:
+            for row, copy in self.wanted_rows([place]):
+                key = wanted.slot_of(row), copy
+                if wanted.is_gone(place[1]):
+                    made.pop(key, None)
+                else:
+                    made[key] = row
+                (wrong.discard if there.get(key) == made.get(key) else wrong.add)(key)
+            yield place[1] + 1, wrong
 
 
 class Manifest(Store):
@@ -202,23 +140,11 @@ class Sql(Store):
 
     needs_database = True
 
-    @property
-    def name(self) -> str:
-        return f"{self.site.name}-{self.table}"
-
     def sink(self) -> TransactionalSink[Any]:
-        return SqlSink(self.site.database, self.name, schema=Copy)
+        return SqlSink(self.site.database, _in_database(self), schema=Copy)
 
     def rows(self) -> list[Row]:
-        assert self.site.server is not None
-        query = f'SELECT place, copy FROM "{self.name}"'  # noqa: S608 - the test's own name
-        try:
-            found = rows_of(self.site.server, query)
-        except Py4JJavaError as error:
-            if "does not exist" in str(error):  # the sink makes it
-                return []
-            raise
-        return [(row["place"], row["copy"]) for row in found]
+        return [(row["place"], row["copy"]) for row in _rows_in_database(self, "place, copy")]
 
 
 class Topic(Store):
@@ -265,6 +191,68 @@ class Foreach(Store):
             return list(database.execute("SELECT customer, number FROM orders"))
 
 
+@dataclass
+class Counted:
+    """A row of a state."""
+
+    slot: str
+    copy: int
+
+
+class Counts(Store):
+    """A state: how many rows there are of each slot and copy, over all lines."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        key = {"slot": str, "copy": int}
+        # Laid out for both kinds of transactions.
+        counts = State(self.table, key=key, into=self.place(), layout="opaque")
+        sink = counts.sink({"n": count()})
+        assert isinstance(sink, TransactionalSink)
+        return sink
+
+    @abstractmethod
+    def place(self) -> StateStore: ...
+
+    @abstractmethod
+    def counts(self) -> Iterable[tuple[str, int, int]]:
+        """Slots, copies and counts."""
+
+    def row(self, place: str, copy: int) -> object:
+        return Counted(wanted.slot_of(place), copy)
+
+    def rows(self) -> Iterator[Row]:
+        """As many of each slot and copy as were counted."""
+        for slot, copy, n in self.counts():
+            yield from repeat((slot, copy), n)
+
+    def wanted_rows(self, places: Iterable[Place]) -> Iterator[Row]:
+        for place, copy in super().wanted_rows(places):
+            yield wanted.slot_of(place), copy
+
+
+class CountsInDelta(Counts):
+    """In a Delta table, by its log and its files."""
+
+    def place(self) -> StateStore:
+        return DeltaState(self.table)
+
+    def counts(self) -> Iterable[tuple[str, int, int]]:
+        return _cells(evidence.read_table(self.site.warehouse / self.table), "slot", "copy", "n")
+
+
+class CountsInSql(Counts):
+    """In a table of PostgreSQL's, by a driver of the test's own."""
+
+    needs_database = True
+
+    def place(self) -> StateStore:
+        return PostgresState(self.site.database, _in_database(self))
+
+    def counts(self) -> list[tuple[str, int, int]]:
+        found = _rows_in_database(self, "slot, copy, n")
+        return [(row["slot"], row["copy"], row["n"]) for row in found]
+
+
 STORES: Mapping[str, type[Store]] = {
     "delta": Delta,
     "upserts": Upserts,
@@ -273,39 +261,31 @@ STORES: Mapping[str, type[Store]] = {
     "manifest": Manifest,
     "topic": Topic,
     "foreach": Foreach,
+    "delta-state": CountsInDelta,
+    "sql-state": CountsInSql,
 }
-
-
-def _least_wrong(
-    there: Mapping[tuple[str, int], str], table: str, places: list[Place], least: int
-) -> set[tuple[str, int]]:
-    """The keys of a partition that are wrong, at the length at which the fewest are."""
-    lengths = _wrong(there, table, places)
-    return min((set(wrong) for length, wrong in lengths if length >= least), key=len)
-
-
-def _wrong(
-    there: Mapping[tuple[str, int], str], table: str, places: list[Place]
-) -> Iterator[tuple[int, set[tuple[str, int]]]]:
-    """The keys that differ from what so many records of a partition make, for each length."""
-    made: dict[tuple[str, int], str] = {}
-    wrong = set(there)
-    yield 0, wrong
-    for place in places:
-        for row, copy in wanted.rows(table, [place]):
-            key = wanted.slot_of(row), copy
-            if wanted.is_gone(place[1]):
-                made.pop(key, None)
-            else:
-                made[key] = row
-            (wrong.discard if there.get(key) == made.get(key) else wrong.add)(key)
-        yield place[1] + 1, wrong
 
 
 def _as_json(row: Copy) -> bytes:
     if row.copy > _LARGEST:
         raise ValueError(f"{row.copy} is no 64-bit integer")
     return msgspec.json.encode((row.place, row.copy))
+
+
+def _in_database(store: Store) -> str:
+    """The name of a store's table there."""
+    return f"{store.site.name}-{store.table}"
+
+
+def _rows_in_database(store: Store, columns: str) -> list[dict[str, Any]]:
+    assert store.site.server is not None
+    query = f'SELECT {columns} FROM "{_in_database(store)}"'  # noqa: S608 - the test's own names
+    try:
+        return rows_of(store.site.server, query)
+    except Py4JJavaError as error:
+        if "does not exist" in str(error):  # the sink makes it
+            return []
+        raise
 
 
 def _cells(table: pa.Table, *names: str) -> Iterator[Any]:

@@ -54,7 +54,7 @@ def test_all_suites_end_with_their_figures_as_one_json_object(suites):
 @pytest.mark.acceptance
 def test_the_hot_path_is_held_against_the_bare_loops(suites):
     facts = suites["hot-path"]
-    assert facts["records"] == 336_776
+    assert facts["records"] == 40_000
     ours = {"noop", "functions", "vectorised", "functions_flights", "vectorised_flights"}
     bare = {"raw", "raw_json", "raw_few", "raw_json_few"}
     assert set(facts["per_second"]) == set(facts["cpu_us"]) == ours | bare
@@ -94,6 +94,19 @@ def test_memory_is_measured_on_the_way_and_per_pending_record(suites):
     assert set(facts["growth"]) == {"noop", "functions"}
     assert set(facts["bytes_per_pending"]) == {"behind", "unresolved"}
     assert all(9 < payload < 15 for payload in facts["payload_bytes"].values())
+
+
+@pytest.mark.acceptance
+def test_the_jvm_s_and_python_s_memory_are_looked_at_over_many_small_commits(suites):
+    facts = suites["commits"]
+    assert facts["records"] == 40_000
+    early, end = facts["commits"]["local"]
+    assert 13 <= early <= end
+    assert end >= 40  # now and then one is cut shorter
+    parts = {"heap_mb", "jvm_mb", "python_mb"}
+    assert set(facts["held"]["local"]) == set(facts["growth"]["local"]) == parts
+    assert all(0 < mb < 10_000 for marks in facts["held"]["local"].values() for mb in marks)
+    assert len(facts["goals"]) == 3
 
 
 @pytest.mark.acceptance

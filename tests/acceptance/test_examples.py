@@ -4,10 +4,12 @@ The others are run elsewhere: `flights` is the main job, `lookup` and `foreach` 
 """
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -19,7 +21,10 @@ import pytest
 from examples.iceberg.__main__ import requests
 from examples.manifest.__main__ import sent
 from examples.postgres.__main__ import scans
+from examples.spark_step.__main__ import customers, orders
 from examples.topic.__main__ import payments
+from examples.upserts.__main__ import changes
+from examples.word_count.__main__ import lines
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
 from tests.acceptance import evidence, processes
@@ -27,6 +32,7 @@ from tests.acceptance.harness import Run
 from tests.worlds.committed import committed_messages
 from tests.worlds.jdbc import rows_of
 from topology.sink import SinkContext
+from topology.state import LINE
 
 pytestmark = pytest.mark.acceptance
 
@@ -41,14 +47,15 @@ class Done(NamedTuple):
     said: list[str]
 
 
-def run(folder: Path, name: str, *, temporary: bool = True) -> Done:
+def run(folder: Path, name: str, *options: str, temporary: bool = True) -> Done:
     """Run an example to its end; nothing that it started lives on.
 
     Its temporary files are kept below the folder, too, but for one whose server runs as another
     user, who may not look in there.
     """
     (folder / "tmp").mkdir()
-    command = [sys.executable, "-m", f"examples.{name}", "--state-dir", str(folder / "state")]
+    place = ["--state-dir", str(folder / "state")]
+    command = [sys.executable, "-m", f"examples.{name}", *place, *options]
     environment = {"TMPDIR": str(folder / "tmp")} if temporary else {}
     ran = Run(command, folder / "example", environment)
     try:
@@ -193,6 +200,69 @@ def test_every_parcel_on_its_way_has_the_row_of_its_last_scan(tmp_path: Path) ->
     account = done.account
     assert (account["read"], account["rows"]) == (len(published), len(known))
     assert account["dead_lettered"] == len(published) - len(known) > 0
+
+
+def test_every_word_is_counted_once_where_spark_s_executors_run_the_bolts(tmp_path: Path) -> None:
+    """One example runs on the other engine: the counts are those of a Counter there, too."""
+    done = run(tmp_path, "word_count", "--engine", "spark")
+    published = [value for _, value in lines()]
+    texts = [value.decode() for value in published if not value.startswith(b"\xff")]
+    words = [re.findall(r"[a-z']+", text.lower()) for text in texts]
+    table = evidence.read_table(done.folder / "warehouse" / "word_counts")
+    found: Counter[str] = Counter()
+    longest: Counter[str] = Counter()
+    for row in table.to_pylist():
+        found[row["word"]] += row["n"]
+        longest[row["word"]] = max(longest[row["word"]], row["longest_line"])
+    assert found == Counter(word for line in words for word in line)
+    assert longest == {word: max(len(line) for line in words if word in line) for word in found}
+    assert len(set(zip(table["word"], table[LINE], strict=True))) == table.num_rows
+    account = done.account
+    assert (account["read"], account["rows"]) == (len(published), found.total())
+    assert account["dead_lettered"] == len(published) - len(texts) == 5
+
+
+def test_every_order_of_a_known_customer_is_billed_once(tmp_path: Path) -> None:
+    """Spark joins; what it must come to is worked out here."""
+    done = run(tmp_path, "spark_step")
+    published = list(orders())
+    whole = list(decoded(published))
+    countries = {row["customer"]: row["country"] for row in customers().to_pylist()}
+    rates = {"NL": 21, "DE": 19, "LU": 17}
+    wanted: Counter[tuple[object, ...]] = Counter()
+    for order in whole:
+        if order["customer"] in countries:
+            country = countries[order["customer"]]
+            tax = Decimal(order["cents"] * rates.get(country, 0)) / 10_000
+            wanted[order["id"], order["customer"], country, order["cents"], tax] += 1
+    rows = evidence.read_table(done.folder / "warehouse" / "bills").to_pylist()
+    names = ("id", "customer", "country", "cents", "tax")
+    assert Counter(tuple(row[name] for name in names) for row in rows) == wanted
+    account = done.account
+    assert (account["read"], account["rows"]) == (len(published), wanted.total())
+    assert (account["sunk"], account["dead_lettered"]) == (len(whole), len(published) - len(whole))
+    assert done.said[-1] == f"{wanted.total()} bills of {len(published)} orders"
+
+
+def test_every_customer_that_is_left_has_the_row_of_its_last_change(tmp_path: Path) -> None:
+    """By the table's log and files; whoever had a tombstone last has no row."""
+    done = run(tmp_path, "upserts")
+    published = list(changes())
+    torn = [value for _, value in published if value is not None and not value.endswith(b"}")]
+    wanted: dict[int, tuple[str, str]] = {}
+    for customer, value in published:
+        if value is None:
+            wanted.pop(int(customer), None)
+        elif value not in torn:
+            told = json.loads(value)
+            wanted[int(customer)] = told["name"], told["town"]
+    rows = evidence.read_table(done.folder / "warehouse" / "customers").to_pylist()
+    assert [*rows[0]] == ["id", "name", "town"]
+    assert len(rows) == len(wanted) < len({customer for customer, _ in published})
+    assert {row["id"]: (row["name"], row["town"]) for row in rows} == wanted
+    account = done.account
+    assert (account["read"], account["rows"]) == (len(published), len(published) - len(torn))
+    assert account["dead_lettered"] == len(torn) > 0
 
 
 def _listed(table: Path) -> dict[str, dict[str, str | None]]:

@@ -1,7 +1,6 @@
 """The spark engine under kill -9: rows that executors make are there once, as on the local engine.
 
-`make crash` takes every place of the two sinks whose files its tasks write. CRASH_SEED draws the
-same again.
+`make crash` takes every place of every sink. CRASH_SEED draws the same again.
 """
 
 import os
@@ -14,17 +13,18 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import crashes
 from tests.acceptance.crashes import GOOD, TOPOLOGIES, Play
-from tests.acceptance.every_crash import BY_TASKS
+from tests.acceptance.stores import STORES
 from tests.acceptance.trial import Trial
 from topology.transactional import Kind
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
-OTHERS = (*BY_TASKS, "foreach")  # the last one's rows come to the driver by files
-
 
 def test_every_row_is_there_once_wherever_a_driver_and_its_executors_are_killed(
-    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+    request: pytest.FixtureRequest,
+    kafka: EmbeddedKafka,
+    zookeeper: EmbeddedZooKeeper,
+    tmp_path: Path,
 ) -> None:
     """Promises 1, 2, 3, 14 and 16. At the end exit code 0 says that the account closes.
 
@@ -35,11 +35,13 @@ def test_every_row_is_there_once_wherever_a_driver_and_its_executors_are_killed(
     print(f"CRASH_SEED={seed}")  # noqa: T201
     rng = random.Random(f"{seed} on executors")
     kind: Kind = rng.choice(["transactional", "opaque"])
-    case = crashes.drawn(rng, BY_TASKS, OTHERS, kind, 1, "spark")
+    case = crashes.drawn(rng, STORES, STORES, kind, 1, "spark")
     print(case)  # noqa: T201
+    needs_database = any(STORES[name].needs_database for name in (case.rows, case.others))
+    server = request.getfixturevalue("postgres") if needs_database else None
     trial = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
     try:
-        play = Play(trial, case.rows, case.others, engine=case.engine)
+        play = Play(trial, case.rows, case.others, server, case.engine)
         play.publish()
         for crash, verdict in crashes.crashed(play, case.kind, case.crashes):
             assert verdict == GOOD, crash

@@ -1,7 +1,7 @@
 """Words are counted while Python and JVM are killed: the counts are those of a Counter.
 
 `tests/unit/service/test_word_count.py` does it in memory, many times. CRASH_SEED draws the same
-place again.
+engine, store and place again.
 """
 
 import os
@@ -10,16 +10,21 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
+from service.config import EngineName
 from service.embedded.kafka import EmbeddedKafka
+from service.embedded.postgres import EmbeddedPostgres
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.failpoints import VARIABLE
 from tests.acceptance import evidence, sentences
 from tests.acceptance.crashes import CONFIG
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial, places
+from tests.worlds.jdbc import rows_of
 from topology.state import LINE
 from topology.transactional import Kind
 
@@ -31,8 +36,22 @@ CRASHES = [
     *(f"zk_{when}_write" for when in ("before", "after")),
     *(f"sink_{when}_commit" for when in ("before", "inside", "after")),
 ]
+_OF_RANGES = ["range_after_plan", "range_before_seal", "range_after_seal"]  # of the spark engine
 _MOST_PASSES = 2  # of a place: that often each is passed, however large the transactions get
+_SPARK = {"transaction_records": 300, "transaction_seconds": 0.1, "poll_seconds": 0.05}
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+class Draw(NamedTuple):
+    """What a seed draws: the kind of transactions, what runs them, and where it is killed.
+
+    The counts are in the database, if there is one, or else in a Delta table.
+    """
+
+    kind: Kind
+    engine: EngineName
+    failpoint: str
+    database: EmbeddedPostgres | None
 
 
 @pytest.fixture
@@ -45,53 +64,69 @@ def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) ->
 
 
 @pytest.fixture
-def rng() -> random.Random:
-    """Draws by a seed that is printed when the test fails."""
+def draw(request: pytest.FixtureRequest) -> Draw:
+    """One of all, by a seed that is printed when the test fails."""
     seed = os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(10**6)
-    print(f"CRASH_SEED={seed}")  # noqa: T201
-    return random.Random(f"{seed}")
+    rng = random.Random(f"{seed}")
+    kind: Kind = rng.choice(["transactional", "opaque"])
+    engine: EngineName = rng.choice(["local", "spark"])
+    place = rng.choice([*CRASHES, *_OF_RANGES] if engine == "spark" else CRASHES)
+    failpoint = f"{place}:{rng.randint(1, _MOST_PASSES)}:kill"
+    store = rng.choice(["delta", "postgres"])
+    print(f"CRASH_SEED={seed}", kind, engine, store, failpoint)  # noqa: T201
+    database = request.getfixturevalue("postgres") if store == "postgres" else None
+    return Draw(kind, engine, failpoint, database)
 
 
-def start(trial: Trial, kind: Kind, failpoint: str | None = None) -> Run:
+def start(trial: Trial, draw: Draw, failpoint: str | None = None) -> Run:
     environment = {"TMPDIR": str(trial.folder / "tmp"), "JDK_JAVA_OPTIONS": _JAVA_OPTIONS}
     if failpoint is not None:
         environment[VARIABLE] = failpoint
-    config = {**CONFIG, "spark": {"warehouse": str(trial.folder / "warehouse")}}
-    return trial.start(kind, "--until-caught-up", config=config, environment=environment)
+    if draw.database is not None:
+        server = draw.database
+        environment |= {"WORDS_DATABASE": server.url, "PGUSER": server.user}
+        environment["PGPASSWORD"] = server.password
+    spark: dict[str, object] = {"warehouse": str(trial.folder / "warehouse")}
+    if draw.engine == "spark":
+        spark |= _SPARK
+    options = ("--until-caught-up", "--engine", draw.engine)
+    config = {**CONFIG, "spark": spark}
+    return trial.start(draw.kind, *options, config=config, environment=environment)
 
 
-def counts(trial: Trial) -> tuple[Counter[str], int]:
-    """How often each word was counted, by the table's files; and in how many rows."""
-    table = evidence.read_table(trial.folder / "warehouse" / "words")
-    found: Counter[str] = Counter()
-    if not table.num_rows:  # perhaps there is no table yet
-        return found, 0
-    rows = set(zip(table["word"].to_pylist(), table[LINE].to_pylist(), strict=True))
-    for word, n in zip(table["word"].to_pylist(), table["n"].to_pylist(), strict=True):
-        found[word] += n
-    return found, len(rows)
+def rows(trial: Trial, database: EmbeddedPostgres | None) -> list[dict[str, Any]]:
+    """The table's rows, by its files, or by what the database says."""
+    if database is None:
+        return evidence.read_table(trial.folder / "warehouse" / "words").to_pylist()
+    try:
+        return rows_of(database, f'SELECT * FROM "{trial.name}-words"')  # noqa: S608 - our own
+    except Py4JJavaError as error:
+        if "does not exist" in str(error):  # perhaps there is no table yet
+            return []
+        raise
 
 
-def test_every_word_is_counted_once_though_the_process_is_killed(
-    trial: Trial, rng: random.Random
-) -> None:
+def counts(found: list[dict[str, Any]]) -> Counter[str]:
+    """How often each word was counted."""
+    words: Counter[str] = Counter()
+    for row in found:
+        words[row["word"]] += row["n"]
+    return words
+
+
+def test_every_word_is_counted_once_though_the_process_is_killed(trial: Trial, draw: Draw) -> None:
     """Promises 3, 14 and 16: a count is never too high, and what is below the offset is counted."""
-    kind: Kind = rng.choice(["transactional", "opaque"])
-    failpoint = f"{rng.choice(CRASHES)}:{rng.randint(1, _MOST_PASSES)}:kill"
-    print(kind, failpoint)  # noqa: T201
     wanted = sentences.counted(places(*RECORDS))
-    crashed = start(trial, kind, failpoint)
+    crashed = start(trial, draw, draw.failpoint)
     assert crashed.wait(SECONDS) == -signal.SIGKILL, crashed.tail()
     stored = trial.stored()
     done = sentences.counted(
         place for place in places(*RECORDS) if place[1] < stored.get(place[0], 0)
     )
-    found, _ = counts(trial)
-    assert done <= found <= wanted
-    last = start(trial, kind)
+    assert done <= counts(rows(trial, draw.database)) <= wanted
+    last = start(trial, draw)
     assert last.wait(SECONDS) == 0, last.tail()
     assert trial.stored() == dict(enumerate(RECORDS))
-    found, num_rows = counts(trial)
-    assert found == wanted
-    table = evidence.read_table(trial.folder / "warehouse" / "words")
-    assert table.num_rows == num_rows, "one row for each word and line"
+    found = rows(trial, draw.database)
+    assert counts(found) == wanted
+    assert len({(row["word"], row[LINE]) for row in found}) == len(found)

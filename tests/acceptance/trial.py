@@ -46,6 +46,11 @@ class Trial:
     name: str = field(default_factory=lambda: f"trial-{uuid.uuid4().hex[:8]}")
     runs: list[Run] = field(default_factory=list)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every process of it is told."""
+        return {"TRIAL_TOPIC": self.name, "TRIAL_FOLDER": str(self.folder)}
+
     def publish(self, *counts: int, trouble: Iterable[Place] = (), topic: str = "") -> None:
         """Create a topic, with so many records in each partition; some are trouble."""
         name = self._topic(topic)
@@ -89,7 +94,7 @@ class Trial:
             [str(HEADRACE), "run", f"{self.topologies}:{topology}", "--config", str(path), "--json",
              *options],
             self.folder / f"run-{len(self.runs) + 1}",
-            {"TRIAL_TOPIC": self.name, "TRIAL_FOLDER": str(self.folder), **(environment or {})},
+            {**self.environment, **(environment or {})},
         )  # fmt: skip
         self.runs.append(run)
         return run

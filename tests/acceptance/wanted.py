@@ -43,7 +43,7 @@ def slot_of(place: str) -> str:
 
 
 def rows(table: str, places: Iterable[Place]) -> Iterator[Row]:
-    """The rows of a table, in the order of the records."""
+    """The rows of a table, in the order of the records. A row that does not fit is out, alone."""
     for partition, offset in places:
         if is_rejected(offset):
             continue

@@ -28,7 +28,6 @@ from partition.chunk import Partition
 from partition.position import Position
 from partition.retries import RetryPolicy
 from service.embedded.kafka import EmbeddedKafka
-from service.jars.resolver import resolve
 from service.screen import ScreenPolicy
 from service.spark_engine.native import run_native
 from service.spark_engine.spool import SpoolStager, read_lines
@@ -50,17 +49,9 @@ pytestmark = [
 NUMBERS = pa.schema({"number": pa.int64(), "place": pa.string()})
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[SparkDriver]:
-    jars = [*resolve("delta"), *resolve("kafka-source")]
-    driver = SparkDriver("test", {}, lambda: jars, job_deadline_seconds=60)
-    yield driver
-    driver.close()
-
-
 @pytest.fixture
-def table(driver: SparkDriver, tmp_path: Path) -> Table:
-    return Table(tmp_path, driver)
+def table(spark: SparkDriver, tmp_path: Path) -> Table:
+    return Table(tmp_path, spark)
 
 
 def even(frame: Any) -> Any:
@@ -71,18 +62,18 @@ def even(frame: Any) -> Any:
 
 
 def opened(
-    function: Callable[[Any], Any], sink: Sink[Any], warehouse: Path, driver: SparkDriver
+    function: Callable[[Any], Any], sink: Sink[Any], warehouse: Path, spark: SparkDriver
 ) -> ThroughSpark:
     front = ThroughSpark(spark_step(function, NUMBERS, None), sink)
-    front.open(SinkContext("pipeline", "sink", {}, str(warehouse), driver, exactly_once=True))
+    front.open(SinkContext("pipeline", "sink", {}, str(warehouse), spark, exactly_once=True))
     return front
 
 
 def test_what_a_step_makes_of_a_transaction_is_in_the_table_once(
-    driver: SparkDriver, table: Table
+    spark: SparkDriver, table: Table
 ) -> None:
     sink = DeltaSink[Any]("orders", schema=NUMBERS)
-    front = opened(even, sink, table.warehouse, driver)
+    front = opened(even, sink, table.warehouse, spark)
     front.fence([Fence(LINE, 1)])
     staged = front.stage(group(1, 1, 2, 3, 4))
     assert (staged.shares, staged.num_rows) == (group(1, 1, 2, 3, 4).shares, 2)
@@ -99,10 +90,10 @@ def test_what_a_step_makes_of_a_transaction_is_in_the_table_once(
 
 
 def test_rows_that_do_not_fit_are_named_before_the_step_and_end_the_run_behind_it(
-    driver: SparkDriver, table: Table
+    spark: SparkDriver, table: Table
 ) -> None:
     sink = DeltaSink[Any]("orders", schema=pa.schema({"number": pa.int8(), "place": pa.string()}))
-    front = opened(even, sink, table.warehouse, driver)
+    front = opened(even, sink, table.warehouse, spark)
     front.fence([Fence(LINE, 1)])
     good = group(1, 2)
     mixed = [{"number": "x", "place": None}, {"number": 4, "place": None}]
@@ -115,9 +106,9 @@ def test_rows_that_do_not_fit_are_named_before_the_step_and_end_the_run_behind_i
     front.close()
 
 
-def test_a_step_before_a_sink_that_takes_rows_here(driver: SparkDriver, tmp_path: Path) -> None:
+def test_a_step_before_a_sink_that_takes_rows_here(spark: SparkDriver, tmp_path: Path) -> None:
     sink = MemorySink[Any]("kept", schema=NUMBERS)
-    front = opened(even, sink, tmp_path, driver)
+    front = opened(even, sink, tmp_path, spark)
     rows = [{"number": 6, "place": "x"}, {"number": "x"}]
     with pytest.raises(RowsRejected):
         front.write(Batch(1, [rows], 2))
@@ -136,18 +127,18 @@ def test_a_step_before_a_sink_that_takes_rows_here(driver: SparkDriver, tmp_path
     ids=["a column that is not there", "one that the sink has not"],
 )
 def test_a_step_that_cannot_work_fails_the_start(
-    driver: SparkDriver, tmp_path: Path, function: Callable[[Any], Any], said: str
+    spark: SparkDriver, tmp_path: Path, function: Callable[[Any], Any], said: str
 ) -> None:
     with pytest.raises(SinkFailed, match=said):
-        opened(function, MemorySink[Any](schema=NUMBERS), tmp_path, driver)
+        opened(function, MemorySink[Any](schema=NUMBERS), tmp_path, spark)
 
 
-def test_the_examples_orders_are_billed(driver: SparkDriver, tmp_path: Path) -> None:
+def test_the_examples_orders_are_billed(spark: SparkDriver, tmp_path: Path) -> None:
     pq.write_table(customers(), tmp_path / "customers.parquet")
     sink = MemorySink[Any]("bills", schema=Bill)
     step = spark_step(lambda frame: billed(frame, str(tmp_path)), Order, "billed")
     front = ThroughSpark(step, sink)
-    front.open(SinkContext("pipeline", "sink", {}, str(tmp_path / "w"), driver))
+    front.open(SinkContext("pipeline", "sink", {}, str(tmp_path / "w"), spark))
     rows = [Order(1, 4, 1_250), Order(2, 7, 100), Order(3, 113, 100)]
     front.write(Batch(1, [rows], 3))
     assert sorted(sink.rows, key=lambda row: row["id"]) == [
@@ -195,7 +186,7 @@ def native(topic: str, *sinks: Sink[Any]) -> Topology:
 
 
 def test_ranges_that_spark_reads_have_the_same_digest_and_go_into_the_table(
-    driver: SparkDriver, world: KafkaWorld, tmp_path: Path
+    spark: SparkDriver, world: KafkaWorld, tmp_path: Path
 ) -> None:
     name = world.topic(2)
     first, second = Partition(name, 0), Partition(name, 1)
@@ -216,7 +207,7 @@ def test_ranges_that_spark_reads_have_the_same_digest_and_go_into_the_table(
         stagers,  # type: ignore[arg-type]
     )
 
-    done = run_native(driver, task, topology, group="ranges-1")
+    done = run_native(spark, task, topology, group="ranges-1")
 
     assert isinstance(done, TaskDone)
     assert done.tally.sunk == 5
@@ -235,14 +226,14 @@ def test_ranges_that_spark_reads_have_the_same_digest_and_go_into_the_table(
     assert sorted(places(files)) == wanted
 
     skipped = ranges(name, (3, 3), (1, 3), skips=frozenset({"orders"}))
-    empty = run_native(driver, replace(task, ranges=skipped), topology, group="ranges-2")
+    empty = run_native(spark, replace(task, ranges=skipped), topology, group="ranges-2")
     assert isinstance(empty, TaskDone)
     assert [read.count for read in empty.ranges] == [0, 0]
     assert not empty.staged  # the function was not called
 
 
 def test_a_log_that_lacks_a_range_is_told_with_its_partition(
-    driver: SparkDriver, world: KafkaWorld, tmp_path: Path
+    spark: SparkDriver, world: KafkaWorld, tmp_path: Path
 ) -> None:
     name = world.topic(2)
     for number in range(2):
@@ -251,7 +242,7 @@ def test_a_log_that_lacks_a_range_is_told_with_its_partition(
     topology = native(name, MemorySink[Any]("kept", schema=NUMBERS))
     stagers = {"kept": SpoolStager(str(tmp_path / "spool"))}
     task = Task(settings(world, tmp_path), 1, ranges(name, (0, 10), (2, 8)), stagers)
-    failed = run_native(driver, task, topology, group="ranges-1")
+    failed = run_native(spark, task, topology, group="ranges-1")
     assert isinstance(failed, TaskFailed)
     assert failed.partition == Partition(name, 1)
 

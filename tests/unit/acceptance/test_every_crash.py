@@ -57,10 +57,20 @@ def test_some_places_of_a_sink_are_chosen() -> None:
     assert len(list(every_crash._jobs(chosen, "1"))) == len(get_args(Kind)) + 1
 
 
+def test_what_has_failed_once_is_played_with_its_sink_on_its_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = drawn(random.Random(3), ["topic"], ["topic"], "opaque", 1, "spark")
+    monkeypatch.setattr(every_crash, "FAILED_ONCE", (case,))
+    alone = len(get_args(Kind))
+    for sink, count in (("topic", alone), ("topic@spark", alone + 1)):
+        assert len(list(every_crash._jobs({sink: {ANY}}, "1"))) == count
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        "nothing", "topic:nowhere", "upserts:control", "", "topic@spark",
+        "nothing", "topic:nowhere", "upserts:control", "", "topic@storm", "upserts@spark:control",
         "delta@spark:letters_before_commit", "delta:range_after_seal",
     ],
 )  # fmt: skip

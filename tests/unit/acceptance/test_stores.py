@@ -1,5 +1,6 @@
 """What judges the crash tests sees what is missing, there twice, or out of date."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance import wanted
-from tests.acceptance.stores import Foreach, Site, Store, Upserts
+from tests.acceptance.store import Site, Store
+from tests.acceptance.stores import CountsInDelta, Foreach, Upserts
 from tests.acceptance.trial import places
 from tests.acceptance.wanted import ROWS, Row
 from topology.transactional import TransactionalSink
@@ -58,6 +60,17 @@ class Keyed(Upserts):
         return self._told
 
 
+class Counted(CountsInDelta):
+    """Has counted the rows it is told."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        super().__init__(SITE, ROWS)
+        self._told = Counter((wanted.slot_of(place), copy) for place, copy in rows)
+
+    def counts(self) -> Iterable[tuple[str, int, int]]:
+        return [(slot, copy, n) for (slot, copy), n in self._told.items()]
+
+
 def test_rows_past_the_stored_offset_may_be_there_and_those_below_must() -> None:
     rows = list(wanted.rows(ROWS, records(300, 100)))
     for stored in ({}, {0: 120}, {0: 300, 1: 100}):
@@ -73,6 +86,15 @@ def test_a_row_that_is_there_twice_or_that_nobody_wrote_is_too_much() -> None:
     found = Appended([*rows, rows[7], ("9:9", 0)]).found({0: 10}, EVERY)
     assert found.surplus == {rows[7]: 1, ("9:9", 0): 1}
     assert not found.missing
+
+
+def test_a_state_has_counted_each_row_once() -> None:
+    rows = list(wanted.rows(ROWS, records(300, 100)))
+    found = Counted(rows).found({0: 300, 1: 100}, EVERY)
+    assert (found.missing, found.surplus) == (Counter(), Counter())
+    assert Counted(rows[1:]).found({0: 300}, EVERY).missing == {("0-0", 0): 1}
+    every = list(wanted.rows(ROWS, EVERY))
+    assert Counted([*every, rows[0]]).found({}, EVERY).surplus == {("0-0", 0): 1}
 
 
 def test_a_table_with_keys_has_what_some_length_of_each_partition_makes() -> None:

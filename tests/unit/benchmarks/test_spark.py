@@ -10,7 +10,7 @@ from benchmarks import spark, spark_topologies
 from benchmarks.enrich_variants import keep_large
 from benchmarks.order_table import ORDER, PRICED
 from benchmarks.orders import LEAST_TOTAL, Orders
-from benchmarks.spark_topologies import MAKE, Price, PriceColumns
+from benchmarks.spark_topologies import MAKE, PriceColumns, PriceWhole
 from benchmarks.spark_variants import VARIANTS
 from headrace import SKIP, Reject
 from service.loading import load_topology
@@ -81,7 +81,7 @@ def test_variants_that_make_other_rows_end_the_suite(fake_bench):
 
 def test_columns_and_functions_price_alike():
     given = orders(500)
-    price = Price()
+    price = PriceWhole()
     price.open()
     by_function = [price.process(order) for order in given]
     kept = [row for row in by_function if keep_large.process(row) is not SKIP]

@@ -1,21 +1,57 @@
 """The pipelines of the examples for sinks, on a few records, without their servers."""
 
+import inspect
+import re
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from examples.flights import pipeline as flights
+from examples.foreach import pipeline as foreach
 from examples.iceberg import pipeline as iceberg
+from examples.lookup import pipeline as lookup
 from examples.manifest import pipeline as manifest
 from examples.postgres import pipeline as postgres
+from examples.spark_step import pipeline as spark_step
 from examples.topic import pipeline as topic
-from headrace import Topology
-from headrace.sinks import IcebergSink, ManifestSink, SqlSink, TopicSink
+from examples.upserts import pipeline as upserts
+from examples.upserts.__main__ import changes, last_towns
+from examples.word_count import pipeline as word_count
+from headrace import Topology, sinks
+from headrace.sinks import (
+    DeltaSink,
+    DiscardSink,
+    ForeachSink,
+    IcebergSink,
+    ManifestSink,
+    MemorySink,
+    Sink,
+    SqlSink,
+    TopicSink,
+)
 from headrace.testing import topology_test
+from sinks.state.sink import StateSink
+from topology.spark_step import ThroughSpark
 from topology.steps import SinkStep
 
-TOPOLOGIES = [topic.topology, manifest.topology, iceberg.topology, postgres.topology]
+ROOT = Path(__file__).resolve().parents[3]
+TOPOLOGIES = [
+    topic.topology,
+    manifest.topology,
+    iceberg.topology,
+    postgres.topology,
+    upserts.topology,
+]
+OTHERS = [
+    flights.topology,
+    foreach.topology,
+    lookup.topology,
+    spark_step.topology,
+    word_count.topology,
+]
 
 
 def sent(topology: Topology, *records: dict[str, Any]) -> tuple[list[Any], list[str], int]:
@@ -38,10 +74,36 @@ def test_each_is_exactly_once_and_what_is_no_json_is_a_dead_letter(topology: Top
         assert kit.rows == []
 
 
+def sinks_of(*topologies: Topology) -> list[Sink[Any]]:
+    """Their sinks; behind a Spark step, the one that it writes to."""
+    steps = [step for topology in topologies for step in topology.steps()]
+    found = [step.sink for step in steps if isinstance(step, SinkStep)]
+    return [sink.sink if isinstance(sink, ThroughSpark) else sink for sink in found]
+
+
 def test_each_has_a_sink_of_its_own() -> None:
-    steps = [step for topology in TOPOLOGIES for step in topology.steps()]
-    sinks = [type(step.sink) for step in steps if isinstance(step, SinkStep)]
-    assert sinks == [TopicSink, ManifestSink, IcebergSink, SqlSink]
+    found = [type(sink) for sink in sinks_of(*TOPOLOGIES)]
+    assert found == [TopicSink, ManifestSink, IcebergSink, SqlSink, DeltaSink]
+
+
+def test_there_is_an_example_of_each_sink_and_the_readme_lists_them_all() -> None:
+    found = sinks_of(*TOPOLOGIES, *OTHERS)
+    exported = [getattr(sinks, name) for name in sinks.__all__]
+    wanted = {
+        each
+        for each in exported
+        if inspect.isclass(each) and issubclass(each, Sink) and not inspect.isabstract(each)
+    }
+    wanted -= {MemorySink, DiscardSink}  # for trials
+    wanted -= {ForeachSink}  # there is one of TransactionalForeachSink
+    states = [sink for sink in found if isinstance(sink, StateSink)]
+    assert states
+    assert {type(sink) for sink in found if sink not in states} == wanted
+    deltas = [sink for sink in found if type(sink) is DeltaSink]
+    assert {sink.stored == sink.schema for sink in deltas} == {True, False}, "one deletes by key"
+    folders = {path.parent.name for path in (ROOT / "examples").glob("*/pipeline.py")}
+    listed = re.findall(r"\]\(examples/(\w+)/README\.md\)", (ROOT / "README.md").read_text())
+    assert sorted({*listed}) == sorted(folders)
 
 
 def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad() -> None:
@@ -101,3 +163,29 @@ def test_a_parcel_is_where_it_was_scanned_last() -> None:
         ("delivered", True),
     ]
     assert reasons == ["nobody knows what 'eaten' is"]
+
+
+def test_a_change_of_a_customer_has_its_key_and_a_tombstone_deletes() -> None:
+    with topology_test(upserts.topology) as kit:
+        kit.send(b'{"name": "Ada", "town": "Delft"}', None, key=b"7")
+        kit.send(b'{"name": "Bo"}', key=b"8")
+        kit.send(b'{"town": "Breda"}', key=b"9")
+        kit.send(b'{"name": "Nobody"}', key=b"x")
+        kit.send(None)
+        assert [tuple(row.values()) for row in kit.rows] == [
+            (7, "Ada", "Delft", False),
+            (7, None, None, True),
+            (8, "Bo", None, False),
+        ]
+        reasons = [letter.reason for letter in kit.rejected]
+        assert len(reasons) == 3
+        assert all(reason.startswith("no customer: ") for reason in reasons)
+
+
+def test_some_customers_are_deleted_by_their_last_change() -> None:
+    published = list(changes())
+    assert published == list(changes())
+    last = dict(published)
+    gone = {int(customer) for customer, value in last.items() if value is None}
+    assert gone
+    assert not gone & last_towns().keys()
