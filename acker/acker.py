@@ -131,6 +131,8 @@ class Acker:
         edges of a tuple and of those that were emitted from it may be XORed before: one
         message, as Storm's bolts send.
         """
+        if not len(trees):
+            return
         table = self._table
         slots, tags, owners, live = table.find(trees)
         if live is not None:

@@ -21,6 +21,14 @@ class Resolved:
     failed: Owners
     expired: Owners
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(len(self.acked) or len(self.failed) or len(self.expired))
+
+
+_NO_OWNERS: Owners = np.empty(0, np.int64)
+_NOTHING = Resolved(_NO_OWNERS, np.empty(0, np.uint8), _NO_OWNERS, _NO_OWNERS)
+
 
 @dataclass(slots=True)
 class Ended:
@@ -29,6 +37,10 @@ class Ended:
     count: int = 0
     parts: list[Owners] = field(default_factory=list)
     ones: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether there are any since the last drain."""
+        return bool(self.parts or self.ones)
 
     def add(self, owners: Owners) -> None:
         """Add the turned owners of a batch."""
@@ -79,6 +91,8 @@ class Outcomes:
     def drain(self) -> Resolved:
         """What resolved since the last call, each tree once."""
         ones = self.acked_ones
+        if not (self._acked or ones or self.failed or self.expired):
+            return _NOTHING
         owners = _owners([owners for owners, _ in self._acked], ones)
         tags = _joined([tags for _, tags in self._acked], np.uint16)
         flags: Flags = (tags >> FLAG_SHIFT).astype(np.uint8)

@@ -20,6 +20,7 @@ log = structlog.get_logger()
 RESEND_SECONDS = 1.0
 
 _Place: TypeAlias = tuple[int, int]  # tree and edge
+_NONE: tuple[Trees, Edges] = np.empty(0, np.int64), np.empty(0, np.uint64)
 
 
 def dead_letter(record: Record, failure: Failure, attempts: int) -> DeadLetter:
@@ -98,6 +99,8 @@ class Letters:
         while self._again and self._again[0][0] <= now:
             token = self._again.pop(0)[1]
             self._sink.send(self._sent[token].letter, token)
+        if not durable:
+            return _NONE
         trees = np.fromiter((tree for tree, _edge in durable), np.int64, len(durable))
         edges = np.fromiter((edge for _tree, edge in durable), np.uint64, len(durable))
         return trees, edges

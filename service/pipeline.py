@@ -381,6 +381,8 @@ class Pipeline:
 
     def _resolve(self, now: float) -> bool:
         resolved: Resolved = self._acker.drain()
+        if not resolved:
+            return False
         overdue = self._timekeeper.overdue()
         if self._joints:
             resolved = self._joints.resolve(resolved, overdue.of)
@@ -392,7 +394,7 @@ class Pipeline:
             self._failures.retry_failed(owner, now)
         for owner in resolved.expired.tolist():
             self._failures.retry(owner, overdue.of(owner), now)
-        return bool(len(resolved.acked) or len(resolved.failed) or len(resolved.expired))
+        return bool(resolved)
 
     def _settle(self, owners: Owners, flags: Flags) -> None:
         """Records are done, but for the transactions they are in."""

@@ -1,6 +1,8 @@
 """Hands on what comes out of bolts whose calls end later, and of advanced bolts."""
 
 from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter, is_
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +20,9 @@ from topology.running.call import Answers, Call, Many
 from topology.running.runners import Runners
 from topology.steps import BoltStep
 from topology.ticks import TickFailures, Ticks
+
+_TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
+_is_none = partial(is_, None)
 
 
 class Relay:
@@ -66,8 +71,11 @@ class Relay:
     def take_answers(self, answers: Answers, now: float) -> None:
         """Take what calls of a bolt came to; those of trees already resolved are void."""
         step, calls = answers.step, answers.take()
-        trees = np.fromiter((call.tree for call in calls), np.int64, len(calls))
-        live = self._acker.owners(trees) >= 0
+        live = self._acker.owners(_trees(calls)) >= 0
+        if live.all() and all(map(_is_none, map(_ERROR, calls))):
+            if calls:
+                self._take_good_answers(step, calls, now)
+            return
         good: list[Call] = []
         for call, is_live in zip(calls, live.tolist(), strict=True):
             if not is_live:
@@ -83,9 +91,9 @@ class Relay:
 
     def _take_good_answers(self, step: BoltStep, calls: list[Call], now: float) -> None:
         count = len(calls)
-        trees = np.fromiter((call.tree for call in calls), np.int64, count)
-        edges = np.fromiter((call.edge for call in calls), np.uint64, count)
-        values = [call.value for call in calls]
+        trees = _trees(calls)
+        edges = np.fromiter(map(_EDGE, calls), np.uint64, count)
+        values = list(map(_VALUE, calls))
         parents = None
         if Many in set(map(type, values)):
             groups = [each if type(each) is Many else (each,) for each in values]
@@ -165,3 +173,7 @@ class Relay:
             step.bolt.tick()
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
             self._failed_ticks.add(step.name, error)
+
+
+def _trees(calls: Sequence[Call]) -> Trees:
+    return np.fromiter(map(_TREE, calls), np.int64, len(calls))

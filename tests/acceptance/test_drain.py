@@ -18,7 +18,7 @@ pytestmark = pytest.mark.acceptance
 
 FLIGHTS = 12_000
 MALFORMED = 48
-SLACK_SECONDS = 3.0  # for the process itself to begin and to end
+SLACK_SECONDS = 6.0  # for the process itself to begin and to end
 SHORT_DRAIN_SECONDS = 4.0
 
 
