@@ -5,10 +5,11 @@ must not be null is, and there is no column the schema does not name, whether it
 mapping or in columns. One row that does not fit never harms its neighbours.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from topology.nulls import misplaced_null
@@ -25,6 +26,18 @@ class Fitted:
 
     table: pa.Table
     rejected: dict[int, str]
+
+    def without(self, wrong: Mapping[int, str]) -> "Fitted":
+        """Without some rows of the table, named by their place in it, each with the reason."""
+        if not wrong:
+            return self
+        num_rows = self.table.num_rows
+        rows = np.fromiter(wrong, np.int64, len(wrong))
+        places = np.delete(np.arange(num_rows + len(self.rejected)), list(self.rejected))
+        reasons = zip(places[rows].tolist(), wrong.values(), strict=True)
+        keep = np.ones(num_rows, np.bool_)
+        keep[rows] = False
+        return Fitted(self.table.filter(pa.array(keep)), self.rejected | dict(reasons))
 
 
 def fit(pieces: Sequence[Piece], schema: pa.Schema) -> Fitted:

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from sinks.defects import at_the_second, stage_others
 from sinks.errors import WriterBusy
 from sinks.tries import Tries, WriteRetries, check_rejected
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
@@ -66,8 +65,7 @@ class TransactionWriter:
     for each `fence`, `stage` and `commit` before `stop` was called: give it a thread-safe
     queue's `put`. Each thread does its work in the order it was asked; fences and commits are
     the commit thread's. What fails is tried again, as the same group with the same staged rows,
-    until it is done, `stop` comes, or the sink says that it cannot be. Rows on which staging breaks
-    a second time are rejected (see sinks/defects.py).
+    until it is done, `stop` comes, or the sink says that it cannot be.
 
     When it is not known what became of a commit, the sink is asked what it has, and the commit
     is repeated only if it is not there. `at` is told the points of the way by name, for tests
@@ -193,12 +191,7 @@ class TransactionWriter:
     def _stage(self, group: Group) -> None:
         def work() -> Staged:
             self._at("sink_before_stage")
-            return checked(self._sink.stage(group))
-
-        def rescue() -> Staged:
-            return checked(stage_others(self._sink, group))
-
-        def checked(staged: Staged) -> Staged:
+            staged = self._sink.stage(group)
             check_rejected(staged.rejected, group.num_rows, self._sink.name)
             if staged.shares != group.shares:
                 message = f"sink '{self._sink.name}' staged other shares than it was given"
@@ -208,7 +201,7 @@ class TransactionWriter:
         tries = self._staging.tries
         staged, error = tries.heard(
             lambda: tries.until_done(
-                at_the_second(work, rescue),
+                work,
                 f"group {group.number} was staged",
                 task="stage",
                 sequence=group.number,

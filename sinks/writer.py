@@ -12,11 +12,10 @@ from typing import Any
 import structlog
 
 from sinks.batcher import PendingBatch
-from sinks.defects import at_the_second, write_others
 from sinks.errors import WriterBusy, WriterStopped
 from sinks.tries import Tries, WriteRetries, check_rejected
 from topology.errors import RowsRejected, SinkFailed
-from topology.sink import Batch, Sink
+from topology.sink import Sink
 
 log = structlog.get_logger()
 
@@ -46,9 +45,6 @@ class Writer:
     With `at_most_once` a batch whose write has failed is not tried again, since it may be
     durable all the same: all its rows are reported as rejected. SinkBusy says that nothing
     was written, so such a batch comes again.
-
-    Rows on which a write breaks a second time are rejected (see sinks/defects.py), but not with
-    `at_most_once`.
     """
 
     def __init__(
@@ -129,10 +125,7 @@ class Writer:
         """Try until the batch is durable; return the rows that do not fit, with reasons."""
         try:
             return self._tries.until_done(
-                at_the_second(
-                    partial(self._try, pending.batch),
-                    partial(write_others, self._try, pending.batch),
-                ),
+                partial(self._try, pending),
                 f"batch {pending.sequence} became durable",
                 once=self._at_most_once,
                 sequence=pending.sequence,
@@ -143,11 +136,11 @@ class Writer:
         except Exception:  # noqa: BLE001 - `once`: anything else is taken as passing
             return self._given_up(pending)
 
-    def _try(self, batch: Batch) -> dict[int, str]:
+    def _try(self, pending: PendingBatch) -> dict[int, str]:
         try:
-            self._sink.write(batch)
+            self._sink.write(pending.batch)
         except RowsRejected as rejection:
-            check_rejected(rejection.reasons, batch.num_rows, self._sink.name)
+            check_rejected(rejection.reasons, pending.num_rows, self._sink.name)
             return rejection.reasons
         return {}
 

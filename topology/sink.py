@@ -96,8 +96,7 @@ class Sink(ABC, Generic[Row]):
         Raises RowsRejected when some rows do not fit (all others are durable then),
         SinkBusy when nothing was written and the same batch should come later, and
         SinkFailed when trying again cannot help. Anything else is taken as passing:
-        the same batch is tried again with growing pauses. After a second ValueError or
-        OverflowError it comes in parts, until the rows that raise it are found.
+        the same batch is tried again with growing pauses.
         """
 
     @abstractmethod

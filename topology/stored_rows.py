@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,25 +30,29 @@ class StoredRows:
     def take_news(self) -> pa.Table | None:
         """Put the news in place; all rows of the keys that they are of, None if there are none.
 
-        Costs about 0.1 µs for each row that is stored.
+        Costs about 0.1 µs for each row that is stored, twice that if a key has several columns,
+        and up to 1 µs for each that was changed, in however many commits.
         """
-        changed: pa.Table | None = None
+        told: list[pa.Table] = []
         while self.news:
-            newest = self.news.popleft()
-            changed = newest if changed is None else _replaced(changed, newest, self._row_key)
-        if changed is None:
+            told.append(self.news.popleft())
+        if not told:
             return None
-        is_other = pc.is_null(_places(self._rows, changed, self._key))
-        same = self._rows.filter(pc.invert(is_other))
-        now = _replaced(same, changed, self._row_key)
+        is_other = pc.is_null(_places(self._rows, pa.concat_tables(told), self._key))
+        now = _last([self._rows.filter(pc.invert(is_other)), *told], self._row_key)
         self._rows = pa.concat_tables([self._rows.filter(is_other), now]).combine_chunks()
         return now
 
 
-def _replaced(rows: pa.Table, newer: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Rows, and in the place of those that have the same key, newer ones."""
-    kept = rows.filter(pc.is_null(_places(rows, newer, names)))
-    return pa.concat_tables([kept, newer])
+def _last(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
+    """The last row of each key. All tables in one go: the owner waits, and there may be many."""
+    rows = pa.concat_tables(tables)
+    keys = [str(place) for place in range(len(names))]
+    numbered = pa.table([*_arrays(rows, names), np.arange(rows.num_rows)], [*keys, "row"])
+    last = numbered.group_by(keys, use_threads=False).aggregate([("row", "max")])
+    is_last = np.zeros(rows.num_rows, np.bool_)
+    is_last[last["row_max"].to_numpy()] = True
+    return rows.filter(pa.array(is_last))
 
 
 def _places(rows: pa.Table, among: pa.Table, names: Sequence[str]) -> Column:

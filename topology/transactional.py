@@ -102,7 +102,7 @@ class TransactionalSink(Sink[Row]):
     def stage(self, group: Group) -> Staged:
         """Make the rows ready, not visible; those that do not fit are named and left out.
 
-        May be repeated, with some of the rows too, and what it made may be lost without harm.
+        May be repeated, and what it made may be lost without harm.
         """
 
     @abstractmethod

@@ -3,7 +3,7 @@
 | column | takes |
 | --- | --- |
 | whole numbers | whole numbers; floats and decimals without a fraction |
-| floats | floats, to the nearest the column has; whole numbers that it has exactly |
+| floats | floats, to the nearest it has; whole numbers to ±2⁵³ (32 bits: ±2²⁴; 16: none) |
 | decimal | decimals and whole numbers whose digits it has |
 | bool | bool |
 | text, bytes | text, bytes: as UTF-8 of each other |
@@ -18,10 +18,12 @@ Nothing is cut: neither digits, nor parts of a second, nor a float to infinity. 
 of the years 1 to 9999.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
+from functools import partial
 from itertools import chain
 from numbers import Number
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +32,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from topology.nulls import parts_of, without_misplaced_nulls
+from topology.rows import Row, values_of
 
 Array: TypeAlias = "pa.Array[Any]"
 Field: TypeAlias = "pa.Field[Any]"
@@ -41,6 +44,7 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _STEP = {"s": 10**6, "ms": 10**3}  # microseconds from one value to the next; else one or less
 # What another process's Arrow has judged already: pyarrow takes only those of the column's type.
 _SCALARS = (_NONE, pa.Scalar)
+_OWN = {_NONE, str, int}  # the common values of dictionaries
 
 
 def converted(values: Sequence[Any], field: Field) -> Array:
@@ -49,10 +53,13 @@ def converted(values: Sequence[Any], field: Field) -> Array:
     Stricter than pyarrow, which takes nulls anywhere, cuts 1.5 down to 1 in a column of whole
     numbers, and passes over the members of a struct that it does not know.
     """
+    if isinstance(field.type, pa.DictionaryType) and not set(map(type, values)) <= _OWN:
+        # A scalar of pyarrow's there would end the process (a segmentation fault, pyarrow 26).
+        values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in values]
     array: Array = pa.array(values, field.type)
     if not field.nullable or types.is_nested(field.type):
         without_misplaced_nulls(array, field)
-    _check(values, array)
+    _check(lambda: values, array)
     return array
 
 
@@ -101,9 +108,14 @@ def _years(kind: Any) -> tuple[int, int]:
 
 
 # Of values ----------------------------------------------------------------------------------
+# Each check asks for the values only where the array leaves a doubt, and begins with their types,
+# which tell most: `set(map(type, ...))` takes a third of what a look at each value does.
+
+_Values: TypeAlias = Callable[[], Iterable[Any]]
+_Check: TypeAlias = Callable[[_Values, Any], None]
 
 
-def _check(values: Sequence[Any], array: Any) -> None:
+def _check(values: _Values, array: Any) -> None:
     """Raise ValueError for a value of which pyarrow made another."""
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary
@@ -112,115 +124,162 @@ def _check(values: Sequence[Any], array: Any) -> None:
         check(values, array)
 
 
-def _check_whole(values: Sequence[Any], array: Any) -> None:
+def _is_checked(kind: Any) -> bool:
+    return (kind.value_type if isinstance(kind, pa.DictionaryType) else kind).id in _CHECKS
+
+
+def _check_whole(values: _Values, array: Any) -> None:
     del array
-    if set(map(type, values)) <= {int, _NONE}:
+    if set(map(type, values())) <= {int, _NONE}:
         return
-    for value in values:
+    for value in values():
         if isinstance(value, np.bool_):
             raise ValueError("a bool is no number")  # noqa: TRY004 - as all that do not fit
         if isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
             raise ValueError(f"{value!r} would be cut down to {int(value)}")  # type: ignore[call-overload]
 
 
-def _check_floats(values: Sequence[Any], array: Any) -> None:
+def _check_floats(values: _Values, array: Any) -> None:
     numbers = array.to_numpy(zero_copy_only=False)
-    # A bool can only have become one of these, so most columns need no look at their types.
-    if ((numbers == 0) | (numbers == 1)).any() and bool in set(map(type, values)):
-        raise ValueError("a bool is no number")
-    if types.is_float64(array.type) or not (found := _infinities(array)):
+    # A bool can only have become 0 or 1, a number of 64 bits that has no room in 63 only one
+    # below 0, so most columns need no look at their types.
+    if ((numbers <= 1) & (numbers == np.rint(numbers))).any():
+        kinds = set(map(type, values()))
+        if bool in kinds:
+            raise ValueError("a bool is no number")
+        if np.uint64 in kinds and any(isinstance(v, np.uint64) and v >> 63 for v in values()):
+            raise ValueError("a whole number is too large")
+    if types.is_float64(array.type):
         return
-    if found > _infinities(pa.array(values, pa.float64())):
+    if types.is_float16(array.type) and any(isinstance(v, int | np.integer) for v in values()):
+        raise ValueError("a whole number in 16 bits might become another")
+    if (found := _infinities(array)) and found > _infinities(pa.array(values(), pa.float64())):
         raise ValueError("a float would become infinite")
 
 
-def _check_timestamps(values: Sequence[Any], array: Any) -> None:
+def _check_timestamps(values: _Values, array: Any) -> None:
     kind = array.type
-    if not set(map(type, values)) <= {datetime, _NONE}:
+    is_plain = set(map(type, values())) <= {datetime, _NONE}
+    if not is_plain:
         _check_classes(values, (datetime, np.datetime64))
         check_years(array)
-        if kind.unit != "ns" and any(getattr(value, "nanosecond", 0) for value in values):
+        if kind.unit != "ns" and any(getattr(value, "nanosecond", 0) for value in values()):
             raise ValueError("a time would be cut down to microseconds")
     if kind.tz is None:
-        _check_zones(values)
+        _check_zones(values, is_plain=is_plain)
     _check_steps(values, kind.unit, "microsecond")
 
 
-def _check_dates(values: Sequence[Any], array: Any) -> None:
-    if set(map(type, values)) <= {date, _NONE}:
+def _check_dates(values: _Values, array: Any) -> None:
+    if set(map(type, values())) <= {date, _NONE}:
         return
     _check_classes(values, (date,))
-    if any(isinstance(value, datetime) for value in values):
+    if any(isinstance(value, datetime) for value in values()):
         raise ValueError("a date would lose its time of day")
     check_years(array)
 
 
-def _check_times(values: Sequence[Any], array: Any) -> None:
-    _check_classes(values, (time,))
-    _check_zones(values)
+def _check_times(values: _Values, array: Any) -> None:
+    is_plain = set(map(type, values())) <= {time, _NONE}
+    if not is_plain:
+        _check_classes(values, (time,))
+    _check_zones(values, is_plain=is_plain)
     _check_steps(values, array.type.unit, "microsecond")
 
 
-def _check_durations(values: Sequence[Any], array: Any) -> None:
-    _check_classes(values, (timedelta, np.timedelta64))
+def _check_durations(values: _Values, array: Any) -> None:
+    if not set(map(type, values())) <= {timedelta, _NONE}:
+        _check_classes(values, (timedelta, np.timedelta64))
     _check_steps(values, array.type.unit, "microseconds")
 
 
-def _check_structs(values: Sequence[Any], array: Any) -> None:
+def _check_structs(values: _Values, array: Any) -> None:
     names = [field.name for field in array.type]
-    known = frozenset(names)
-    structs: list[Mapping[str, Any]] = []
-    for value in values:
-        if isinstance(value, tuple):  # the members in their order
-            structs.append(dict(zip(names, value, strict=True)))
-        elif not isinstance(value, _SCALARS):
-            struct = value if isinstance(value, dict) else dict(value)
-            if not known.issuperset(struct):
-                raise ValueError(
-                    f"unknown {', '.join(map(repr, list(struct.keys() - known)[:5]))}; "
-                    f"allowed are {', '.join(names)}"
-                )
-            structs.append(struct)
-    for field, part, _ in parts_of(array, array.type):
-        _check([struct.get(field.name) for struct in structs], part)
+    structs = _with_parts(values)
+    if set(map(type, structs)) <= {dict}:
+        _check_names(set(chain.from_iterable(structs)), names)
+    else:
+        structs = [_struct(value, names) for value in structs]
+    if any(_is_checked(field.type) for field in array.type):
+        for field, part, _ in parts_of(array, array.type):
+            if _is_checked(field.type):
+                _check(partial(values_of, structs, field.name), part)
 
 
-def _check_lists(values: Sequence[Any], array: Any) -> None:
-    lists = (value for value in values if not isinstance(value, _SCALARS))
-    for _, part, _ in parts_of(array, array.type):
-        _check(list(chain.from_iterable(lists)), part)
+def _struct(value: Any, names: Sequence[str]) -> Row:
+    if isinstance(value, tuple):  # the members in their order
+        return dict(zip(names, value, strict=True))
+    struct = value if isinstance(value, dict) else dict(value)
+    _check_names(struct, names)
+    return struct
 
 
-def _check_maps(values: Sequence[Any], array: Any) -> None:
-    pairs: list[Any] = []
-    for value in values:
-        if not isinstance(value, _SCALARS):
-            pairs += value.items() if isinstance(value, Mapping) else value
-    # pyarrow takes a pair as a struct, too.
-    pairs = [tuple(pair.values()) if isinstance(pair, dict) else pair for pair in pairs]
-    _check([key for key, _ in pairs], array.keys)
-    for _, part, _ in parts_of(array, array.type):
-        _check([item for _, item in pairs], part)
+def _check_names(found: Iterable[str], names: Sequence[str]) -> None:
+    unknown = [name for name in found if name not in names]
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:5]))
+        raise ValueError(f"unknown {shown}; allowed are {', '.join(names)}")
 
 
-def _check_classes(values: Sequence[Any], allowed: tuple[type, ...]) -> None:
-    for value in values:
+def _check_lists(values: _Values, array: Any) -> None:
+    if _is_checked(array.type.value_type):
+        lists = _with_parts(values)
+        for _, part, _ in parts_of(array, array.type):
+            _check(lambda: chain.from_iterable(lists), part)
+
+
+def _check_maps(values: _Values, array: Any) -> None:
+    kind = array.type
+    checked = _is_checked(kind.key_type), _is_checked(kind.item_type)
+    if not any(checked):
+        return
+    maps = _with_parts(values)
+    if set(map(type, maps)) <= {dict}:
+        keys: _Values = lambda: chain.from_iterable(maps)  # noqa: E731
+        items: _Values = lambda: chain.from_iterable(map(dict.values, maps))  # noqa: E731
+    else:
+        pairs = list(chain.from_iterable(m.items() if isinstance(m, Mapping) else m for m in maps))
+        # pyarrow takes a pair as a struct, too.
+        pairs = [tuple(pair.values()) if isinstance(pair, dict) else pair for pair in pairs]
+        keys = partial(map, itemgetter(0), pairs)
+        items = partial(map, itemgetter(1), pairs)
+    if checked[0]:
+        _check(keys, array.keys)
+    if checked[1]:
+        for _, part, _ in parts_of(array, kind):
+            _check(items, part)
+
+
+def _with_parts(values: _Values) -> list[Any]:
+    """The values but for nulls; those without any part may be left out, too."""
+    found = list(values())
+    if set(map(type, found)) <= {dict, list, tuple, _NONE}:
+        return list(filter(None, found))
+    return [value for value in found if not isinstance(value, _SCALARS)]
+
+
+def _check_classes(values: _Values, allowed: tuple[type, ...]) -> None:
+    for value in values():
         if not isinstance(value, (*allowed, *_SCALARS)):
             raise ValueError(f"{type(value).__name__} is not {allowed[0].__name__}")  # noqa: TRY004
 
 
-def _check_zones(values: Sequence[Any]) -> None:
-    if any(getattr(value, "tzinfo", None) is not None for value in values):
+def _check_zones(values: _Values, *, is_plain: bool) -> None:
+    if is_plain:  # times, which are never false, and None
+        has_zone = not set(map(type, map(_ZONE_OF, filter(None, values())))) <= {_NONE}
+    else:
+        has_zone = any(getattr(value, "tzinfo", None) is not None for value in values())
+    if has_zone:
         raise ValueError("a time with a zone would lose it")
 
 
-def _check_steps(values: Sequence[Any], unit: str, part: str) -> None:
+def _check_steps(values: _Values, unit: str, part: str) -> None:
     step = _STEP.get(unit)
-    if step and any(getattr(value, part, 0) % step for value in values):
+    if step and any(getattr(value, part, 0) % step for value in values()):
         raise ValueError(f"a part of a second would be lost in {unit}")
 
 
-_Check: TypeAlias = Callable[[Sequence[Any], Any], None]
+_ZONE_OF = attrgetter("tzinfo")
 _WHOLE = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 _WHOLE += [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 _LISTS = [pa.list_(pa.null()), pa.large_list(pa.null()), pa.list_(pa.null(), 1)]
@@ -263,7 +322,9 @@ def _check_types(found: Any, wanted: Any) -> None:
         _check_types(found.value_type, wanted.value_type)
     else:
         takes = _TAKES.get(_family(wanted))
-        if takes is not None and _family(found) not in takes:
+        # pyarrow, which knows the limits of 32 and 64 bits, makes 2048 of 2049 in 16.
+        is_cut = types.is_float16(wanted) and types.is_integer(found)
+        if is_cut or (takes is not None and _family(found) not in takes):
             raise ValueError(f"{found} is not {wanted}")
 
 

@@ -40,10 +40,12 @@ class DataFileWriter:
     def write(self, table: pa.Table, number: int) -> list[DataFile]:
         """Write all rows, in files of new names; `number` is the first part of each.
 
-        A part of the table is one file, or several if it is large. Raises OSError, ValueError for
-        a value that cannot be written, and SinkFailed where a link leads out of the root; then
-        no file is left.
+        A part of the table is one file, or several if it is large. No rows are no files. Raises
+        OSError, ValueError for a value that cannot be written, and SinkFailed where a link leads
+        out of the root; then no file is left.
         """
+        if not table.num_rows:
+            return []
         files: list[DataFile] = []
         try:
             for folder, values, rows in self.layout.parts(table):
@@ -80,7 +82,7 @@ class DataFileWriter:
         footers: list[pq.FileMetaData] = []
         try:
             with (
-                _as_arrow_said(),
+                as_arrow_said(),
                 pq.ParquetWriter(
                     path, first.schema, metadata_collector=footers, **properties
                 ) as file,
@@ -109,7 +111,7 @@ class DataFileWriter:
         path = self._new_path(number, folder)
         footers: list[pq.FileMetaData] = []
         try:
-            with _as_arrow_said():
+            with as_arrow_said():
                 pq.write_table(
                     rows, path, metadata_collector=footers, **self._options.properties(rows)
                 )
@@ -144,7 +146,7 @@ class DataFileWriter:
 
 
 @contextlib.contextmanager
-def _as_arrow_said() -> Iterator[None]:
+def as_arrow_said() -> Iterator[None]:
     """Raise what writing a file raised first, not what closing it raised thereupon."""
     try:
         yield

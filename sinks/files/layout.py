@@ -46,16 +46,13 @@ class Layout:
         """The rows of each combination of values, in the order they came; no part is empty.
 
         A partition column that the table lacks is null. The type of each must be one that
-        `can_partition` takes. Raises ValueError: a time is not of the years 1 to 9999, or the
-        empty text is in a column that is not null.
+        `can_partition` takes. Raises ValueError: a time is not of the years 1 to 9999.
         """
         if not self.partition_by:
             yield Part("", {}, table)
             return
         present = [name for name in self.partition_by if name in table.column_names]
         columns = [_values(table[name]) for name in present]
-        if not self.keeps_empty_text:
-            check_empty_text(table, present)
         rest = self.rest(table, present)
         for rows in _groups(columns, table.num_rows):
             values = {
@@ -67,6 +64,10 @@ class Layout:
             spelled = {name: self.spelled(name, value) for name, value in found.items()}
             whole = len(rows) == table.num_rows
             yield Part("/".join(folders), spelled, rest if whole else rest.take(rows))
+
+    def misfits(self, table: pa.Table, schema: pa.Schema) -> dict[int, str]:
+        """By place the rows that fit a schema, and no folder, each with the reason."""
+        return {} if self.keeps_empty_text else empty_texts(table, schema, self.partition_by)
 
     def rest(self, table: pa.Table, present: list[str]) -> pa.Table:
         """What a file holds of a table that has these of the partition columns."""
@@ -95,20 +96,20 @@ def can_partition(kind: pa.DataType) -> bool:
     )
 
 
-def check_empty_text(table: pa.Table, partition_by: Sequence[str]) -> None:
-    """Raise ValueError for an empty text in a column that is not null: it would become so."""
+def empty_texts(table: pa.Table, schema: pa.Schema, partition_by: Sequence[str]) -> dict[int, str]:
+    """By place the rows with an empty text where the schema wants no null: it would become so."""
+    wrong: dict[int, str] = {}
     for name in partition_by:
-        if table.schema.field(name).nullable:
+        if name not in schema.names or schema.field(name).nullable:
             continue
         column = table[name]
         if isinstance(column.type, pa.DictionaryType):
             column = column.cast(column.type.value_type)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             empty: Any = pc.equal(column, pa.scalar("", column.type))
-            if pc.any(empty).as_py():
-                raise ValueError(
-                    f"column '{name}': found ''; a partition has it as null, which it may not be"
-                )
+            reason = f"column '{name}': found ''; a partition has it as null, which it may not be"
+            wrong = dict.fromkeys(pc.indices_nonzero(empty).to_pylist(), reason) | wrong
+    return wrong
 
 
 _Coded = tuple[list[Any], npt.NDArray[np.int64]]

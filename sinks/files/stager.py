@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sinks.columns import fit
+from sinks.columns import Fitted, fit
+from sinks.files.bad_rows import write_good_rows
 from sinks.files.data_file import DataFile, DataFileWriter
 from topology.errors import SinkFailed
+from topology.sink import Piece
 from topology.transactional import Group, Share, Staged
 
 
@@ -26,22 +28,26 @@ class FileStager:
 
     def stage(self, group: Group) -> Staged:
         """Write the rows that fit; the others are named. Raises OSError; then no file is left."""
-        fitted = fit(group.pieces, self.schema)
-        files = self.put(fitted.table, group.number)
+        files, fitted = self.put(group.pieces, group.number)
         return Staged(group.shares, fitted.table.num_rows, tuple(files), fitted.rejected)
 
-    def put(self, rows: pa.Table, number: int) -> list[DataFile]:
-        """Write rows that fit; `number` is part of the files' names. Raises as `stage`."""
-        if not rows.num_rows:
-            return []
-        files = self.files.write(rows, number)
-        if self.through is not None:
+    def put(self, pieces: Sequence[Piece], number: int) -> tuple[list[DataFile], Fitted]:
+        """Write the rows that fit, and say which; `number` is part of the files' names.
+
+        Raises as `stage`.
+        """
+        fitted = fit(pieces, self.schema)
+        fitted = fitted.without(self.files.layout.misfits(fitted.table, self.schema))
+        files, fitted = write_good_rows(
+            fitted, lambda rows: self.files.write(rows, number), self.files.remove
+        )
+        if files and self.through is not None:
             try:
                 self.through(self.files.root, [file.path for file in files])
             except BaseException:
                 self.files.remove(files)
                 raise
-        return files
+        return files, fitted
 
     def discard(self, staged: Staged) -> None:
         """Remove the files."""

@@ -6,7 +6,6 @@ from typing import Any, overload
 
 import pyarrow as pa
 
-from sinks.columns import fit
 from sinks.files.data_file import DataFile, DataFileWriter
 from sinks.files.doubtful import Doubtful
 from sinks.files.layout import Layout, can_partition
@@ -146,9 +145,8 @@ class ManifestSink(StagesApart[Row]):
         4. Name the rows that did not fit.
         """
         stager = self._ready()
-        fitted = fit(batch.pieces, self.schema)
-        if fitted.table.num_rows:
-            files = stager.put(fitted.table, batch.sequence)
+        files, fitted = stager.put(batch.pieces, batch.sequence)
+        if files:
 
             def decide(state: State) -> Change | None:
                 self._check_same(state)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sinks.files.data_file import as_arrow_said
 from sinks.paths import local_path
 
 _ROWS_PER_FILE = 50_000  # below that a second task costs more than it saves
@@ -56,23 +57,20 @@ class Spool:
         return self._folder / name
 
     def put(self, table: pa.Table, sequence: int) -> list[Path]:
-        """Write a table; returns its files. Raises OSError."""
+        """Write a table; returns its files.
+
+        Raises OSError, and ValueError for a value that cannot be written; then no file is left.
+        """
         count = min(_MOST_FILES, max(1, table.num_rows // _ROWS_PER_FILE))
         length = -(-table.num_rows // count)
-        files = []
-        for number in range(count):
-            path = self.place(f"{sequence}-{number}.parquet")
-            pq.write_table(
-                table.slice(number * length, length),
-                path,
-                compression="none",
-                use_dictionary=False,
-                write_statistics=False,
-                coerce_timestamps="us",  # Spark knows no shorter time
-                allow_truncated_timestamps=True,
-                store_schema=False,
-            )
-            files.append(path)
+        files: list[Path] = []
+        try:
+            for number in range(count):
+                files.append(self.place(f"{sequence}-{number}.parquet"))
+                _write(table.slice(number * length, length), files[-1])
+        except BaseException:
+            self.remove(files)
+            raise
         return files
 
     def remove(self, files: list[Path]) -> None:
@@ -85,3 +83,17 @@ class Spool:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+def _write(rows: pa.Table, path: Path) -> None:
+    with as_arrow_said():
+        pq.write_table(
+            rows,
+            path,
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+            coerce_timestamps="us",  # Spark knows no shorter time
+            allow_truncated_timestamps=True,
+            store_schema=False,
+        )

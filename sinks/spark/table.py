@@ -6,7 +6,8 @@ from typing import Any, ClassVar, overload
 import pyarrow as pa
 
 from sinks.columns import fit
-from sinks.files.layout import check_empty_text
+from sinks.files.bad_rows import write_good_rows
+from sinks.files.layout import empty_texts
 from sinks.names import checked_columns, checked_table
 from sinks.paths import check_kind, local_uri, table_folder, table_path
 from sinks.spark.existing import differences, existing_schema, spark_schema
@@ -90,8 +91,6 @@ class SparkTableSink(Sink[Row]):
     def write(self, batch: Batch) -> None:
         """Append the batch's rows. Raises RowsRejected, SinkFailed, or a passing error.
 
-        ValueError: an empty text would become null in a partition.
-
         1. Convert the rows, setting those that do not fit apart.
         2. Write the others to the spool.
         3. Let Spark read the spool and append it to the table, in one job.
@@ -99,14 +98,19 @@ class SparkTableSink(Sink[Row]):
         """
         if self._spark is None or self._spool is None:
             raise SinkFailed(f"table '{self.table}' is not open")
+        spool = self._spool
         fitted = fit(batch.pieces, self.schema)
-        if fitted.table.num_rows:
-            check_empty_text(fitted.table, self.partition_by)
-            files = self._spool.put(fitted.table, batch.sequence)
+        fitted = fitted.without(empty_texts(fitted.table, self.schema, self.partition_by))
+        files, fitted = write_good_rows(
+            fitted,
+            lambda rows: spool.put(rows, batch.sequence) if rows.num_rows else [],
+            spool.remove,
+        )
+        if files:
             try:
                 self._append([local_uri(path) for path in files])
             finally:
-                self._spool.remove(files)
+                spool.remove(files)
         if fitted.rejected:
             raise RowsRejected(fitted.rejected)
 

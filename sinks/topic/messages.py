@@ -1,8 +1,9 @@
 """Rows as messages, setting apart those that give none."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -17,6 +18,7 @@ Content: TypeAlias = Callable[[Any], str | bytes | None]
 _FRAME_BYTES = 128
 _HEADER_BYTES = 16
 _SHOWN = 200  # characters of an error
+_WITHOUT_FLOATS = frozenset({type(None), bool, int, str, bytes, datetime, date, time, timedelta})
 
 
 class Message(NamedTuple):
@@ -39,8 +41,9 @@ class Encoded:
 def as_json(row: Any) -> bytes:
     """A row as JSON. Raises ValueError for a number that JSON has not, msgspec's errors too."""
     encoded = msgspec.json.encode(row)
-    # msgspec makes null of it; to look for it costs as much as all else does.
-    if b"null" in encoded and _has_no_number(msgspec.to_builtins(row)):
+    # msgspec makes null of it; to look for it costs more than all else does. `in` takes twice as
+    # long as `find`: it tries whether the bytes are a number.
+    if encoded.find(b"null") >= 0 and _has_no_number(row):
         raise ValueError("found NaN or an infinity, which JSON has not")
     return encoded
 
@@ -144,11 +147,24 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def _has_no_number(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_has_no_number, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_no_number, value))
+    if type(value) not in (dict, list, tuple):
+        # Dataclasses, enumerations, sets and the like. What it knows no builtin of, such as
+        # msgspec.Raw, is no float.
+        value = msgspec.to_builtins(value, enc_hook=_as_null)
+        if not isinstance(value, dict | list | tuple):
+            return isinstance(value, float) and not isfinite(value)
+    for part in value.values() if isinstance(value, dict) else value:
+        kind = type(part)
+        if kind is float:
+            if not isfinite(part):
+                return True
+        elif kind not in _WITHOUT_FLOATS and _has_no_number(part):
+            return True
+    return False
+
+
+def _as_null(value: Any) -> None:
+    del value
 
 
 def _size(message: Message) -> int:

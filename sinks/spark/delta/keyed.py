@@ -1,6 +1,6 @@
 """Rows that say what becomes of the rows of their key: replaced, or gone. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +47,14 @@ class KeyedRows:
     def fit(self, pieces: Sequence[Piece]) -> Fitted:
         """As `columns.fit`, and: no key is null; of rows that delete only the key matters."""
         found = fit(pieces, self._loose)
-        wrong = self._wrongly_null(found.table) if self.deleted else {}
-        if not wrong:
-            return found
-        num_rows = found.table.num_rows + len(found.rejected)
-        places = [place for place in range(num_rows) if place not in found.rejected]
-        keep = pa.array([row not in wrong for row in range(found.table.num_rows)], pa.bool_())
-        reasons = {places[row]: reason for row, reason in wrong.items()}
-        return Fitted(found.table.filter(keep), dict(found.rejected) | reasons)
+        return found.without(self._wrongly_null(found.table)) if self.deleted else found
+
+    def of_those_that_stay(self, table: pa.Table, wrong: Mapping[int, str]) -> dict[int, str]:
+        """What is wrong with rows of a table, less those that only delete."""
+        if self.deleted is None or not wrong:
+            return dict(wrong)
+        flags = table[self.deleted]
+        return {row: reason for row, reason in wrong.items() if not flags[row].as_py()}
 
     def changes(self, table: pa.Table) -> Changes:
         """What rows that fit come to: of each key the last one counts."""

@@ -30,7 +30,8 @@ class FileReader:
         """Columns of the file, all by default, in the table's order and types.
 
         Columns that are younger than the file are null; those of the partition are not there.
-        Raises OSError, and SinkFailed when only Spark knows which rows the file has.
+        Raises OSError, and SinkFailed when the file is none that can be read, or only Spark knows
+        which rows it has.
         """
         if file.has_deletions:
             raise SinkFailed(
@@ -42,11 +43,19 @@ class FileReader:
         schema = self._schema
         if names is not None:
             schema = pa.schema([schema.field(name) for name in names])
+        try:
+            return self._read(file, schema, None if names is None else list(names))
+        except pa.ArrowInvalid as error:
+            reason = (str(error).splitlines() or ["it is no Parquet"])[0]
+            message = f"file {file.place}, which the table's log names, cannot be read: {reason}"
+            raise SinkFailed(message) from error
+
+    def _read(self, file: ActiveFile, schema: pa.Schema, names: list[str] | None) -> pa.Table:
         path = self._root / file.place
         with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as parquet:
             if not _OLD_CALENDAR.isdisjoint(parquet.metadata.metadata or {}):
                 raise SinkFailed(f"file {file.place} has dates of Spark 2's calendar")
-            found = parquet.read(None if names is None else list(names))
+            found = parquet.read(names)
         columns = [
             _as(found[field.name], field.type)
             if field.name in found.column_names

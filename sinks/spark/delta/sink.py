@@ -134,8 +134,7 @@ class DeltaSink(DeltaTableSink[Row], StagesApart[Row]):
     def stage(self, group: Group) -> Staged:
         """Write files that no reader sees; see the contract."""
         way = self._fenced_way()
-        fitted = self._fit(group.pieces)
-        written = self._put(way, fitted.table, group.number)
+        written, fitted = self._put(way, group.pieces, group.number)
         return Staged(group.shares, fitted.table.num_rows, (written,), fitted.rejected)
 
     def stager(self) -> FileStager | None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import structlog
 
 from sinks.columns import Fitted, fit
+from sinks.files.bad_rows import write_good_rows
 from sinks.files.data_file import DataFile
 from sinks.files.doubtful import Doubtful
 from sinks.names import is_absolute, names_in
@@ -118,8 +119,7 @@ class DeltaTableSink(SparkTableSink[Row]):
             self._check_upserts()
             super().write(batch)
             return
-        fitted = self._fit(batch.pieces)
-        written = self._put(way, fitted.table, batch.sequence)
+        written, fitted = self._put(way, batch.pieces, batch.sequence)
         if not written.is_empty:
             try:
                 self._settle(lambda table: self._write(table, written), "append")
@@ -163,16 +163,27 @@ class DeltaTableSink(SparkTableSink[Row]):
             if not set(_NOT_IN_NAMES).isdisjoint(name)
         ]
 
-    def _fit(self, pieces: Sequence[Piece]) -> Fitted:
-        return fit(pieces, self.schema) if self._keyed is None else self._keyed.fit(pieces)
+    def _put(self, way: Way, pieces: Sequence[Piece], number: int) -> tuple[Written, Fitted]:
+        """Write the rows that fit to files, and say which."""
 
-    def _put(self, way: Way, rows: pa.Table, number: int) -> Written:
-        """Write rows that fit to files."""
-        keys = None
-        if self._keyed is not None:
+        def write(rows: pa.Table) -> Written:
+            if self._keyed is None:
+                return Written(way.files.write(rows, number), None, number)
             changes = self._keyed.changes(rows)
-            rows, keys = changes.rows, changes.keys
-        return Written(way.files.write(rows, number) if rows.num_rows else [], keys, number)
+            return Written(way.files.write(changes.rows, number), changes.keys, number)
+
+        return write_good_rows(
+            self._fit(pieces, way), write, lambda written: way.files.remove(written.files)
+        )
+
+    def _fit(self, pieces: Sequence[Piece], way: Way) -> Fitted:
+        layout = way.files.layout
+        if self._keyed is None:
+            fitted = fit(pieces, self.schema)
+            return fitted.without(layout.misfits(fitted.table, self.schema))
+        fitted = self._keyed.fit(pieces)
+        wrong = layout.misfits(fitted.table, self.stored)
+        return fitted.without(self._keyed.of_those_that_stay(fitted.table, wrong))
 
     def _write(self, table: DeltaLog, written: Written) -> None:
         """Make rows visible with no txid."""

@@ -8,7 +8,6 @@ from typing import Any, overload
 import pyarrow as pa
 import structlog
 
-from sinks.columns import fit
 from sinks.files.data_file import DataFile
 from sinks.files.doubtful import Doubtful
 from sinks.files.partitions import check_partitions
@@ -130,9 +129,8 @@ class IcebergSink(StagesApart[Row]):
         4. Name the rows that did not fit.
         """
         way = self._ready()
-        fitted = fit(batch.pieces, self.schema)
-        if fitted.table.num_rows:
-            files = way.put(fitted.table, batch.sequence)
+        files, fitted = way.put(batch.pieces, batch.sequence)
+        if files:
 
             def append(table: IcebergLog) -> None:
                 now = self._examined(table)

@@ -5,13 +5,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from sinks.columns import fit
+from sinks.columns import Fitted, fit
+from sinks.files.bad_rows import write_good_rows
 from sinks.files.data_file import DataFile, DataFileWriter
 from sinks.paths import local_path
 from sinks.spark.iceberg.facts import Facts, new_columns, obstacles
 from sinks.spark.iceberg.layout import IcebergLayout
 from sinks.spark.iceberg.schema import tied
 from topology.errors import SinkFailed
+from topology.sink import Piece
 from topology.transactional import Group, Staged
 
 
@@ -42,15 +44,17 @@ class Way(NamedTuple):
 
     def stage(self, group: Group) -> Staged:
         """Write the rows that fit to files; the only part is a Written. Raises OSError."""
-        fitted = fit(group.pieces, self.rows)
-        written = Written(self, self.put(fitted.table, group.number))
+        files, fitted = self.put(group.pieces, group.number)
+        written = Written(self, files)
         return Staged(group.shares, fitted.table.num_rows, (written,), fitted.rejected)
 
-    def put(self, rows: pa.Table, number: int) -> list[DataFile]:
-        """Write rows that fit; their columns get the table's ids. Raises OSError."""
-        if not rows.num_rows:
-            return []
-        return self.files.write(pa.Table.from_arrays(rows.columns, schema=self.schema), number)
+    def put(self, pieces: Sequence[Piece], number: int) -> tuple[list[DataFile], Fitted]:
+        """Write the rows that fit, and say which; they get the table's ids. Raises OSError."""
+
+        def write(rows: pa.Table) -> list[DataFile]:
+            return self.files.write(pa.Table.from_arrays(rows.columns, schema=self.schema), number)
+
+        return write_good_rows(fit(pieces, self.rows), write, self.files.remove)
 
     def discard(self, staged: Staged) -> None:
         """Remove the files."""

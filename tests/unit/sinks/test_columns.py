@@ -276,3 +276,15 @@ def test_good_rows_are_exactly_those_whose_columns_keep_their_values(
     good = [row for index, row in enumerate(rows) if index not in bad]
     expected = pa.Table.from_pylist(good, schema=FLAT)
     assert repr(fitted.table.to_pylist()) == repr(expected.to_pylist())  # NaN is not equal to NaN
+
+
+def test_rows_that_are_left_out_later_have_their_places_among_all() -> None:
+    pieces: list[Any] = [[{"n": "x"}, {"n": 1}, {"n": "y"}, {"n": 2}], [{"n": 3}]]
+    fitted = fit(pieces, pa.schema([("n", pa.int64())]))
+    less = fitted.without({0: "one", 2: "three"})
+    assert less.table["n"].to_pylist() == [2]
+    assert set(less.rejected) == {0, 1, 2, 4}
+    assert (less.rejected[1], less.rejected[4]) == ("one", "three")
+    again = less.without({0: "two"})
+    assert (again.table.num_rows, again.rejected[3]) == (0, "two")
+    assert fitted.without({}) is fitted

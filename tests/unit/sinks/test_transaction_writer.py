@@ -1,7 +1,6 @@
 import queue
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -394,44 +393,3 @@ def test_the_points_of_the_way_are_told_in_order(desk: Desk) -> None:
         "sink_before_commit",
         "sink_after_commit",
     ]
-
-
-class Choking(Script):
-    """Breaks on one value, whichever rows it comes with."""
-
-    def stage(self, group: Group) -> Staged:
-        if any(7 in piece for piece in group.pieces):
-            self.told.put("choke")
-            raise OverflowError("7 is too much")
-        return super().stage(group)
-
-
-def test_a_row_on_which_the_sink_breaks_is_rejected_alone_and_the_others_staged_as_one(
-    desk: Desk,
-) -> None:
-    """Promise 13: one bad record stops nobody, however the sink takes it."""
-    sink = Choking()
-    writer = desk.writer(sink)
-    rows = Group(1, (replace(share(), num_rows=10),), [list(range(4)), list(range(4, 10))], 10)
-    writer.stage(rows)
-    done = desk.staged()
-    assert done.error is None
-    assert done.staged is not None
-    assert done.staged.rejected == {7: "the sink cannot take it: OverflowError: 7 is too much"}
-    assert (done.staged.shares, done.staged.num_rows) == (rows.shares, 9)
-    assert writer.retries == 1
-    assert writer.failing_since is None
-    assert sink.heard()[:2] == ["choke", "choke"]
-    writer.commit(done.staged)
-    assert desk.committed().error is None
-    assert sink.rows == [number for number in range(10) if number != 7]
-
-
-def test_a_group_of_rows_on_which_the_sink_breaks_is_done_too(desk: Desk) -> None:
-    writer = desk.writer(Choking())
-    writer.stage(Group(1, (replace(share(), num_rows=5),), [[7] * 5], 5))
-    staged = desk.staged().staged
-    assert staged is not None
-    assert (set(staged.rejected), staged.num_rows) == (set(range(5)), 0)
-    writer.commit(staged)
-    assert desk.committed().error is None

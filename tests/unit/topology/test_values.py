@@ -22,7 +22,13 @@ KEPT: list[tuple[pa.DataType, Any, Any]] = [
     (pa.int32(), np.int64(5), 5),
     (pa.float64(), 5, 5.0),
     (pa.float64(), 1, 1.0),
+    (pa.float64(), 2**53, 2.0**53),
+    (pa.float64(), np.uint64(5), 5.0),
+    (pa.float64(), -5, -5.0),
     (pa.float64(), inf, inf),
+    (pa.float32(), -(2**24), -(2.0**24)),
+    (pa.float16(), 2.0, 2.0),
+    (pa.float16(), np.float16(0.5), 0.5),
     (pa.float32(), -inf, -inf),
     (pa.float32(), 0.5, 0.5),
     (pa.bool_(), np.bool_(True), True),  # noqa: FBT003 - a value like any other
@@ -64,7 +70,13 @@ LOST: list[tuple[pa.DataType, Any]] = [
     (pa.float64(), True),
     (pa.float64(), False),
     (pa.float64(), 2**53 + 1),
+    (pa.float64(), 2**54),
+    (pa.float64(), np.uint64(2**64 - 5)),
     (pa.float64(), Decimal("0.1")),
+    (pa.float32(), 2**24 + 2),
+    (pa.float32(), np.uint64(2**64 - 5)),
+    (pa.float16(), 2049),
+    (pa.float16(), np.int64(2049)),
     (pa.float32(), 1e40),
     (pa.float32(), np.float64(-1e40)),
     (pa.float16(), 70_000.0),
@@ -129,6 +141,45 @@ def test_a_null_where_none_may_be_is_refused_at_any_depth() -> None:
         converted([None], whole)
 
 
+@pytest.mark.parametrize(("kind", "value", "kept"), KEPT)
+def test_what_a_column_keeps_its_parts_keep(kind: pa.DataType, value: Any, kept: Any) -> None:
+    for wrapped, put, got in _nested(kind, value, kept):
+        assert converted([None, put], pa.field("c", wrapped)).to_pylist() == [None, got]
+
+
+@pytest.mark.parametrize(("kind", "value"), LOST)
+def test_what_a_column_refuses_its_parts_refuse(kind: pa.DataType, value: Any) -> None:
+    for wrapped, put, _ in _nested(kind, value, None):
+        with pytest.raises((ValueError, TypeError, OverflowError)):
+            converted([None, put], pa.field("c", wrapped))
+
+
+def _nested(kind: pa.DataType, value: Any, kept: Any) -> list[tuple[pa.DataType, Any, Any]]:
+    """A type and a value as a part of others: the type, the value and what is kept of it."""
+    two = pa.struct([("n", pa.int64()), ("v", kind)])
+    by_text = pa.map_(pa.string(), kind)
+    return [
+        (pa.list_(kind), [value, None], [kept, None]),
+        (pa.list_(kind, 2), (None, value), [None, kept]),
+        (two, {"n": 1, "v": value}, {"n": 1, "v": kept}),
+        (two, {"v": value}, {"n": None, "v": kept}),
+        (two, (None, value), {"n": None, "v": kept}),
+        (pa.list_(two), [{}, {"v": value}], [{"n": None, "v": None}, {"n": None, "v": kept}]),
+        (by_text, {"a": None, "b": value}, [("a", None), ("b", kept)]),
+        (by_text, [("a", value), ("b", None)], [("a", kept), ("b", None)]),
+        (by_text, [{"key": "b", "value": value}], [("b", kept)]),
+    ]
+
+
+def test_a_scalar_of_pyarrows_in_a_dictionary_does_not_end_the_process() -> None:
+    texts, numbers = pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.int64())
+    assert converted(["a", pa.scalar("b")], pa.field("c", texts)).to_pylist() == ["a", "b"]
+    assert converted([1, pa.scalar(2)], pa.field("c", numbers)).to_pylist() == [1, 2]
+    for value in (pa.scalar("b"), pa.scalar(1.5)):
+        with pytest.raises((ValueError, TypeError)):
+            converted([1, value], pa.field("c", numbers))
+
+
 def test_no_values_are_an_empty_array() -> None:
     for kind, _, _ in KEPT:
         assert len(converted([], pa.field("c", kind))) == 0
@@ -166,6 +217,11 @@ NOT_CAST: list[tuple["pa.Array[Any]", pa.DataType]] = [
     (pa.array(["0.5"]), pa.float64()),
     (pa.array([1.5]), pa.int64()),
     (pa.array([2**53 + 1]), pa.float64()),
+    (pa.array([2**54]), pa.float64()),
+    (pa.array([2**64 - 5], pa.uint64()), pa.float64()),
+    (pa.array([2**24 + 2]), pa.float32()),
+    (pa.array([2049]), pa.float16()),
+    (pa.array([[2049]]), pa.list_(pa.float16())),
     (pa.array([1e40]), pa.float32()),
     (pa.array([[1e40]]), pa.list_(pa.float32())),
     (pa.array([1.239]), pa.decimal128(10, 2)),

@@ -163,3 +163,11 @@ def test_a_key_that_is_no_day_is_set_apart_alone() -> None:
     fitted = keyed.fit([[{"day": 20260101, "n": 1}], pa.record_batch({"day": days, "n": [2, 3]})])
     assert set(fitted.rejected) == {0, 2}
     assert keyed.changes(fitted.table).rows["n"].to_pylist() == [2]
+
+
+def test_of_rows_that_only_delete_no_more_than_the_key_matters() -> None:
+    keyed = KeyedRows("t", pa.schema([("id", pa.int64()), ("gone", pa.bool_())]), ["id"], "gone")
+    table = keyed.fit([[{"id": 1, "gone": True}, {"id": 2}, {"id": 3, "gone": False}]]).table
+    wrong = dict.fromkeys(range(3), "wrong")
+    assert set(keyed.of_those_that_stay(table, wrong)) == {1, 2}
+    assert KeyedRows("t", keyed.stored, ["id"], None).of_those_that_stay(table, wrong) == wrong

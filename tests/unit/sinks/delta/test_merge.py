@@ -187,6 +187,21 @@ def test_a_file_is_not_even_read_if_its_bounds_exclude_the_keys(tmp_path: Path) 
         table.put([row(9)])
 
 
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 20])
+def test_a_file_that_is_no_parquet_is_named_and_no_row_is_blamed(
+    content: bytes, tmp_path: Path
+) -> None:
+    """ArrowInvalid is a ValueError, as a bad row's would be."""
+    table = Table(tmp_path)
+    table.put([row(1)])
+    (active,) = table.active.values()
+    (tmp_path / active.path).write_bytes(content)
+    with pytest.raises(SinkFailed, match=f"file {active.place}, .* cannot be read: "):
+        table.put([row(1)])
+    with pytest.raises(SinkFailed, match="cannot be read"):
+        table.reader.read(active)
+
+
 def test_long_texts_are_found_though_their_bounds_are_cut(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string()), ("value", pa.int64())])
     table = Table(tmp_path, schema)

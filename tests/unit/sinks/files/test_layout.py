@@ -144,11 +144,16 @@ def test_a_time_that_has_no_spelling_is_no_partition(kind: pa.DataType, number: 
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
 )
-def test_an_empty_text_is_refused_where_the_partition_must_not_be_null(kind: pa.DataType) -> None:
+def test_an_empty_text_is_no_partition_that_must_not_be_null(kind: pa.DataType) -> None:
     schema = pa.schema([pa.field("p", kind, nullable=False), ("n", pa.int64())])
-    table = pa.table([pa.array(["a", ""], kind), [1, 2]], schema=schema)
-    with pytest.raises(ValueError, match="'p': found ''"):
-        parts(table, "p")
-    assert [part.values for part in parts(table.slice(0, 1), "p")] == [{"p": "a"}]
-    kept = IcebergLayout(["p"], {"p": "string"}).parts(table)
-    assert [part.values for part in kept] == [{"p": '"a"'}, {"p": '""'}]
+    table = pa.table([pa.array(["a", "", "b", ""], kind), range(4)], schema=schema)
+    wrong = Layout(["p", "of the table alone"]).misfits(table, schema)
+    assert set(wrong) == {1, 3}
+    assert wrong[1].startswith("column 'p': found ''")
+    loose = pa.schema([("p", kind), ("n", pa.int64())])
+    assert Layout(["p"]).misfits(table, loose) == Layout(["n"]).misfits(table, schema) == {}
+    assert Layout().misfits(table, schema) == {}
+    other = IcebergLayout(["p"], {"p": "string"})
+    assert other.misfits(table, schema) == {}
+    kept = [part.values for part in other.parts(table.slice(0, 2))]
+    assert kept == [{"p": '"a"'}, {"p": '""'}]

@@ -4,12 +4,14 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from sinks import DeltaSink, IcebergSink, ManifestSink
+from sinks.files import data_file
 from sinks.files.data_file import DataFileWriter
 from sinks.files.layout import Layout
 from sinks.files.stager import FileStager, check_shared, joined
@@ -63,6 +65,42 @@ def test_rows_that_cannot_be_written_through_leave_no_file(tmp_path: Path) -> No
     with pytest.raises(OSError, match="no space left"):
         stager.stage(group(row(1)))
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 13: and no file of the search for it is left."""
+
+    def write(rows: pa.Table, path: Path, **options: Any) -> None:
+        if 3 in rows["n"].to_pylist():
+            raise pa.ArrowInvalid("3 cannot be written")
+        original(rows, path, **options)
+
+    original = pq.write_table
+    monkeypatch.setattr(data_file.pq, "write_table", write)
+    through: list[str] = []
+    stager = FileStager(
+        DataFileWriter(tmp_path, Layout(["place"])),
+        SCHEMA,
+        through=lambda _, files: through.extend(files),
+    )
+    staged = stager.stage(group(row(1), {}, row(2, "there"), row(3), row(4)))
+    assert staged.num_rows == 3
+    assert set(staged.rejected) == {1, 3}
+    assert staged.rejected[3] == "no file can hold it: ArrowInvalid: 3 cannot be written"
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")}
+    assert found == {file.path for file in staged.parts} == set(through)
+    assert len(found) == 2
+
+
+def test_an_empty_text_that_would_become_a_null_is_rejected_alone(tmp_path: Path) -> None:
+    schema = pa.schema([SCHEMA.field("n"), pa.field("place", pa.string(), nullable=False)])
+    stager = FileStager(DataFileWriter(tmp_path, Layout(["place"])), schema)
+    staged = stager.stage(group(row(1), {}, row(2, ""), row(3), row(4, "")))
+    assert (staged.num_rows, set(staged.rejected)) == (2, {1, 2, 4})
+    assert "found ''" in staged.rejected[4]
+    assert len(staged.parts) == 1
 
 
 def test_a_group_with_no_row_that_fits_has_no_file(tmp_path: Path) -> None:

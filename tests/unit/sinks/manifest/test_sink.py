@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinks import ManifestSink
+from sinks.files import data_file
 from sinks.manifest.log import ManifestLog
 from sinks.manifest.reading import manifest_files
 from tests.worlds.manifest_table import LINE, OTHER, SCHEMA, Table, group, rows, write
@@ -518,3 +519,24 @@ def test_the_table_is_below_the_warehouse_or_where_its_path_says(tmp_path: Path)
         assert len(sink.data_files()) == 1
         sink.close()
         sink.close()
+
+
+def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_one_entry(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 13."""
+
+    def refuse(found: pa.Table, path: Path, **options: Any) -> None:
+        if 3 in found["number"].to_pylist():
+            raise pa.ArrowInvalid("3 cannot be written")
+        original(found, path, **options)
+
+    original = pq.write_table
+    monkeypatch.setattr(data_file.pq, "write_table", refuse)
+    sink = table.sink()
+    with pytest.raises(RowsRejected) as caught:
+        write(sink, rows(*range(6)))
+    assert set(caught.value.reasons) == {3}
+    assert [row["number"] for row in table.rows()] == [0, 1, 2, 4, 5]
+    assert table.versions() == [0, 1]
+    assert len(table.on_disk()) == 1

@@ -1,7 +1,10 @@
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -72,14 +75,46 @@ class Reading:
     value: float | None
 
 
+class Level(Enum):
+    NONE = math.nan
+    HALF = 0.5
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
-    "row", [lambda x: {"a": None, "b": [x]}, Reading, lambda x: {"a": (Reading(x),)}]
+    "row",
+    [
+        lambda x: x,
+        lambda x: {"a": None, "b": [x]},
+        lambda x: {"a": None, "b": x},
+        lambda x: [{}, {"a": [1, {"b": x}]}],
+        Reading,
+        lambda x: {"a": (Reading(x),)},
+        lambda x: {"a": {x}},
+        lambda x: OrderedDict(a=None, b=x),
+        lambda x: {"a": msgspec.Raw(b"1"), "b": x},
+        lambda x: (Reading(msgspec.Raw(b"1")), x),  # type: ignore[arg-type]
+        lambda x: [Level.HALF if x == 1.5 else Level.NONE],
+    ],
 )
 def test_a_number_that_json_has_not_is_rejected_and_not_sent_as_null(row: Any, number: Any) -> None:
     encoded = Encoder("t", as_json, None, None).encode([[row(number), row(1.5)]], 1_000)
     assert [message.value for message in encoded.messages] == [msgspec.json.encode(row(1.5))]
     assert encoded.rejected == {0: "ValueError: found NaN or an infinity, which JSON has not"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"a": None, "b": 1.5, "c": "null", "d": [None, {"e": None}], "f": datetime.now(UTC)},
+        {"a": None, "b": msgspec.Raw(b'{"x":null}')},
+        {"a": Reading(None), "b": Decimal("NaN"), "c": Level.HALF, "d": {None}, "e": b"null"},
+    ],
+)
+def test_nulls_that_are_in_a_row_are_sent(row: Any) -> None:
+    encoded = Encoder("t", as_json, None, None).encode([[row]], 1_000)
+    assert [message.value for message in encoded.messages] == [msgspec.json.encode(row)]
+    assert encoded.rejected == {}
 
 
 def test_without_a_function_a_message_is_the_row_as_json() -> None:

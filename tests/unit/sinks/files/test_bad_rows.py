@@ -1,0 +1,131 @@
+"""Rows that no file can hold are rejected, each alone; what is wrong outside is nobody's row."""
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinks.columns import Fitted, fit
+from sinks.files.bad_rows import write_good_rows
+
+SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+class Files:
+    """Writes lists, but none with a bad number; knows which of them are there."""
+
+    def __init__(self, bad: Collection[int], error: type[Exception] = pa.ArrowInvalid) -> None:
+        self.bad = bad
+        self.error = error
+        self.calls = 0
+        self.there: list[list[int]] = []
+
+    def write(self, rows: pa.Table) -> list[int]:
+        self.calls += 1
+        numbers: list[int] = rows["n"].to_pylist()
+        if not set(self.bad).isdisjoint(numbers):
+            raise self.error("overflow\nof something")
+        self.there.append(numbers)
+        return numbers
+
+    def discard(self, numbers: list[int]) -> None:
+        self.there.remove(numbers)
+
+
+class CertificateError(OSError, ValueError):
+    """As ssl.SSLCertVerificationError is both."""
+
+
+def numbered(*rows: Any) -> Fitted:
+    return fit([[{"n": row} for row in rows]], SCHEMA)
+
+
+def put(files: Files, *rows: Any) -> dict[int, str]:
+    written, fitted = write_good_rows(numbered(*rows), files.write, files.discard)
+    assert files.there == [written] == [fitted.table["n"].to_pylist()]
+    return fitted.rejected
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid, ValueError, OverflowError])
+def test_bad_rows_are_rejected_alone_and_all_others_written_as_one(error: type[Exception]) -> None:
+    """Promise 13. Rows that do not fit have their places too."""
+    files = Files({3, 6}, error)
+    rejected = put(files, 0, "x", 1, 3, 2, None, 6, 7)
+    assert set(rejected) == {1, 3, 5, 6}
+    assert rejected[3] == rejected[6] == f"no file can hold it: {error.__name__}: overflow"
+    assert files.there == [[0, 1, 2, 7]]
+
+
+def test_rows_that_can_be_written_are_written_once() -> None:
+    files = Files(())
+    assert put(files, *range(100)) == {}
+    assert put(Files(()), "x") == {0: put(Files(()), "x")[0]}
+    assert files.calls == 1
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_whichever_rows_are_bad_only_they_are_rejected(is_bad: list[bool]) -> None:
+    bad = {number for number, bad in enumerate(is_bad) if bad}
+    files = Files(bad)
+    if len(bad) == len(is_bad) > 1:
+        with pytest.raises(pa.ArrowInvalid):
+            put(files, *range(len(is_bad)))
+        assert not files.there
+    else:
+        assert set(put(files, *range(len(is_bad)))) == bad
+    steps = math.ceil(math.log2(len(is_bad))) + 1
+    assert files.calls <= 2 + min(2 * steps * len(bad), 2 * len(is_bad))
+
+
+def test_if_no_row_of_several_can_be_written_it_is_no_row_that_is_bad() -> None:
+    """The files' own world is out of order, and comes right."""
+    files = Files(range(5))
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        put(files, *range(5))
+    assert set(put(Files({0}), 0)) == {0}
+
+
+def test_if_every_row_can_be_written_by_itself_the_error_is_passing() -> None:
+    class TooMany(Files):
+        def write(self, rows: pa.Table) -> list[int]:
+            if rows.num_rows > 2:
+                raise ValueError("too many")
+            return super().write(rows)
+
+    files = TooMany(())
+    with pytest.raises(ValueError, match="too many"):
+        put(files, 1, 2, 3)
+    assert not files.there
+
+
+@pytest.mark.parametrize("error", [OSError, CertificateError, RuntimeError, MemoryError])
+def test_an_outage_is_told_at_once_and_no_rows_are_divided(error: type[Exception]) -> None:
+    files = Files({1}, error)
+    with pytest.raises(error):
+        put(files, 0, 1, 2)
+    assert files.calls == 1
+
+
+def test_an_outage_in_the_search_leaves_nothing() -> None:
+    class Ending(Files):
+        def write(self, rows: pa.Table) -> list[int]:
+            if self.calls == 5:
+                raise CertificateError("expired")
+            return super().write(rows)
+
+    files = Ending({9})
+    with pytest.raises(CertificateError):
+        put(files, *range(10))
+    assert not files.there
+
+
+def test_what_breaks_on_no_rows_at_all_is_told() -> None:
+    def write(rows: pa.Table) -> None:
+        raise ValueError(rows.num_rows)
+
+    with pytest.raises(ValueError, match="0"):
+        write_good_rows(numbered(), write, print)

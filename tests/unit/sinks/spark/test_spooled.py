@@ -1,0 +1,72 @@
+"""What is spooled of a micro-batch for Spark to append; no Spark runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sinks import ParquetSink
+from sinks.spark import spool
+from topology.errors import RowsRejected
+from topology.sink import Batch, SinkContext
+
+SCHEMA = pa.schema([("n", pa.int64()), pa.field("place", pa.string(), nullable=False)])
+
+
+class Reading:
+    """A Spark that only looks at what is in the spool."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self.warehouse = warehouse
+        self.jobs: list[list[int]] = []
+
+    def run(self, job: Any, *, group: str) -> Any:
+        if not group.endswith("-open"):
+            files = sorted(self.spooled())
+            self.jobs.append([n for each in files for n in pq.read_table(each)["n"].to_pylist()])
+        return []
+
+    def spooled(self) -> list[Path]:
+        return [*(self.warehouse / ".spool").rglob("*.parquet")]
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Reading:
+    return Reading(tmp_path)
+
+
+@pytest.fixture
+def sink(spark: Any, tmp_path: Path) -> ParquetSink[Any]:
+    sink: ParquetSink[Any] = ParquetSink("orders", schema=SCHEMA, partition_by=["place"])
+    sink.open(SinkContext("pipeline", "sink", {}, str(tmp_path), spark))
+    return sink
+
+
+def test_rows_that_no_file_or_folder_can_hold_are_rejected_and_the_others_appended_once(
+    sink: ParquetSink[Any], spark: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 13."""
+
+    def write(rows: pa.Table, path: Path, **options: Any) -> None:
+        original(rows, path, **options)
+        if 3 in rows["n"].to_pylist():
+            raise pa.ArrowInvalid("3 cannot be written")
+
+    original = pq.write_table
+    monkeypatch.setattr(spool.pq, "write_table", write)
+    rows = [{"n": number, "place": "x"} for number in range(5)]
+    with pytest.raises(RowsRejected) as caught:
+        sink.write(Batch(1, [[*rows, {"n": 5, "place": ""}, {"n": 6}]], 7))
+    assert set(caught.value.reasons) == {3, 5, 6}
+    assert spark.jobs == [[0, 1, 2, 4]]
+    assert not spark.spooled()
+
+
+def test_rows_of_which_none_fits_are_no_job(sink: ParquetSink[Any], spark: Reading) -> None:
+    with pytest.raises(RowsRejected):
+        sink.write(Batch(1, [[{"n": 1, "place": ""}]], 1))
+    sink.write(Batch(2, [], 0))
+    assert not spark.jobs
+    assert not spark.spooled()
