@@ -19,6 +19,13 @@ class Position:
     topic_id: str | None = None  # None: not known
 
 
+def later_epoch(epoch: int | None, other: int | None) -> int | None:
+    """The later of two leader epochs that may not be known."""
+    if epoch is None or other is None:
+        return other if epoch is None else epoch
+    return max(epoch, other)
+
+
 class LeaderEpochs:
     """Gives an offset its resume key: the leader epoch of the record before it."""
 

@@ -253,7 +253,7 @@ class Line(BaseLine[UnderWay]):
             end = int(offsets[-1]) + 1
         if digest.count == before:
             return
-        epoch = self._epochs.at(end).leader_epoch
+        epoch = self._epochs.fetched_before(end)  # not known is no earlier one's: see Replays
         self._epochs.forget_below(end)
         first = first if newest is None else newest.range.first
         covers = Range(first, end, digest.count, digest.hex(), epoch)

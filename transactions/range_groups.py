@@ -38,7 +38,7 @@ class RangeHeld(Protocol):
 
     @property
     def leader_epoch(self) -> int | None:
-        """Of its last record; None: not known, or there is none."""
+        """No record of it has a later one; None: not known, or there is none."""
 
 
 class RangeMember(NamedTuple):

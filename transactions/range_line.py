@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from partition.chunk import Offsets, Partition
 from partition.errors import ReplayDiffers
-from partition.position import Position
+from partition.position import Position, later_epoch
 from partition.transaction import Range, Resumed, Transactions
 from transactions.base_line import BaseLine, Opened, Transaction
 from transactions.coordinator import Attempt
@@ -215,7 +215,7 @@ class RangeLine(BaseLine[_Open]):
         for before in self._open[:place]:
             covers = before.range
             is_known = covers.is_sealed or covers.leader_epoch is not None
-            epoch = _later(epoch, covers.leader_epoch) if is_known else None
+            epoch = later_epoch(epoch, covers.leader_epoch) if is_known else None
         return Position(each.range.first, epoch, self._begins.topic_id)
 
     # What is read and committed
@@ -236,7 +236,7 @@ class RangeLine(BaseLine[_Open]):
         found = self._find(txid)
         if found is None or not self._coordinator.processed(Attempt(txid, attempt)):
             return False
-        epoch = _later(found.range.leader_epoch, leader_epoch)
+        epoch = later_epoch(found.range.leader_epoch, leader_epoch)
         sealed = replace(found.range, count=count, digest=digest, leader_epoch=epoch)
         if not found.range.is_sealed:
             found.range = sealed
@@ -290,7 +290,7 @@ class RangeLine(BaseLine[_Open]):
     def done(self, txid: int) -> Range:
         """Learn that it is committed in every sink; see `BaseLine.done`."""
         covers = super().done(txid)
-        epoch = _later(self._begins.leader_epoch, covers.leader_epoch)
+        epoch = later_epoch(self._begins.leader_epoch, covers.leader_epoch)
         self._begins = Position(covers.end, epoch, self._begins.topic_id)
         return covers
 
@@ -320,10 +320,3 @@ def _is_again(was: Range, now: Range) -> bool:
 def _said(sealed: Range) -> str:
     led_by = "" if sealed.leader_epoch is None else f" under leader epoch {sealed.leader_epoch}"
     return f"{sealed}, digest {sealed.digest}{led_by}"
-
-
-def _later(epoch: int | None, other: int | None) -> int | None:
-    """The later of two leader epochs that may not be known."""
-    if epoch is None or other is None:
-        return other if epoch is None else epoch
-    return max(epoch, other)

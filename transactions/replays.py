@@ -67,7 +67,7 @@ class Replays:
         whole = self._awaited.popleft()
         whole.is_awaited = False
         if not whole.range.is_sealed:
-            whole.seal(self._epochs.at(whole.range.end).leader_epoch)
+            whole.seal(self._epochs.fetched_before(whole.range.end))
         elif self._differs is None and not (whole.has_come_again and self._is_as_old(whole)):
             self._differs = self._difference(whole)
 

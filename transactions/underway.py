@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from partition.position import later_epoch
 from transactions.base_line import Opened
 from transactions.digest import RangeDigest
 
@@ -51,9 +52,10 @@ class UnderWay(Opened):
         return same and self.digest.hex() == self.range.digest
 
     def seal(self, leader_epoch: int | None) -> None:
-        """Learn that no record of a planned range comes after those offered."""
+        """Learn that no record of a planned range comes after those offered; who wrote the last."""
         count, digest = self.digest.count, self.digest.hex()
-        self.range = replace(self.range, count=count, digest=digest, leader_epoch=leader_epoch)
+        epoch = later_epoch(self.range.leader_epoch, leader_epoch)
+        self.range = replace(self.range, count=count, digest=digest, leader_epoch=epoch)
 
     def emit(self, count: int) -> int:
         """Count at most so many records as emitted; return how many."""

@@ -1,6 +1,6 @@
 """Where the logs end, as the cluster said last."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -67,15 +67,19 @@ class Ends:
     """
 
     def __init__(
-        self, catalogue: Catalogue, poll_seconds: float, spare: Catalogue | None = None
+        self,
+        catalogue: Catalogue,
+        poll_seconds: float,
+        make_spare: Callable[[], Catalogue] | None = None,
     ) -> None:
-        """`spare` is asked of silent partitions: an answer about these takes seconds to come.
+        """A spare one is asked of silent partitions: an answer about these takes seconds to come.
 
-        It is opened when it is first needed. Without it they stay in the one question.
+        It is made when it is first needed. Without it they stay in the one question.
         """
         self.catalogue = catalogue
         """Whom it asks. It is open while the reader is."""
-        self._spare = spare
+        self._make_spare = make_spare
+        self._spares: list[Catalogue] = []
         self._poll_seconds = poll_seconds
         self._ends: dict[Partition, LogEnd] = {}
         self._short: dict[Partition, float] = {}  # since when a log has been too short
@@ -83,17 +87,16 @@ class Ends:
         # Of these, those that were silent for long: whether their topics are there.
         self._topics: dict[Partition, _TopicAsked] = {}
         self._question = _Question(catalogue)
-        self._of_silent = None if spare is None else _Question(spare)
-        self._is_spare_open = False
+        self._of_silent: _Question | None = None  # once there was one
         self._heard: set[Partition] = set()  # whom an answer was about
         self.available = True
         """Whether the last question was answered."""
 
     def close(self) -> None:
-        """Let go of the spare catalogue, in bounded time. Idempotent."""
-        if self._spare is not None and self._is_spare_open:
-            self._is_spare_open = False
-            self._spare.close()
+        """Let go of the spare catalogues, in bounded time. Idempotent."""
+        self._of_silent = None
+        while self._spares:
+            self._spares.pop().close()
 
     def of(self, partition: Partition) -> LogEnd | None:
         """Where a log ended when it was heard of last; None: it was not."""
@@ -107,6 +110,20 @@ class Ends:
         """Whether the last answer left it out: its leader could not be asked."""
         return partition in self._silent
 
+    @property
+    def leaderless(self) -> Collection[Partition]:
+        """Those whose leaders have not answered for some seconds."""
+        return self._topics.keys()
+
+    def spare(self) -> Catalogue:
+        """Another catalogue, open while the reader is: for what may take seconds. Any thread."""
+        if self._make_spare is None:
+            return self.catalogue
+        spare = self._make_spare()
+        spare.open()
+        self._spares.append(spare)
+        return spare
+
     def poll(self, now: float, partitions: Collection[Partition]) -> bool:
         """Take an answer, and ask again when it is time; True if an answer came.
 
@@ -114,14 +131,14 @@ class Ends:
         again cannot help.
         """
         answered = self._take(now)
+        if self._of_silent is not None:
+            answered |= self._take_of_silent(now, self._of_silent)
+        elif self._silent and self._make_spare is not None:
+            self._of_silent = _Question(self.spare())
         if self._of_silent is None:
             self._question.ask(now, partitions, self._poll_seconds)
             return answered
-        answered |= self._take_of_silent(now, self._of_silent)
         silent = [each for each in partitions if each in self._silent]
-        if silent and self._spare is not None and not self._is_spare_open:
-            self._spare.open()
-            self._is_spare_open = True
         self._of_silent.ask(now, silent, self._poll_seconds)
         others = [each for each in partitions if each not in self._silent]
         self._question.ask(now, others, self._poll_seconds)

@@ -156,6 +156,7 @@ class SparkEngine:
         lines = self._look()
         if read:
             self._hear_of_ends(now, lines)
+            self._in_flight.leaders_away(self._ends.leaderless, now)
             moved |= self._plans.plan(now, self._readable(now, lines), flush=flush)
             moved |= self._runs.run(now)
         moved |= self._commits.commit_next()
@@ -194,7 +195,6 @@ class SparkEngine:
     def partition_revoked(self, partition: Partition) -> None:
         """Tell the hooks. One that is lost or halted is left out of its groups."""
         place = self._reader.place_of(partition)
-        self._in_flight.silences.heard(place)
         if self._reader.is_halted(partition):
             self._in_flight.leave_out(place, at_once=True)
         self._life.partition_revoked(partition.topic, partition.number)
@@ -224,6 +224,7 @@ class SparkEngine:
             if self._reader.loss_of(line.partition) is not None:  # revoked before it was lost
                 self._in_flight.leave_out(place, at_once=True)
                 del self._lines[place]
+        self._in_flight.silences.keep(steady)
         self._in_flight.look()
         return {
             place: self._lines[place] for place in steady if not self._in_flight.is_leaving(place)

@@ -11,7 +11,6 @@ import numpy as np
 from partition.chunk import Offsets
 from service.spark_engine.refusals import Origin, origins_of
 from service.spark_engine.spool import SpoolStager, read_lines
-from sinks.defects import DEFECTS, stage_others
 from sinks.tries import check_rejected
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, SinkContext
@@ -112,10 +111,7 @@ class HandsOn(TransactionalSink[Any]):
             fitting = [replace(each, rejected={}) for each in handed.staged]
             return cast("StagesApart[Any]", self._sink).joined(group.shares, fitting)
         whole = _whole(group, handed)
-        try:
-            staged = self._sink.stage(whole)
-        except DEFECTS:
-            staged = stage_others(self._sink, whole)
+        staged = self._sink.stage(whole)
         check_rejected(staged.rejected, whole.num_rows, self.name)
         if staged.rejected:
             handed.origins = origins_of(whole, staged.rejected)

@@ -1,9 +1,10 @@
 """What is in flight: groups of ranges, their tries, and partitions that are to leave them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
+from partition.chunk import Partition
 from service.engine import Apart
 from service.spark_engine.range_outlet import RangeOutlet
 from service.spark_engine.silences import Silences
@@ -36,6 +37,7 @@ class InFlight:
         """Partitions of which nothing could be read, and was not since."""
         self._outlets = outlets
         self._submissions = submissions
+        self._leaderless: frozenset[Partition] = frozenset()
         self._leaving: dict[int, bool] = {}  # by place: whether what is read is given up, too
 
     def is_leaving(self, place: int) -> bool:
@@ -65,10 +67,21 @@ class InFlight:
         )
         self.leave_out(member.place, at_once=False)
 
+    def leaders_away(self, partitions: Collection[Partition], now: float) -> None:
+        """Learn of which partitions the driver has not heard for a while: health tells of them."""
+        if self._leaderless == partitions:
+            return
+        self._leaderless = frozenset(partitions)
+        if partitions:
+            others = len(partitions) - 1
+            named = f"leaders of {min(partitions)} and {others} more do"
+            who = named if others else f"leader of {min(partitions)} does"
+            self._tell(f"the {who} not answer", now)
+
     def look(self) -> None:
         """Let partitions leave that can, and let go of tries that are of no use.
 
-        Nothing fails any more once no group is left that has, and no partition is silent.
+        Nothing fails any more once no group is left that has, and every partition is heard of.
         """
         for place, at_once in list(self._leaving.items()):
             waits_for = {GroupPhase.COMMITTING} | ({GroupPhase.READ} if not at_once else set())
@@ -86,7 +99,8 @@ class InFlight:
                 del self.read[read.number]
                 self.let_go(read)
         # Not before a group is done: one that is read may fail again, where a sink lost its files.
-        if not self.silences and not any(group.failures for group in self.groups):
+        is_heard = not self.silences and not self._leaderless
+        if is_heard and not any(group.failures for group in self.groups):
             self.apart.failing_since = None
 
     def is_live(self, each: Try) -> bool:
@@ -123,6 +137,9 @@ class InFlight:
 
     def _note(self, error: str, now: float) -> None:
         self.apart.retries += 1
+        self._tell(error, now)
+
+    def _tell(self, error: str, now: float) -> None:
         self.apart.last_error = error
         if self.apart.failing_since is None:
             self.apart.failing_since = now

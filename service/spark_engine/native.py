@@ -1,7 +1,8 @@
 """Ranges that Spark reads by itself: topologies whose topics lead to nothing but Spark steps."""
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -89,7 +90,7 @@ def native_run(
         whole = Task(first.settings, first.number, ranges, first.stagers)
         before = logs.before(ranges)
         done = run_native(driver, whole, topology, group=group, deadline_seconds=deadline_seconds)
-        results = [_checked(done, whole, lambda: logs.trouble(ranges, before))]
+        results = [_checked(done, whole, lambda: logs.after(ranges, before))]
         results += [TaskDone((), {}, Tally(), 0) for _ in decoded[1:]]
         return [encode(each) for each in results]
 
@@ -97,21 +98,29 @@ def native_run(
 
 
 def _checked(
-    done: TaskDone | TaskFailed, task: Task, trouble: Callable[[], TaskFailed | None]
+    done: TaskDone | TaskFailed,
+    task: Task,
+    after: Callable[[], TaskFailed | Mapping[Partition, int]],
 ) -> TaskDone | TaskFailed:
-    """What was done, unless there is trouble with the logs: then nothing of it is left."""
+    """What was done, unless the logs have changed: then nothing of it is left.
+
+    Where a later leader may have written records of a range, that is told with what was read.
+    """
     if isinstance(done, TaskFailed):
         return done
     is_good = False
     try:
-        found = trouble()
-        is_good = found is None
-        return found or done
+        found = after()
+        is_good = not isinstance(found, TaskFailed)
     finally:
         if not is_good:
             for name, parts in done.staged.items():
                 for part in parts:
                     task.stagers[name].discard(part)
+    if isinstance(found, TaskFailed):
+        return found
+    reads = tuple(replace(e, leader_epoch=found.get(e.partition)) for e in done.ranges)
+    return replace(done, ranges=reads)
 
 
 def run_native(

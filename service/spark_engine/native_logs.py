@@ -7,6 +7,7 @@ from partition.catalogue import Catalogue, Log, LogEnd
 from partition.chunk import Partition
 from partition.errors import KafkaError, KafkaUnavailable, OffsetOutOfRange, TopicMissing
 from partition.fetcher import Fetcher
+from partition.position import Position
 from service.spark_engine.task import TaskFailed, TaskRange
 
 _ASKS_SECONDS = 30.0
@@ -28,73 +29,92 @@ class NativeLogs:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: Callable[[], Catalogue],
         make_fetcher: Callable[[], Fetcher],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The fetcher is made only where leaders have changed since the ranges were planned."""
+        """`catalogue` gives one that is open; an answer of a leader that is away takes it seconds.
+
+        A fetcher is made only where leaders have changed since the ranges were planned.
+        """
         self._catalogue = catalogue
         self._make_fetcher = make_fetcher
         self._clock = clock
 
     def before(self, ranges: Sequence[TaskRange]) -> Mapping[Partition, LogEnd]:
-        """What `trouble` needs of the time before the reading.
+        """What `after` needs of the time before the reading.
 
         Waits. Raises KafkaError, also where a leader does not answer: Spark would wait for it for
         minutes.
         """
-        ends = self._catalogue.ends({each.partition for each in ranges}).result()
+        ends = self._catalogue().ends({each.partition for each in ranges}).result()
         for each in ranges:
             if each.partition not in ends:
                 raise KafkaUnavailable(f"for {each.partition}", "its leader does not")
         return ends
 
-    def trouble(
+    def after(
         self, ranges: Sequence[TaskRange], before: Mapping[Partition, LogEnd]
-    ) -> TaskFailed | None:
-        """Why what was read of a range is not to be used; None: all of it may.
+    ) -> TaskFailed | Mapping[Partition, int]:
+        """Why what was read of a range is not to be used; or all of it may, and who wrote it.
 
-        Waits. Raises LeaderChanged, and KafkaError where the cluster does not say it: then the
-        ranges are to be read again.
+        That is, by partition, the epoch of who leads the log now, where records of a range may be
+        of a later leader than the range knows of: of the others, none is. Waits. Raises
+        LeaderChanged, and KafkaError where the cluster does not say it: then the ranges are to be
+        read again.
         """
-        asked = [(each, self._catalogue.log(each.partition)) for each in ranges]
-        to_check = []
+        asked = [(each, self._catalogue().log(each.partition)) for each in ranges]
+        leaders: dict[Partition, int | None] = {}
         for each, answer in asked:
+            change: KafkaError | None
             try:
-                found = answer.result()
+                now = answer.result()
+                change = change_of(each, before[each.partition], now)
             except TopicMissing as missing:
-                return _failed(each.partition, missing)
-            change = change_of(each, before[each.partition], found)
+                change = missing
             if change is not None:
                 return _failed(each.partition, change)
-            if _has_other_leader(each, found):
-                to_check.append(each)
-        return self._diverged(to_check) if to_check else None
+            leaders[each.partition] = now.leader_epoch
+        for partition, error in self._lost(places_of(ranges, leaders)).items():
+            return _failed(partition, error)
+        rewritten = self._lost(ends_of(ranges, leaders))
+        for partition, error in rewritten.items():
+            if isinstance(error, TopicMissing):
+                return _failed(partition, error)
+        unknown = {each.partition for each in ranges if each.leader_epoch is None}
+        told = {each: leaders[each] for each in (*rewritten, *unknown)}
+        return {each: epoch for each, epoch in told.items() if epoch is not None}
 
-    def _diverged(self, ranges: Sequence[TaskRange]) -> TaskFailed | None:
-        """Have a client ask whether each range's place is in the log as it was.
+    def _lost(self, places: Mapping[Partition, Position]) -> Mapping[Partition, KafkaError]:
+        """Have a client ask whether places are in the logs as they were; why some are not.
 
-        Raises LeaderChanged if that is not known in time.
+        Raises KafkaUnavailable if that is not known in time.
         """
+        lost: dict[Partition, KafkaError] = {}
+        if not places:
+            return lost
         deadline = self._clock() + _ASKS_SECONDS
         fetcher = self._make_fetcher()
         fetcher.open()
         try:
-            waiting = {each.partition: each.position for each in ranges}
-            fetcher.add(waiting)
+            waiting = set(places)
+            fetcher.add(places)
             while waiting:
                 fetched = fetcher.fetch(1, 0.1)
-                for partition, error in fetched.failures.items():
-                    if isinstance(error, OffsetOutOfRange | TopicMissing):
-                        return _failed(partition, error)
+                lost |= {
+                    partition: error
+                    for partition, error in fetched.failures.items()
+                    if isinstance(error, OffsetOutOfRange | TopicMissing)
+                }
                 heard = {*fetched.ends, *fetched.failures, *(c.partition for c in fetched.chunks)}
                 fetcher.remove(heard)
-                waiting = {each: at for each, at in waiting.items() if each not in heard}
+                waiting -= heard
                 if waiting and self._clock() >= deadline:
-                    raise LeaderChanged(next(iter(waiting)))
+                    what = f"whether {next(iter(waiting))} was cut off"
+                    raise KafkaUnavailable(what, f"nobody did within {_ASKS_SECONDS:g} seconds")
         finally:
             fetcher.close()
-        return None
+        return lost
 
 
 def change_of(each: TaskRange, before: LogEnd, now: Log) -> KafkaError | None:
@@ -112,10 +132,31 @@ def change_of(each: TaskRange, before: LogEnd, now: Log) -> KafkaError | None:
     return None
 
 
-def _has_other_leader(each: TaskRange, now: Log) -> bool:
-    """Whether a log may have been cut off below a range: it has another leader than it had."""
-    was = each.position.leader_epoch
-    return was is not None and now.leader_epoch is not None and now.leader_epoch != was
+def places_of(
+    ranges: Sequence[TaskRange], leaders: Mapping[Partition, int | None]
+) -> dict[Partition, Position]:
+    """Where ranges begin whose logs may have been cut off below: another leads them now. Pure."""
+    return {
+        each.partition: each.position
+        for each in ranges
+        if _differ(each.position.leader_epoch, leaders[each.partition])
+    }
+
+
+def ends_of(
+    ranges: Sequence[TaskRange], leaders: Mapping[Partition, int | None]
+) -> dict[Partition, Position]:
+    """Where ranges end that another leader may have written since they were planned. Pure."""
+    return {
+        each.partition: Position(each.end, each.leader_epoch, each.position.topic_id)
+        for each in ranges
+        if _differ(each.leader_epoch, leaders[each.partition])
+    }
+
+
+def _differ(epoch: int | None, other: int | None) -> bool:
+    """Whether two leader epochs are known, and not the same."""
+    return epoch is not None and other is not None and epoch != other
 
 
 def _failed(partition: Partition, error: KafkaError) -> TaskFailed:

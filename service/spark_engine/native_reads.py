@@ -42,7 +42,7 @@ def range_reads(
         order = np.argsort(offsets, kind="stable")
         digest = RangeDigest()
         digest.add(offsets[order], found["length"].to_numpy().astype(np.int64)[order])
-        # Spark's source does not say which leader wrote a record.
+        # Spark's source does not say which leader wrote a record; see NativeLogs.
         reads.append(RangeRead(each.partition, digest.count, digest.hex(), None))
     return tuple(reads)
 

@@ -29,12 +29,13 @@ class RangesSilent(KafkaError):
 
     def __init__(self, ranges: Sequence[TaskRange], known_to: Sequence[int]) -> None:
         """`known_to` has, of each range, up to where its records were brought."""
+        seconds = min(map(_silence_of, ranges))
         missing = [
             f"{known} to {each.end} of {each.partition}"
             for each, known in zip(ranges, known_to, strict=True)
         ]
         super().__init__(
-            f"nothing was heard for {_SILENT_SECONDS:g} seconds of offsets {', '.join(missing)}"
+            f"nothing was heard for {seconds:g} seconds of offsets {', '.join(missing)}"
         )
         self.partitions = tuple(each.partition for each in ranges)
 
@@ -221,7 +222,7 @@ class RangeFetcher:
                 standing.asked_since = None
             elif standing.asked_since is None:
                 standing.asked_since = now
-            elif now - standing.asked_since >= _SILENT_SECONDS:
+            elif now - standing.asked_since >= _silence_of(self._ranges[partition]):
                 silent.append(partition)
         for partition in silent:
             self._standing[partition].is_broken = True
@@ -245,3 +246,8 @@ class RangeFetcher:
         elif standing.is_paused and not is_to_pause:
             self._inner.resume(partition)
         standing.is_paused = is_to_pause
+
+
+def _silence_of(each: TaskRange) -> float:
+    """For how many seconds nothing may be heard of a range."""
+    return each.patience * _SILENT_SECONDS

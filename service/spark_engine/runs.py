@@ -50,7 +50,9 @@ class Runs:
         while (group := self._in_flight.groups.next_run(now)) is not None:
             moved = True
             try:
-                begun = self._maker.make(group, self._executors.slots)
+                begun = self._maker.make(
+                    group, self._executors.slots, self._in_flight.silences.patience
+                )
             except SinkFailed:
                 raise
             except (OSError, SinkError) as error:  # the table, or the folder, may be away

@@ -1,9 +1,11 @@
 """Partitions of which nothing was heard: for how long each is left out of groups. Pure."""
 
+from collections.abc import Container
+
 _FIRST_SECONDS = 10.0
-_LONGEST_SECONDS = (
-    300.0  # each try in vain holds the others up, for as long as silence is waited for
-)
+# Each try in vain holds the others up, for as long as silence is waited for.
+_LONGEST_SECONDS = 900.0
+_MOST_PATIENCE = 8
 
 
 class Silences:
@@ -40,6 +42,19 @@ class Silences:
             self._again_at.pop(place, None)
             return True
         return now < self._again_at.get(place, now)
+
+    def patience(self, place: int) -> int:
+        """How many times as long as at first nothing may be heard of a partition's next range.
+
+        It may be no silence of its leader's: a client brings nothing of records whose producers
+        have aborted them, while it reads a long stretch of these.
+        """
+        return min(1 << min(self._times.get(place, 0), 16), _MOST_PATIENCE)
+
+    def keep(self, places: Container[int]) -> None:
+        """Learn which partitions are read here: nothing will be heard of others."""
+        for place in [each for each in self._times if each not in places]:
+            self.heard(place)
 
     def heard(self, place: int) -> None:
         """Learn that a partition was read, or is not read here any more."""

@@ -25,7 +25,8 @@ class TaskRange:
     """Sinks, by step, that have these rows already: none is staged for them."""
     refused: Mapping[int, Mapping[str, Reasons]] = field(default_factory=dict)
     """By offset: the sinks that did not take all rows of this record in a try before."""
-    leader_epoch: int | None = None  # of who led the log when the range was planned, if known
+    leader_epoch: int | None = None  # no record of it had a later one when it was planned, or read
+    patience: int = 1  # nothing may be heard of it for so many times as long as at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,9 @@ class RangeRead:
     partition: Partition
     count: int
     digest: str  # see transactions.digest
-    leader_epoch: int | None  # of its last record; None: it has none
+    # No record of it has a later one. None: none has a later one than the range knows of, or it is
+    # not known.
+    leader_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)

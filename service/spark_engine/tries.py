@@ -76,11 +76,18 @@ class TryMaker:
         self._epoch_of = epoch_of
         self._slots: dict[Partition, int] = {}  # where partitions were last
 
-    def make(self, group: RangeGroup, slots: int) -> Try:
-        """Tasks of a group that is to run now, in so many slots. Raises what the sinks raise."""
+    def make(self, group: RangeGroup, slots: int, patience_of: Callable[[int], int]) -> Try:
+        """Tasks of a group that is to run now, in so many slots. Raises what the sinks raise.
+
+        `patience_of` has, by place, how much longer than at first silence is waited for.
+        """
         stagers = {outlet.name: outlet.stager(self._folder) for outlet in self._outlets}
         settings = replace(self._settings, references=dict(self._references()))
-        ranges = [self._range_of(group, member) for member in group.members]
+        ranges = [
+            replace(self._range_of(group, each), patience=patience_of(each.place))
+            for each in group.members
+        ]
+        patience = max(group.patience, *(each.patience for each in ranges))
         tasks = dealt(ranges, slots, self._slots)
         for slot, its_ranges in enumerate(tasks):
             self._slots.update((each.partition, slot) for each in its_ranges)
@@ -90,7 +97,7 @@ class TryMaker:
             group.attempt,
             group.members,
             [
-                Task(settings, group.number, tuple(each), by_sink, group.patience)
+                Task(settings, group.number, tuple(each), by_sink, patience)
                 for each in tasks
                 if each
             ],

@@ -1,6 +1,7 @@
 """The wiring of the spark engine, beside `service.parts`."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from partition.catalogue import Catalogue
@@ -62,7 +63,7 @@ def driver_fetcher(
     config: Config, kafka: dict[str, Scalar], catalogue: Catalogue
 ) -> tuple[Fetcher, Ends]:
     """What stands where the local engine fetches, and where the logs' ends are known."""
-    ends = Ends(catalogue, config.spark.poll_seconds, KafkaCatalogue(kafka))
+    ends = Ends(catalogue, config.spark.poll_seconds, lambda: KafkaCatalogue(kafka))
     fetcher = NoFetcher(ends, KafkaFetcher(kafka), mirrors=config.pipeline.mirror_to_group)
     return fetcher, ends
 
@@ -89,7 +90,7 @@ def spark_engine(
     if native:
         check_screen(topology, config.screen())
         java_properties(config.kafka)  # what it refuses is said now, not by the first group
-    logs = NativeLogs(ends.catalogue, lambda: KafkaFetcher(config.kafka))
+    logs = NativeLogs(cache(ends.spare), lambda: KafkaFetcher(config.kafka))
     folder = local_path(f"{warehouse}/{_SPOOL}/{name.replace('/', '_')}")
     return SparkEngine(
         topology,

@@ -1,7 +1,6 @@
 """What every sink promises, asked of each of them."""
 
 import json
-import queue
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,17 +9,13 @@ from typing import Any, TypedDict
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
 from sinks import DeltaSink, IcebergSink, ManifestSink, MemorySink, ParquetSink, SqlSink
-from sinks.batcher import PendingBatch
 from sinks.spark.driver import SparkDriver
-from sinks.tries import WriteRetries
-from sinks.writer import Writer, WriteResult
 from tests.acceptance import table_files
 from tests.worlds.sql_table import SqlTable
 from topology.errors import RowsRejected, SinkFailed
@@ -286,18 +281,11 @@ def in_partitions(house: House, *names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("house", PARTITIONED, indirect=True)
 def test_an_empty_text_does_not_become_a_null_that_may_not_be(house: House, opened: Opened) -> None:
-    sink = opened(partition_by=["carrier"])
-    done: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
-    fast = WriteRetries(first_seconds=0.001, longest_seconds=0.002)
-    writer = Writer(sink, done.put, retries=fast)
-    writer.start()
     rows = [flight(1), flight(2) | {"carrier": ""}, flight(3)]
-    nobody = np.zeros(3, np.int64)
-    writer.submit(PendingBatch(1, [rows], 3, 0, nobody, nobody.astype(np.uint64)))
-    result = done.get(timeout=120)
-    assert writer.stop(10)
-    assert (set(result.rejected), result.error) == ({1}, None)
-    assert "found ''" in result.rejected[1]
+    with pytest.raises(RowsRejected) as caught:
+        opened(partition_by=["carrier"]).write(batch(rows))
+    assert set(caught.value.reasons) == {1}
+    assert "found ''" in caught.value.reasons[1]
     assert numbers(house) == [1, 3]
 
 

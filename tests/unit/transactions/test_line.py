@@ -127,7 +127,7 @@ def test_nothing_is_open_before_it_is_stored_nor_what_it_grew_by():
     asked = line.to_store()
     offer(line, 102)
     plan(line)
-    assert asked.open[0].range == covers(100, 101, leader_epoch=6)
+    assert asked.open[0].range == covers(100, 101)
     line.stored(asked)
     assert line.open_to == 102
     assert line.is_due
@@ -251,7 +251,7 @@ def test_a_range_has_the_leader_epoch_of_its_last_record():
     line.close()
     offer(line, 106)
     plan(line, 18.0)
-    assert [each.range.leader_epoch for each in line.to_store().open] == [6, 8, 8]
+    assert [each.range.leader_epoch for each in line.to_store().open] == [None, 8, 8]
 
 
 def test_no_chunk_reaches_beyond_the_transaction_that_is_being_emitted():
@@ -293,7 +293,7 @@ def test_a_transaction_is_ready_when_it_is_closed_stored_emitted_and_processed()
     assert line.ready() is None
     line.processed(array(102))
     found = line.ready()
-    assert found == Transaction(1, 1, covers(100, 101, 102, leader_epoch=6))
+    assert found == Transaction(1, 1, covers(100, 101, 102))
     assert line.take() == found
     assert line.take() is None
 
@@ -306,7 +306,7 @@ def test_several_are_taken_and_they_are_done_in_order_only():
     assert (line.take().txid, line.take().txid) == (1, 2)
     with pytest.raises(OutOfOrder):
         line.done(2)
-    assert line.done(1) == covers(100, 101, leader_epoch=6)
+    assert line.done(1) == covers(100, 101)
     assert line.committed == 1
     with pytest.raises(OutOfOrder):
         line.done(1)
@@ -518,6 +518,18 @@ def test_a_replay_is_the_same_where_its_leader_epoch_is_not_known():
     assert untold.differs() is None
 
 
+def test_a_range_whose_leader_was_not_told_may_come_again_from_one_that_is():
+    """What is read on behind it has a resume key all the same."""
+    line = new_line()
+    offer(line, 100, 101)
+    plan(line)
+    line.close()
+    assert line.to_store().open[0].range.leader_epoch is None
+    again = new_line(opened=line.to_store().open)
+    offer(again, 100, 101, epochs=((100, 7),))
+    assert again.differs() is None
+
+
 def test_a_replay_of_no_record_is_the_same_whoever_leads():
     opened = (OpenTransaction(5, 2, Range(100, 110, 0, RangeDigest().hex(), 5)),)
     line = new_line(committed=4, opened=opened)
@@ -656,6 +668,22 @@ def test_the_log_s_end_seals_a_planned_range_and_one_of_no_record_is_committed_t
     assert line.done(5).end == 110
     assert line.done(6).end == 120
     assert not line.awaits_commit
+
+
+@pytest.mark.parametrize(("planned", "sealed"), [(None, 7), (6, 7), (7, 7), (8, 8)])
+def test_a_planned_range_is_sealed_with_the_latest_leader_that_is_known_of(planned, sealed):
+    """Of the record before its end; where none is, of who told its end: a gap may be its."""
+    line = replay_planned(
+        100, opened=(OpenTransaction(5, 2, Range(100, 110, None, None, planned)),)
+    )
+    line.reached(110)
+    assert line.to_store().open[0].range.leader_epoch == sealed
+
+
+def test_a_planned_range_of_records_without_a_leader_is_sealed_without_one():
+    line = new_line(committed=4, opened=PLANNED)
+    offer(line, 100, 112)
+    assert line.to_store().open[0].range.leader_epoch is None
 
 
 def test_new_records_are_planned_behind_what_was_only_planned():

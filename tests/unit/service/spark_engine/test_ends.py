@@ -130,7 +130,7 @@ def test_a_topic_that_goes_while_its_partition_is_silent_is_told(
 def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
     """Promise 10: an answer about them takes seconds to come, and the others need theirs."""
     spare = Spare()
-    ends = Ends(asked, 0.2, spare)  # type: ignore[arg-type]
+    ends = Ends(asked, 0.2, lambda: spare)  # type: ignore[arg-type]
     ends.poll(0.0, [ONE, TWO])
     assert [names for names, _future in asked.questions] == [{ONE, TWO}]
     asked.answer({ONE: 5})
@@ -155,6 +155,30 @@ def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
     ends.close()
     ends.close()
     assert (spare.is_open, spare.closed) == (False, 1)
+
+
+def test_what_takes_long_is_asked_of_a_spare_one(asked: Asked) -> None:
+    """Promise 10: an answer about a partition without a leader takes seconds."""
+    spare = Spare()
+    ends = Ends(asked, 0.2, lambda: spare)  # type: ignore[arg-type]
+    found: Any = ends.spare()
+    assert (found is spare, spare.is_open) == (True, True)
+    ends.close()
+    assert (spare.is_open, spare.closed) == (False, 1)
+    alone: Any = ends_of(asked).spare()
+    assert alone is asked
+
+
+def test_partitions_that_are_silent_for_long_are_told(asked: Asked) -> None:
+    ends = ends_of(asked)
+    for number in range(7):
+        ends.poll(float(number), [ONE, TWO])
+        asked.answer({ONE: 5})
+        assert list(ends.leaderless) == ([TWO] if number > 5 else [])
+    ends.poll(7.0, [ONE, TWO])
+    asked.answer({ONE: 5, TWO: 6})
+    ends.poll(8.0, [ONE, TWO])
+    assert list(ends.leaderless) == []
 
 
 def test_one_question_is_out_at_a_time_and_the_next_comes_after_a_pause(asked: Asked) -> None:

@@ -1,10 +1,11 @@
 """What tasks have put into files, on its way into a sink of the driver's."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pytest
 
 from service.spark_engine.handed import Handed, HandsOn
 from service.spark_engine.spool import SpoolStager
@@ -14,26 +15,49 @@ from topology.transactional import Group, Share, Staged
 SHARES = tuple(Share(f"t[{number}]", 1, 1, 1, 0, 5, "0" * 32, 3) for number in range(2))
 
 
-class Choking(MemorySink[Any]):
-    """Breaks on one value."""
+class Picky(MemorySink[Any]):
+    """Does not take one value."""
 
     def stage(self, group: Group) -> Staged:
-        if any(4 in piece for piece in group.pieces):
-            raise pa.ArrowInvalid("4 cannot be written")
-        return super().stage(group)
+        place = [row for piece in group.pieces for row in piece].index(4)
+        return replace(super().stage(group), num_rows=5, rejected={place: "no 4 please"})
 
 
-def test_a_row_on_which_the_sink_breaks_is_rejected_alone_and_its_record_known(
-    tmp_path: Path,
-) -> None:
+class Broken(MemorySink[Any]):
+    """Breaks on whatever comes, and counts."""
+
+    tries = 0
+
+    def stage(self, group: Group) -> Staged:
+        self.tries += 1
+        raise ValueError("I/O operation on closed file")
+
+
+def handed_over(folder: Path) -> Handed:
+    stager = SpoolStager(str(folder))
+    offsets = np.array([10, 11, 12, 20, 21, 22])
+    staged = stager.stage(Group(1, SHARES, [[0, 1, 2], [3, 4, 5]], 6, offsets))
+    return Handed((staged,), stager, is_apart=False)
+
+
+def test_of_a_row_that_the_sink_rejects_the_record_is_known(tmp_path: Path) -> None:
     """Promise 13: the engine asks again without the record, which gets its letter."""
-    stager = SpoolStager(str(tmp_path / "spool"))
-    staged = stager.stage(
-        Group(1, SHARES, [[0, 1, 2], [3, 4, 5]], 6, np.array([10, 11, 12, 20, 21, 22]))
-    )
-    handed = Handed((staged,), stager, is_apart=False)
-    found = HandsOn("table", Choking("table")).stage(handed.as_group(1, SHARES))
+    handed = handed_over(tmp_path / "spool")
+    found = HandsOn("table", Picky("table")).stage(handed.as_group(1, SHARES))
     assert set(found.rejected) == {4}
     assert (found.shares, found.num_rows) == (SHARES, 5)
     origin = handed.origins[4]
     assert (origin.line, origin.offset) == ("t[1]", 21)
+    assert not list(tmp_path.rglob("*.rows"))
+
+
+def test_rows_on_which_the_sink_breaks_are_there_for_the_next_try_and_not_divided(
+    tmp_path: Path,
+) -> None:
+    sink = Broken("table")
+    handed = handed_over(tmp_path / "spool")
+    with pytest.raises(ValueError, match="closed file"):
+        HandsOn("table", sink).stage(handed.as_group(1, SHARES))
+    assert sink.tries == 1
+    assert handed.staged
+    assert list(tmp_path.rglob("*.rows"))

@@ -28,7 +28,6 @@ from tests.worlds.tasking import (
     text,
     texts,
 )
-from topology.transactional import Group, Staged
 
 
 def test_a_range_is_processed_and_nothing_beyond_its_end() -> None:
@@ -304,24 +303,3 @@ def test_hooks_are_the_drivers_and_hear_nothing_of_tasks() -> None:
     assert world.done(ranged(0, 10)).tally.sunk == 10
     assert not told.events
     assert world.topology.listeners == [told]
-
-
-class ChokingStager(KeepingStager):
-    """Breaks on one value, as a file's writer might."""
-
-    def stage(self, group: Group) -> Staged:
-        if any("5" in piece for piece in group.pieces):
-            raise pa.ArrowInvalid("5 cannot be written")
-        return super().stage(group)
-
-
-def test_a_row_on_which_a_stager_breaks_gets_its_letter_and_the_task_ends() -> None:
-    """Promise 13: one bad record stops nobody, on an executor neither."""
-    world = TaskWorld(text)
-    world.stagers["rows"] = ChokingStager()
-    world.tasks.send(*numbers(10))
-    done = world.done(ranged(0, 10))
-    assert rows_in(done.staged["rows"]) == [row for row in texts(10) if row != "5"]
-    assert (done.tally.sunk, done.tally.dead_lettered) == (9, 1)
-    (letter,) = world.letters.letters
-    assert "5 cannot be written" in letter.reason

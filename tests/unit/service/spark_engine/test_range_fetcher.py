@@ -1,6 +1,7 @@
 """What a task reads: its ranges, to their ends, by a client that is kept from task to task."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -315,6 +316,24 @@ def test_ranges_of_which_nothing_is_heard_are_given_up_together() -> None:
     world.inner.silent = {B}
     world.read(ranged(0, 10))
     assert world.got == {A: list(range(10))}
+
+
+def test_a_range_that_was_silent_before_is_given_longer() -> None:
+    """Of a long stretch of aborted records a client brings nothing, while it reads it."""
+    world = World()
+    world.inner.silent = {A, B}
+    world.begin(replace(ranged(0, 10, 0), patience=4), ranged(0, 10, 1))
+    world.take()
+    world.now += 30
+    with pytest.raises(RangesSilent, match=r"for 30 seconds of offsets 0 to 10 of t\[1\]$"):
+        world.take()
+    world.begin(replace(ranged(0, 10, 0), patience=4))
+    world.take()
+    world.now += 119
+    world.take()
+    world.now += 1
+    with pytest.raises(RangesSilent, match=r"for 120 seconds of offsets 0 to 10 of t\[0\]$"):
+        world.take()
 
 
 def test_a_range_that_goes_silent_half_way_is_given_up() -> None:

@@ -1,5 +1,6 @@
 """A partition of which nothing can be read is left out of groups, and the others go on."""
 
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from partition.chunk import Partition
-from service.spark_engine import range_fetcher, silences
+from partition.errors import ReplayDiffers
+from service.spark_engine import ends, range_fetcher, silences
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.running import process
 from service.spark_engine.silences import Silences
@@ -141,6 +143,57 @@ def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path: Path) -
         world.finish()
 
 
+def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_failing(
+    tmp_path: Path,
+) -> None:
+    """Nobody would ever read it here, and health would be bad for ever."""
+    with World(tmp_path, ranges=RangePolicy(100, 0.01, 2)) as world:
+        world.executors.gate.clear()
+        world.send(*rows("a", 3))
+        world.send(*rows("b", 3), partition=1)
+        world.until(lambda: len(world.executors.names) == 1)
+        (group,) = world.engine._in_flight.groups
+        (member,) = [each for each in group.members if each.line.partition == TWO]
+        world.reader.halt(TWO, ReplayDiffers(TWO, 1, "these", "others"))
+        world.engine._in_flight.fell_silent(member, "nothing was heard", time.monotonic())
+        world.executors.gate.set()
+        world.until(lambda: world.stored_at(ONE) == 3)
+        world.turn()
+        assert world.engine.apart.failing_since is None
+
+
+def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ends, "_SHORT_SECONDS", 0.05)
+    with World(tmp_path) as world:
+        world.silence(executors=(), driver={TWO})
+        world.until(lambda: world.engine.apart.failing_since is not None)
+        assert world.engine.apart.last_error == "the leader of t[1] does not answer"
+        world.silence(executors=(), driver={ONE, TWO})
+        said = "the leaders of t[0] and 1 more do not answer"
+        world.until(lambda: world.engine.apart.last_error == said)
+        world.silence(executors=(), driver=())
+        world.until(lambda: world.engine.apart.failing_since is None)
+        assert world.engine.apart.retries == 0
+
+
+def test_more_patience_is_had_with_a_range_each_time_it_falls_silent(tmp_path: Path) -> None:
+    """A client brings nothing of a long stretch of aborted records, and is not stuck."""
+    with World(tmp_path) as world:
+        world.silence(executors={TWO}, driver=())
+        world.send("b0", partition=1)
+        world.until(lambda: len(world.executors.tasks) > 1)
+        world.silence(executors=(), driver=())
+        world.finish()
+        first, second = world.executors.tasks[:2]
+        assert (first.ranges[0].patience, second.ranges[0].patience) == (1, 2)
+        assert (first.patience, second.patience) == (1, 2), "its job has as many times as long"
+        world.send("b1", partition=1)
+        world.finish()
+        assert world.executors.tasks[-1].ranges[0].patience == 1
+
+
 def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path: Path) -> None:
     """Promise 15: the pauses of single partitions would outlast the outage."""
     with World(tmp_path, ranges=RangePolicy(100, 0.01, 2)) as world, capture_logs() as logged:
@@ -170,11 +223,19 @@ def test_pauses_grow_up_to_a_limit_and_end_where_the_partition_is_read() -> None
         now += pauses[-1]
         assert not silent.is_out(3, now, is_answered=True)
     assert pauses[1] == 2 * pauses[0]
-    assert pauses[-1] == pauses[-2] == 300.0
+    assert pauses[-1] == pauses[-2] == 900.0
+    assert silent.patience(3) == 8
+    assert silent.patience(4) == 1
     assert silent
     silent.heard(3)
     assert not silent
+    assert silent.patience(3) == 1
     assert silent.fell(3, now) == pauses[0]
+    assert silent.patience(3) == 2
+    silent.keep({3, 4})
+    assert silent
+    silent.keep({4})
+    assert not silent
 
 
 def test_a_partition_whose_leader_was_away_for_the_driver_too_comes_with_its_first_answer() -> None:

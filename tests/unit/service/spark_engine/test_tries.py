@@ -18,6 +18,6 @@ def test_a_task_hears_which_leader_told_the_end_of_its_range(epoch: int | None) 
     line = RangeLine(Partition("t", 0), resumed, TransactionPolicy())
     txid = line.begin(9, epoch).txid
     maker = TryMaker([], SETTINGS, None, dict, lambda place: place)
-    (task,) = maker.make(RangeGroup(1, (RangeMember(0, line, txid),)), 1).tasks
+    (task,) = maker.make(RangeGroup(1, (RangeMember(0, line, txid),)), 1, lambda _place: 1).tasks
     (told,) = task.ranges
     assert (told.position, told.end, told.leader_epoch) == (Position(5, 3, "id"), 9, epoch)
