@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from topology.casts import cast
 from topology.nulls import misplaced_null
 from topology.rows import Row, as_row, values_of
 from topology.sink import Piece
-from topology.values import cast, check_years, converted
+from topology.values import check_years, converted
 
 _SHOWN = 80  # characters of a value shown in a reason
 

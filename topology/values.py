@@ -63,24 +63,6 @@ def converted(values: Sequence[Any], field: Field) -> Array:
     return array
 
 
-def cast(column: Array, field: Field) -> Array:
-    """A column as one of the field's type. Raises what pyarrow raises, or ValueError."""
-    array = column
-    if column.null_count == len(column):
-        array = pa.nulls(len(column), field.type)
-    # Asked to change nothing, pyarrow still refuses nulls above a child that has none.
-    elif not column.type.equals(field.type):
-        _check_types(column.type, field.type)
-        if types.is_decimal(field.type) and types.is_integer(column.type):
-            column = column.cast(pa.decimal128(20, 0))  # else each might have 20 digits
-        array = column.cast(field.type)
-        if _infinities(array) > _infinities(column):
-            raise ValueError("a float would become infinite")
-    without_misplaced_nulls(array, field)
-    check_years(array)
-    return array
-
-
 def check_years(array: Any) -> None:
     """Raise ValueError for a date or a time outside of the years 1 to 9999, at any depth.
 
@@ -100,6 +82,17 @@ def check_years(array: Any) -> None:
             check_years(part)
 
 
+def infinities(array: Any) -> int:
+    """How many floats are infinite, at any depth."""
+    kind = array.type
+    if types.is_floating(kind):
+        wide = array.cast(pa.float32()) if types.is_float16(kind) else array
+        return pc.sum(pc.is_inf(wide)).as_py() or 0
+    if types.is_nested(kind):
+        return sum(infinities(part) for _, part, _ in parts_of(array, kind))
+    return 0
+
+
 def _years(kind: Any) -> tuple[int, int]:
     if types.is_date32(kind):
         return _FIRST_DAY, _LAST_DAY
@@ -107,7 +100,6 @@ def _years(kind: Any) -> tuple[int, int]:
     return _FIRST_DAY * _DAY_SECONDS * unit, (_LAST_DAY + 1) * _DAY_SECONDS * unit - 1
 
 
-# Of values ----------------------------------------------------------------------------------
 # Each check asks for the values only where the array leaves a doubt, and begins with their types,
 # which tell most: `set(map(type, ...))` takes a third of what a look at each value does.
 
@@ -153,7 +145,7 @@ def _check_floats(values: _Values, array: Any) -> None:
         return
     if types.is_float16(array.type) and any(isinstance(v, int | np.integer) for v in values()):
         raise ValueError("a whole number in 16 bits might become another")
-    if (found := _infinities(array)) and found > _infinities(pa.array(values(), pa.float64())):
+    if (found := infinities(array)) and found > infinities(pa.array(values(), pa.float64())):
         raise ValueError("a float would become infinite")
 
 
@@ -299,87 +291,3 @@ _CHECKS: dict[int, _Check] = {
     **dict.fromkeys((kind.id for kind in _LISTS), _check_lists),
     pa.map_(pa.string(), pa.null()).id: _check_maps,
 }
-
-
-# Of columns ---------------------------------------------------------------------------------
-
-
-def _check_types(found: Any, wanted: Any) -> None:
-    """Raise ValueError unless a column of the one type may be cast to the other."""
-    found, wanted = _plain(found), _plain(wanted)
-    if types.is_null(found) or found.equals(wanted):
-        return
-    if types.is_struct(found) and types.is_struct(wanted):
-        members = {field.name: field.type for field in wanted}
-        for field in found:
-            if field.name not in members:
-                raise ValueError(f"unknown '{field.name}'; allowed are {', '.join(members)}")
-            _check_types(field.type, members[field.name])
-    elif types.is_map(found) and types.is_map(wanted):
-        _check_types(found.key_type, wanted.key_type)
-        _check_types(found.item_type, wanted.item_type)
-    elif _is_list(found) and _is_list(wanted):
-        _check_types(found.value_type, wanted.value_type)
-    else:
-        takes = _TAKES.get(_family(wanted))
-        # pyarrow, which knows the limits of 32 and 64 bits, makes 2048 of 2049 in 16.
-        is_cut = types.is_float16(wanted) and types.is_integer(found)
-        if is_cut or (takes is not None and _family(found) not in takes):
-            raise ValueError(f"{found} is not {wanted}")
-
-
-def _plain(kind: Any) -> Any:
-    return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-
-
-def _is_list(kind: Any) -> bool:
-    return types.is_nested(kind) and hasattr(kind, "value_type")
-
-
-def _family(kind: Any) -> str:
-    if isinstance(kind, pa.TimestampType):
-        return "time" if kind.tz is None else "zoned"
-    return next((name for name, is_one in _FAMILIES.items() if is_one(kind)), str(kind))
-
-
-def _is_any(*kinds: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda kind: any(is_one(kind) for is_one in kinds)
-
-
-_FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
-    "bool": types.is_boolean,
-    "whole": types.is_integer,
-    "float": types.is_floating,
-    "decimal": types.is_decimal,
-    "text": _is_any(types.is_string, types.is_large_string, types.is_string_view),
-    "bytes": _is_any(
-        types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
-    ),
-    "date": types.is_date,
-    "time of day": types.is_time,
-    "duration": types.is_duration,
-}
-_TAKES = {
-    "bool": {"bool"},
-    "whole": {"whole", "float", "decimal"},
-    "float": {"float", "whole"},
-    "decimal": {"decimal", "whole"},
-    "text": {"text", "bytes"},
-    "bytes": {"bytes", "text"},
-    "date": {"date"},
-    "zoned": {"zoned", "time"},
-    "time": {"time"},
-    "time of day": {"time of day"},
-    "duration": {"duration"},
-}
-
-
-def _infinities(array: Any) -> int:
-    """How many floats are infinite, at any depth."""
-    kind = array.type
-    if types.is_floating(kind):
-        wide = array.cast(pa.float32()) if types.is_float16(kind) else array
-        return pc.sum(pc.is_inf(wide)).as_py() or 0
-    if types.is_nested(kind):
-        return sum(_infinities(part) for _, part, _ in parts_of(array, kind))
-    return 0
