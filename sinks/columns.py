@@ -79,7 +79,8 @@ def _fit_rows(rows: list[Any], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[
         values = [mapping.get(field.name) for mapping in mappings]
         reasons = _refused_values(values, field) | reasons
     good = [mapping for index, mapping in enumerate(mappings) if index not in reasons]
-    return pa.RecordBatch.from_pylist(good, schema=schema), reasons
+    arrays = [converted([each.get(field.name) for each in good], field) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), reasons
 
 
 def _all_or_none(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch | None:

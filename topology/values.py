@@ -53,14 +53,34 @@ def converted(values: Sequence[Any], field: Field) -> Array:
     Stricter than pyarrow, which takes nulls anywhere, cuts 1.5 down to 1 in a column of whole
     numbers, and passes over the members of a struct that it does not know.
     """
-    if isinstance(field.type, pa.DictionaryType) and not set(map(type, values)) <= _OWN:
+    if _has_dictionary(field.type) and not set(map(type, values)) <= _OWN:
         # A scalar of pyarrow's there would end the process (a segmentation fault, pyarrow 26).
-        values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in values]
+        values = [_without_scalars(value) for value in values]
     array: Array = pa.array(values, field.type)
     if not field.nullable or types.is_nested(field.type):
         without_misplaced_nulls(array, field)
     _check(lambda: values, array)
     return array
+
+
+def _has_dictionary(kind: Any) -> bool:
+    if types.is_struct(kind):
+        return any(_has_dictionary(field.type) for field in kind)
+    if types.is_map(kind):
+        return _has_dictionary(kind.key_type) or _has_dictionary(kind.item_type)
+    if isinstance(kind, pa.DictionaryType):
+        return True
+    return types.is_nested(kind) and _has_dictionary(getattr(kind, "value_type", None))
+
+
+def _without_scalars(value: Any) -> Any:
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
+    if isinstance(value, dict):
+        return {key: _without_scalars(part) for key, part in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(map(_without_scalars, value))
+    return value
 
 
 def check_years(array: Any) -> None:
@@ -201,7 +221,7 @@ def _check_structs(values: _Values, array: Any) -> None:
 def _struct(value: Any, names: Sequence[str]) -> Row:
     if isinstance(value, tuple):  # the members in their order
         return dict(zip(names, value, strict=True))
-    struct = value if isinstance(value, dict) else dict(value)
+    struct = value if type(value) is dict else dict(value)  # others may grow when they are asked
     _check_names(struct, names)
     return struct
 

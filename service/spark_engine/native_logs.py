@@ -77,10 +77,12 @@ class NativeLogs:
             leaders[each.partition] = now.leader_epoch
         for partition, error in self._lost(places_of(ranges, leaders)).items():
             return _failed(partition, error)
-        rewritten = self._lost(ends_of(ranges, leaders))
-        for partition, error in rewritten.items():
+        rewritten: list[Partition] = []
+        for partition, error in self._lost(ends_of(ranges, leaders)).items():
             if isinstance(error, TopicMissing):
                 return _failed(partition, error)
+            if isinstance(error, OffsetOutOfRange) and error.diverged_at is not None:
+                rewritten.append(partition)  # else its end has expired since it was read
         unknown = {each.partition for each in ranges if each.leader_epoch is None}
         told = {each: leaders[each] for each in (*rewritten, *unknown)}
         return {each: epoch for each, epoch in told.items() if epoch is not None}

@@ -21,8 +21,8 @@ def write_good_rows(
 
     `write` makes files that nobody sees, or raises and leaves none; it may be called again with
     any of the rows. What it makes of some of them, while bad ones are sought, is discarded. Raises
-    what `write` raises if no row is to blame: none of several can be written by itself, or each
-    can. Costs some 2 · log2(rows) calls for each bad row, and at most two for each row.
+    what `write` raises if no row is to blame: each can be written by itself. Costs some
+    2 · log2(rows) calls for each bad row, and at most two for each row.
     """
     rows = fitted.table
     try:
@@ -31,7 +31,7 @@ def write_good_rows(
         if isinstance(error, OSError) or not rows.num_rows:
             raise
         wrong = dict(_bad_rows(rows, write, discard))
-        if len(wrong) == rows.num_rows > 1:
+        if not wrong:
             raise
     others = fitted.without(wrong)
     return write(others.table), others

@@ -288,3 +288,11 @@ def test_rows_that_are_left_out_later_have_their_places_among_all() -> None:
     again = less.without({0: "two"})
     assert (again.table.num_rows, again.rejected[3]) == (0, "two")
     assert fitted.without({}) is fitted
+
+
+def test_a_scalar_of_arrow_s_in_a_good_row_is_no_harm_beside_a_bad_one():
+    """The process ended there (a segmentation fault, pyarrow 26)."""
+    schema = pa.schema([("k", pa.dictionary(pa.int32(), pa.string())), ("n", pa.int64())])
+    fitted = fit([[{"k": pa.scalar("x"), "n": 1}, {"k": "y", "n": "bad"}]], schema)
+    assert fitted.table.to_pylist() == [{"k": "x", "n": 1}]
+    assert set(fitted.rejected) == {1}

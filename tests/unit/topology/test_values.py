@@ -1,5 +1,6 @@
 """Which values a column takes: nothing that it would keep as another value."""
 
+from collections import defaultdict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from math import inf, isinf
@@ -59,6 +60,13 @@ KEPT: list[tuple[pa.DataType, Any, Any]] = [
     (pa.dictionary(pa.int32(), pa.string()), "a", "a"),
     (pa.int64(), pa.scalar(5), 5),
     (pa.timestamp("us"), pa.scalar(MOMENT), MOMENT),
+    (pa.list_(pa.dictionary(pa.int32(), pa.string())), [pa.scalar("a")], ["a"]),
+    (
+        pa.struct([("k", pa.dictionary(pa.int32(), pa.string()))]),
+        {"k": pa.scalar("a")},
+        {"k": "a"},
+    ),
+    (POINT, defaultdict(int, x=1), {"x": 1, "y": None}),
 ]
 
 LOST: list[tuple[pa.DataType, Any]] = [
