@@ -22,8 +22,8 @@ from partition.position import LeaderEpochs, Position
 from partition.queue import ChunkQueue
 from partition.retries import Retries, RetryPolicy, RetryQueue
 from partition.statistics import PartitionStatistics
-from partition.stored_offset import StoredOffset
 from partition.transaction import Resumed
+from partition.unstored import Unstored
 
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024
@@ -77,7 +77,7 @@ class PartitionManager:
         self._window = window
         self._retry_policy = retry_policy
         self._rng = rng
-        self._stored = StoredOffset(position.offset)
+        self._stored = Unstored(position.offset)
         self._retried = 0
         self.restart(position, resumed=resumed)
 

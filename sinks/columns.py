@@ -5,13 +5,14 @@ must not be null is, and there is no column the schema does not name, whether it
 mapping or in columns. One row that does not fit never harms its neighbours.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from sinks.halving import failing
 from topology.casts import cast
 from topology.nulls import misplaced_null
 from topology.rows import Row, as_row, values_of
@@ -118,27 +119,12 @@ def _refused_values(values: list[Any], field: "pa.Field[Any]") -> dict[int, str]
     return {
         index: f"column '{field.name}': found {_shown(values[index])}; "
         f"allowed is {_allowed(field)} ({_cause(error)})"
-        for index, error in _bisect(convert, 0, len(values))
+        for index, error in failing(convert, len(values), _is_of_values)
     }
 
 
-def _bisect(
-    convert: Callable[[int, int], object], start: int, stop: int
-) -> Iterator[tuple[int, Exception]]:
-    """Find the positions that fail by halving: fast when few do, linear when all do."""
-    spans = [(start, stop)] if stop > start else []
-    while spans:
-        start, stop = spans.pop()
-        try:
-            convert(start, stop)
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a user's value may raise anything
-            if stop - start == 1:
-                yield start, error
-                continue
-            middle = (start + stop) // 2
-            spans += [(middle, stop), (start, middle)]
+def _is_of_values(error: Exception) -> bool:
+    return not isinstance(error, MemoryError)  # a user's value may raise anything else
 
 
 def _fit_columns(piece: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -171,7 +157,7 @@ def _refused_cells(column: "pa.Array[Any]", field: "pa.Field[Any]") -> dict[int,
     return {
         index: f"column '{field.name}': found {_shown_cell(column[index])} ({column.type}); "
         f"allowed is {_allowed(field)} ({_cause(error)})"
-        for index, error in _bisect(convert, 0, len(column))
+        for index, error in failing(convert, len(column), _is_of_values)
     }
 
 

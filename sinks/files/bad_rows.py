@@ -1,11 +1,12 @@
 """Rows that no file can hold: found by halving, so that one never stops the others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import pyarrow as pa
 
 from sinks.columns import Fitted
+from sinks.halving import failing
 
 Made = TypeVar("Made")
 
@@ -28,31 +29,22 @@ def write_good_rows(
     try:
         return write(rows), fitted
     except _OF_VALUES as error:
-        if isinstance(error, OSError) or not rows.num_rows:
+        if not _is_of_values(error):
             raise
-        wrong = dict(_bad_rows(rows, write, discard))
+
+        def try_out(start: int, stop: int) -> None:
+            discard(write(rows.slice(start, stop - start)))
+
+        bad = failing(try_out, rows.num_rows, _is_of_values)
+        wrong = {row: f"no file can hold it: {_line(error)}" for row, error in bad}
         if not wrong:
             raise
     others = fitted.without(wrong)
     return write(others.table), others
 
 
-def _bad_rows(
-    rows: pa.Table, write: Callable[[pa.Table], Made], discard: Callable[[Made], object]
-) -> Iterator[tuple[int, str]]:
-    spans = [(0, rows.num_rows)]
-    while spans:
-        start, stop = spans.pop()
-        try:
-            discard(write(rows.slice(start, stop - start)))
-        except _OF_VALUES as error:
-            if isinstance(error, OSError):
-                raise
-            if stop - start == 1:
-                yield start, f"no file can hold it: {_line(error)}"
-                continue
-            middle = (start + stop) // 2
-            spans += [(middle, stop), (start, middle)]
+def _is_of_values(error: Exception) -> bool:
+    return isinstance(error, _OF_VALUES) and not isinstance(error, OSError)
 
 
 def _line(error: Exception) -> str:

@@ -1,10 +1,10 @@
 """What lies behind the stored offset: records that a crash would repeat (promise 10)."""
 
-from partition.stored_offset import StoredOffset
+from partition.unstored import Unstored
 
 
 def after(*, read, offset=100):
-    stored = StoredOffset(offset)
+    stored = Unstored(offset)
     stored.read += read
     return stored
 

@@ -1,7 +1,7 @@
 """How far the stored offset is behind what was emitted: what a crash would repeat."""
 
 
-class StoredOffset:
+class Unstored:
     """The offset that is stored, and how many records were read behind it. The owner drives it.
 
     Records are counted, not offsets, because gaps cost nothing. Pure.
