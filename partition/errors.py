@@ -23,7 +23,8 @@ PartitionError
     ├── Fenced             someone else took over a partition that was ours
     ├── OwnershipLost      the session that held the partition has ended
     ├── OffsetWouldMoveBack
-    └── StormUnreadable    Storm's nodes do not say where it stopped
+    ├── StormUnreadable    Storm's nodes do not say where it stopped
+    └── ReplicaReplaced    another process runs under our replica's name
 """
 
 
@@ -222,6 +223,14 @@ class OwnershipLost(StoreError):
         self.partition = partition
 
 
+class GivenUp(StoreError):
+    """A partition is not this replica's any more: the plan gives it to another."""
+
+    def __init__(self, partition: object, why: str) -> None:
+        super().__init__(f"{partition} is given up: {why}")
+        self.partition = partition
+
+
 class StoreConflict(StoreError):
     """An offset is stored already where the first one was to be stored."""
 
@@ -251,6 +260,21 @@ class OffsetWouldMoveBack(StoreError):
         self.partition = partition
         self.stored = stored
         self.offset = offset
+
+
+class ReplicaReplaced(StoreError):
+    """Another process has registered under our replica's name since we did.
+
+    This process has nothing to do any more: what was its own is the other's.
+    """
+
+    def __init__(self, name: str, other: str) -> None:
+        super().__init__(
+            f"another process, {other}, runs as replica '{name}'; this one ends. "
+            "Give each replica that runs at the same time a name of its own"
+        )
+        self.name = name
+        self.other = other
 
 
 class StormUnreadable(StoreError):

@@ -3,6 +3,7 @@
 from partition.memory.catalogue import MemoryCatalogue
 from partition.memory.fetcher import MemoryFetcher
 from partition.memory.log import MemoryLog, MemoryMessage
+from partition.memory.registry import MemoryRegistry
 from partition.memory.store import MemoryNodes, MemoryStore
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "MemoryLog",
     "MemoryMessage",
     "MemoryNodes",
+    "MemoryRegistry",
     "MemoryStore",
 ]

@@ -4,6 +4,7 @@ Its nodes stand in for ZooKeeper's; what is written to them and when is `partiti
 as with the real one. One contract suite runs against both (`tests/contract`).
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -13,17 +14,23 @@ from partition.chunk import Partition
 from partition.errors import StoreError, StoreUnavailable
 from partition.offsets.nodes import NodeNames, OffsetNodes
 from partition.offsets.requests import (
+    ANY_VERSION,
+    Children,
+    CreateEphemeral,
     CreateNode,
+    DeleteNode,
     NodeChanged,
     NodeExists,
     Operation,
     OutcomeUnknown,
     Pause,
     Read,
+    ReadStat,
     Reply,
     Request,
     SessionEnded,
     SetNode,
+    Stat,
     Steps,
     missing_parents,
 )
@@ -43,6 +50,9 @@ class MemoryNodes:
 
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[bytes, int]] = {}
+        self._made: dict[str, int] = {}  # when a node was made, in writes and puts
+        self._sessions: dict[str, object] = {}  # with which an ephemeral node ends
+        self._clock = 0
         self.writes = 0  # requests that changed something
         self.lose_replies = 0
         self._away = False
@@ -67,48 +77,102 @@ class MemoryNodes:
 
     def put(self, path: str, data: bytes) -> None:
         """Write a node as someone else would."""
+        self._clock += 1
+        self._made.setdefault(path, self._clock)
         self.nodes[path] = (data, self.nodes[path][1] + 1 if path in self.nodes else 0)
 
     def delete(self, path: str) -> None:
         """Delete a node and all below it, as an operator would."""
         for each in [each for each in self.nodes if f"{each}/".startswith(f"{path}/")]:
-            del self.nodes[each]
+            self._remove(each)
 
-    def answer(self, request: Request) -> Reply:
+    def drop(self, session: object) -> None:
+        """Delete what ends with a session."""
+        for path in [path for path, its in self._sessions.items() if its is session]:
+            self._remove(path)
+
+    def answer(self, request: Request, session: object = None) -> Reply:
         """Carry out a request. Raises NodeExists, NodeChanged, OutcomeUnknown."""
         if isinstance(request, Read):
             return self.nodes.get(request.path)
+        if isinstance(request, ReadStat):
+            return self._stat(request.path, session)
+        if isinstance(request, Children):
+            return self._children(request.path)
         if isinstance(request, Pause):
             return None  # nothing here becomes better with time
-        return self._write(request.operations)
+        return self._write(request.operations, session)
 
-    def _write(self, operations: Sequence[Operation]) -> list[int]:
-        changes: dict[str, tuple[bytes, int]] = {}
+    def _stat(self, path: str, session: object) -> Stat | None:
+        if path not in self.nodes:
+            return None
+        is_ours = path in self._sessions and self._sessions[path] is session
+        return Stat(*self.nodes[path], self._made[path], is_ours)
+
+    def _children(self, path: str) -> list[str] | None:
+        if path not in self.nodes:
+            return None
+        names = (each[len(path) + 1 :] for each in self.nodes if each.startswith(f"{path}/"))
+        return [name for name in names if "/" not in name]
+
+    def _remove(self, path: str) -> None:
+        del self.nodes[path], self._made[path]
+        self._sessions.pop(path, None)
+
+    def _write(self, operations: Sequence[Operation], session: object) -> list[int]:
+        changes: dict[str, tuple[bytes, int] | None] = {}  # None: deleted
+        made: dict[str, object] = {}  # and the session with which it ends
         for parent in missing_parents(operations):
             names = parent.split("/")
             paths = ["/".join(names[:count]) for count in range(2, len(names) + 1)]
-            changes.update((path, (b"", 0)) for path in paths if path not in self.nodes)
+            missing = [path for path in paths if path not in self.nodes]
+            changes.update((path, (b"", 0)) for path in missing)
+            made.update((path, None) for path in missing)
         for operation in operations:
-            found = changes.get(operation.path) or self.nodes.get(operation.path)
-            if isinstance(operation, CreateNode):
+            path = operation.path
+            found = changes[path] if path in changes else self.nodes.get(path)
+            if isinstance(operation, CreateNode | CreateEphemeral):
                 if found is not None:
                     raise NodeExists
                 parent = operation.path.rpartition("/")[0]
                 if parent not in changes and parent not in self.nodes:
                     raise NodeChanged
-                changes[operation.path] = (operation.data, 0)
+                changes[path] = (operation.data, 0)
+                made[path] = session if isinstance(operation, CreateEphemeral) else None
             elif found is None:
                 raise NodeChanged
-            elif isinstance(operation, SetNode):
-                if found[1] != operation.version:
-                    raise NodeChanged
-                changes[operation.path] = (operation.data, found[1] + 1)
-        self.nodes.update(changes)
+            elif isinstance(operation, SetNode | DeleteNode):
+                changes[path] = _changed(operation, found[1])
+        self._apply(changes, made)
         self.writes += 1
         if self.lose_replies:
             self.lose_replies -= 1
             raise OutcomeUnknown
-        return [self.nodes[operation.path][1] for operation in operations]
+        return [
+            0 if isinstance(each, DeleteNode) else self.nodes[each.path][1] for each in operations
+        ]
+
+    def _apply(
+        self, changes: Mapping[str, tuple[bytes, int] | None], made: Mapping[str, object]
+    ) -> None:
+        self._clock += 1
+        for path, node in changes.items():
+            if node is None or path in made:
+                self._made.pop(path, None)
+                self._sessions.pop(path, None)
+            if node is None:
+                del self.nodes[path]
+                continue
+            self.nodes[path] = node
+            self._made.setdefault(path, self._clock)
+            if made.get(path) is not None:
+                self._sessions[path] = made[path]
+
+
+def _changed(operation: SetNode | DeleteNode, version: int) -> tuple[bytes, int] | None:
+    if operation.version not in {version, ANY_VERSION}:
+        raise NodeChanged
+    return (operation.data, version + 1) if isinstance(operation, SetNode) else None
 
 
 class _Job(Generic[T]):
@@ -120,7 +184,7 @@ class _Job(Generic[T]):
         self.request: Request | None = None  # what it waits for an answer to
         self.session_ended = False
 
-    def run(self, nodes: MemoryNodes) -> bool:
+    def run(self, nodes: MemoryNodes, session: object = None) -> bool:
         """Go on as far as the nodes answer; return whether it is done."""
         if self.future.done():  # failed by `close`
             return True
@@ -132,7 +196,7 @@ class _Job(Generic[T]):
                 self.request = self.steps.throw(SessionEnded())
             while not nodes.away:
                 try:
-                    reply = nodes.answer(self.request)
+                    reply = nodes.answer(self.request, session)
                 except (NodeExists, NodeChanged, OutcomeUnknown) as error:
                     self.request = self.steps.throw(error)
                 else:
@@ -160,13 +224,18 @@ class MemoryStore:
         pipeline: str = "memory",
         topology_id: str = "memory",
         root: str = "/headrace",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._server = nodes or MemoryNodes()
         self._names = NodeNames(root, pipeline, topology_id)
         self._nodes: OffsetNodes | None = None
         self._jobs: deque[_Job[Any]] = deque()
         self._running = False
+        self._lives = object()  # the session, as the nodes know it
         self.session = 0
+        self.last_contact: float | None = None
+        """When a request was answered last, on the clock."""
 
     @property
     def available(self) -> bool:
@@ -185,6 +254,7 @@ class MemoryStore:
         """Fail what waits."""
         if self._nodes is not None:
             self._server.stores.remove(self)
+            self._server.drop(self._lives)
         self._nodes = None
         for job in self._jobs:
             job.fail(StoreUnavailable("a request", "the store is closed"))
@@ -192,6 +262,8 @@ class MemoryStore:
     def end_session(self) -> None:
         """Drop every ownership, as when a session expires."""
         self.session += 1
+        self._server.drop(self._lives)
+        self._lives = object()
         if self._nodes is not None:
             self._nodes.session_ended()
         for job in self._jobs:
@@ -247,16 +319,22 @@ class MemoryStore:
         asked = dict(progress)
         return self._run("a commit", lambda nodes: nodes.commit(asked))
 
+    def submit(self, steps: Steps[T]) -> Future[T]:
+        """Carry out requests in the offsets' own session; see `ZooKeeperStore.submit`."""
+        return self._run("a beat", lambda _: steps)
+
     def wake(self) -> None:
         """Carry out what waits, one after the other."""
         if self._running:  # a future's callback asked for more
             return
         self._running = True
         try:
-            while self._jobs and self._jobs[0].run(self._server):
+            while self._jobs and self._jobs[0].run(self._server, self._lives):
                 self._jobs.popleft()
         finally:
             self._running = False
+        if not self._server.away:
+            self.last_contact = self._clock()
 
     def _run(self, what: str, work: Callable[[OffsetNodes], Steps[T]]) -> Future[T]:
         if self._nodes is None:

@@ -1,16 +1,19 @@
-"""What the offset store asks of nodes, and what may come back: data, and no I/O.
+"""What is asked of nodes, and what may come back: data, and no I/O.
 
-A generator (`partition.offsets.nodes`) yields requests; a shell sends them and answers with the
-reply, or throws what went wrong into the generator. So one and the same text runs against
-ZooKeeper, against memory, and in a simulator whose network loses and delays.
+A generator (`partition.offsets.nodes`, `partition.replicas.beat`) yields requests; a shell
+sends them and answers with the reply, or throws what went wrong into the generator. So one and
+the same text runs against ZooKeeper, against memory, and in a simulator whose network loses
+and delays.
 """
 
 from collections.abc import Generator, Iterable
 from typing import NamedTuple, TypeAlias, TypeVar
 
+ANY_VERSION = -1
+
 
 class SetNode(NamedTuple):
-    """One operation of a write: set a node if it still has this version."""
+    """One operation of a write: set a node if it still has this version, or `ANY_VERSION`."""
 
     path: str
     data: bytes
@@ -30,11 +33,46 @@ class CheckNode(NamedTuple):
     path: str
 
 
-Operation: TypeAlias = SetNode | CreateNode | CheckNode
+class CreateEphemeral(NamedTuple):
+    """One operation of a write: as CreateNode, and the node ends with the session."""
+
+    path: str
+    data: bytes
+
+
+class DeleteNode(NamedTuple):
+    """One operation of a write: delete a node of this version. In the reply it is 0."""
+
+    path: str
+    version: int
+
+
+Operation: TypeAlias = SetNode | CreateNode | CheckNode | CreateEphemeral | DeleteNode
 
 
 class Read(NamedTuple):
     """Reply: a node's data and version as the leader knows them, or None if there is none."""
+
+    path: str
+
+
+class Stat(NamedTuple):
+    """A node, and which one of that path it is."""
+
+    data: bytes
+    version: int
+    created: int  # grows from one node made to the next, whatever their paths
+    is_ours: bool  # it ends with the session in which this was asked
+
+
+class ReadStat(NamedTuple):
+    """Reply: a node's Stat as the leader knows it, or None if there is none."""
+
+    path: str
+
+
+class Children(NamedTuple):
+    """Reply: the names below a node as the leader knows them, or None if there is no node."""
 
     path: str
 
@@ -54,8 +92,8 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Request: TypeAlias = Read | Write | Pause
-Reply: TypeAlias = tuple[bytes, int] | list[int] | None
+Request: TypeAlias = Read | ReadStat | Children | Write | Pause
+Reply: TypeAlias = tuple[bytes, int] | Stat | list[str] | list[int] | None
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Request, Reply, T]
 
@@ -90,6 +128,6 @@ def missing_parents(operations: Iterable[Operation]) -> list[str]:
     parents = [
         operation.path.rpartition("/")[0]
         for operation in operations
-        if isinstance(operation, CreateNode)
+        if isinstance(operation, CreateNode | CreateEphemeral)
     ]
     return [parent for parent in dict.fromkeys(parents) if parent and parent not in named]

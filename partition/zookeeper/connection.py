@@ -14,61 +14,34 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    AuthFailedError,
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
-    KazooException,
-    NodeExistsError,
-    NoNodeError,
-    NotReadOnlyCallError,
-    OperationTimeoutError,
-    RolledBackError,
-    RuntimeInconsistency,
-    SessionExpiredError,
-    SessionMovedError,
-)
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import AuthFailedError, KazooException, NodeExistsError, NoNodeError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from partition.errors import StoreError, StoreUnavailable
 from partition.offsets.requests import (
-    CreateNode,
-    NodeChanged,
-    NodeExists,
+    Children,
     Operation,
     OutcomeUnknown,
     Pause,
     Read,
+    ReadStat,
     Reply,
     Request,
     SessionEnded,
-    SetNode,
+    Stat,
     missing_parents,
 )
 from partition.zookeeper.log import KazooLog
+from partition.zookeeper.operations import LOST, add, name_of, reasons, versions
 
 log = structlog.get_logger()
 
 NEVER = float("inf")
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
-# The outcome of a request that ended so is unknown.
-_LOST = (
-    ConnectionLoss,
-    ConnectionClosedError,
-    SessionExpiredError,
-    SessionMovedError,
-    OperationTimeoutError,
-    NotReadOnlyCallError,
-    KazooTimeoutError,
-)
-# What the other operations of a failed multi answer.
-_NOT_THE_REASON = (RolledBackError, RuntimeInconsistency)
 
 
 class ZooKeeperConnection:
@@ -76,8 +49,9 @@ class ZooKeeperConnection:
 
     `timeout_seconds` bounds the wait for one reply. Once a session has ended, everything
     raises SessionEnded until `acknowledge` is called: what it held must be dropped first.
-    `at` is told, by name, when a write is about to be sent, and when it is known to be done,
-    for tests that end the process there.
+    `last_contact` is when the newest request was sent that was answered, on the monotonic clock:
+    the session lived then, whatever kazoo has not heard since. `at` is told, by name, when a write
+    is about to be sent, and when it is known to be done, for tests that end the process there.
     """
 
     def __init__(
@@ -98,6 +72,7 @@ class ZooKeeperConnection:
         self._refused = False
         self.connected = False
         self.closed = False
+        self.last_contact: float | None = None
         checked = {"check_hostname": True} if options.get("use_ssl") else {}
         self._log = KazooLog()
         self.client = KazooClient(
@@ -153,8 +128,10 @@ class ZooKeeperConnection:
         with self._changed:
             self._ended = False
 
-    def answer(self, request: Request, end: float = NEVER) -> Reply:
+    def answer(self, request: Request, end: float = NEVER, *, tell: bool = True) -> Reply:
         """Carry out a request; `end` is when to give up, on the monotonic clock.
+
+        With `tell`, `at` is told of its writes.
 
         Raises what `partition.offsets.requests` names, StoreError when it is refused for good, and
         StoreUnavailable when closed, or at `end`.
@@ -165,8 +142,14 @@ class ZooKeeperConnection:
             return None
         try:
             if isinstance(request, Read):
+                found = self._read(request.path, end)
+                return None if found is None else (found.data, found.version)
+            if isinstance(request, ReadStat):
                 return self._read(request.path, end)
-            return self._write(request.operations, end)
+            if isinstance(request, Children):
+                names = methodcaller("get_children_async", request.path)
+                return cast("list[str] | None", self._synced(request.path, names, end))
+            return self._write(request.operations, end, self._at if tell else _nothing)
         except OutcomeUnknown as error:
             if time.monotonic() >= end:
                 raise StoreUnavailable("in time", str(error)) from error
@@ -179,14 +162,14 @@ class ZooKeeperConnection:
             lambda transaction: [transaction.set_data(*node) for node in nodes.items()],
             end,
         )
-        if not _reasons(results):
+        if not reasons(results):
             return
         for path, data in nodes.items():
             try:
                 self._make(path, end)
                 self._request(f"for {path}", methodcaller("set_async", path, data), end)
             except KazooException as error:  # somebody deleted it meanwhile, say
-                raise StoreError(f"{path} cannot be set: {_name(error)}") from error
+                raise StoreError(f"{path} cannot be set: {name_of(error)}") from error
 
     def _make(self, path: str, end: float) -> None:
         """Make a node and its parents where they are missing, the chroot included."""
@@ -199,50 +182,46 @@ class ZooKeeperConnection:
                 "that does not exist; make that one first"
             ) from error
 
-    def _read(self, path: str, end: float) -> tuple[bytes, int] | None:
+    def _read(self, path: str, end: float) -> Stat | None:
+        session: list[Any] = []
+
         def send(client: KazooClient) -> Any:
+            session[:] = client.client_id or ()
+            return client.get_async(path)
+
+        found = self._synced(path, send, end)
+        if found is None:
+            return None
+        data, stat = found
+        return Stat(data, stat.version, stat.czxid, stat.ephemeralOwner in session[:1])
+
+    def _synced(self, path: str, send: Callable[[KazooClient], Any], end: float) -> Any:
+        """Ask for what the leader has; None if there is no such node."""
+
+        def send_both(client: KazooClient) -> Any:
             # Without sync, a follower could answer with what was there before. Requests of
             # one session are carried out in order, so there is no need to wait in between.
             client.sync_async(path)
-            return client.get_async(path)
+            return send(client)
 
         try:
-            data, stat = self._request(f"for {path}", send, end)
+            return self._request(f"for {path}", send_both, end)
         except NoNodeError:
             return None
-        return data, stat.version
 
-    def _write(self, operations: Sequence[Operation], end: float) -> list[int]:
+    def _write(
+        self, operations: Sequence[Operation], end: float, at: Callable[[str], object]
+    ) -> list[int]:
         for parent in missing_parents(operations):
             self._make(parent, end)
 
-        def add(transaction: Any) -> None:
-            for operation in operations:
-                if isinstance(operation, CreateNode):
-                    transaction.create(operation.path, operation.data)
-                elif isinstance(operation, SetNode):
-                    transaction.set_data(operation.path, operation.data, operation.version)
-                else:
-                    transaction.check(operation.path, -1)
-
         path = operations[0].path
         what = path if len(operations) == 1 else f"{path} and {len(operations) - 1} more"
-        self._at("zk_before_write")
-        results = self._transaction(what, add, end)
-        reasons = _reasons(results)
-        if not reasons:
-            self._at("zk_after_write")
-            return [
-                result.version if isinstance(operation, SetNode) else 0
-                for operation, result in zip(operations, results, strict=True)
-            ]
-        if isinstance(reasons[0], (BadVersionError, NoNodeError)):
-            raise NodeChanged
-        if isinstance(reasons[0], NodeExistsError):
-            raise NodeExists
-        if isinstance(reasons[0], _LOST):
-            raise OutcomeUnknown(_name(reasons[0]))
-        raise StoreError(f"ZooKeeper refuses to write {what}: {_name(reasons[0])}")
+        at("zk_before_write")
+        results = self._transaction(what, lambda transaction: add(transaction, operations), end)
+        made = versions(operations, results, what)
+        at("zk_after_write")
+        return made
 
     def _transaction(self, what: str, add: Callable[[Any], object], end: float) -> list[Any]:
         def send(client: KazooClient) -> Any:
@@ -257,18 +236,22 @@ class ZooKeeperConnection:
         """Wait for the connection till `end`, send one request, wait for its answer."""
         with self._changed:
             self._wait(what, end)
+            sent = time.monotonic()
             asked = send(self.client)
-        seconds = min(self._timeout_seconds, end - time.monotonic())
+        seconds = min(self._timeout_seconds, end - sent)
         try:
-            return asked.get(timeout=max(0.01, seconds))
+            answer = asked.get(timeout=max(0.01, seconds))
         except (NoNodeError, NodeExistsError):
+            self.last_contact = sent  # that is an answer, too
             raise
-        except _LOST as error:
-            raise OutcomeUnknown(_name(error)) from error
+        except LOST as error:
+            raise OutcomeUnknown(name_of(error)) from error
         except AuthFailedError as error:
             raise self._refusal() from error
         except KazooException as error:
-            raise StoreError(f"ZooKeeper refuses a request {what}: {_name(error)}") from error
+            raise StoreError(f"ZooKeeper refuses a request {what}: {name_of(error)}") from error
+        self.last_contact = sent
+        return answer
 
     def _wait(self, what: str, end: float) -> None:
         """Return when there is a connection, with the lock held."""
@@ -310,13 +293,3 @@ class ZooKeeperConnection:
 def _nothing(place: str) -> None:
     """No point of the way is of interest."""
     del place
-
-
-def _reasons(results: Sequence[Any]) -> list[Exception]:
-    """Return what went wrong in a transaction, the reason first."""
-    errors = [result for result in results if isinstance(result, Exception)]
-    return [error for error in errors if not isinstance(error, _NOT_THE_REASON)] or errors
-
-
-def _name(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

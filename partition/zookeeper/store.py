@@ -6,6 +6,7 @@ What is written when, and what a lost reply means, is `partition.offsets.nodes`;
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -71,6 +72,8 @@ class ZooKeeperStore:
         self._connection: ZooKeeperConnection | None = None
         self._nodes: OffsetNodes | None = None
         self._worker: ThreadPoolExecutor | None = None
+        # What goes before all else that waits for the worker; any thread adds, it takes.
+        self._first: deque[Callable[[], None]] = deque()
 
     @property
     def available(self) -> bool:
@@ -81,6 +84,14 @@ class ZooKeeperStore:
     def session(self) -> int:
         """How many sessions have ended since `open`."""
         return 0 if self._connection is None else self._connection.sessions_ended
+
+    @property
+    def last_contact(self) -> float | None:
+        """When the newest request was sent that was answered; None: none was since `open`.
+
+        In seconds of the monotonic clock. The session lived then, for its whole time-out.
+        """
+        return None if self._connection is None else self._connection.last_contact
 
     def open(self) -> None:
         """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
@@ -167,6 +178,31 @@ class ZooKeeperStore:
             },
         )
 
+    def submit(self, steps: Steps[T]) -> Future[T]:
+        """Carry out requests in the offsets' own session, before whatever else waits here.
+
+        They wait for a server that is away, till the store is closed: StoreUnavailable. When the
+        session ends, SessionEnded is thrown into the generator.
+        """
+        future: Future[T] = Future()
+        connection, nodes, worker = self._connection, self._nodes, self._worker
+        if connection is None or nodes is None or worker is None:
+            steps.close()
+            future.set_exception(StoreUnavailable("a beat", "the store is not open"))
+            return future
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(_run(connection, nodes, lambda _: steps, NEVER, tell=False))
+            except BaseException as error:  # noqa: BLE001 - the future's owner hears of it
+                future.set_exception(error)
+
+        self._first.append(run)
+        worker.submit(self._run_first)
+        return future
+
     def close(self) -> None:
         """Disconnect, in about `timeout_seconds` at most; what waits fails."""
         connection, self._connection = self._connection, None
@@ -200,6 +236,7 @@ class ZooKeeperStore:
             return future
 
         def run() -> T:
+            self._run_first()
             result = _run(connection, nodes, work, end)
             if self._mirror is not None and stored is not None and self._worker is worker:
                 worker.submit(self._copy, connection, self._mirror.nodes(stored(result)))
@@ -207,8 +244,14 @@ class ZooKeeperStore:
 
         return worker.submit(run)
 
+    def _run_first(self) -> None:
+        """Before each piece of work: a beat waits for one claim, not for a thousand."""
+        while self._first:
+            self._first.popleft()()
+
     def _copy(self, connection: ZooKeeperConnection, nodes: Mapping[str, bytes]) -> None:
         """Write storm-kafka's copy; one series of failures is logged once."""
+        self._run_first()
         end = time.monotonic() + self._timeout_seconds
         left = iter(nodes.items())
         try:
@@ -227,6 +270,8 @@ def _run(
     nodes: OffsetNodes,
     work: Callable[[OffsetNodes], Steps[T]],
     end: float,
+    *,
+    tell: bool = True,
 ) -> T:
     """Carry out one generator's requests, one after the other."""
     if connection.session_ended:
@@ -237,7 +282,7 @@ def _run(
         request = next(steps)
         while True:
             try:
-                reply = connection.answer(request, end)
+                reply = connection.answer(request, end, tell=tell)
             except SessionEnded as error:
                 connection.acknowledge()
                 nodes.session_ended()

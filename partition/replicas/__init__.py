@@ -1,0 +1,1 @@
+"""Which replica reads which partition: plans, and the nodes that members and leader share."""

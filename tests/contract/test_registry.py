@@ -1,0 +1,353 @@
+"""One suite for every Registry: the one in memory and the one in ZooKeeper."""
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from partition.chunk import Partition
+from partition.errors import ReplicaReplaced, StoreCorrupt, StoreUnavailable
+from partition.memory import MemoryRegistry
+from partition.offsets.requests import CreateNode, SetNode, Steps, Write
+from partition.replicas.beat import Beats, Mine, Report, View
+from partition.replicas.nodes import (
+    control_path,
+    encode_control,
+    encode_plan,
+    plan_path,
+    replica_path,
+)
+from partition.replicas.plan import Control, Note, Plan
+from partition.zookeeper.registry import ZooKeeperRegistry
+from tests.worlds.storing import (
+    BOTH,
+    SECONDS,
+    A,
+    B,
+    MemoryNodesWorld,
+    NodesWorld,
+    begin,
+    claim,
+    opened,
+    opened_apart,
+    within,
+)
+
+ALL = frozenset({A, B})
+NOTHING: frozenset[Partition] = frozenset()
+
+
+@pytest.fixture(params=BOTH)
+def world(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from opened(request.param, request)
+
+
+@pytest.fixture(params=BOTH)
+def fragile(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from opened_apart(request.param, request)
+
+
+class Replica:
+    """A store and a registry on it."""
+
+    def __init__(self, world: Any, name: str) -> None:
+        kind: Any = MemoryRegistry if isinstance(world, MemoryNodesWorld) else ZooKeeperRegistry
+        self.store = world.store()
+        self.mine = Mine(name, str(uuid.uuid4()), host="h1", since_ms=5, headrace="0.1")
+        self.registry = kind(self.store, root=world.root, pipeline="shop", mine=self.mine)
+
+    def beat(
+        self,
+        *holds: Partition,
+        seen: int = 0,
+        partitions: frozenset[Partition] | None = ALL,
+    ) -> View:
+        view: View = self.registry.beat(Report(frozenset(holds), seen, partitions)).result(SECONDS)
+        return view
+
+    def leave(self) -> None:
+        self.registry.leave().result(SECONDS)
+
+
+def put(world: Any, path: str, data: bytes) -> None:
+    if isinstance(world, MemoryNodesWorld):
+        world.nodes.put(path, data)
+    elif world.client.exists(path):
+        world.client.set(path, data)
+    else:
+        world.client.create(path, data, makepath=True)
+
+
+def raw(world: Any, path: str) -> bytes | None:
+    if isinstance(world, MemoryNodesWorld):
+        found = world.nodes.nodes.get(path)
+        return None if found is None else found[0]
+    return world.client.get(path)[0] if world.client.exists(path) else None
+
+
+def names(view: View) -> list[str]:
+    return [member.name for member in view.members]
+
+
+def test_one_replica_registers_and_plans_all_for_itself(world: NodesWorld) -> None:
+    a = Replica(world, "a")
+    view = a.beat()
+    assert view.leads
+    assert view.plan == Plan(1, "a", dict.fromkeys(ALL, "a"), {})
+    (member,) = view.members
+    assert (member.name, member.process, member.host) == ("a", a.mine.process, "h1")
+    assert (member.seen, member.holds, member.since_ms) == (0, NOTHING, 5)
+    again = a.beat(A, B, seen=1)
+    assert again.plan == view.plan
+    assert (again.members[0].holds, again.members[0].seen) == (ALL, 1)
+    assert again.members[0].joined == member.joined
+
+
+def test_the_first_to_join_leads_whatever_its_name(world: NodesWorld) -> None:
+    z, a = Replica(world, "z"), Replica(world, "a")
+    assert z.beat().leads
+    view = a.beat()
+    assert (view.leads, names(view)) == (False, ["a", "z"])
+    assert [(each.process, each.holds) for each in view.members] == [("", NOTHING)] * 2
+    assert names(z.beat()) == ["z", "a"]  # in the order of joining
+
+
+def test_a_partition_goes_over_when_the_one_that_held_it_says_so(world: NodesWorld) -> None:
+    a, b = Replica(world, "a"), Replica(world, "b")
+    assert a.beat().plan.of("a") == ALL
+    a.beat(A, B, seen=1)
+    assert b.beat().plan.of("b") == NOTHING
+    revoked = a.beat(A, B, seen=1).plan
+    (moving,) = revoked.leaving
+    (kept,) = ALL - {moving}
+    assert a.beat(A, B, seen=2).plan == revoked  # it still drains
+    granted = a.beat(kept, seen=2).plan
+    assert granted.owners == {kept: "a", moving: "b"}
+    assert b.beat().plan == granted
+    assert a.beat(kept, seen=3).plan == granted
+    b.beat(moving, seen=granted.number)
+    seen_by_leader = a.beat(kept, seen=3).members[1]
+    assert (seen_by_leader.holds, seen_by_leader.seen) == (frozenset({moving}), granted.number)
+
+
+def test_when_the_leader_dies_the_next_leads_and_takes_over(world: NodesWorld) -> None:
+    a, b = Replica(world, "a"), Replica(world, "b")
+    a.beat()
+    assert not b.beat().leads
+    a.store.close()
+    assert within(SECONDS, lambda: b.beat().leads)
+    assert b.beat().plan.of("b") == ALL
+    assert names(b.beat()) == ["b"]
+
+
+def test_who_leaves_is_gone_at_once(world: NodesWorld) -> None:
+    a, b = Replica(world, "a"), Replica(world, "b")
+    a.beat()
+    b.beat()
+    a.leave()
+    view = b.beat()
+    assert (view.leads, names(view), view.plan.of("b")) == (True, ["b"], ALL)
+    a.leave()  # again, and nothing happens
+    assert names(b.beat()) == ["b"]
+
+
+def test_the_same_name_started_anew_takes_over_at_once(world: NodesWorld) -> None:
+    """The session of its predecessor need not end first; its partitions stay its own."""
+    b, former = Replica(world, "b"), Replica(world, "a")
+    b.beat()
+    former.beat()
+    plan = b.beat().plan
+    latter = Replica(world, "a")
+    view = latter.beat()
+    assert (view.plan, names(view)) == (plan, ["a", "b"])
+    assert b.beat().members[1].process == latter.mine.process
+    with pytest.raises(ReplicaReplaced, match=latter.mine.process):
+        former.beat()
+    former.leave()
+    former.store.close()
+    assert names(latter.beat()) == ["a", "b"]
+
+
+def test_a_leader_started_anew_joins_as_the_last(world: NodesWorld) -> None:
+    """So that all agree who leads, although the names are the same as before."""
+    former, b = Replica(world, "a"), Replica(world, "b")
+    former.beat()
+    assert not b.beat().leads
+    latter = Replica(world, "a")
+    assert not latter.beat().leads
+    assert b.beat().leads
+    assert not latter.beat().leads
+
+
+def test_one_that_lost_its_session_does_not_drive_its_successor_out(world: NodesWorld) -> None:
+    """Frozen past its session, thawed: the other process of its name is the newer one."""
+    former = Replica(world, "a")
+    former.beat()
+    world.end_session(former.store)
+    latter = Replica(world, "a")
+    latter.beat()
+    with pytest.raises(ReplicaReplaced):
+        former.beat()
+    assert latter.beat().leads
+
+
+def test_after_its_session_ended_a_replica_registers_anew(world: NodesWorld) -> None:
+    a, b = Replica(world, "a"), Replica(world, "b")
+    joined = a.beat().members[0].joined
+    b.beat()
+    world.end_session(a.store)
+    assert names(b.beat()) == ["b"]
+    assert b.beat().leads
+    assert not a.beat().leads
+    found = {member.name: member.joined for member in b.beat().members}
+    assert found["a"] > max(joined, found["b"])
+
+
+def test_what_operators_ask_for_reaches_every_replica(world: NodesWorld) -> None:
+    a, b = Replica(world, "a"), Replica(world, "b")
+    assert a.beat().control == Control()
+    note = Note("ops@desk", "upgrade", 7)
+    asked = Control(note, {"b": note}, 3)
+    put(world, control_path(world.root, "shop"), encode_control(asked))
+    assert b.beat().control == asked
+    assert a.beat().control == asked
+    assert a.beat().plan.of("b") == NOTHING
+
+
+@pytest.mark.parametrize("data", [b"{}", b"\xff", b"[1]", b'{"version":2}', b"[" * 300_000])
+def test_what_cannot_be_read_is_named_and_left_as_it_is(world: NodesWorld, data: bytes) -> None:
+    a, b = Replica(world, "a"), Replica(world, "b")
+    plan, control = plan_path(world.root, "shop"), control_path(world.root, "shop")
+    a.beat()
+    b.beat()
+    member = replica_path(world.root, "shop", "b")
+    put(world, member, data)
+    with pytest.raises(StoreCorrupt, match="@replicas/b"):
+        a.beat()
+    assert raw(world, member) == data
+    assert not b.beat().leads  # which writes its own node again
+    good = raw(world, plan)
+    assert names(a.beat()) == ["a", "b"]
+    for path, name in ((control, "@control"), (plan, "@plan")):
+        put(world, path, data)
+        for replica in (a, b):
+            with pytest.raises(StoreCorrupt, match=name):
+                replica.beat()
+        assert raw(world, path) == data
+        put(world, path, encode_control(Control()) if path == control else good)
+    assert a.beat().leads
+
+
+def test_a_plan_that_another_wrote_meanwhile_stays(world: NodesWorld) -> None:
+    """Two that both think they lead: one write is refused, and nothing of it is left."""
+    a = Replica(world, "a")
+    path = plan_path(world.root, "shop")
+    rival = Plan(1, "r", {A: "a"}, {})
+    view = a.store.submit(
+        before_the_plan(
+            Beats(world.root, "shop", a.mine).beat(Report(NOTHING, 0, ALL)),
+            lambda: Write((CreateNode(path, encode_plan(rival)),)),
+        )
+    ).result(SECONDS)
+    assert view.plan == rival
+    assert a.beat().plan == Plan(2, "a", dict.fromkeys(ALL, "a"), {})
+
+
+def test_no_plan_is_written_over_the_head_of_one_that_registers(world: NodesWorld) -> None:
+    """A process under a name that was thought gone opens what the plan gives the name."""
+    a, b = Replica(world, "a"), Replica(world, "b")
+    parent = replica_path(world.root, "shop", "b").rpartition("/")[0]
+    a.beat()
+    before = raw(world, plan_path(world.root, "shop"))
+    more = ALL | {Partition("orders", 2)}
+    beats = Beats(world.root, "shop", a.mine)
+    view = a.store.submit(
+        before_the_plan(
+            beats.beat(Report(NOTHING, 0, more)), lambda: Write((SetNode(parent, b"", -1),))
+        )
+    ).result(SECONDS)
+    assert view.plan.of("a") == ALL
+    assert raw(world, plan_path(world.root, "shop")) == before
+    b.beat()
+    assert a.beat(partitions=more).plan.number == 2
+
+
+def before_the_plan(steps: Steps[View], other: Callable[[], Write]) -> Steps[View]:
+    """Carry out what another does right before the plan is written."""
+    request = next(steps)
+    while True:
+        if isinstance(request, Write) and request.operations[-1].path.endswith("@plan"):
+            yield other()
+        try:
+            reply = yield request
+        except Exception as error:  # noqa: BLE001
+            answer: Any = lambda error=error: steps.throw(error)  # noqa: E731
+        else:
+            answer = lambda reply=reply: steps.send(reply)  # noqa: E731
+        try:
+            request = answer()
+        except StopIteration as stop:
+            return stop.value
+
+
+def test_unknown_partitions_are_those_of_the_plan(world: NodesWorld) -> None:
+    a = Replica(world, "a")
+    assert a.beat(partitions=None).plan is None
+    plan = a.beat().plan
+    assert a.beat(partitions=None).plan == plan
+
+
+def test_claims_and_membership_end_together(world: NodesWorld) -> None:
+    a = Replica(world, "a")
+    begin(a.store, A, 5)
+    a.beat(A)
+    world.end_session(a.store)
+    assert a.beat(A).leads
+    assert claim(a.store, A).uninterrupted
+
+
+def test_a_beat_goes_before_the_claims_that_wait(world: NodesWorld) -> None:
+    a = Replica(world, "a")
+    a.beat()
+    ended: list[str] = []
+    goes_on = threading.Event()
+    is_real = not isinstance(world, MemoryNodesWorld)  # memory does all at once
+    if is_real:  # the worker stands still until the beat is asked for
+        a.store._worker.submit(goes_on.wait, SECONDS)
+    for number in range(300 if is_real else 1):
+        future = a.store.claim(Partition("orders", number))
+        future.add_done_callback(lambda _: ended.append("claim"))
+    beat = a.registry.beat(Report(NOTHING, 0, ALL))
+    beat.add_done_callback(lambda _: ended.append("beat"))
+    goes_on.set()
+    beat.result(SECONDS)
+    assert "beat" in list(itertools.islice(ended, 4))
+
+
+def test_the_last_contact_grows_with_answers_alone(fragile: Any) -> None:
+    a = Replica(fragile, "a")
+    a.beat()
+    first = a.registry.last_contact
+    a.beat()
+    second = a.registry.last_contact
+    assert first < second
+    is_real = not isinstance(fragile, MemoryNodesWorld)
+    (fragile.server.freeze if is_real else fragile.lose)()
+    beat = a.registry.beat(Report(NOTHING, 0, ALL))
+    assert within(SECONDS, lambda: not a.store.available)
+    assert (beat.done(), a.registry.last_contact) == (False, second)
+    (fragile.server.thaw if is_real else fragile.find)()
+    assert beat.result(SECONDS).leads
+    assert a.registry.last_contact > second
+
+
+def test_a_closed_store_registers_nobody(world: NodesWorld) -> None:
+    a = Replica(world, "a")
+    a.store.close()
+    with pytest.raises(StoreUnavailable, match="not open"):
+        a.beat()
+    with pytest.raises(StoreUnavailable, match="not open"):
+        a.leave()

@@ -1,0 +1,259 @@
+"""Heartbeats driven request by request: every reply may be lost, every session may end."""
+
+from typing import Any
+
+import pytest
+
+from partition.chunk import Partition
+from partition.errors import ReplicaReplaced, StoreError
+from partition.memory import MemoryNodes
+from partition.offsets.requests import (
+    NodeChanged,
+    NodeExists,
+    OutcomeUnknown,
+    Pause,
+    ReadStat,
+    SessionEnded,
+    Write,
+)
+from partition.replicas.beat import Beats, Mine, Report
+from partition.replicas.nodes import decode_member, decode_plan
+
+ALL = frozenset(Partition("t", number) for number in range(4))
+AT = "/headrace/shop/@replicas/"
+PLAN = "/headrace/shop/@plan"
+
+
+class Replica:
+    """A process and its session."""
+
+    def __init__(self, server: MemoryNodes, name: str, process: str) -> None:
+        self.server, self.name, self.process = server, name, process
+        self.beats = Beats("/headrace", "shop", Mine(name, process))
+        self.session = object()
+        self.report = Report(frozenset(), 0, ALL)
+        self.requests: list[Any] = []
+
+    def end_session(self) -> None:
+        self.server.drop(self.session)
+        self.session = object()
+
+    def carry_out(self, request: Any) -> Any:
+        try:
+            return self.server.answer(request, self.session)
+        except (NodeExists, NodeChanged) as error:
+            return error
+
+    def run(self, steps: Any, answer: Any = None) -> Any:
+        """To the end; `answer(count, request)` may say what becomes of a request."""
+        reply: Any = None
+        for count in range(1000):
+            try:
+                raises = isinstance(reply, Exception)
+                request = steps.throw(reply) if raises else steps.send(reply)
+            except StopIteration as stop:
+                return stop.value
+            self.requests.append(request)
+            reply = answer(count, request) if answer else None
+            if reply is None:
+                reply = self.carry_out(request)
+        raise AssertionError("it never ends")
+
+    def beat(self, answer: Any = None) -> Any:
+        return self.run(self.beats.beat(self.report), answer)
+
+    def leave(self, answer: Any = None) -> Any:
+        return self.run(self.beats.leave(), answer)
+
+    @property
+    def node(self) -> Any:
+        stat = self.server.answer(ReadStat(AT + self.name))
+        return None if stat is None else decode_member(AT + self.name, stat.data, stat.created)
+
+
+@pytest.fixture
+def server() -> MemoryNodes:
+    return MemoryNodes()
+
+
+def unknown_at(replica: Replica, chosen: int, *, done: bool) -> Any:
+    """The chosen write's reply is lost; it was done or not."""
+    writes = 0
+
+    def answer(_: int, request: Any) -> Any:
+        nonlocal writes
+        if not isinstance(request, Write):
+            return None
+        writes += 1
+        if writes - 1 != chosen:
+            return None
+        if done:
+            replica.carry_out(request)
+        return OutcomeUnknown()
+
+    return answer
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("chosen", range(4))
+def test_a_first_beat_whose_reply_is_lost_anywhere(
+    server: MemoryNodes, chosen: int, done: bool
+) -> None:
+    """The parent, the node, the plan: each is read back."""
+    a = Replica(server, "a", "p-a")
+    a.beat(unknown_at(a, chosen, done=done))
+    view = a.beat()
+    assert view.leads
+    assert (view.plan.number, view.plan.of("a")) == (1, ALL)
+    assert a.node.process == "p-a"
+    writes = sum(isinstance(each, Write) for each in a.requests)
+    assert writes == 3 + (not done and chosen < 3)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_replacing_whose_reply_is_lost(server: MemoryNodes, done: bool) -> None:
+    former, latter = Replica(server, "a", "p-1"), Replica(server, "a", "p-2")
+    former.beat()
+    assert latter.beat(unknown_at(latter, 0, done=done)).leads
+    assert latter.node.process == "p-2"
+    with pytest.raises(ReplicaReplaced, match="p-2, runs as replica 'a'"):
+        former.beat()
+    former.end_session()
+    assert latter.node.process == "p-2"
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_report_whose_reply_is_lost_is_there_before_anything_is_read(
+    server: MemoryNodes, done: bool
+) -> None:
+    a = Replica(server, "a", "p-a")
+    a.beat()
+    a.report = Report(ALL, 1, ALL)
+    a.requests.clear()
+    a.beat(unknown_at(a, 0, done=done))
+    assert (a.node.holds, a.node.seen) == (ALL, 1)
+    last_write = max(at for at, each in enumerate(a.requests) if isinstance(each, Write))
+    others = [at for at, each in enumerate(a.requests) if not isinstance(each, Write | Pause)]
+    assert {a.requests[at].path for at in others if at < last_write} == {AT + "a"}
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_plan_whose_reply_is_lost_is_what_is_read_back(server: MemoryNodes, done: bool) -> None:
+    a = Replica(server, "a", "p-a")
+    plan = a.beat(unknown_at(a, 2, done=done)).plan
+    assert (plan is not None) == done
+    assert (PLAN in server.nodes) == done
+    assert a.beat().plan.number == 1
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_leaving_whose_reply_is_lost(server: MemoryNodes, done: bool) -> None:
+    a = Replica(server, "a", "p-a")
+    a.beat()
+    a.leave(unknown_at(a, 0, done=done))
+    assert a.node is None
+
+
+def test_lost_replies_of_readings_are_asked_for_again(server: MemoryNodes) -> None:
+    a = Replica(server, "a", "p-a")
+
+    def answer(count: int, request: Any) -> Any:
+        is_read = not isinstance(request, Write | Pause)
+        return OutcomeUnknown() if is_read and a.requests[-2:-1] != [request] and wait() else None
+
+    tried: list[int] = []
+
+    def wait() -> bool:
+        tried.append(1)
+        return len(tried) % 2 == 1
+
+    assert a.beat(answer).leads
+    assert len(tried) > 10
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_a_beat_begins_anew_in_the_next_session(server: MemoryNodes, at: int) -> None:
+    a = Replica(server, "a", "p-a")
+
+    def answer(count: int, request: Any) -> Any:
+        if count == at:
+            a.end_session()
+            return SessionEnded()
+        return None
+
+    assert a.beat(answer).leads
+    assert a.node.process == "p-a"
+    assert server.answer(ReadStat(AT + "a"), a.session).is_ours
+
+
+def test_leaving_in_a_session_that_ends_is_done(server: MemoryNodes) -> None:
+    a = Replica(server, "a", "p-a")
+    a.beat()
+    a.leave(lambda *_: SessionEnded())
+
+
+def test_our_node_of_an_ended_session_is_replaced(server: MemoryNodes) -> None:
+    """It may be there for a moment yet, and is no successor's."""
+    a = Replica(server, "a", "p-a")
+    a.beat()
+    ended, a.session = a.session, object()
+    assert a.beat().leads
+    server.drop(ended)
+    assert a.node.process == "p-a"
+
+
+def test_a_predecessors_late_report_is_written_over(server: MemoryNodes) -> None:
+    """A node made anew has the version that the predecessor knows: 0."""
+    former, latter = Replica(server, "a", "p-1"), Replica(server, "a", "p-2")
+    former.beat()
+    former.report = Report(ALL, 1, ALL)
+
+    def late(_: int, request: Any) -> Any:
+        if isinstance(request, Write) and latter.node.process == "p-1":
+            latter.beat()
+        return None
+
+    with pytest.raises(ReplicaReplaced):
+        former.beat(late)
+    assert latter.beat().leads
+    assert (latter.node.process, latter.node.holds) == ("p-2", frozenset())
+
+
+def test_a_beat_with_nothing_new_writes_nothing(server: MemoryNodes) -> None:
+    a, b = Replica(server, "a", "p-a"), Replica(server, "b", "p-b")
+    for _ in range(3):
+        a.beat()
+        b.beat()
+    before = server.writes
+    for _ in range(5):
+        a.beat()
+        b.beat()
+    assert server.writes == before
+
+
+def test_a_member_that_does_not_lead_reads_no_more_with_more_members(server: MemoryNodes) -> None:
+    replicas = [Replica(server, f"r{number}", f"p{number}") for number in range(20)]
+    for replica in replicas:
+        replica.beat()
+    replicas[1].beat()
+    replicas[1].requests.clear()
+    replicas[1].beat()
+    assert len(replicas[1].requests) == 5
+
+
+def test_a_plan_too_large_for_a_node_is_refused_by_name(
+    server: MemoryNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partition.replicas.beat.MAX_BYTES", 50)
+    with pytest.raises(StoreError, match="@plan would be"):
+        Replica(server, "a", "p-a").beat()
+
+
+def test_a_plan_is_not_written_twice_by_leaders_that_follow_each_other(server: MemoryNodes) -> None:
+    a, b = Replica(server, "a", "p-a"), Replica(server, "b", "p-b")
+    a.beat()
+    b.beat()
+    a.leave()
+    assert b.beat().plan.number == 2
+    stored = decode_plan(PLAN, server.nodes[PLAN][0])
+    assert (stored.leader, stored.of("b")) == ("b", ALL)

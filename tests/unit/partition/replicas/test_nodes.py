@@ -1,0 +1,109 @@
+"""What the shared nodes hold: written, read back, and refused where it cannot be read."""
+
+import json
+
+import pytest
+
+from partition.chunk import Partition
+from partition.errors import StoreCorrupt
+from partition.replicas import nodes
+from partition.replicas.plan import Control, Leaving, Member, Note, Plan
+
+MEMBER = Member(
+    "a",
+    "p-1",
+    7,
+    3,
+    frozenset({Partition("t", 0), Partition("t", 1), Partition("u", 5)}),
+    "static",
+    "h1",
+    99,
+    "0.1",
+)
+PLAN = Plan(
+    9,
+    "a",
+    {Partition("t", 0): "a", Partition("t", 1): "b"},
+    {Partition("t", 2): Leaving("a", 7), Partition("u", 0): Leaving("a", 9)},
+    4,
+)
+NOTE = Note("ops@desk", "why not", 12)
+
+
+def test_the_nodes_lie_beside_the_topics() -> None:
+    assert nodes.replica_path("/headrace/", "shop", "a") == "/headrace/shop/@replicas/a"
+    assert nodes.plan_path("/headrace", "shop") == "/headrace/shop/@plan"
+    assert nodes.control_path("/headrace", "shop") == "/headrace/shop/@control"
+
+
+def test_a_member_is_read_back() -> None:
+    data = nodes.encode_member(MEMBER)
+    assert json.loads(data)["holds"] == {"t": "0-1", "u": "5"}
+    assert nodes.decode_member("/x/@replicas/a", data, 7) == MEMBER
+
+
+def test_a_plan_is_read_back() -> None:
+    data = nodes.encode_plan(PLAN)
+    assert json.loads(data) == {
+        "version": 1,
+        "number": 9,
+        "leader": "a",
+        "owners": {"a": {"t": "0"}, "b": {"t": "1"}},
+        "leaving": {"a": {"7": {"t": "2"}, "9": {"u": "0"}}},
+        "rebalanced": 4,
+    }
+    assert nodes.decode_plan("/x", data) == PLAN
+
+
+def test_equal_plans_are_equal_bytes() -> None:
+    other = Plan(9, "a", dict(reversed(PLAN.owners.items())), dict(PLAN.leaving), 4)
+    assert nodes.encode_plan(other) == nodes.encode_plan(PLAN)
+
+
+@pytest.mark.parametrize("control", [Control(), Control(NOTE, {"b": NOTE, "a": NOTE}, 2)])
+def test_what_operators_ask_for_is_read_back(control: Control) -> None:
+    assert nodes.decode_control("/x", nodes.encode_control(control)) == control
+
+
+def test_fields_of_a_later_release_are_passed_over() -> None:
+    data = json.dumps(json.loads(nodes.encode_member(MEMBER)) | {"colour": "red"}).encode()
+    assert nodes.decode_member("/x/@replicas/a", data, 7) == MEMBER
+
+
+def changed(data: bytes, **fields: object) -> bytes:
+    return json.dumps(json.loads(data) | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"version": 2}, '"version" 2, which a later version'),
+        ({"version": 0.5}, "version"),
+        ({"number": 0}, "number"),
+        ({"owners": {"a": {"t": "0-"}}}, "topic t"),
+        ({"owners": {"a": {"t": "0"}, "b": {"t": "0"}}}, r"t\[0\] has two owners"),
+        ({"leaving": {"a": {"7": {"t": "1"}}}}, r"t\[1\] stands there twice"),
+        ({"leaving": {"a": {"-7": {"t": "2"}}}}, "'-7' is no number of a plan"),
+        ({"leaving": {"a": {"1" * 5000: {"t": "2"}}}}, "is no number of a plan"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_corrupt(fields: dict[str, object], found: str) -> None:
+    with pytest.raises(StoreCorrupt, match=rf"/x/@plan cannot be read: .*{found}"):
+        nodes.decode_plan("/x/@plan", changed(nodes.encode_plan(PLAN), **fields))
+
+
+@pytest.mark.parametrize("fields", [{"holds": {"t": "3,1"}}, {"seen": -1}, {"process": None}])
+def test_a_member_that_makes_no_sense_is_corrupt(fields: dict[str, object]) -> None:
+    with pytest.raises(StoreCorrupt, match="/x/a cannot be read"):
+        nodes.decode_member("/x/a", changed(nodes.encode_member(MEMBER), **fields), 1)
+
+
+@pytest.mark.parametrize("name", ["a", "shop-0", "A.b_c-9", "x" * 200, "..."])
+def test_good_names(name: str) -> None:
+    assert nodes.check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "a\n", "é", "x" * 201, "@a"])
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(ValueError, match="characters of A-Z a-z 0-9"):
+        nodes.check_name(name)
