@@ -1,8 +1,8 @@
-"""Which partitions are ours, and what state each is in: opening, read, recovering, halted."""
+"""Which partitions are ours, and what state each is in: opening, read, leaving, halted."""
 
+import math
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,22 +10,25 @@ import structlog
 
 from partition.catalogue import Topic
 from partition.chunk import Partition
+from partition.departures import Departures
 from partition.discovery import Discovery, TopicName
 from partition.errors import (
     Fenced,
+    GivenUp,
     KafkaError,
     KafkaUnavailable,
     OwnershipLost,
     PartitionError,
     StoreError,
     TopicMissing,
-    TransactionError,
 )
 from partition.fetcher import Fetcher
 from partition.gate import MakeGate
+from partition.held import Held
 from partition.manager import PartitionManager, Window
 from partition.opening import Opened, StartPolicy, Ways, opening, reclaiming, recovering
 from partition.retries import RetryPolicy
+from partition.statistics import Departed
 from partition.steps import Steps
 
 log = structlog.get_logger()
@@ -43,74 +46,7 @@ class AssignmentPolicy:
     commit_ahead: bool = False  # at most once; see PartitionManager
     make_gate: MakeGate | None = None  # exactly once; the ways then have a fencing
     discover_interval_seconds: float = 30.0
-
-
-class Held:
-    """A partition of ours, from its discovery on. `place` is its index among all of them."""
-
-    def __init__(self, partition: Partition, place: int, topic: Topic) -> None:
-        self.partition = partition
-        self.topic = topic  # as it was when the partition was found
-        self.place = place
-        self.manager: PartitionManager | None = None  # None: not opened yet
-        self.steps: Steps[Any] | None = None  # opening, recovering or reclaiming
-        self.again_at: float | None = None  # when to begin `steps` once more
-        self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
-        self.in_vain: tuple[int, int] = (-1, 0)  # an offset, and recoveries that found nothing
-        self.is_owned = False  # whether its records may be emitted and its frontier stored
-        self.is_told = False  # whether `on_assigned` was called, and `on_revoked` not since
-        self.session = 0  # of the store, when it was claimed last
-        self.epoch = 0  # of the ownership; 0: it was never ours
-        self.is_read = False  # whether the fetcher delivers it
-        self.is_paused = False
-        self.halted: PartitionError | None = None
-        # Where its log ended when it was opened; None: that was before our place, so who is
-        # right is known when the fetcher comes to an end or tells of trouble, or others hear of it.
-        self.goal: int | None = None
-        self.lost: Counter[str] = Counter()
-
-    @property
-    def loss(self) -> StoreError | TransactionError | None:
-        """Why it is lost for good: none of its records is emitted any more, retries neither."""
-        lost = isinstance(self.halted, StoreError | TransactionError)
-        return self.halted if lost else None  # type: ignore[return-value]
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether its stored offset may be about to jump, so that no frontier may be stored."""
-        mends = self.halted is None and (self.steps is not None or self.again_at is not None)
-        manager = self.manager
-        return mends and (manager is None or manager.is_idle or manager.is_moving)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether records of it may be emitted, now or later.
-
-        The source's halt of a partition leaves us what was read of it.
-        """
-        is_empty = self.manager is None or self.manager.is_idle
-        return self.is_owned and (self.halted is None or not is_empty)
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether it is ours, and is neither halted nor mended, nor about to be."""
-        mends = self.steps or self.trouble or self.again_at is not None
-        return self.is_owned and self.halted is None and not mends
-
-    @property
-    def has_emitted_goal(self) -> bool:
-        """Whether every record below the goal is emitted, retries aside; or it is halted."""
-        if self.manager is None or self.goal is None:
-            return self.halted is not None
-        return self.halted is not None or self.manager.emitted_to >= self.goal
-
-    @property
-    def has_resolved_goal(self) -> bool:
-        """Whether every record below the goal is resolved and nothing is amiss; or it is halted."""
-        mends = self.steps or self.trouble or self.again_at is not None
-        if self.manager is None or self.goal is None or mends:
-            return self.halted is not None
-        return self.halted is not None or self.manager.frontier >= self.goal
+    shared: bool = False  # only what is wanted is ours, and others may take it over
 
 
 class Assignment:
@@ -118,11 +54,15 @@ class Assignment:
 
     The owner thread calls everything, and nothing waits: the store and the catalogue answer
     by futures, which `poll` looks at. A partition that cannot go on is halted with its
-    error, and the others go on; when none is left, `poll` raises the error.
+    error, and the others go on; when none is left, `poll` raises the error, unless the
+    partitions are shared.
 
     `on_assigned` is called before the first record of a partition may be emitted, and
     `on_revoked`, exactly once after it, when none may be any more: its session has ended,
     another process has it, it is halted and nothing of it is left, or the run ends.
+
+    Where the partitions are shared, nothing is opened before `want` was told of it, and one that
+    another replica has taken is given up: that halts nothing.
     """
 
     def __init__(
@@ -143,21 +83,25 @@ class Assignment:
         self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
         self._policy = policy
         self._rng = rng
-        self._held: list[Held] = []
+        self._held: list[Held] = []  # by place
+        self._departures = Departures()
+        self._wanted: frozenset[Partition] | None = frozenset() if policy.shared else None
+        self._planned_at = math.inf if policy.shared else -math.inf
         self._by_name: dict[Partition, Held] = {}
         self._session = 0
+        self._now = 0.0
 
     def __getitem__(self, partition: Partition) -> Held:
         """The state of a partition."""
         return self._by_name[partition]
 
     def __len__(self) -> int:
-        """How many partitions are known."""
+        """How many places there are; some may be of partitions that were given up."""
         return len(self._held)
 
     def __iter__(self) -> Iterator[Held]:
-        """Every partition, by place."""
-        return iter(self._held)
+        """Every partition that is known, by place."""
+        return (held for held in self._held if not held.is_retired)
 
     def at(self, place: int) -> Held:
         """The partition at a place."""
@@ -165,10 +109,58 @@ class Assignment:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the topics were told, and every partition is open or halted."""
-        return self._discovery.is_settled and all(
-            held.manager is not None or held.halted is not None for held in self._held
+        """Whether the topics were told, and every partition that is wanted is open or halted."""
+        is_planned = not self._policy.shared or self._planned_at < math.inf
+        return (
+            is_planned
+            and self._discovery.is_settled
+            and all(
+                held.manager is not None or held.halted is not None or not held.is_wanted
+                for held in self
+            )
         )
+
+    @property
+    def known(self) -> frozenset[Partition] | None:
+        """Every partition that there is; None until the topics were told."""
+        return frozenset(self._by_name) if self._discovery.is_settled else None
+
+    @property
+    def holds(self) -> frozenset[Partition]:
+        """The partitions that are open or being opened: nobody else may open them yet."""
+        return frozenset(held.partition for held in self if held.is_held)
+
+    @property
+    def has_leaving(self) -> bool:
+        """Whether a partition is leaving: what is in flight of it should not wait for more."""
+        return self._policy.shared and any(held.is_leaving for held in self)
+
+    def want(
+        self, partitions: Collection[Partition] | None, *, planned_at: float, leave_by: float
+    ) -> None:
+        """Learn which partitions are to be ours, by a plan that was current at `planned_at`.
+
+        None: all that there are. Of the others nothing new is emitted from the next `poll` on;
+        each is released once all of it is resolved and stored, and at `leave_by` it is given up
+        with what is in flight. Times are monotonic seconds.
+        """
+        self._wanted = None if partitions is None else frozenset(partitions)
+        self._planned_at = planned_at
+        for held in self:
+            held.is_wanted = self._wants(held.partition)
+            if held.is_wanted:
+                held.leave_by = held.leave_by if held.is_leaving else None
+                self._open_if_free(held)
+            elif held.leave_by is None:
+                held.leave_by = leave_by
+
+    def suspend(self) -> None:
+        """Emit and store nothing more of any partition before each is claimed again.
+
+        Our session may have ended, though nobody has said so yet.
+        """
+        for held in self:
+            self.refuse(held.partition, OwnershipLost(held.partition))
 
     def poll(self, now: float, *, opens: bool = True) -> None:
         """Look at what was asked of the store and the cluster; open, mend, halt partitions.
@@ -176,26 +168,105 @@ class Assignment:
         Without `opens` no partition is opened that is not open yet: the run ends. Before the
         topics are known for the first time it raises what the catalogue raises.
         """
+        self._now = now
         for topic in self._discovery.poll(now) if opens else ():
             self._learn(topic)
         if self._ways.store.session != self._session:
             self._session = self._ways.store.session
-            for held in self._held:
-                self.refuse(held.partition, OwnershipLost(held.partition))
-        for held in self._held:
-            if held.manager is None and (held.halted is not None or not opens):
-                continue
-            mends = held.trouble is not None or held.again_at is not None
-            if mends and held.steps is None and held.halted is None:
-                self._begin(held, now)
-            if held.steps is not None:
-                self._step(held, held.steps, now)
-            elif held.is_told and held.halted is not None:
-                self._tell(held)
-        halted = [held.halted for held in self._held if held.halted is not None]
-        if halted and len(halted) == len(self._held):
+            self.suspend()
+        for held in list(self):
+            if held.is_leaving or not held.is_wanted:
+                self._leave(held, now)
+            else:
+                self._go_on(held, now, opens=opens)
+        self._departures.forget(now)
+        halted = [held.halted for held in self if held.halted is not None]
+        # Where they are shared, the plan may give us others, and would give these to others.
+        if halted and len(halted) == len(self._by_name) and not self._policy.shared:
             # That another process took a partition says least about what is wrong.
             raise min(halted, key=lambda error: isinstance(error, Fenced))
+
+    def _go_on(self, held: Held, now: float, *, opens: bool) -> None:
+        if held.manager is None and (held.halted is not None or not opens):
+            return
+        mends = held.trouble is not None or held.again_at is not None
+        if mends and held.steps is None and held.halted is None:
+            self._begin(held, now)
+        if held.steps is not None:
+            self._step(held, held.steps, now)
+        elif held.is_told and held.halted is not None:
+            self._tell(held)
+
+    def _wants(self, partition: Partition) -> bool:
+        return self._wanted is None or partition in self._wanted
+
+    def _open_if_free(self, held: Held) -> None:
+        """Open a partition that is wanted, unless it is open, or was given up after that plan."""
+        is_free = not held.is_held and held.halted is None and held.again_at is None
+        if is_free and (held.given_up_at is None or held.given_up_at < self._planned_at):
+            held.again_at = 0.0
+
+    def _leave(self, held: Held, now: float) -> None:
+        """Emit nothing new of a partition, and let go of it once it is finished."""
+        if held.steps is not None:  # it is being claimed: only then can it be let go in order
+            self._step(held, held.steps, now)
+        if held.is_retired or not (held.is_held or held.again_at is not None or held.halted):
+            return
+        is_late = held.leave_by is not None and now >= held.leave_by
+        if held.manager is None:
+            if held.steps is None or is_late:
+                held.renew()
+            return
+        self._stop_reading(held)
+        if not held.is_leaving:
+            held.is_leaving = True
+            held.manager.end()
+            log.info("partition_leaving", partition=str(held.partition))
+        if held.is_finished:
+            held.halted = GivenUp(held.partition, "the plan gives it to another replica")
+            held.is_owned = False
+            self._tell(held)
+            offset = held.manager.committed
+            log.info("partition_released", partition=str(held.partition), offset=offset)
+            self._departures.release(held)
+        elif is_late or held.loss is not None:
+            self._give_up(held, GivenUp(held.partition, "not all of it was resolved in time"))
+
+    def _give_up(self, held: Held, error: StoreError) -> None:
+        """Let go of a partition as it is: whoever has it next repeats what is in flight.
+
+        A plan that is newer may give it to us again. Until no tree of it can be alive, its place
+        is kept for what may still be told of them.
+        """
+        self._stop_reading(held)
+        held.steps = held.trouble = held.again_at = None
+        held.is_owned = held.is_leaving = False
+        held.halted = error
+        log.warning("partition_given_up", partition=str(held.partition), reason=str(error))
+        self._tell(held)
+        if held.manager is None:
+            held.renew()
+            held.given_up_at = self._now
+            return
+        self._departures.retire(held, self._now)
+        again = self._add(held.partition, held.topic)
+        again.lost = held.lost
+        again.given_up_at = self._now
+
+    @property
+    def departed(self) -> Departed:
+        """What was read of partitions that are ours no more."""
+        return self._departures.total
+
+    def _add(self, partition: Partition, topic: Topic) -> Held:
+        """Note a partition, at a place that is free."""
+        free = self._departures.free_places
+        place = free.pop() if free else len(self._held)
+        held = Held(partition, place, topic)
+        held.is_wanted = self._wants(partition)
+        self._held[place : place + 1] = [held]
+        self._by_name[partition] = held
+        return held
 
     def fail(self, partition: Partition, trouble: KafkaError) -> None:
         """Learn why the fetcher delivers nothing more of a partition."""
@@ -253,10 +324,7 @@ class Assignment:
             partition = Partition(topic.name, number)
             held = self._by_name.get(partition)
             if held is None:
-                held = Held(partition, len(self._held), topic)
-                held.again_at = 0.0
-                self._held.append(held)
-                self._by_name[partition] = held
+                self._open_if_free(self._add(partition, topic))
             elif isinstance(held.halted, TopicMissing):
                 held.halted = None
                 held.again_at = 0.0
@@ -348,7 +416,13 @@ class Assignment:
         held.is_read = True
 
     def _halt(self, held: Held, error: PartitionError) -> None:
-        """Read nothing more of a partition. If it is lost for good, emit nothing more either."""
+        """Read nothing more of a partition. If it is lost for good, emit nothing more either.
+
+        Where the partitions are shared, one that another has taken is the plan's business.
+        """
+        if self._policy.shared and isinstance(error, Fenced):
+            self._give_up(held, error)
+            return
         self._stop_reading(held)
         held.steps = held.trouble = held.again_at = None
         held.halted = error

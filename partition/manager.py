@@ -185,6 +185,28 @@ class PartitionManager:
         return self.gate is not None and self.has_waiting and is_large
 
     @property
+    def read(self) -> int:
+        """Records emitted for the first time."""
+        return self._stored.read
+
+    @property
+    def retried(self) -> int:
+        """Emissions after the first."""
+        return self._retried
+
+    @property
+    def in_flight(self) -> int:
+        """Records emitted and not resolved, those included that wait for their retry."""
+        return self._ledger.pending - self._ledger.waiting
+
+    @property
+    def has_to_store(self) -> bool:
+        """Whether what is stored is not what could be."""
+        if self.gate is not None and self.gate.has_to_store:
+            return True
+        return self.storable > self._stored.offset
+
+    @property
     def room(self) -> int:
         """Records that may be emitted until the window is used up, by records or by bytes."""
         used_bytes = self._payloads.num_bytes if self._ledger.window > 0 else 0

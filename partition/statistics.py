@@ -30,3 +30,12 @@ class PartitionStatistics:
         """Offsets between what is committed and the log's end, as far as it is known."""
         end = self.ledger.fetched_to if self.log_end is None else self.log_end
         return max(0, end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """What was read here of partitions that other replicas have now, in records."""
+
+    read: int = 0
+    retried: int = 0
+    given_up: int = 0  # in flight when it was given up, and not resolved since

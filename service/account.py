@@ -66,6 +66,7 @@ class Account:
     retried: int
     dead_lettered: int
     unresolved: int
+    given_up: int  # in flight when their partitions went to other replicas, which read them again
     lost: int  # offsets the source has lost, or that were skipped by policy
     seconds: float
     partitions: dict[str, PartitionAccount]
@@ -81,7 +82,8 @@ class Account:
 
     def losses(self) -> list[str]:
         """What contradicts the promise, in words: records that are nowhere. Always empty."""
-        placed = self.sunk + self.filtered + self.dead_lettered + self.unresolved
+        resolved = self.sunk + self.filtered + self.dead_lettered
+        placed = resolved + self.unresolved + self.given_up
         if placed == self.read:
             return []
         return [f"{self.read} records were read but {placed} are accounted for"]

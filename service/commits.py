@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from partition.assignment import Assignment, Held
+from partition.assignment import Assignment
 from partition.chunk import Partition
 from partition.errors import StoreError
 from partition.fetcher import Fetcher
 from partition.gate import Gate
+from partition.held import Held
 from partition.manager import PartitionManager
 from partition.position import Position
 from partition.store import OffsetStore, Progress
@@ -92,7 +93,7 @@ class Commits:
             return False
         # One whose session has ended is ours again in a moment, unless the store refuses it.
         return not any(
-            _has_moved(held.manager)
+            held.manager.has_to_store
             for held in self._assignment
             if held.manager is not None and not held.is_owned and held.loss is None
         )
@@ -105,7 +106,7 @@ class Commits:
         return any(gate is not None and gate.is_due for gate in gates)
 
     def _moved(self) -> Iterator[tuple[Held, PartitionManager]]:
-        return (each for each in self._storing() if _has_moved(each[1]))
+        return (each for each in self._storing() if each[1].has_to_store)
 
     def _storing(self) -> Iterator[tuple[Held, PartitionManager]]:
         """The partitions of which something may be stored."""
@@ -137,13 +138,6 @@ class Commits:
         for partition, error in refused.items():
             self._assignment.refuse(partition, error)
         return True
-
-
-def _has_moved(manager: PartitionManager) -> bool:
-    """Whether something is to be stored of a partition."""
-    if manager.gate is not None and manager.gate.has_to_store:
-        return True
-    return manager.storable > manager.committed
 
 
 def _submit(manager: PartitionManager) -> _Submitted:

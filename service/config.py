@@ -8,6 +8,7 @@ variables a property's dots are underscores (`HEADRACE_KAFKA__BOOTSTRAP_SERVERS`
 import json
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,9 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -37,6 +41,8 @@ from partition.catalogue import AtOffset, AtTimestamp, StartFrom
 from partition.gate import MakeGate
 from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
 from partition.opening import OnTrouble, StartPolicy
+from partition.replicas.balance import of_ordinal
+from partition.replicas.nodes import check_name
 from partition.retries import RetryPolicy
 from partition.transaction import TransactionKind
 from service.config_errors import as_bad_config
@@ -44,6 +50,7 @@ from service.errors import BadConfig
 from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section
+from service.sharing import SharingPolicy, SharingWay
 from service.zookeeper_config import ZooKeeperConfig
 from topology.topology import can_name_offsets
 from transactions.policy import RangePolicy, TransactionPolicy
@@ -171,6 +178,48 @@ class SparkConfig(Section):
     conf: SparkProperties = Field(default_factory=dict)
 
 
+def _replica_name(name: str | None) -> str:
+    if name is None:
+        return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "replica"
+    return check_name(name)
+
+
+class ReplicasConfig(Section):
+    """`[replicas]`: who else runs this pipeline, and how its partitions are shared.
+
+    "alone": one process has them all, and another that starts takes them over. "shared": all
+    replicas that run share them, by a plan that one of them makes. "static": a replica has those
+    of its ordinal, the number behind the last '-' of its name, of `count`.
+    """
+
+    assignment: SharingWay = "alone"
+    name: Annotated[str | None, AfterValidator(_replica_name), Field(validate_default=True)] = (
+        Field(default=None, description="of this replica; the host's name if absent")
+    )
+    count: Annotated[PositiveInt | None, Field(validate_default=True)] = None
+    beat_seconds: PositiveFloat = 0.5
+    handover_seconds: PositiveFloat | None = Field(
+        default=None, description="at most; 0.6 of the session timeout if absent"
+    )
+
+    @field_validator("count")
+    @classmethod
+    def _count_goes_with_static(cls, count: int | None, info: ValidationInfo) -> int | None:
+        is_static = info.data.get("assignment") == "static"
+        if is_static != (count is not None):
+            message = 'a number with assignment = "static", and only with it'
+            raise ValueError(message)
+        return count
+
+    def check(self) -> None:
+        """Raise BadConfig if this replica has no ordinal and needs one: only a run does."""
+        try:
+            of_ordinal(str(self.name), self.count or 1, ()) if self.count else None
+        except ValueError as error:
+            allowed = f"a name that ends in '-' and a number from 0 to {(self.count or 1) - 1}"
+            raise BadConfig("configuration", "replicas.name", repr(self.name), allowed) from error
+
+
 class HttpConfig(Section):
     """`[http]`: /metrics and /health on one port; 0 takes a free one, absent serves none."""
 
@@ -201,6 +250,7 @@ class Config(BaseSettings):
     kafka: KafkaProperties = Field(description="a table with 'bootstrap.servers'")
     zookeeper: ZooKeeperConfig
     spark: SparkConfig = SparkConfig()
+    replicas: ReplicasConfig = ReplicasConfig()
     http: HttpConfig = HttpConfig()
     logs: LogsConfig = LogsConfig()
 
@@ -211,6 +261,29 @@ class Config(BaseSettings):
             *self.zookeeper.secrets(),
             *secrets_in(self.spark.conf),
         ]
+
+    @model_validator(mode="after")
+    def _handover_ends_with_the_session(self) -> "Config":
+        seconds, session = self.replicas.handover_seconds, self.zookeeper.session_timeout_seconds
+        if seconds is not None and seconds >= session:
+            message = (
+                f"replicas.handover_seconds: found {seconds:g}; allowed is less than "
+                f"zookeeper.session_timeout_seconds, {session:g}"
+            )
+            raise ValueError(message)
+        return self
+
+    def sharing(self) -> SharingPolicy:
+        """How this replica shares the partitions."""
+        replicas, session = self.replicas, self.zookeeper.session_timeout_seconds
+        return SharingPolicy(
+            replicas.assignment,
+            str(replicas.name),
+            replicas.count,
+            replicas.beat_seconds,
+            handover_seconds=replicas.handover_seconds or 0.6 * session,
+            suspend_seconds=2 / 3 * session,
+        )
 
     def assignment(
         self, *, commit_ahead: bool = False, make_gate: MakeGate | None = None
@@ -235,6 +308,7 @@ class Config(BaseSettings):
             commit_ahead=commit_ahead,
             make_gate=make_gate,
             discover_interval_seconds=pipeline.discover_interval_seconds,
+            shared=self.replicas.assignment != "alone",
         )
 
     def transaction_policy(self, kind: TransactionKind) -> TransactionPolicy:

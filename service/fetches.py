@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from partition.assignment import Assignment, Held
+from partition.assignment import Assignment
 from partition.chunk import Chunk, Partition
 from partition.fetcher import Fetcher
+from partition.held import Held
 from service.commits import Commits
 from service.flow import Flow
 

@@ -79,6 +79,7 @@ def snapshot_of(
         runners=parts.pipeline.runners.figures(),
         failed_ticks=parts.pipeline.failed_ticks,
         apart=replace(apart),
+        departed=parts.reader.departed,
         kafka_available=parts.fetcher.available,
         store_available=parts.store.available,
     )

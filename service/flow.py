@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 import structlog
 
-from partition.assignment import Held
 from partition.chunk import Chunk
 from partition.fetcher import Fetcher
+from partition.held import Held
 from partition.manager import PartitionManager
 from service.pacing import Pacing
 
@@ -49,6 +49,8 @@ class Flow:
         self._has_gates = plan_records is not None
         self._paused: list[Held] = []
         self._is_ending = False
+        self.is_paused = False
+        """Whether nothing new is emitted or fetched: an operator has said so."""
         self.is_free = not (pacing.has_limits or commit_ahead)  # whether only windows hold back
         self.wake = math.inf  # when a record that waits may be emitted, as far as time tells
 
@@ -68,6 +70,8 @@ class Flow:
 
         `commit` says for how many seconds a commit has been under way.
         """
+        if self.is_paused or held.is_leaving:
+            return self._last_of(held, manager, now, limit)
         if self.is_free:
             chunk = manager.next(now, limit)
             if chunk is None and self._has_gates:
@@ -84,6 +88,18 @@ class Flow:
         if self._is_ending:
             return manager.next_new(limit)
         return self._new_of(topic, manager, now, limit, commit)
+
+    def _last_of(
+        self, held: Held, manager: PartitionManager, now: float, limit: int
+    ) -> Chunk | None:
+        """Retries, and what must not be left: what is stored as read, or planned."""
+        if self._pacing.is_silent(held.partition.topic):
+            return None
+        if self._commit_ahead:
+            manager.allow_ahead(0)
+        elif not self._has_gates:
+            return manager.next_retries(now, limit)
+        return manager.next(now, limit)
 
     def _new_of(
         self, topic: str, manager: PartitionManager, now: float, limit: int, commit: float | None
@@ -120,6 +136,8 @@ class Flow:
 
     def has_room(self, partitions: Iterable[Held], now: float) -> bool:
         """Whether something is to be fetched; pauses those of which enough waits."""
+        if self.is_paused:
+            return False
         if self.is_free and not self._has_gates:
             return True
         sated: list[tuple[Held, PartitionManager]] = []

@@ -72,6 +72,8 @@ class Intake:
         if emission is None:
             if not self._reader.fetch(now, timeout_seconds):
                 return False
+            if timeout_seconds and self._reader.is_shared:
+                return True  # a frozen process goes on here: first it is asked what is ours yet
             emission = self._reader.next(now)
             if emission is None:
                 return True

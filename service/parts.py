@@ -2,10 +2,14 @@
 
 import os
 import random
+import socket
+import time
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,9 @@ from partition.catalogue import Catalogue
 from partition.fetcher import Fetcher
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
+from partition.replicas.beat import Mine
 from partition.store import OffsetStore
+from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.store import ZooKeeperStore
 from service.config import Config
 from service.deadline import Deadline
@@ -30,6 +36,7 @@ from service.pacing import limits_of
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.references import References
+from service.sharing import Sharing
 from service.sizes import sizes_of
 from service.spark_engine.ends import Ends
 from service.spark_engine.wiring import (
@@ -71,6 +78,7 @@ class Parts:
     store: OffsetStore
     catalogue: Catalogue
     reader: Reader
+    sharing: Sharing
     letters: Letters
     pipeline: Engine
     exactly_once: bool = False
@@ -243,10 +251,26 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         store=store,
         catalogue=catalogue,
         reader=reader,
+        sharing=_sharing(config, store, name, reader),
         letters=letters,
         pipeline=pipeline,
         exactly_once=fences is not None,
     )
+
+
+def _sharing(config: Config, store: ZooKeeperStore, name: str, reader: Reader) -> Sharing:
+    policy = config.sharing()
+    is_one = config.pipeline.engine == "spark" and policy.way == "shared"
+    mine = Mine(
+        name=policy.name if policy.way != "alone" else f"{policy.name}-{os.getpid()}",
+        process=uuid.uuid4().hex,
+        way="one" if is_one else policy.way,
+        host=socket.gethostname(),
+        since_ms=int(time.time() * 1000),
+        headrace=version("headrace"),
+    )
+    registry = ZooKeeperRegistry(store, root=config.zookeeper.root, pipeline=name, mine=mine)
+    return Sharing(registry, reader, policy)
 
 
 def _read_reference(

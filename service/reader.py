@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +18,7 @@ from partition.loss import Loss
 from partition.manager import PartitionManager
 from partition.opening import Fencing, Ways
 from partition.retries import Retries
-from partition.statistics import PartitionStatistics
+from partition.statistics import Departed, PartitionStatistics
 from partition.store import OffsetStore
 from partition.transaction import Range
 from service.commits import Commits
@@ -77,6 +77,7 @@ class Reader:
         self._store = store
         self._catalogue = catalogue
         self._has_gates = policy.assignment.make_gate is not None
+        self._is_shared = policy.assignment.shared
         ways = Ways(store, catalogue, notify, fencing)
         self._assignment = Assignment(
             fetcher, ways, sources, policy.assignment, rng, on_assigned, on_revoked
@@ -133,6 +134,54 @@ class Reader:
         if not opens:
             self._rotation.end()
         self._flow.resume()
+
+    def want(
+        self, partitions: Collection[Partition] | None, *, planned_at: float, leave_by: float
+    ) -> None:
+        """Learn which partitions are to be ours; see `Assignment.want`."""
+        self._assignment.want(partitions, planned_at=planned_at, leave_by=leave_by)
+
+    def suspend(self) -> None:
+        """Emit and store nothing more before it is claimed again; see `Assignment.suspend`."""
+        self._assignment.suspend()
+
+    @property
+    def known(self) -> frozenset[Partition] | None:
+        """Every partition that there is; None until the topics were told."""
+        return self._assignment.known
+
+    @property
+    def holds(self) -> frozenset[Partition]:
+        """The partitions that are open or being opened."""
+        return self._assignment.holds
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may take partitions over at any time."""
+        return self._is_shared
+
+    @property
+    def has_leaving(self) -> bool:
+        """Whether a partition is leaving: what is in flight of it should not wait for more."""
+        return self._assignment.has_leaving
+
+    @property
+    def departed(self) -> Departed:
+        """What was read of partitions that are ours no more."""
+        return self._assignment.departed
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing new is emitted, fetched or planned: an operator has said so."""
+        return self._flow.is_paused
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Emit nothing new, or go on; what is in flight is finished either way."""
+        self._flow.is_paused = is_paused
+
+    def plans_at(self, place: int) -> bool:
+        """Whether more of a partition may be planned: it is not leaving, and nothing is paused."""
+        return not (self._flow.is_paused or self._assignment.at(place).is_leaving)
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
         """Let partitions of these topics emit nothing new, and all others go on (backpressure).
@@ -298,13 +347,21 @@ class Reader:
         """
         return self._assignment[partition].loss
 
+    def loss_at(self, place: int) -> StoreError | TransactionError | None:
+        """The same of what came from a place: it may have been given up there since."""
+        return self._assignment.at(place).loss
+
     def is_halted(self, partition: Partition) -> bool:
         """Whether a partition is halted: lost for good, or its log cannot be read on."""
         return self._assignment[partition].halted is not None
 
-    def refuse(self, partition: Partition, error: StoreError) -> None:
-        """Learn that a partition is another's: a sink or the store has told."""
-        self._assignment.refuse(partition, error)
+    def refuse(self, partition: Partition, place: int, error: StoreError) -> None:
+        """Learn that a partition is another's, as a sink told of what came from that place.
+
+        Nothing happens if it was given up since then, and is at another place now.
+        """
+        if self._assignment[partition].place == place:
+            self._assignment.refuse(partition, error)
 
     def stopped(self, partition: Partition, trouble: KafkaError) -> None:
         """Learn why others can read nothing more of a partition; it is mended, or halted."""

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from partition.assignment import Assignment, Held
+from partition.assignment import Assignment
 from partition.chunk import Chunk
+from partition.held import Held
 from partition.manager import PartitionManager
 from service.commits import Commits
 from service.flow import Flow
@@ -62,8 +63,8 @@ class Rotation:
         """The chunks that, as things stand, `next` gives whole, in turn."""
         queues = [
             held.manager.upcoming(self._chunk_records)
-            for held in self._in_turn()
-            if held.is_owned and held.manager is not None
+            for held in ([] if self._flow.is_paused else self._in_turn())
+            if held.is_owned and held.manager is not None and not held.is_leaving
         ]
         return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
 

@@ -85,7 +85,9 @@ class Service:
                     return True
                 flush = parts.pipeline.has_last
             parts.references.poll()
-            parts.pipeline.step(flush=flush, drain=flush)
+            parts.sharing.poll(time.monotonic())
+            leaves = parts.reader.has_leaving  # what leaves should not wait for a full batch
+            parts.pipeline.step(flush=flush or leaves, drain=flush)
             now = time.monotonic()
             if now >= publish_at:
                 publish_at = now + SNAPSHOT_SECONDS
@@ -102,6 +104,7 @@ class Service:
         log.info("service_draining", seconds=deadline.left)
         kept = min(_LAST_COMMIT_SECONDS, deadline.left / 5)  # for storing what is resolved
         while not parts.pipeline.is_idle and deadline.left > kept:
+            parts.sharing.poll(time.monotonic())
             parts.pipeline.step(read=False, flush=True, drain=True)
         self._commit(deadline)
         if deadline.is_over or not parts.pipeline.is_idle:

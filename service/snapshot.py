@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from acker.acker import AckerStatistics
 from partition.chunk import Partition
-from partition.statistics import PartitionStatistics
+from partition.statistics import Departed, PartitionStatistics
 from service.account import Account, PartitionAccount
 from service.engine import Apart
 from service.references import ReferenceStatistics
@@ -51,11 +51,12 @@ class Snapshot:
     runners: dict[str, RunnerStatistics] = field(default_factory=dict)  # by step
     failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
     apart: Apart = field(default_factory=Apart)  # on Spark's executors
+    departed: Departed = field(default_factory=Departed)  # of partitions that others have now
 
     @property
     def read(self) -> int:
         """Records emitted for the first time."""
-        return sum(part.read for part in self.partitions)
+        return sum(part.read for part in self.partitions) + self.departed.read
 
     @property
     def rows(self) -> int:
@@ -65,7 +66,8 @@ class Snapshot:
     @property
     def retried(self) -> int:
         """Emissions after the first."""
-        return sum(part.retried for part in self.partitions) + self.apart.retried
+        here = sum(part.retried for part in self.partitions)
+        return here + self.apart.retried + self.departed.retried
 
     @property
     def unresolved(self) -> int:
@@ -90,6 +92,7 @@ class Snapshot:
             retried=self.retried,
             dead_lettered=self.dead_lettered,
             unresolved=self.unresolved,
+            given_up=self.departed.given_up,
             seconds=seconds,
             partitions={
                 str(part.partition): PartitionAccount(

@@ -164,9 +164,10 @@ class Transacting:
         if len(self._lines) > len(owned):
             self._drop_lost()
         is_held = self._is_held
-        for _, line in owned if plans else ():
+        for place, line in owned if plans else ():
             line.is_held = is_held
-            line.plan(now)
+            if self._reader.plans_at(place):
+                line.plan(now)
         lines = [line for _, line in owned]
         self._close(lines, now, flush=flush)
         return self._begin(owned, now, flush=flush) or self._commit_next()
@@ -179,8 +180,8 @@ class Transacting:
 
     def _drop_lost(self) -> None:
         """Forget what was revoked to be claimed again, and has another owner by now."""
-        for place, line in list(self._lines.items()):
-            if self._reader.loss_of(line.partition) is not None:
+        for place in list(self._lines):
+            if self._reader.loss_at(place) is not None:
                 self.drop(place)
 
     def _close(self, lines: list[Line], now: float, *, flush: bool) -> None:
@@ -320,7 +321,8 @@ class Transacting:
             for member in group.members:
                 if str(member.line.partition) == done.error.line:
                     partition = member.line.partition
-                    self._reader.refuse(partition, Fenced(partition, str(done.error)))
+                    fenced = Fenced(partition, str(done.error))
+                    self._reader.refuse(partition, member.place, fenced)
                     self.drop(member.place)  # it may have been revoked before, to be claimed again
         elif done.error is not None:
             raise done.error

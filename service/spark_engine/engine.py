@@ -157,7 +157,8 @@ class SparkEngine:
         if read:
             self._hear_of_ends(now, lines)
             self._in_flight.leaders_away(self._ends.leaderless, now)
-            moved |= self._plans.plan(now, self._readable(now, lines), flush=flush)
+            if not self._reader.is_paused:
+                moved |= self._plans.plan(now, self._readable(now, lines), flush=flush)
             moved |= self._runs.run(now)
         moved |= self._commits.commit_next()
         if not moved:
@@ -220,8 +221,8 @@ class SparkEngine:
                 self._lines[place] = line
             elif place not in steady:  # its log may: what is planned of it may be dropped any time
                 self._in_flight.leave_out(place, at_once=False)
-        for place, line in list(self._lines.items()):
-            if self._reader.loss_of(line.partition) is not None:  # revoked before it was lost
+        for place in list(self._lines):
+            if self._reader.loss_at(place) is not None:  # revoked before it was lost
                 self._in_flight.leave_out(place, at_once=True)
                 del self._lines[place]
         self._in_flight.silences.keep(steady)

@@ -141,7 +141,7 @@ class RangeCommits:
             partition = member.line.partition
             found = ended.fenced.get(str(partition))
             if found is not None:
-                self._reader.refuse(partition, Fenced(partition, found))
+                self._reader.refuse(partition, member.place, Fenced(partition, found))
                 self._in_flight.leave_out(member.place, at_once=True)
         self._in_flight.groups.failed(ended.number, ended.attempt, now)  # if none was its member
         self._in_flight.look()

@@ -31,6 +31,7 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.wiring import range_gates_of
 from sinks.rows import rows_of
 from sinks.tries import WriteRetries
+from tests.worlds.alone import alone
 from tests.worlds.tasking import SETTINGS
 from topology.sink import Sink
 from topology.steps import SinkStep
@@ -290,6 +291,7 @@ class Driving:
             store=self.store,
             catalogue=self.catalogue,
             reader=self.reader,
+            sharing=alone(self.store, self.reader),
             letters=self.letters_out,
             pipeline=self.engine,
             exactly_once=True,

@@ -10,7 +10,8 @@ from service.account import Account, PartitionAccount, Tally
 SUNK, LETTERED = 1, 2
 
 CLOSED = Account(
-    read=10, sunk=6, rows=12, filtered=3, retried=2, dead_lettered=1, unresolved=0, lost=0,
+    read=10, sunk=6, rows=12, filtered=3, retried=2, dead_lettered=1, unresolved=0, given_up=0,
+    lost=0,
     seconds=2.0, halted={},
     partitions={"t-0": PartitionAccount(7, 7, 7), "t-1": PartitionAccount(5, 5, 5)},
     table="/warehouse/t", dead_letters="t.dead", caught_up=True,

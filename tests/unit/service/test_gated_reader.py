@@ -141,7 +141,7 @@ def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
     bench = fetched()
     bench.gates[ONE].plan(4)
     bench.reader.commit(1.0)
-    bench.reader.refuse(ONE, Fenced(ONE, "epoch 9"))
+    bench.reader.refuse(ONE, bench.reader.place_of(ONE), Fenced(ONE, "epoch 9"))
     assert bench.reader.next(1.0) is None
     assert [place for place, _gate in bench.reader.gates()] == [1]
     assert bench.told[-1] == f"-{ONE}"

@@ -35,6 +35,7 @@ from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.service import Service
+from tests.worlds.alone import alone
 from topology.steps import SinkStep
 
 CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
@@ -128,6 +129,7 @@ class World:
             store=store,
             catalogue=catalogue,
             reader=reader,
+            sharing=alone(store, reader),
             letters=letters,
             pipeline=pipeline,
         )

@@ -1,0 +1,168 @@
+"""Reads and changes single nodes for an operator, under a session of its own.
+
+What is shared with replicas that run is changed by compare-and-set only: nobody's change is lost.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar, cast
+
+from partition.errors import StoreError, StoreUnavailable
+from partition.offsets.requests import (
+    Children,
+    CreateNode,
+    NodeChanged,
+    NodeExists,
+    Operation,
+    OutcomeUnknown,
+    Pause,
+    Read,
+    ReadStat,
+    SessionEnded,
+    SetNode,
+    Stat,
+    Steps,
+    Write,
+)
+from partition.zookeeper.connection import ZooKeeperConnection
+
+T = TypeVar("T")
+MakeData: TypeAlias = Callable[[bytes | None], bytes]
+
+_RETRY_SECONDS = 0.1
+_TRIES = 100  # one is lost only to somebody else's change of the same node
+
+
+class ZooKeeperEditor:
+    """An operator's hand. `hosts` is "host:port,host:port", perhaps with "/chroot".
+
+    Each call waits at most `timeout_seconds`, then raises StoreUnavailable; it raises
+    StoreError when it is refused for good. Any thread may call, one at a time. `kazoo_options`
+    (TLS, `auth_data`, `default_acl`, ...) go to KazooClient; with TLS the server's name is
+    always checked.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_seconds: float = 10.0,
+        timeout_seconds: float = 15.0,
+        kazoo_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._hosts = hosts
+        self._session_timeout_seconds = session_timeout_seconds
+        self._timeout_seconds = timeout_seconds
+        self._kazoo_options = dict(kazoo_options or {})
+        self._connection: ZooKeeperConnection | None = None
+
+    def open(self) -> None:
+        """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
+        if self._connection is not None:
+            return
+        self._connection = ZooKeeperConnection(
+            self._hosts,
+            self._kazoo_options,
+            session_timeout_seconds=self._session_timeout_seconds,
+            timeout_seconds=self._timeout_seconds,
+        )
+        try:
+            self._connection.open()
+        except BaseException:
+            self.close()
+            raise
+
+    def children(self, path: str) -> list[str] | None:
+        """The names below a node; None if there is no such node."""
+        return self._run(path, _children(path))
+
+    def get(self, path: str) -> Stat | None:
+        """A node; None if there is no such node."""
+        return self._run(path, _stat(path))
+
+    def change(self, path: str, function: MakeData) -> bytes:
+        """Set a node to what `function` makes of its data (None: no node), and return that.
+
+        Raises what `function` raises, and nothing is changed then. See `changing`.
+        """
+        return self._run(path, changing(path, function))
+
+    def close(self) -> None:
+        """Disconnect, in about `timeout_seconds` at most. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        connection.close()
+        connection.disconnect(self._timeout_seconds)
+
+    def _run(self, path: str, steps: Steps[T]) -> T:
+        """Carry out a generator's requests, all of them in time."""
+        connection = self._connection
+        if connection is None:
+            raise StoreUnavailable(f"for {path}", "the editor is not open")
+        end = time.monotonic() + self._timeout_seconds
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    reply = connection.answer(request, end)
+                except SessionEnded as error:
+                    connection.acknowledge()  # nothing was held
+                    request = steps.throw(error)
+                except (NodeExists, NodeChanged, OutcomeUnknown, StoreError) as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+
+def changing(path: str, function: MakeData) -> Steps[bytes]:
+    """Set a node to what `function` makes of its data, and return that; no I/O of its own.
+
+    If somebody else is quicker, `function` is asked anew about what stands there then. If a
+    reply is lost the node is read again; so `function` may be given what it has made itself,
+    with others' changes on top, and must be content with that. A node that is as `function`
+    wants it is not written. Raises StoreUnavailable, and says so if the change may have been
+    made or may be made yet.
+    """
+    is_unknown = False
+    for _ in range(_TRIES):
+        try:
+            found = cast("tuple[bytes, int] | None", (yield Read(path)))
+            data = function(None if found is None else found[0])
+            if found is not None and data == found[0]:
+                return data
+            operation: Operation
+            operation = CreateNode(path, data) if found is None else SetNode(path, data, found[1])
+            yield Write((operation,))
+        except (NodeChanged, NodeExists):
+            continue
+        except (OutcomeUnknown, SessionEnded):
+            is_unknown = True
+            yield Pause(_RETRY_SECONDS)
+        except StoreUnavailable as error:
+            if not is_unknown:
+                raise
+            reason = f"{error.reason}; the change may have been made, or be made yet"
+            raise StoreUnavailable(f"for {path}", reason) from error
+        else:
+            return data
+    raise StoreUnavailable(f"for {path}", f"others were quicker, or replies lost, {_TRIES} times")
+
+
+def _children(path: str) -> Steps[list[str] | None]:
+    while True:
+        try:
+            return cast("list[str] | None", (yield Children(path)))
+        except (OutcomeUnknown, SessionEnded):
+            yield Pause(_RETRY_SECONDS)
+
+
+def _stat(path: str) -> Steps[Stat | None]:
+    while True:
+        try:
+            return cast("Stat | None", (yield ReadStat(path)))
+        except (OutcomeUnknown, SessionEnded):
+            yield Pause(_RETRY_SECONDS)

@@ -1,0 +1,172 @@
+"""Which partitions this replica has: it beats, and does what the plan says."""
+
+from collections.abc import Collection
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import structlog
+
+from partition.chunk import Partition
+from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
+from partition.replicas.balance import of_ordinal
+from partition.replicas.beat import Report, View
+from partition.replicas.registry import Registry
+
+log = structlog.get_logger()
+
+SharingWay: TypeAlias = Literal["alone", "shared", "static"]
+
+
+class Shares(Protocol):
+    """The partitions, as far as sharing goes: the reader."""
+
+    @property
+    def known(self) -> frozenset[Partition] | None:
+        """Every partition that there is; None: not known yet."""
+        ...
+
+    @property
+    def holds(self) -> frozenset[Partition]:
+        """Those that are open or being opened."""
+        ...
+
+    def want(
+        self, partitions: Collection[Partition] | None, *, planned_at: float, leave_by: float
+    ) -> None:
+        """Learn which are to be ours."""
+        ...
+
+    def suspend(self) -> None:
+        """Emit and store nothing more before it is claimed again."""
+        ...
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Emit nothing new, or go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SharingPolicy:
+    """How partitions are shared. Seconds are of the owner's monotonic clock."""
+
+    way: SharingWay
+    name: str
+    count: int | None = None  # static: how many replicas there are
+    beat_seconds: float = 0.5
+    handover_seconds: float = 6.0  # within it a partition is drained, or given up
+    suspend_seconds: float = 6.0  # without an answer of ZooKeeper's
+
+
+class Sharing:
+    """Keeps one beat outstanding, and tells the reader what comes of it. The owner calls it.
+
+    A beat registers this replica, says what it holds, and brings the plan; if this replica leads,
+    it also makes the plan. Where partitions are shared, nothing is emitted once ZooKeeper has not
+    answered for `suspend_seconds`, though the session may live: it is reported ended only when
+    there is a connection again, and by then others may have our partitions. A replica that is the
+    only one works on inside its windows (promise 15).
+    """
+
+    def __init__(self, registry: Registry, reader: Shares, policy: SharingPolicy) -> None:
+        self._registry = registry
+        self._reader = reader
+        self._policy = policy
+        self._beat: Future[View] | None = None
+        self._beaten_at = 0.0
+        self._due = 0.0
+        self._seen = 0
+        self._is_suspended = False
+        self._trouble: str | None = None
+        self.view: View | None = None
+        """What the newest beat has brought; None: none has ended yet."""
+        self.suspended = 0
+        """How often everything was suspended, as ZooKeeper did not answer."""
+
+    def poll(self, now: float) -> None:
+        """Look at the beat, send the next one when it is due. Raises ReplicaReplaced."""
+        if self._beat is not None and self._beat.done():
+            beat, self._beat = self._beat, None
+            # Beats go before all else: one that takes long leaves as long for claims and commits.
+            pause = min(now - self._beaten_at, self._policy.suspend_seconds / 2)
+            self._due = max(self._due, now + pause)
+            self._take(beat, now)
+        if self._beat is None and now >= self._due:
+            self._due = now + self._policy.beat_seconds
+            self._beaten_at = now
+            self._beat = self._registry.beat(
+                Report(self._reader.holds, self._seen, self._reader.known)
+            )
+        self._look_at_the_clock(now)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has paused the pipeline."""
+        return self.view is not None and self.view.control.paused is not None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica made the newest plan, or would."""
+        return self.view is not None and self.view.leads
+
+    def _take(self, beat: Future[View], now: float) -> None:
+        try:
+            view = beat.result()
+        except ReplicaReplaced:
+            raise
+        except StoreUnavailable:  # the run ends
+            return
+        except PartitionError as error:  # an unreadable node: what we have, we keep
+            if str(error) != self._trouble:
+                log.warning("replicas_unreadable", error=str(error))
+            self._trouble = str(error)
+            return
+        self._trouble = None
+        was_paused, self.view = self.is_paused, view
+        if self.is_paused != was_paused:
+            note = view.control.paused
+            log.warning(
+                "pipeline_paused" if note else "pipeline_resumed",
+                by=note.by if note else None,
+                why=note.why if note else None,
+            )
+            self._reader.pause(is_paused=self.is_paused)
+            if note is None:
+                self._reader.suspend()  # offsets may have been moved meanwhile: claimed again
+        self._want(view, now)
+
+    def _want(self, view: View, now: float) -> None:
+        policy = self._policy
+        partitions: Collection[Partition] | None = None
+        if policy.way == "shared":
+            if view.plan is None or view.plan.number < self._seen:
+                return
+            partitions = view.plan.of(policy.name)
+            if view.plan.number != self._seen:
+                log.info("plan_followed", number=view.plan.number, partitions=len(partitions))
+            self._seen = view.plan.number
+        elif policy.way == "static":
+            if policy.count is None:  # the configuration has seen to that
+                raise AssertionError
+            partitions = of_ordinal(policy.name, policy.count, self._reader.known or ())
+        else:
+            return
+        self._reader.want(
+            partitions, planned_at=self._beaten_at, leave_by=now + policy.handover_seconds
+        )
+
+    def _look_at_the_clock(self, now: float) -> None:
+        """Suspend everything while it is not known whether our session lives."""
+        heard_at = self._registry.last_contact
+        if self._policy.way == "alone" or heard_at is None:
+            return
+        is_silent = now - heard_at > self._policy.suspend_seconds
+        if is_silent and not self._is_suspended and not self._is_only_one:
+            self.suspended += 1
+            log.warning("ownership_suspended", silent_seconds=round(now - heard_at, 3))
+            self._reader.suspend()
+        self._is_suspended = is_silent
+
+    @property
+    def _is_only_one(self) -> bool:
+        return self.view is not None and len(self.view.members) <= 1

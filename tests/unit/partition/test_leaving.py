@@ -1,0 +1,258 @@
+"""Partitions that replicas share: opened when they are wanted, drained and released when not."""
+
+import numpy as np
+import pytest
+
+from partition.errors import Fenced
+from tests.worlds.reading import ONE, TWO, Bench
+
+FOREVER = 1e9
+
+
+class Shared(Bench):
+    """A reader on fakes that opens what it is told to."""
+
+    def __init__(self, **policy):
+        super().__init__(assignment={"shared": True}, **policy)
+        self.fill(ONE, 4)
+        self.fill(TWO, 4)
+        self.reader.open()
+
+    def want(self, *partitions, planned_at=0.0, leave_by=FOREVER, now=0.0):
+        self.reader.want(partitions, planned_at=planned_at, leave_by=leave_by)
+        for _ in range(5):
+            self.reader.poll(now)
+
+    def take(self, now=0.0):
+        """Fetch, and emit all that may be emitted."""
+        self.reader.fetch(now, 0.0)
+        found = []
+        while (emission := self.reader.next(now)) is not None:
+            found.append(emission)
+        return found
+
+
+def test_nothing_is_opened_before_a_plan_says_so():
+    bench = Shared()
+    for _ in range(5):
+        bench.reader.poll(0.0)
+    assert bench.told == []
+    assert bench.reader.known == {ONE, TWO}
+    assert not bench.reader.is_settled
+
+
+def test_what_is_wanted_is_opened_and_nothing_else():
+    bench = Shared()
+    bench.want(ONE)
+    assert bench.told == [f"+{ONE}"]
+    assert bench.reader.holds == {ONE}
+    assert bench.reader.is_settled
+    assert {chunk.partition for chunk, _ in bench.take()} == {ONE}
+
+
+def test_a_partition_that_leaves_is_released_once_what_is_in_flight_is_resolved_and_stored():
+    """Promises 1 and 3: what was in flight is neither lost nor repeated."""
+    bench = Shared()
+    bench.want(ONE, TWO)
+    owners = np.concatenate([owners for _, owners in bench.take()])
+    bench.want(TWO)
+    assert bench.reader.holds == {ONE, TWO}
+    assert bench.reader.has_leaving
+    bench.fill(ONE, 3)
+    assert bench.take() == []  # nothing new of it
+    bench.reader.ack(owners)
+    bench.reader.poll(0.0)
+    assert bench.reader.holds == {ONE, TWO}  # resolved, and not stored yet
+    bench.reader.commit(0.0, force=True)
+    bench.reader.commit(0.0, force=True)
+    bench.reader.poll(0.0)
+    assert bench.reader.holds == {TWO}
+    assert bench.stored(ONE) == 4
+    assert bench.told[-1] == f"-{ONE}"
+    assert bench.reader.departed.read == 4
+    assert bench.reader.departed.given_up == 0
+
+
+def test_a_retry_of_a_partition_that_leaves_is_still_emitted():
+    bench = Shared()
+    bench.want(ONE)
+    ((_, owners),) = bench.take()
+    bench.reader.ack(owners[1:])
+    assert bench.reader.fail(int(owners[0]), 0.0)
+    bench.want()
+    assert bench.reader.next(0.5) is None
+    chunk, again = bench.reader.next(1.5)
+    assert chunk.offsets.tolist() == [0]
+    bench.reader.ack(again)
+    bench.reader.commit(2.0, force=True)
+    bench.reader.commit(2.0, force=True)
+    bench.reader.poll(2.0)
+    assert bench.reader.holds == frozenset()
+    assert bench.stored(ONE) == 4
+
+
+def test_at_the_deadline_a_partition_is_given_up_with_what_is_in_flight():
+    """Promise 16: a hand-over has one deadline."""
+    bench = Shared()
+    bench.want(ONE)
+    ((_, owners),) = bench.take()
+    bench.want(leave_by=6.0)
+    bench.reader.poll(5.9)
+    assert bench.reader.holds == {ONE}
+    bench.reader.poll(6.0)
+    assert bench.reader.holds == frozenset()
+    assert bench.told[-1] == f"-{ONE}"
+    assert bench.reader.departed.given_up == 4
+    bench.reader.ack(owners)  # late: it counts, and stores nothing
+    bench.reader.commit(7.0, force=True)
+    assert bench.reader.departed.given_up == 0
+    assert bench.stored(ONE) == 0
+
+
+def test_the_deadline_counts_from_the_plan_that_takes_a_partition_away():
+    bench = Shared()
+    bench.want(leave_by=6.0)  # others had it at first
+    bench.want(ONE, planned_at=1.0, now=1.0)
+    bench.take(1.0)
+    bench.want(planned_at=100.0, leave_by=106.0, now=100.0)
+    assert bench.reader.holds == {ONE}
+    bench.reader.poll(106.0)
+    assert bench.reader.holds == frozenset()
+
+
+def test_a_partition_that_comes_back_begins_where_its_offset_is_stored():
+    bench = Shared()
+    bench.want(ONE)
+    ((_, owners),) = bench.take()
+    bench.reader.ack(owners[:2])
+    bench.reader.commit(0.0, force=True)
+    bench.reader.commit(0.0, force=True)
+    bench.want(leave_by=1.0)
+    bench.reader.poll(1.0)
+    bench.want(ONE, planned_at=2.0, now=2.0)
+    ((chunk, again),) = bench.take(2.0)
+    assert chunk.offsets.tolist() == [2, 3]
+    assert set(again.tolist()).isdisjoint(owners.tolist())  # late answers are not taken for these
+    bench.reader.ack(again)
+    bench.reader.commit(3.0, force=True)
+    bench.reader.commit(3.0, force=True)
+    assert bench.stored(ONE) == 4
+
+
+def test_a_partition_that_was_released_in_order_keeps_its_place():
+    """Else a replica that lives for months would run out of places."""
+    bench = Shared()
+    bench.want(ONE)
+    place = bench.reader.place_of(ONE)
+    for turn in range(1, 5):
+        bench.want(planned_at=float(turn), now=float(turn))
+        assert bench.reader.holds == frozenset()
+        bench.want(ONE, planned_at=turn + 0.5, now=turn + 0.5)
+        assert bench.reader.holds == {ONE}
+    assert bench.reader.place_of(ONE) == place
+
+
+def test_the_place_of_a_partition_that_was_given_up_is_used_again_much_later():
+    bench = Shared()
+    bench.want(ONE)
+    place = bench.reader.place_of(ONE)
+    bench.take()
+    bench.want(leave_by=1.0)
+    bench.reader.poll(1.0)
+    assert bench.reader.place_of(ONE) != place
+    bench.reader.poll(1000.0)
+    bench.want(ONE, planned_at=1001.0, now=1001.0)
+    bench.take(1001.0)
+    bench.want(leave_by=1002.0, now=1002.0)
+    assert bench.reader.place_of(ONE) == place
+
+
+def test_one_that_another_replica_took_is_given_up_and_not_opened_by_the_old_plan():
+    """Promise 9: else two replicas that read plans at different times would take turns."""
+    bench = Shared()
+    bench.want(ONE, TWO, planned_at=1.0, now=1.0)
+    bench.take(1.0)
+    bench.reader.refuse(ONE, bench.reader.place_of(ONE), Fenced(ONE, "epoch 9"))
+    bench.want(ONE, TWO, planned_at=1.0, now=2.0)  # what was asked before
+    assert bench.reader.holds == {TWO}
+    assert bench.reader.halted() == {}
+    bench.want(ONE, TWO, planned_at=3.0, now=3.0)
+    assert bench.reader.holds == {ONE, TWO}
+
+
+def test_a_sink_that_is_told_late_of_another_owner_harms_no_later_ownership():
+    bench = Shared()
+    bench.want(ONE)
+    place = bench.reader.place_of(ONE)
+    bench.take()
+    bench.want(leave_by=1.0)
+    bench.reader.poll(1.0)
+    bench.want(ONE, planned_at=2.0, now=2.0)
+    bench.reader.refuse(ONE, place, Fenced(ONE, "epoch 2"))
+    assert bench.reader.holds == {ONE}
+
+
+def test_a_partition_that_is_wanted_again_while_it_leaves_is_released_first():
+    bench = Shared()
+    bench.want(ONE)
+    ((_, owners),) = bench.take()
+    bench.want(planned_at=1.0, now=1.0)
+    bench.want(ONE, planned_at=2.0, now=2.0)
+    assert bench.reader.has_leaving
+    bench.reader.ack(owners)
+    bench.reader.commit(2.0, force=True)
+    bench.reader.commit(2.0, force=True)
+    bench.reader.poll(2.0)
+    bench.want(ONE, planned_at=3.0, now=3.0)
+    assert bench.told == [f"+{ONE}", f"-{ONE}", f"+{ONE}"]
+
+
+def test_what_is_suspended_emits_nothing_until_it_is_claimed_again():
+    """Promise 9: our session may have ended though nobody has said so yet."""
+    bench = Shared()
+    bench.want(ONE)
+    bench.nodes.away = True
+    bench.reader.suspend()
+    bench.reader.poll(1.0)
+    assert bench.take(1.0) == []
+    bench.nodes.away = False
+    for _ in range(5):
+        bench.reader.poll(2.0)
+    assert len(bench.take(2.0)) == 1
+    assert bench.told == [f"+{ONE}", f"-{ONE}", f"+{ONE}"]
+
+
+def test_a_pause_emits_nothing_new_and_ends():
+    bench = Shared()
+    bench.want(ONE)
+    bench.reader.pause(is_paused=True)
+    assert bench.take() == []
+    bench.reader.pause(is_paused=False)
+    assert len(bench.take()) == 1
+
+
+@pytest.mark.parametrize("commit_ahead", [False, True])
+def test_what_was_not_emitted_when_a_partition_left_is_read_by_the_next(commit_ahead):
+    bench = Bench(assignment={"shared": True, "commit_ahead": commit_ahead}, chunk_records=1)
+    bench.fill(ONE, 3)
+    bench.reader.open()
+    bench.reader.want([ONE], planned_at=0.0, leave_by=FOREVER)
+    for _ in range(5):
+        bench.reader.poll(0.0)
+    emitted = []
+
+    def turn():
+        bench.reader.fetch(0.0, 0.0)
+        if (emission := bench.reader.next(0.0)) is not None:
+            emitted.extend(emission[0].offsets.tolist())
+            bench.reader.ack(emission[1])
+        bench.reader.commit(0.0, force=True)
+
+    while not emitted:
+        turn()
+    bench.reader.want([], planned_at=1.0, leave_by=FOREVER)
+    for _ in range(10):
+        bench.reader.poll(0.0)
+        turn()
+    assert bench.reader.holds == frozenset()
+    assert emitted == list(range(bench.stored(ONE)))

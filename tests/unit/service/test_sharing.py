@@ -1,0 +1,203 @@
+"""What a replica does with its beats: which partitions it wants, and when it stops by its clock."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from partition.chunk import Partition
+from partition.errors import ReplicaReplaced, StoreCorrupt
+from partition.replicas.beat import View
+from partition.replicas.plan import Control, Member, Note, Plan
+from service.sharing import Sharing, SharingPolicy
+
+ONE, TWO, THREE = (Partition("t", number) for number in range(3))
+ALL = frozenset({ONE, TWO, THREE})
+
+
+class Reader:
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.known, self.holds = ALL, frozenset()
+        self.wanted = []
+        self.paused = []
+        self.suspended = 0
+
+    def want(self, partitions, *, planned_at, leave_by):
+        self.wanted.append((partitions, planned_at, leave_by))
+        self.holds = frozenset(partitions)
+
+    def suspend(self):
+        self.suspended += 1
+
+    def pause(self, *, is_paused):
+        self.paused.append(is_paused)
+
+
+class Register:
+    """Answers beats when it is told to."""
+
+    def __init__(self):
+        self.last_contact = 0.0
+        self.asked = []
+
+    def beat(self, report):
+        self.asked.append((report, Future()))
+        return self.asked[-1][1]
+
+    def answer(self, found):
+        beat = self.asked[-1][1]
+        if isinstance(found, Exception):
+            beat.set_exception(found)
+        else:
+            beat.set_result(found)
+
+
+def sharing(way="shared", name="a-1", **changes):
+    register, reader = Register(), Reader()
+    policy = SharingPolicy(way, name, handover_seconds=6.0, suspend_seconds=5.0, **changes)
+    return Sharing(register, reader, policy), register, reader
+
+
+def view(number, *names, paused=None, plan=True, **owners):
+    members = tuple(Member(name, "", 0, 0, frozenset()) for name in names or ("a-1", "b-2"))
+    gives = {each: name.replace("_", "-") for name, parts in owners.items() for each in parts}
+    return View(
+        Plan(number, "b-2", gives, {}) if plan else None, Control(paused), members, leads=False
+    )
+
+
+def test_the_plan_says_what_is_wanted_and_a_beat_that_it_was_read():
+    replica, register, reader = sharing()
+    replica.poll(1.0)
+    assert register.asked[0][0].seen == 0
+    register.answer(view(7, a_1=[ONE, TWO]))
+    replica.poll(1.1)
+    assert reader.wanted == [({ONE, TWO}, 1.0, 7.1)]
+    replica.poll(1.6)
+    assert register.asked[1][0].seen == 7
+    assert register.asked[1][0].holds == {ONE, TWO}
+
+
+def test_beats_are_sent_one_at_a_time_and_no_more_often_than_is_configured():
+    replica, register, _ = sharing(beat_seconds=0.5)
+    replica.poll(1.0)
+    replica.poll(1.4)  # the first is not answered
+    register.answer(view(1))
+    replica.poll(1.41)
+    assert len(register.asked) == 1
+    replica.poll(1.9)
+    assert len(register.asked) == 2
+
+
+def test_a_beat_that_took_long_leaves_as_long_for_claims_and_commits():
+    replica, register, _ = sharing(beat_seconds=0.5)
+    replica.poll(1.0)
+    register.answer(view(1))
+    replica.poll(3.0)
+    replica.poll(4.9)
+    assert len(register.asked) == 1
+    replica.poll(5.0)
+    assert len(register.asked) == 2
+
+
+def test_nothing_is_wanted_before_there_is_a_plan():
+    replica, register, reader = sharing()
+    replica.poll(1.0)
+    register.answer(view(0, plan=False))
+    replica.poll(1.1)
+    assert reader.wanted == []
+
+
+def test_a_plan_that_is_older_than_one_that_was_followed_changes_nothing():
+    replica, register, reader = sharing()
+    for now, number in ((1.0, 7), (2.0, 6)):
+        replica.poll(now)
+        register.answer(view(number, a_1=[ONE]))
+        replica.poll(now + 0.1)
+    assert len(reader.wanted) == 1
+
+
+def test_without_an_answer_everything_is_suspended_by_our_own_clock_once():
+    """Promise 9: that a session has ended is only told at the next connection."""
+    replica, register, reader = sharing()
+    replica.poll(1.0)
+    register.answer(view(1, a_1=[ONE]))
+    register.last_contact = 1.0
+    replica.poll(1.1)
+    replica.poll(6.0)
+    assert reader.suspended == 0
+    replica.poll(6.1)
+    replica.poll(9.0)
+    assert reader.suspended == 1
+    register.last_contact = 9.5
+    replica.poll(9.6)
+    replica.poll(14.6)
+    assert reader.suspended == 2
+
+
+def test_the_only_replica_works_on_without_zookeeper():
+    """Promise 15."""
+    replica, register, reader = sharing()
+    replica.poll(1.0)
+    register.answer(view(1, "a-1", a_1=[ONE]))
+    replica.poll(1.1)
+    replica.poll(60.0)
+    assert reader.suspended == 0
+
+
+def test_a_replica_alone_wants_what_there_is_and_suspends_nothing():
+    replica, register, reader = sharing("alone")
+    replica.poll(1.0)
+    register.answer(view(0, "a-1", "b-2", plan=False))
+    replica.poll(1.1)
+    replica.poll(60.0)
+    assert (reader.wanted, reader.suspended) == ([], 0)
+
+
+def test_a_static_replica_wants_the_partitions_of_its_ordinal():
+    found = []
+    for name in ("a-0", "a-1"):
+        replica, register, reader = sharing("static", name, count=2)
+        replica.poll(1.0)
+        register.answer(view(0, plan=False))
+        replica.poll(1.1)
+        found.append(reader.wanted[0][0])
+    assert found[0] | found[1] == ALL
+    assert not found[0] & found[1]
+
+
+def test_a_pause_is_told_once_and_ends():
+    replica, register, reader = sharing()
+    for now, note in ((1.0, Note("op@host", "a move", 5)), (2.0, Note("op@host", "a move", 5))):
+        replica.poll(now)
+        register.answer(view(1, paused=note))
+        replica.poll(now + 0.1)
+    assert reader.paused == [True]
+    assert replica.is_paused
+    replica.poll(3.0)
+    register.answer(view(1))
+    replica.poll(3.1)
+    assert reader.paused == [True, False]
+
+
+def test_another_process_under_our_name_ends_the_run():
+    replica, register, _ = sharing()
+    replica.poll(1.0)
+    register.answer(ReplicaReplaced("a-1", "other"))
+    with pytest.raises(ReplicaReplaced, match="a-1"):
+        replica.poll(1.1)
+
+
+def test_a_plan_that_cannot_be_read_leaves_us_what_we_have():
+    """Promise 8."""
+    replica, register, reader = sharing()
+    replica.poll(1.0)
+    register.answer(view(1, a_1=[ONE]))
+    replica.poll(1.1)
+    replica.poll(2.0)
+    register.answer(StoreCorrupt("/headrace/p/@plan", "no JSON"))
+    replica.poll(2.1)
+    replica.poll(3.0)
+    assert len(register.asked) == 3
+    assert reader.holds == {ONE}

@@ -1,0 +1,13 @@
+"""A replica that has every partition, on an offset store in memory."""
+
+from partition.memory import MemoryRegistry, MemoryStore
+from partition.replicas.beat import Mine
+from service.reader import Reader
+from service.sharing import Sharing, SharingPolicy
+
+
+def alone(store: MemoryStore, reader: Reader) -> Sharing:
+    """It shares its partitions with nobody."""
+    mine = Mine("one", "process", way="alone")
+    registry = MemoryRegistry(store, root="/headrace", pipeline="memory", mine=mine)
+    return Sharing(registry, reader, SharingPolicy("alone", "one"))
