@@ -8,6 +8,8 @@ ServiceError             1
 ├── NotStarted           1   stopped before the run began
 ├── StormStillRuns       1   Storm's offsets move while they are taken over
 ├── NotImported          1   some of Storm's offsets were refused
+├── StillConsumed        1   offsets were to be moved while replicas read them
+├── NotMoved             1   some offsets were refused, or could not be moved
 ├── TaskError            1   a range cannot be processed on an executor
 ├── SinksFailed          1   a command could not do with every sink what it was to do
 └── AccountOpen          1   the run ended and records are unaccounted for or unresolved

@@ -11,6 +11,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from service.cli.operating import moves_app, replicas_app
+from service.cli.options import ConfigPath, Json, Target
+
 app = typer.Typer(
     help="""Reads Kafka, runs Python bolts, writes tables, and accounts for every record.
 
@@ -36,26 +39,13 @@ transactions_app = typer.Typer(
     no_args_is_help=True,
 )
 dev_app = typer.Typer(help="Kafka and ZooKeeper for development.", no_args_is_help=True)
+app.add_typer(replicas_app)  # without a name: its commands are ours
+offsets_app.add_typer(moves_app)
 app.add_typer(offsets_app, name="offsets")
 app.add_typer(tables_app, name="tables")
 app.add_typer(transactions_app, name="transactions")
 app.add_typer(dev_app, name="dev")
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE:TOPOLOGY", help="A module and the topology in it: my_package.flow:topology."
-    ),
-]
-ConfigPath = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="The TOML file; HEADRACE_… variables stand above it."
-    ),
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the facts as one JSON object, the last line.")
-]
 StateDir = Annotated[
     Path, typer.Option(metavar="DIR", help="Where the embedded servers keep their data.")
 ]

@@ -80,7 +80,10 @@ def headrace(folder, monkeypatch, capsys):
 def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
     code, out, _ = headrace("--help")
     assert code == 0
-    names = ("run", "check", "graph", "offsets", "tables", "transactions", "dev")
+    names = (
+        "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance",
+        "offsets", "tables", "transactions", "dev",
+    )  # fmt: skip
     for word in (*names, "Exit codes", "78", "--version"):
         assert word in out
 
@@ -91,7 +94,14 @@ def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
         ["run"],
         ["check"],
         ["graph"],
+        ["status"],
+        ["pause"],
+        ["resume"],
+        ["drain"],
+        ["rebalance"],
         ["offsets", "show"],
+        ["offsets", "set"],
+        ["offsets", "reset"],
         ["offsets", "import-storm"],
         ["tables", "compact"],
         ["tables", "files"],
@@ -132,6 +142,18 @@ def test_the_version_is_the_package_s(headrace):
         ["check", "flow:empty"],
         ["graph", "flow:empty"],
         ["offsets", "show", "flow:empty"],
+        ["status", "flow:empty"],
+        ["status", "flow:topology", "--interval", "0"],
+        ["pause", "flow:topology"],
+        ["pause", "flow:empty", "--why", "x"],
+        ["resume", "flow:empty"],
+        ["drain", "flow:topology"],
+        ["drain", "flow:topology", "a"],
+        ["rebalance", "flow:empty"],
+        ["offsets", "set", "flow:topology", "--why", "x"],
+        ["offsets", "set", "flow:topology", "flow:0", "--why", "x"],
+        ["offsets", "reset", "flow:topology", "--why", "x"],
+        ["offsets", "reset", "flow:topology", "--to", "now", "--why", "x"],
         ["offsets", "import-storm", "flow:topology", "--from", "core"],
         ["offsets", "import-storm", "flow:topology", "--path", "/s"],
         ["offsets", "import-storm", "flow:topology", "--from", "kafka", "--path", "/s"],

@@ -1,0 +1,141 @@
+"""Changing single nodes of a real ZooKeeper, while others do, and while replies are lost."""
+
+import threading
+import time
+import uuid
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+from partition.errors import StoreError, StoreUnavailable
+from partition.zookeeper.editor import ZooKeeperEditor
+from partition.zookeeper.security import ZooKeeperSecurity
+from tests.worlds.storing import Proxy, expire
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def path():
+    return f"/t-{uuid.uuid4().hex[:12]}/shop/@control"
+
+
+@pytest.fixture
+def client(zookeeper):
+    made = KazooClient(zookeeper.address)
+    made.start(timeout=30)
+    yield made
+    made.stop()
+    made.close()
+
+
+@pytest.fixture
+def editor_of():
+    """`editor_of(hosts, **options)` is an editor that is open."""
+    opened = []
+
+    def make(hosts, **options):
+        editor = ZooKeeperEditor(hosts, **{"timeout_seconds": 10.0, **options})
+        opened.append(editor)
+        editor.open()
+        editor.open()  # changes nothing
+        return editor
+
+    yield make
+    for editor in opened:
+        editor.close()
+        editor.close()
+
+
+def appended(data):
+    return (data or b"") + b"x"
+
+
+def test_it_reads_makes_and_sets(zookeeper, editor_of, client, path):
+    editor = editor_of(zookeeper.address)
+    parent = path.rpartition("/")[0]
+    assert (editor.get(path), editor.children(parent)) == (None, None)
+    assert editor.change(path, appended) == b"x"
+    assert editor.change(path, appended) == b"xx"
+    assert client.get(path)[0] == b"xx"
+    client.create(f"{parent}/b", b"")
+    assert sorted(editor.children(parent)) == ["@control", "b"]
+    assert editor.children(path) == []
+    first, second = editor.get(path), editor.get(f"{parent}/b")
+    assert (first.data, second.data) == (b"xx", b"")
+    assert first.created < second.created
+
+
+def test_of_many_who_change_a_node_none_loses_a_change(zookeeper, editor_of, client, path):
+    def change(editor):
+        for _ in range(20):
+            editor.change(path, appended)
+
+    editors = [editor_of(zookeeper.address) for _ in range(4)]
+    threads = [threading.Thread(target=change, args=(editor,)) for editor in editors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert client.get(path)[0] == b"x" * 80
+
+
+def test_a_reply_lost_on_the_way_counts_as_done(zookeeper, editor_of, client, path):
+    """Faults F5: the reply is lost; the node is read back, and the change stands there once."""
+    proxy = Proxy(zookeeper.port)
+    try:
+        editor = editor_of(proxy.address)
+        editor.change(path, lambda _: b"1")
+
+        def change(data):
+            if data == b"1":
+                proxy.lose_replies = True  # the next one answers the write
+            return b"2"
+
+        assert editor.change(path, change) == b"2"
+        assert proxy.lost.is_set()
+        assert client.get(path)[1].version == 1
+    finally:
+        proxy.close()
+
+
+def test_it_goes_on_in_a_new_session(zookeeper, editor_of, path):
+    editor = editor_of(zookeeper.address)
+    editor.change(path, appended)
+    expire(editor._connection.client, zookeeper)
+    assert editor.change(path, appended) == b"xx"
+
+
+def test_what_it_makes_belongs_to_whom_it_signs_in_as(zookeeper, editor_of, client, path):
+    security = ZooKeeperSecurity(auth="digest", username="u", password="p", acl="creator")  # noqa: S106
+    editor = editor_of(zookeeper.address, kazoo_options=security.kazoo_options())
+    editor.change(path, appended)
+    client.add_auth("digest", "u:p")
+    assert client.get_acls(path)[0] == [make_digest_acl("u", "p", all=True)]
+    stranger = editor_of(zookeeper.address)
+    for what in (lambda: stranger.change(path, appended), lambda: stranger.get(path)):
+        with pytest.raises(StoreError, match="NoAuthError") as caught:
+            what()
+        assert not isinstance(caught.value, StoreUnavailable)
+
+
+def test_a_server_that_is_away_is_no_answer_in_bounded_time(zookeeper, editor_of, path):
+    """Storm 8: no answer is an error, in bounded time."""
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
+        ZooKeeperEditor("127.0.0.1:1", timeout_seconds=0.5).open()
+    proxy = Proxy(zookeeper.port)
+    try:
+        editor = editor_of(proxy.address, timeout_seconds=1.0)
+        proxy.hears.clear()
+        for what in (
+            lambda: editor.change(path, appended),
+            lambda: editor.get(path),
+            lambda: editor.children(path),
+        ):
+            with pytest.raises(StoreUnavailable):
+                what()
+        assert time.monotonic() - started < 20
+    finally:
+        proxy.close()

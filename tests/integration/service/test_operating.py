@@ -1,0 +1,260 @@
+"""Operators' commands with real servers, each in a process of its own: what one asks, all see."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from kazoo.client import KazooClient
+
+from partition.chunk import Partition
+from partition.replicas.nodes import encode_member, replica_path
+from partition.replicas.plan import Member
+
+pytestmark = pytest.mark.integration
+
+FLOW = """
+    import os
+    from headrace import Record, Topology, bolt
+    from headrace.sinks import DiscardSink, KafkaSink
+
+    @bolt
+    def parse(record: Record) -> int:
+        return 1
+
+    topology = Topology(os.environ["TOPIC"])
+    topology.source(os.environ["TOPIC"]).then(parse).into(
+        DiscardSink(), batch_rows=10, batch_seconds=0.2
+    )
+    topology.dead_letters.into(KafkaSink(os.environ["TOPIC"] + ".dead"))
+"""
+RECORDS = 5  # in each of two partitions
+WHY = "a test of größe"
+
+
+class Done(NamedTuple):
+    code: int
+    facts: dict[str, Any]
+    out: str
+    err: str
+
+
+class Place:
+    """A topic with records, a folder with a configuration, and hands in the nodes."""
+
+    def __init__(self, folder, name, client, zookeeper, kafka):
+        self.folder, self.name, self.client = folder, name, client
+        self.kafka, self.zookeeper = kafka.address, zookeeper.address
+        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
+        self.configure()
+
+    def configure(self, more: str = "") -> None:
+        (self.folder / "service.toml").write_text(
+            f'[kafka]\nbootstrap.servers = "{self.kafka}"\n'
+            f'[zookeeper]\nhosts = "{self.zookeeper}"\n{more}'
+        )
+
+    def arguments(self, *words: str) -> dict[str, Any]:
+        return {
+            "args": [sys.executable, "-m", "headrace", *words, "--config", "service.toml"],
+            "cwd": self.folder,
+            "text": True,
+            "env": {**os.environ, "TOPIC": self.name, "COLUMNS": "160"},
+        }
+
+    def headrace(self, *words: str) -> Done:
+        ran = subprocess.run(
+            **self.arguments(*words), capture_output=True, timeout=120, check=False
+        )
+        last = ran.stdout.splitlines()[-1] if ran.stdout else ""
+        facts = json.loads(last) if last.startswith("{") else {}
+        return Done(ran.returncode, facts, ran.stdout, ran.stderr)
+
+    def facts(self, *words: str) -> dict[str, Any]:
+        done = self.headrace(*words, "--json")
+        assert done.code == 0, done.err
+        return done.facts
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            **self.arguments(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[Callable[[dict[str, Any]], object]], dict[str, Any]]]:
+        """`until(said)` returns the first facts of `headrace status --watch` that are so."""
+        words = ("status", "flow:topology", "--watch", "--interval", "0.1", "--json")
+
+        def until(said: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+            ends = time.monotonic() + 60
+            while True:
+                facts: dict[str, Any] = json.loads(process.stdout.readline())
+                if said(facts):
+                    return facts
+                assert time.monotonic() < ends, facts
+
+        with self.start(*words) as process:
+            try:
+                yield until
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        assert process.returncode == 0, err
+
+    def register(self, name: str, way: str, *holds: Partition) -> None:
+        """Let somebody else be registered as a replica."""
+        member = Member(name, "p", 0, 1, frozenset(holds), way, "host", 1_700_000_000_000, "0.1.0")
+        path = replica_path("/headrace", self.name, name)
+        self.client.create(path, encode_member(member), ephemeral=True, makepath=True)
+
+    def leave(self, name: str) -> None:
+        self.client.delete(replica_path("/headrace", self.name, name))
+
+
+@pytest.fixture
+def place(tmp_path, topic, kafka, zookeeper):
+    name = topic(partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.address})
+    for number in range(2):
+        for at in range(RECORDS):
+            producer.produce(name, b"1", partition=number, timestamp=1_700_000_000_000 + at)
+    assert producer.flush(30) == 0
+    client = KazooClient(zookeeper.address)
+    client.start(timeout=30)
+    yield Place(tmp_path, name, client, zookeeper, kafka)
+    client.stop()
+    client.close()
+
+
+def test_offsets_are_set_and_reset_and_the_next_run_reads_from_there(place):
+    run = ("run", "flow:topology", "--until-caught-up")
+    first, second = f"{place.name}[0]", f"{place.name}[1]"
+    assert place.facts(*run)["read"] == 2 * RECORDS
+    moved = place.facts("offsets", "set", "flow:topology", f"{place.name}:0=2", "--why", WHY)
+    assert (moved["moved"], moved["partitions"][first]["from"]) == (1, RECORDS)
+    assert place.facts(*run)["read"] == RECORDS - 2
+    at = str(1_700_000_000_003)
+    shown = place.facts("offsets", "reset", "flow:topology", "--to", at, "--why", WHY, "--dry-run")
+    assert [each["to"] for each in shown["partitions"].values()] == [3, 3]
+    place.facts("offsets", "reset", "flow:topology", "--to", at, "--why", WHY)
+    assert place.facts(*run)["read"] == 2 * (RECORDS - 3)
+    status = place.facts("status", "flow:topology")
+    assert [(each["partition"], each["from"], each["to"]) for each in status["changes"]] == [
+        (first, RECORDS, 2), (first, RECORDS, 3), (second, RECORDS, 3),
+    ]  # fmt: skip
+    assert {each["why"] for each in status["changes"]} == {WHY}
+    assert status["partitions"][first]["committed"] == RECORDS
+    assert (status["lag"], status["replicas"]) == (0, {})
+
+
+def test_an_offset_beyond_the_log_is_one_line_and_1(place):
+    command = ("offsets", "set", "flow:topology", f"{place.name}:0=6", "--why", WHY)
+    done = place.headrace(*command)
+    assert done.code == 1
+    assert f"{place.name}[0]: the log holds 0 to 5, not offset 6" in done.out
+    assert done.err.splitlines()[-1] == (
+        "headrace: 1 of 1 partitions refused or failed; nothing was moved"
+    )
+    assert place.facts("status", "flow:topology")["partitions"][f"{place.name}[0]"]["epoch"] is None
+
+
+def test_a_pause_is_seen_by_everybody_and_lets_offsets_be_moved(place):
+    place.register("a", "shared", Partition(place.name, 0))
+    command = ("offsets", "reset", "flow:topology", "--to", "earliest", "--why", WHY)
+    done = place.headrace(*command)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines()[-1].startswith("headrace: the partitions are being consumed by a")
+    paused = place.facts("pause", "flow:topology", "--why", WHY)["paused"]
+    status = place.facts("status", "flow:topology")
+    assert status["paused"] == paused
+    assert (paused["why"], "@" in paused["by"]) == (WHY, True)
+    assert (status["leader"], status["replicas"]["a"]["holds"]) == ("a", 1)
+    assert status["partitions"][f"{place.name}[0]"]["owner"] == "a"
+    assert place.facts(*command)["moved"] == 2
+    place.register("b", "alone")
+    done = place.headrace(*command)
+    assert (done.code, "replica b is running" in done.err) == (1, True)
+    place.leave("b")
+    assert place.facts("resume", "flow:topology")["paused"] is None
+    assert place.headrace(*command).code == 1
+
+
+def test_a_drain_and_a_rebalance_are_kept(place):
+    place.register("a", "shared")
+    assert place.headrace("drain", "flow:topology", "b", "--why", WHY).code == 2
+    assert list(place.facts("drain", "flow:topology", "a", "--why", WHY)["drained"]) == ["a"]
+    assert place.facts("rebalance", "flow:topology")["rebalance"] == 1
+    status = place.facts("status", "flow:topology")
+    assert (list(status["drained"]), status["rebalance"]) == (["a"], 1)
+    done = place.headrace("status", "flow:topology")
+    assert (done.code, "a (leader, drained)" in done.out) == (0, True), done.out
+    assert place.facts("drain", "flow:topology", "a", "--undo")["drained"] == {}
+
+
+def test_a_watch_shows_it_again_and_again_until_ctrl_c(place):
+    with place.watched() as until:
+        assert until(lambda _: True)["replicas"] == {}
+        place.register("a", "shared")
+        assert until(lambda facts: facts["replicas"])["leader"] == "a"
+
+
+def test_a_replica_that_is_paused_reads_on_where_its_partitions_were_moved_to(place):
+    place.configure('[replicas]\nassignment = "shared"\nname = "a"\n')
+    reset = ("offsets", "reset", "flow:topology", "--to", "earliest", "--why", WHY)
+
+    def committed(facts):
+        return [each["committed"] for each in facts["partitions"].values()]
+
+    with place.watched() as until, place.start("run", "flow:topology", "--json") as process:
+        try:
+            until(lambda facts: committed(facts) == [RECORDS] * 2)
+            assert place.headrace(*reset).code == 1
+            place.facts("pause", "flow:topology", "--why", WHY)
+            moved = place.facts(*reset)["partitions"]
+            assert [each["outcome"] for each in moved.values()] == ["moved"] * 2
+            assert committed(until(lambda facts: facts["changes"])) == [0, 0]
+            place.facts("resume", "flow:topology")
+            facts = until(lambda facts: committed(facts) == [RECORDS] * 2)
+            assert {each["owner"] for each in facts["partitions"].values()} == {"a"}
+            assert {each["epoch"] for each in facts["partitions"].values()} == {3}
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["read"] == 4 * RECORDS
+
+
+def test_a_process_that_runs_alone_is_not_moved_under_its_feet(place):
+    move = ("offsets", "reset", "flow:topology", "--to", "earliest", "--why", WHY)
+    with place.watched() as until, place.start("run", "flow:topology") as process:
+        try:
+            until(lambda facts: facts["replicas"])
+            place.facts("pause", "flow:topology", "--why", WHY)
+            done = place.headrace(*move)
+            assert (done.code, "is running, and would halt" in done.err) == (1, True)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err
+        until(lambda facts: not facts["replicas"])
+    assert place.headrace(*move).code == 0
+
+
+def test_servers_that_are_down_are_one_line_and_1(place):
+    place.kafka = place.zookeeper = "127.0.0.1:1"
+    place.configure()
+    done = place.headrace("pause", "flow:topology", "--why", WHY)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines()[-1].startswith("headrace: the offset store does not answer")
+    assert "Traceback" not in done.err

@@ -1,0 +1,159 @@
+"""How an operator's change of one node ends: by others' changes, lost replies, ended sessions."""
+
+import pytest
+
+from partition.errors import StoreCorrupt, StoreUnavailable
+from partition.memory import MemoryNodes
+from partition.offsets.requests import (
+    NodeChanged,
+    NodeExists,
+    OutcomeUnknown,
+    Pause,
+    SessionEnded,
+    SetNode,
+    Write,
+)
+from partition.zookeeper.editor import ZooKeeperEditor, changing
+
+PATH = "/headrace/shop/@control"
+
+
+def appended(data):
+    """Add a letter, whatever stands there."""
+    return (data or b"") + b"x"
+
+
+def once(data):
+    """Add a letter, unless it is there."""
+    return data if data and b"x" in data else appended(data)
+
+
+def run(steps, nodes, before=None):
+    """Carry out requests; `before` is told of each one first, and may change nodes or raise."""
+    request = next(steps)
+    try:
+        while True:
+            try:
+                if before is not None:
+                    before(request)
+                reply = nodes.answer(request)
+            except (NodeExists, NodeChanged, OutcomeUnknown, SessionEnded) as error:
+                request = steps.throw(error)
+            except StoreUnavailable as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(reply)
+    except StopIteration as stop:
+        return stop.value
+
+
+def test_a_node_that_is_not_there_is_made_with_its_parents():
+    nodes = MemoryNodes()
+    assert run(changing(PATH, appended), nodes) == b"x"
+    assert nodes.nodes[PATH] == (b"x", 0)
+    assert run(changing(PATH, appended), nodes) == b"xx"
+    assert nodes.nodes[PATH] == (b"xx", 1)
+
+
+def test_what_stands_there_as_it_is_wanted_is_not_written():
+    nodes = MemoryNodes()
+    run(changing(PATH, once), nodes)
+    assert run(changing(PATH, once), nodes) == b"x"
+    assert nodes.writes == 1
+
+
+@pytest.mark.parametrize("there", [None, b"a"])
+def test_somebody_who_is_quicker_is_not_overwritten(there):
+    nodes = MemoryNodes()
+    if there is not None:
+        nodes.put(PATH, there)
+    left = [b"b", b"c"]
+
+    def before(request):
+        if isinstance(request, Write) and left:
+            nodes.put(PATH, left.pop(0))
+
+    assert run(changing(PATH, appended), nodes, before) == b"cx"
+    assert nodes.nodes[PATH][0] == b"cx"
+
+
+def test_a_node_deleted_in_between_is_made_anew():
+    nodes = MemoryNodes()
+    nodes.put(PATH, b"a")
+
+    def before(request):
+        if isinstance(request, Write) and isinstance(request.operations[0], SetNode):
+            nodes.delete(PATH)
+
+    assert run(changing(PATH, appended), nodes, before) == b"x"
+
+
+def test_a_lost_reply_is_read_back_and_the_change_is_made_once():
+    nodes = MemoryNodes()
+    nodes.lose_replies = 1
+    assert run(changing(PATH, once), nodes) == b"x"
+    assert nodes.nodes[PATH] == (b"x", 0)
+    assert nodes.writes == 1
+
+
+def test_a_change_that_never_arrived_is_made_again():
+    nodes = MemoryNodes()
+    asked = []
+
+    def before(request):
+        asked.append(type(request))
+        if isinstance(request, Write) and asked.count(Write) == 1:
+            raise SessionEnded
+
+    assert run(changing(PATH, once), nodes, before) == b"x"
+    assert asked.count(Write) == 2
+    assert asked.count(Pause) == 1
+
+
+def test_who_does_not_hear_how_it_ended_is_told_that_it_may_have_been_done():
+    nodes = MemoryNodes()
+    nodes.lose_replies = 1
+    written = []
+
+    def before(request):
+        if written and not isinstance(request, Pause):
+            raise StoreUnavailable("in time", "no connection")
+        written.extend([request] if isinstance(request, Write) else [])
+
+    with pytest.raises(StoreUnavailable, match=r"@control: no connection; .*may have been made"):
+        run(changing(PATH, once), nodes, before)
+
+
+def test_an_absence_before_anything_was_sent_is_only_that():
+    def before(_request):
+        raise StoreUnavailable("in time", "no connection")
+
+    with pytest.raises(StoreUnavailable) as caught:
+        run(changing(PATH, once), MemoryNodes(), before)
+    assert "may have been" not in str(caught.value)
+
+
+def test_what_cannot_be_read_is_left_as_it_is():
+    nodes = MemoryNodes()
+    nodes.put(PATH, b"?")
+
+    def refuses(_data):
+        raise StoreCorrupt(PATH, "no JSON")
+
+    with pytest.raises(StoreCorrupt):
+        run(changing(PATH, refuses), nodes)
+    assert nodes.nodes[PATH] == (b"?", 0)
+
+
+def test_a_node_that_others_change_all_the_while_is_given_up():
+    nodes = MemoryNodes()
+    nodes.put(PATH, b"a")
+    with pytest.raises(StoreUnavailable, match="others were quicker"):
+        run(changing(PATH, appended), nodes, lambda _: nodes.put(PATH, b"b"))
+
+
+def test_an_editor_that_is_not_open_says_so():
+    editor = ZooKeeperEditor("127.0.0.1:1")
+    with pytest.raises(StoreUnavailable, match="not open"):
+        editor.change(PATH, once)
+    editor.close()

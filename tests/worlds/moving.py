@@ -1,0 +1,57 @@
+"""Partitions that operators move: a log, a store and a pipeline's nodes in memory."""
+
+from typing import Any
+
+from partition.catalogue import StartFrom
+from partition.chunk import Partition
+from partition.memory import MemoryCatalogue, MemoryLog, MemoryNodes, MemoryStore
+from partition.position import Position
+from service.cli.moves import Row
+from service.cli.moving import Order, Rooms, carry_out
+from tests.worlds import compacting
+from tests.worlds.compacting import FileSink
+from tests.worlds.steering import NodesInMemory
+from topology.topology import Topology
+
+P = [Partition("numbers", number) for number in range(3)]
+AT, ME, WHY = 1_800_000_000_000, "op@shell", "replay a day"
+
+
+class World:
+    """Three partitions whose logs hold 5 to 20; 0 and 1 are stored at 10 under epoch 1."""
+
+    def __init__(self, topology: Topology | None = None) -> None:
+        self.nodes = NodesInMemory()
+        self.log = MemoryLog({"numbers": 3})
+        for partition in P:
+            for number in range(20):
+                self.log.append(partition, b"x", timestamp_ms=1000 + number)
+            self.log.delete_before(partition, 5)
+            self.log.elect(partition)
+        self.catalogue = MemoryCatalogue(self.log)
+        self.stored = MemoryNodes()
+        self.owner, self.store = self.opened(), self.opened()
+        self.catalogue.open()
+        self.topology = topology or compacting.topology_of([FileSink("a")])
+        for partition in P[:2]:
+            self.owner.claim(partition).result(0)
+            self.owner.begin(partition, Position(10), 3).result(0)
+
+    def opened(self) -> Any:
+        made = MemoryStore(self.stored, pipeline="tables", topology_id="tables")
+        made.open()
+        return made
+
+    @property
+    def rooms(self) -> Rooms:
+        return Rooms(self.topology, self.nodes.pipeline, self.catalogue, self.store)
+
+    def move(
+        self, goals: dict[Partition, StartFrom], *, dry_run: bool = False
+    ) -> dict[Partition, Row]:
+        order = Order(lambda _: goals, WHY, ME, AT, dry_run)
+        return {row.partition: row for row in carry_out(self.rooms, order)[0]}
+
+    def offsets(self) -> list[int | None]:
+        found = [self.store.load(partition) for partition in P]
+        return [None if each is None else each.offset for each in found]
