@@ -29,6 +29,7 @@ SUITES = {
     "spark": "benchmarks.spark",
     "tables": "benchmarks.tables",
     "latency": "benchmarks.latency",
+    "scale": "benchmarks.scale",
     "acker": "benchmarks.acker",
 }
 ALL = "all"

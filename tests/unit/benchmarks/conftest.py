@@ -26,7 +26,7 @@ class FakeBench:
         self.topics.append(topic)
 
     def rounds(self, module, variants, topic, records, *, rounds, profile=()):
-        self.profiled = list(profile)
+        self.profiled += profile
         return {name: [self.run(module, name, topic, records)] * rounds for name in variants}
 
     def run(self, module, variant, topic, records):

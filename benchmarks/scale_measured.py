@@ -1,0 +1,252 @@
+"""What sharing costs for real: claims, commits and heartbeats on a ZooKeeper, and memory."""
+
+import gc
+import random
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.processes import parse
+from benchmarks.scale_model import OPERATIONS
+from benchmarks.scale_weights import Cluster
+from partition.assignment import Assignment, AssignmentPolicy
+from partition.catalogue import Topic
+from partition.chunk import Partition
+from partition.held import Held
+from partition.manager import PartitionManager, Window
+from partition.memory.catalogue import MemoryCatalogue
+from partition.memory.fetcher import MemoryFetcher
+from partition.memory.log import MemoryLog
+from partition.memory.store import MemoryStore
+from partition.opening import Ways
+from partition.position import Position
+from partition.replicas.beat import Mine, Report, View
+from partition.retries import RetryPolicy
+from partition.zookeeper.registry import ZooKeeperRegistry
+from partition.zookeeper.store import ZooKeeperStore
+from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
+
+ROOT, PIPELINE = "/headrace", "scale"
+WAIT_SECONDS = 120.0
+BEATS = 20
+COMMITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class OnZooKeeper:
+    """Seconds, and how many writes the server counted."""
+
+    partitions: int
+    begin_seconds: float
+    claim_seconds: float  # all asked for at once by another process's store
+    claim_writes: int
+    commit_seconds: float
+    commit_writes: int
+    server_us_per_operation: float  # its processor time in commits, all threads
+    own_us_per_operation: float  # ours
+    small_commit_seconds: float  # of one partition
+    members: int
+    beat_seconds: float  # of a member that follows a plan
+    leader_beat_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of Python's for each of so many partitions."""
+
+    partitions: int
+    known_bytes: float  # of one that is another replica's
+    idle_bytes: float  # of one that is ours and has nothing in flight
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerThread:
+    """Seconds of the owner thread's in a replica that has `own` of the partitions it knows."""
+
+    known: int
+    own: int
+    learn_seconds: float  # once, when the topics are told
+    turn_seconds: float  # every turn: `Assignment.poll` with nothing to do
+    report_seconds: float  # every heartbeat: what is known, and what is held
+
+
+def on_zookeeper(partitions: int, members: int) -> OnZooKeeper:
+    """Measure on a ZooKeeper that starts for it. Raises EmbeddedError if there is none."""
+    with ExitStack() as closing:
+        folder = closing.enter_context(TemporaryDirectory(prefix="headrace-bench-"))
+        server = EmbeddedZooKeeper(Path(folder), heap_mb=256)
+        closing.callback(server.close)
+        server.open()
+        stores = [_store(server.address) for _ in range(members)]
+        for store in stores:
+            closing.callback(store.close)
+            store.open()
+        all_partitions = Cluster(partitions, members).all_partitions
+        first, second = stores[:2]
+        begin_seconds = _begun(first, all_partitions)
+        before = _writes(server)
+        claim_seconds = _seconds(second.claim(each) for each in all_partitions)
+        claimed = _writes(server)
+        commit_seconds = _commit(second, all_partitions, 10)
+        committed = _writes(server)
+        server_us, own_us = _processor_us(server, second, all_partitions)
+        small = min(_commit(second, all_partitions[:1], offset) for offset in range(1_000, 1_010))
+        beats = _beats(stores, all_partitions)
+        return OnZooKeeper(
+            partitions=partitions,
+            begin_seconds=begin_seconds,
+            claim_seconds=claim_seconds,
+            claim_writes=claimed - before,
+            commit_seconds=commit_seconds,
+            commit_writes=committed - claimed,
+            server_us_per_operation=server_us,
+            own_us_per_operation=own_us,
+            small_commit_seconds=small,
+            members=members,
+            beat_seconds=beats[1],
+            leader_beat_seconds=beats[0],
+        )
+
+
+def memory(partitions: int) -> Memory:
+    """Count what the objects of partitions take."""
+    topic = Topic("orders", "Xq3vX2cJSxGZ0u1mR2Yw8A", tuple(range(partitions)))
+    rng = random.Random(1)  # noqa: S311 - a retry's jitter
+    keys = [Partition("orders", number) for number in range(partitions)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        began = tracemalloc.get_traced_memory()[0]
+        held = [Held(key, place, topic) for place, key in enumerate(keys)]
+        known = tracemalloc.get_traced_memory()[0]
+        for each in held:
+            each.manager = PartitionManager(
+                each.partition,
+                Position(each.place, 7, topic.topic_id),
+                window=Window(),
+                retry_policy=RetryPolicy(),
+                rng=rng,
+            )
+        idle = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    return Memory(partitions, (known - began) / partitions, (idle - began) / partitions)
+
+
+def owner_thread(known: int, own: int) -> OwnerThread:
+    """Measure what every replica does about all partitions, its own and others'."""
+    log = MemoryLog({"orders": known})
+    fetcher, store, catalogue = MemoryFetcher(log), MemoryStore(), MemoryCatalogue(log)
+    for each in (fetcher, store, catalogue):
+        each.open()
+    ways = Ways(store, catalogue, lambda _loss: Future())
+    rng = random.Random(1)  # noqa: S311 - a retry's jitter
+    assignment = Assignment(fetcher, ways, ["orders"], AssignmentPolicy(shared=True), rng)
+    learn_seconds = _processor_seconds(assignment.poll, 0.0)
+    mine = frozenset(Partition("orders", number) for number in range(own))
+    assignment.want(mine, planned_at=0.2, leave_by=60.0)
+    for _turn in range(5):
+        assignment.poll(0.3)
+    if assignment.holds != mine or not assignment.is_settled:
+        raise SystemExit("not every partition was opened")
+    turns = sorted(_processor_seconds(assignment.poll, 0.4) for _ in range(9))
+    reports = sorted(
+        _processor_seconds(lambda: (assignment.holds, assignment.known)) for _ in range(9)
+    )
+    return OwnerThread(known, own, learn_seconds, turns[4], reports[4])
+
+
+def _processor_seconds(work: Callable[..., object], *arguments: object) -> float:
+    started = time.process_time()
+    work(*arguments)
+    return time.process_time() - started
+
+
+def _store(address: str) -> ZooKeeperStore:
+    return ZooKeeperStore(address, pipeline=PIPELINE, topology_id=PIPELINE, root=ROOT)
+
+
+def _begun(store: ZooKeeperStore, partitions: Sequence[Partition]) -> float:
+    """Store first positions, each after a claim, as a first start does."""
+    started = time.perf_counter()
+    _results(store.claim(each) for each in partitions)
+    _results(store.begin(each, Position(0), len(partitions)) for each in partitions)
+    return time.perf_counter() - started
+
+
+def _commit(store: ZooKeeperStore, partitions: Sequence[Partition], offset: int) -> float:
+    started = time.perf_counter()
+    refused = store.commit({each: Position(offset, 7) for each in partitions}).result(WAIT_SECONDS)
+    if refused:
+        raise SystemExit(f"{len(refused)} of {len(partitions)} partitions were refused")
+    return time.perf_counter() - started
+
+
+def _processor_us(
+    server: EmbeddedZooKeeper, store: ZooKeeperStore, partitions: Sequence[Partition]
+) -> tuple[float, float]:
+    """Microseconds of processor time per operation of a commit: the server's, and ours."""
+    stat = Path(f"/proc/{server.pid}/stat")
+    of_server, own = parse(stat.read_text(encoding="utf-8")).seconds, time.process_time()
+    for turn in range(COMMITS):
+        _commit(store, partitions, 100 + turn)
+    own = time.process_time() - own
+    of_server = parse(stat.read_text(encoding="utf-8")).seconds - of_server
+    operations = COMMITS * OPERATIONS * len(partitions)
+    return of_server / operations * 1e6, own / operations * 1e6
+
+
+def _beats(
+    stores: Sequence[ZooKeeperStore], partitions: Sequence[Partition]
+) -> tuple[float, float]:
+    """The leader's heartbeat and another's, each the median, all having the plan in their hands."""
+    registries = [
+        ZooKeeperRegistry(
+            store, root=ROOT, pipeline=PIPELINE, mine=Mine(f"headrace-{place}", f"process-{place}")
+        )
+        for place, store in enumerate(stores)
+    ]
+    every = frozenset(partitions)
+    seen = [0] * len(stores)
+    holds: list[frozenset[Partition]] = [frozenset()] * len(stores)
+    times: list[list[float]] = [[] for _ in stores]
+    for turn in range(BEATS):
+        for place, registry in enumerate(registries):
+            started = time.perf_counter()
+            view: View = registry.beat(Report(holds[place], seen[place], every)).result(
+                WAIT_SECONDS
+            )
+            if turn >= BEATS // 2:  # by then everyone holds what is its own
+                times[place].append(time.perf_counter() - started)
+            if view.plan is not None:
+                seen[place] = view.plan.number
+                holds[place] = view.plan.of(f"headrace-{place}")
+    if sum(map(len, holds)) != len(every):
+        raise SystemExit("the replicas do not hold every partition")
+    return sorted(times[0])[BEATS // 4], sorted(times[1])[BEATS // 4]
+
+
+def _seconds(futures: Iterable[Future[Any]]) -> float:
+    started = time.perf_counter()
+    _results(futures)
+    return time.perf_counter() - started
+
+
+def _results(futures: Iterable[Future[Any]]) -> None:
+    for future in list(futures):
+        future.result(WAIT_SECONDS)
+
+
+def _writes(server: EmbeddedZooKeeper) -> int:
+    """How many writes there were: the last one's number."""
+    lines = four_letters(server.port, "srvr").splitlines()
+    found = [line.split()[1] for line in lines if line.startswith("Zxid:")]
+    if not found:
+        raise SystemExit("ZooKeeper does not say how many writes it has done")
+    return int(found[0], 16)
