@@ -22,6 +22,8 @@ LONGEST = (
     "integration/sinks/test_spark_driver.py",
     "integration/sinks/test_sql_tables.py",
     "integration/service/test_cli.py",
+    "acceptance/test_replicas.py",
+    "integration/service/test_operating.py",
     "integration/service/test_import_storm.py",
     "acceptance/test_spark_engine.py",
     "acceptance/test_word_count.py",

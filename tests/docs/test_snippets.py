@@ -82,7 +82,7 @@ def test_the_toml_of_a_page_is_a_configuration(page, tmp_path):
         ("make nothing", "no target 'nothing'"),
         ("HEADRACE_LOGS__LEVEL=debug headrace run a:b --embedded", None),
         ("headrace offsets show a:b --config x.toml --json", None),
-        ("headrace offsets set", "no command 'set'"),
+        ("headrace offsets put", "no command 'put'"),
         ("headrace graph a:b --config x.toml", "no option '--config'"),
         ("curl localhost", "no command 'curl'"),
     ],

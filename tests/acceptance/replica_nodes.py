@@ -1,0 +1,206 @@
+"""What ZooKeeper holds of a pipeline's replicas and offsets, watched.
+
+Nothing of the product reads it, so that it does not vouch for itself.
+"""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from tests.acceptance import stored
+from tests.acceptance.feed import Part
+from tests.acceptance.processes import until
+
+_POLL_SECONDS = 0.03
+_ANSWER_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An offset, and who stored it in which epoch."""
+
+    offset: int
+    epoch: int
+    writer: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """A replica that is registered; `joined` grows from one to the next."""
+
+    process: str
+    joined: int
+    session: int  # of ZooKeeper
+    seen: int
+    holds: frozenset[Part]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who may hold what; `leaving` is what somebody must release first."""
+
+    number: int
+    owners: Mapping[str, frozenset[Part]]
+    leaving: frozenset[Part]
+
+    @property
+    def assigned(self) -> dict[Part, str]:
+        """The owner of each partition."""
+        return {part: name for name, parts in self.owners.items() for part in parts}
+
+
+@dataclass
+class Nodes:
+    """Reads all nodes thirty times a second on a thread of its own. While it is away, it waits.
+
+    `wrong` lists what may never be: an offset or an epoch that is lower than before, a node that
+    is gone, two writers in one epoch.
+    """
+
+    hosts: str
+    pipeline: str
+    parts: Callable[[], Collection[Part]]
+    wrong: list[str] = field(default_factory=list)
+    offsets: dict[Part, Stored] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    plan: Plan = field(default_factory=lambda: Plan(0, {}, frozenset()))
+    plans: list[Plan] = field(default_factory=list)  # all that were seen
+    steps: list[tuple[float, Part, Stored]] = field(default_factory=list)  # with their moments
+    reads: int = 0
+    _writers: dict[tuple[Part, int], str] = field(default_factory=dict)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, name="watch-nodes", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        assert self._thread is not None
+        self._thread.join(30)
+
+    @property
+    def leader(self) -> str:
+        """Who joined first."""
+        return min(self.members.items(), key=lambda each: each[1].joined)[0]
+
+    def now(self) -> dict[Part, Stored]:
+        """What is stored, read after this was called."""
+        enough = self.reads + 2  # the read that is under way may have begun before
+        until("the nodes are read", lambda: self.reads >= enough)
+        return self.offsets
+
+    def taken_over(self, before: Mapping[Part, Stored]) -> float:
+        """When the last of these partitions had more stored by another; infinite: not yet."""
+        found: dict[Part, float] = {}
+        for at, part, each in list(self.steps):
+            was = before.get(part)
+            if was is not None and each.writer != was.writer and each.offset > was.offset:
+                found.setdefault(part, at)
+        return max(found.values(), default=math.inf) if len(found) == len(before) else math.inf
+
+    def _run(self) -> None:
+        with stored.client(self.hosts) as zookeeper:
+            while not self._ended.wait(_POLL_SECONDS):
+                try:
+                    self._read(zookeeper)
+                except (KazooException, KazooTimeoutError):
+                    continue
+                self.reads += 1
+
+    def _read(self, zookeeper: KazooClient) -> None:
+        base = f"/headrace/{self.pipeline}"
+        offsets = {
+            part: zookeeper.get_async(f"{base}/{part[0]}/partition_{part[1]}")
+            for part in self.parts()
+        }
+        plan = zookeeper.get_async(f"{base}/@plan")
+        try:
+            names = zookeeper.get_children(f"{base}/@replicas")
+        except NoNodeError:
+            names = []
+        members = {name: zookeeper.get_async(f"{base}/@replicas/{name}") for name in names}
+        for part, answer in offsets.items():
+            self._compare(part, _told(answer), time.monotonic())
+        self._follow(_told(plan))
+        found = {name: _told(answer) for name, answer in members.items()}
+        self.members = {name: _member(*each) for name, each in found.items() if each is not None}
+
+    def _compare(self, part: Part, found: tuple[dict[str, Any], Any] | None, now: float) -> None:
+        before = self.offsets.get(part)
+        if found is None:
+            if before is not None:
+                self.wrong.append(f"{part}: the node is gone")
+            return
+        after = _stored(found[0])
+        if before == after:
+            return
+        if before is not None and (after.offset < before.offset or after.epoch < before.epoch):
+            self.wrong.append(f"{part}: {before} -> {after}")
+        writer = self._writers.setdefault((part, after.epoch), after.writer)
+        if writer != after.writer:
+            self.wrong.append(f"{part}: {writer} and {after.writer} write in epoch {after.epoch}")
+        self.offsets = {**self.offsets, part: after}  # others may be reading the old one
+        self.steps.append((now, part, after))
+
+    def _follow(self, found: tuple[dict[str, Any], Any] | None) -> None:
+        if found is None or found[0]["number"] == self.plan.number:
+            return
+        plan = _plan(found[0])
+        if plan.number < self.plan.number:
+            self.wrong.append(f"plan {self.plan.number} -> {plan.number}")
+        self.plan = plan
+        self.plans.append(plan)
+
+
+def _told(answer: Any) -> tuple[dict[str, Any], Any] | None:
+    """A node's content, and its facts; None: it is not there."""
+    try:
+        data, stat = answer.get(timeout=_ANSWER_SECONDS)
+    except NoNodeError:
+        return None
+    return json.loads(data), stat
+
+
+def _stored(facts: Mapping[str, Any]) -> Stored:
+    own = facts["headrace"]
+    return Stored(facts["offset"], own["epoch"], own["writer"])
+
+
+def _member(facts: Mapping[str, Any], stat: Any) -> Member:
+    holds = _parts(facts["holds"])
+    return Member(facts["process"], stat.czxid, stat.ephemeralOwner, facts["seen"], holds)
+
+
+def _plan(facts: Mapping[str, Any]) -> Plan:
+    leaving = [
+        _parts(topics) for numbers in facts["leaving"].values() for topics in numbers.values()
+    ]
+    owners = {name: _parts(topics) for name, topics in facts["owners"].items()}
+    return Plan(facts["number"], owners, frozenset().union(*leaving))
+
+
+def _parts(topics: Mapping[str, str]) -> frozenset[Part]:
+    """The partitions of ranges such as {"orders": "0-3,7"}."""
+    found = set()
+    for topic, text in topics.items():
+        for each in text.split(",") if text else ():
+            first, _, last = each.partition("-")
+            found |= {(topic, number) for number in range(int(first), int(last or first) + 1)}
+    return frozenset(found)

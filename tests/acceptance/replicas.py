@@ -1,0 +1,251 @@
+"""Several replicas of one pipeline under load, and the account of what they wrote.
+
+The pipeline's name is the trial's. replicated.py has the topologies, feed.py issues the ids,
+replica_nodes.py watches ZooKeeper.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+from headrace.sinks import SinkContext
+from tests.acceptance import feed, table_files
+from tests.acceptance.feed import Ends, Feed, Part
+from tests.acceptance.harness import Run
+from tests.acceptance.processes import until
+from tests.acceptance.replica_nodes import Nodes, Plan, Stored
+from tests.acceptance.trial import Trial
+from tests.worlds.committed import committed_values
+
+Output: TypeAlias = Literal["lines", "manifest", "messages"]
+
+TOPOLOGIES = "tests.acceptance.replicated"
+TOPICS: Mapping[str, int] = {"in-a": 7, "in-b": 5}
+BEGUN = 40  # records of each partition that are there before the first replica is
+SESSION_SECONDS = 4.0
+_SETTLED_SECONDS = 60.0
+_ENDED_SECONDS = 60.0
+_SHOWN = 3
+_CONFIG: Mapping[str, Mapping[str, object]] = {
+    "pipeline": {
+        "commit_interval_seconds": 0.1,
+        "discover_interval_seconds": 0.3,
+        "drain_seconds": 15.0,
+    },
+    "kafka": {"topic.metadata.refresh.interval.ms": 1_000},
+}
+
+
+@dataclass(frozen=True)
+class Break:
+    """A replica that lost partitions with records in flight: those between may be there twice."""
+
+    stored: Mapping[Part, Stored]  # of those that it lost
+    issued: Ends  # of all
+
+    def may_repeat(self, part: Part, offset: int) -> bool:
+        """Whether the record was published and not committed then."""
+        return part in self.stored and self.stored[part].offset <= offset < self.issued[part]
+
+
+@dataclass
+class Replicas:
+    """One pipeline, its replicas by name, and what happened to them.
+
+    `output` is the topology: "lines" is at-least-once, the others are exactly-once.
+    """
+
+    trial: Trial
+    output: Output = "lines"
+    assignment: str = "shared"
+    count: int | None = None  # static: of how many
+    session_seconds: float = SESSION_SECONDS
+    runs: dict[str, Run] = field(default_factory=dict)  # the newest of each name
+    breaks: list[Break] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        trial = self.trial
+        (trial.folder / "trouble").touch()
+        self.feed = Feed(trial.kafka)
+        for topic, count in TOPICS.items():
+            self.feed.create(self.topic(topic), count)
+        if self.output == "messages":
+            trial.kafka.create_topic(self._out, 2)
+        self.feed.publish(BEGUN)
+        self.nodes = Nodes(trial.zookeeper.address, trial.name, lambda: self.feed.parts)
+        self.nodes.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.nodes.__exit__(kind, error, traceback)
+        self.feed.__exit__(kind, error, traceback)
+
+    def topic(self, name: str) -> str:
+        """The whole name of a topic."""
+        return f"{self.trial.name}.{name}"
+
+    def start(self, *names: str) -> None:
+        """Start replicas."""
+        for name in names:
+            self.runs[name] = self.trial.start(
+                self.output, config=self._config(), environment={"HEADRACE_REPLICAS__NAME": name}
+            )
+
+    def settle(self, *names: str) -> Plan:
+        """Wait until just these replicas are there and hold all partitions, within one; the plan.
+
+        Each of its partitions is open: an offset is stored.
+        """
+        nodes = self.nodes
+
+        def is_settled() -> bool:
+            members, plan = nodes.members, nodes.plan
+            sizes = [len(plan.owners.get(name, ())) for name in names]
+            return (
+                set(members) == set(names)
+                and set(plan.assigned) == self.feed.parts == set(nodes.offsets)
+                and not plan.leaving
+                and all(
+                    each.holds == plan.owners.get(name, frozenset()) and each.seen == plan.number
+                    for name, each in members.items()
+                )
+                and max(sizes) - min(sizes) <= 1
+            )
+
+        self.until(f"{', '.join(names)} share all partitions", is_settled)
+        return nodes.plan
+
+    def until(
+        self, what: str, holds: Callable[[], object], seconds: float = _SETTLED_SECONDS
+    ) -> None:
+        """Wait until something holds; fail when it does not, or when a replica has failed."""
+        until(what, lambda: holds() or self._failed(), seconds, self._told)
+        assert not self._failed(), self._told()
+
+    def goes_on(self) -> None:
+        """Wait until more of each partition is stored than was published by now."""
+        ends = self.feed.ends()
+        self.until(
+            "all that was published is stored, and more",
+            lambda: all(self._stored().get(part, 0) > end for part, end in ends.items()),
+        )
+
+    def one(self, *, leads: bool) -> str:
+        """The replica that leads, or another."""
+        leader = self.nodes.leader
+        return leader if leads else min(set(self.nodes.members) - {leader})
+
+    def stored_of(self, name: str) -> dict[Part, Stored]:
+        """What is stored now of a replica's partitions."""
+        stored = self.nodes.now()
+        return {part: stored[part] for part in self.nodes.plan.owners[name]}
+
+    def lose(self, name: str, does: Callable[[Run], None]) -> dict[Part, Stored]:
+        """Do what takes a replica's partitions from it at once; what was stored of them then."""
+        does(self.runs[name])
+        stored = self.stored_of(name)
+        self.breaks.append(Break(stored, self.feed.ends()))
+        return stored
+
+    def taken_over(self, stored: Mapping[Part, Stored], since: float) -> float:
+        """Wait until others have stored more of all these; how long that took, in seconds."""
+        self.until("they are taken over", lambda: self.nodes.taken_over(stored) < math.inf)
+        return self.nodes.taken_over(stored) - since
+
+    def finish(self) -> None:
+        """Publish a last record to each partition, see all stored, end the replicas in order."""
+        self.feed.stop()
+        self.feed.publish(1)
+        ends = self.feed.ends()
+        self.until("all is stored", lambda: self._stored() == ends)
+        living = {name: run for name, run in self.runs.items() if run.alive}
+        for run in living.values():
+            run.process.terminate()
+        for name, run in living.items():
+            assert run.wait(_ENDED_SECONDS) == 0, f"{name}: {run.tail()}"
+        self.nodes.now()
+        assert self._stored() == ends
+        assert self.nodes.wrong == []
+        self._account(ends)
+
+    def written(self, name: str) -> set[Part]:
+        """The partitions of which a replica's newest process has written lines."""
+        return {feed.place(row)[0] for row in self.trial.notes("rows", self.runs[name])}
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Log events of one name, of the newest processes."""
+        return [event for run in self.runs.values() for event in run.events(name)]
+
+    def rows(self) -> Counter[str]:
+        """How often each row is there, read by nothing of the product."""
+        if self.output == "lines":
+            return self.trial.rows()
+        if self.output == "messages":
+            context = SinkContext("", "", {"bootstrap.servers": self.trial.kafka.address}, "", None)
+            return Counter(
+                (value or b"").decode() for value in committed_values(context, self._out)
+            )
+        table = table_files.of_manifest(self._warehouse / "rows").to_pydict()
+        return Counter(map("{} {}".format, table["id"], table["payload"]))
+
+    def _account(self, ends: Ends) -> None:
+        """Nothing lost, nothing foreign; repeated only what was uncommitted at a break."""
+        assert self.trial.letters() == []
+        found, wanted = self.rows(), feed.rows(ends)
+        assert _some(wanted - found) == [], "rows are lost"
+        assert _some(Counter(set(found)) - wanted) == [], "rows are of no record"
+        breaks = self.breaks if self.output == "lines" else []
+        unexplained = {
+            row: count
+            for row, count in found.items()
+            if count > 1 + sum(each.may_repeat(*feed.place(row)) for each in breaks)
+        }
+        print(f"{found.total() - len(found)} of {len(found)} rows are repeated")  # noqa: T201
+        assert _some(unexplained) == [], f"{len(unexplained)} rows are repeated and need not be"
+
+    def _failed(self) -> list[str]:
+        """The replicas that ended by themselves, with an error."""
+        return [name for name, run in self.runs.items() if (run.process.poll() or 0) > 0]
+
+    def _stored(self) -> Ends:
+        return {part: each.offset for part, each in self.nodes.offsets.items()}
+
+    @property
+    def _out(self) -> str:
+        return f"{self.trial.name}.rows"
+
+    @property
+    def _warehouse(self) -> Path:
+        return self.trial.folder / "warehouse"
+
+    def _config(self) -> Mapping[str, Mapping[str, object]]:
+        replicas: dict[str, Any] = {"assignment": self.assignment, "beat_seconds": 0.2}
+        if self.count is not None:
+            replicas["count"] = self.count
+        return {
+            **_CONFIG,
+            "zookeeper": {"session_timeout_seconds": self.session_seconds},
+            "replicas": replicas,
+            "spark": {"warehouse": str(self._warehouse)},
+        }
+
+    def _told(self) -> str:
+        logs = [f"--- {name}\n{run.tail(12)}" for name, run in self.runs.items()]
+        nodes = self.nodes
+        behind = {
+            part: (each.offset, self.feed.ends()[part]) for part, each in nodes.offsets.items()
+        }
+        return "\n".join([*logs, str(nodes.plan), str(nodes.members), str(behind)])
+
+
+def _some(rows: Mapping[str, int]) -> list[str]:
+    return sorted(rows)[:_SHOWN]
