@@ -44,6 +44,7 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _STEP = {"s": 10**6, "ms": 10**3}  # microseconds from one value to the next; else one or less
 # What another process's Arrow has judged already: pyarrow takes only those of the column's type.
 _SCALARS = (_NONE, pa.Scalar)
+_TEXTS = (str, bytes, bytearray)  # sequences to pyarrow: "ab" would become ["a", "b"]
 _OWN = {_NONE, str, int}  # the common values of dictionaries
 
 
@@ -234,8 +235,8 @@ def _check_names(found: Iterable[str], names: Sequence[str]) -> None:
 
 
 def _check_lists(values: _Values, array: Any) -> None:
+    lists = _with_parts(values)
     if _is_checked(array.type.value_type):
-        lists = _with_parts(values)
         for _, part, _ in parts_of(array, array.type):
             _check(lambda: chain.from_iterable(lists), part)
 
@@ -243,9 +244,9 @@ def _check_lists(values: _Values, array: Any) -> None:
 def _check_maps(values: _Values, array: Any) -> None:
     kind = array.type
     checked = _is_checked(kind.key_type), _is_checked(kind.item_type)
+    maps = _with_parts(values)
     if not any(checked):
         return
-    maps = _with_parts(values)
     if set(map(type, maps)) <= {dict}:
         keys: _Values = lambda: chain.from_iterable(maps)  # noqa: E731
         items: _Values = lambda: chain.from_iterable(map(dict.values, maps))  # noqa: E731
@@ -267,6 +268,8 @@ def _with_parts(values: _Values) -> list[Any]:
     found = list(values())
     if set(map(type, found)) <= {dict, list, tuple, _NONE}:
         return list(filter(None, found))
+    if any(isinstance(value, _TEXTS) for value in found):
+        raise ValueError("a text would be taken apart")
     return [value for value in found if not isinstance(value, _SCALARS)]
 
 

@@ -222,14 +222,14 @@ def single(value: Any) -> bool:
 def kept_alone(row: dict[str, Any]) -> bool:
     """Whether every column of FLAT keeps the row's value. Asks nothing of pyarrow."""
     c = row.get("c")
-    numbers = list(c) if isinstance(c, list | bytes) else []
+    numbers = c if isinstance(c, list) else []
     return (
         set(row) <= set("abcd")
         and row.get("a") is not None
         and whole(row["a"], 64)
         and text(row.get("b"))
         and utf8(row.get("b"))
-        and (c is None or isinstance(c, list | bytes))
+        and (c is None or isinstance(c, list))
         and all(whole(number, 32) for number in numbers)
         and single(row.get("d"))
     )

@@ -76,6 +76,11 @@ LOST: list[tuple[pa.DataType, Any]] = [
     (pa.int64(), np.bool_(True)),  # noqa: FBT003
     (pa.int64(), "5"),
     (pa.dictionary(pa.int8(), pa.int64()), 1.5),
+    (pa.list_(pa.string()), "ab"),
+    (pa.list_(pa.int32()), ""),
+    (pa.list_(pa.uint8()), b"ab"),
+    (pa.map_(pa.string(), pa.int64()), ""),
+    (POINT, ""),
     (pa.float64(), True),
     (pa.float64(), False),
     (pa.float64(), 2**53 + 1),
