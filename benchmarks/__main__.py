@@ -27,6 +27,7 @@ SUITES = {
     "memory": "benchmarks.memory",
     "commits": "benchmarks.commits",
     "spark": "benchmarks.spark",
+    "guarantees": "benchmarks.guarantees",
     "tables": "benchmarks.tables",
     "latency": "benchmarks.latency",
     "scale": "benchmarks.scale",

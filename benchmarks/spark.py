@@ -1,10 +1,7 @@
 """Suite spark: orders enriched into a Delta table, against Spark's Structured Streaming."""
 
-from collections.abc import Sequence
-
-from benchmarks.bench import Bench, medians
+from benchmarks.bench import Bench
 from benchmarks.comparison import Comparison
-from benchmarks.job import Figures
 from benchmarks.orders import Orders
 from benchmarks.result import Facts, Goal, Result
 from benchmarks.spark_topologies import TOPIC
@@ -15,12 +12,10 @@ RECORDS = 2_000_000
 ROUNDS = 2  # three take more than ten minutes
 MODULE = "benchmarks.spark_variants"
 STRUCTURED = "structured"
-EXACTLY, AT_LEAST = "local_vectorised", "local_at_least_once"
-PAIR_ROUNDS = 3  # more of these two: they differ by less than one run from the next
 AGAINST = dict.fromkeys(
     (
-        "local_vectorised", "local_functions", "local_at_least_once",
-        "spark_vectorised", "spark_vectorised_200k", "spark_functions", "spark_native",
+        "local_vectorised", "local_functions", "spark_vectorised",
+        "spark_vectorised_200k", "spark_functions", "spark_native",
     ),
     STRUCTURED,
 )  # fmt: skip
@@ -32,7 +27,6 @@ LEAST = {  # times the rate
     "spark_vectorised": 2.5, "spark_functions": 1.5, "spark_native": 1.0,
 }  # fmt: skip
 MOST_CPU = {"local_vectorised": 0.25}  # of the CPU per record
-LEAST_KEPT = 0.9  # of the rate at least once, by exactly once
 WORK = """\
 Orders as JSON of 111 bytes in four partitions. Each is parsed, joined with a table of 100,000
 users, quantity and price are multiplied, totals below 50 dropped (one order in twelve), and rows
@@ -53,7 +47,7 @@ NOTES = f"""\
 
 - `structured` is PySpark's Structured Streaming into a Delta table; all ratios are to it.
 - `local_vectorised` and `local_functions` are the local engine exactly once, with two vectorised
-  and three function bolts, `local_at_least_once` is `local_vectorised` at least once.
+  and three function bolts.
 - `spark_vectorised` and `spark_functions` are the same topologies on the spark engine, with up to
   {LARGE:,} records in a transaction; `spark_vectorised_200k` has up to {SMALL:,}.
 - `spark_native` has Structured Streaming's steps as one Spark step of a topology, on the spark
@@ -61,9 +55,6 @@ NOTES = f"""\
 
 {MEASURED} The spark engine's Python workers
 start with the first task, so their start is in its rates and CPU.
-
-`{EXACTLY}` and `{AT_LEAST}` run {PAIR_ROUNDS} times more, in turn: what exactly once costs is
-told by the medians of all their runs.
 
 All find a table that is there and empty. `scaling` lays a straight line through the CPU of the two
 that differ only in the size of their transactions: so much for a record, and so much for a
@@ -77,15 +68,12 @@ def run(bench: Bench) -> Result:
     bench.publish(TOPIC, Orders().value, records)
     runs = bench.rounds(MODULE, VARIANTS, TOPIC, records, rounds=rounds, profile=PROFILED)
     found = Comparison(runs, AGAINST)
-    pairs = bench.rounds(MODULE, (EXACTLY, AT_LEAST), TOPIC, records, rounds=PAIR_ROUNDS)
-    kept = _rate(runs[EXACTLY] + pairs[EXACTLY]) / _rate(runs[AT_LEAST] + pairs[AT_LEAST])
     return Result(
         "spark",
         {
             "records": records,
             "rounds": rounds,
             **found.facts,
-            "exactly_once_cost": round(1 - kept, 3),
             "scaling": _scaling(found, records),
         },
         [found.table(f"{records:,} records, medians of {rounds} rounds")],
@@ -95,15 +83,9 @@ def run(bench: Bench) -> Result:
                 Goal(f"{name}: CPU", found.cpu_ratio[name], most, at_most=True)
                 for name, most in MOST_CPU.items()
             ),
-            Goal("exactly once: rate of at least once", kept, LEAST_KEPT),
         ],
         NOTES,
     )
-
-
-def _rate(runs: Sequence[Figures]) -> float:
-    """The median of records a second."""
-    return medians(runs)["per_second"]
 
 
 def _scaling(found: Comparison, records: int) -> Facts:

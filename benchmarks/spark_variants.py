@@ -60,7 +60,6 @@ VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "structured": partial(structured, kind=DELTA),
     "local_vectorised": lambda job: filled(make_vectorised(), job, DELTA),
     "local_functions": lambda job: filled(make_functions(), job, DELTA),
-    "local_at_least_once": lambda job: filled(make_vectorised("at-least-once"), job, DELTA),
     "spark_vectorised": partial(on_executors, name="vectorised"),
     "spark_vectorised_200k": partial(on_executors, name="vectorised", records=SMALL),
     "spark_functions": partial(on_executors, name="functions"),

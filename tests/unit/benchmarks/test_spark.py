@@ -17,7 +17,7 @@ from service.loading import load_topology
 
 RATES = {
     "structured": 100.0, "local_vectorised": 420.0, "local_functions": 200.0,
-    "local_at_least_once": 500.0, "spark_vectorised": 330.0,
+    "spark_vectorised": 330.0,
     "spark_vectorised_200k": 250.0, "spark_functions": 210.0, "spark_native": 120.0,
 }  # fmt: skip
 
@@ -31,19 +31,16 @@ def test_every_variant_of_the_suite_is_there():
     assert list(VARIANTS) == list(spark.VARIANTS) == list(RATES)
 
 
-def test_everything_is_held_against_structured_streaming_and_exactly_once_against_at_least_once(
-    fake_bench,
-):
+def test_everything_is_held_against_structured_streaming(fake_bench):
     bench = fake_bench(RATES)
     facts = spark.run(bench).json
     assert facts["suite"] == "spark"
     assert facts["ratio"] == {
-        "local_vectorised": 4.2, "local_functions": 2.0, "local_at_least_once": 5.0,
+        "local_vectorised": 4.2, "local_functions": 2.0,
         "spark_vectorised": 3.3, "spark_vectorised_200k": 2.5,
         "spark_functions": 2.1, "spark_native": 1.2,
     }  # fmt: skip
     assert facts["cpu_ratio"]["local_vectorised"] == 0.238
-    assert facts["exactly_once_cost"] == 0.16
     assert facts["rows"] == 11
     assert set(facts["batches"]) == set(facts["open_seconds"]) == set(RATES)
     assert {name: goal["met"] for name, goal in facts["goals"].items()} == {
@@ -53,7 +50,6 @@ def test_everything_is_held_against_structured_streaming_and_exactly_once_agains
         "spark_functions: rate": True,
         "spark_native: rate": True,
         "local_vectorised: CPU": True,
-        "exactly once: rate of at least once": False,
     }
     assert bench.profiled == ["local_vectorised", "local_functions"]
     json.dumps(facts)

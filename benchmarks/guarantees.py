@@ -1,0 +1,46 @@
+"""Suite guarantees: what exactly once costs against at least once, on the same sink.
+
+They differ by less than one run does from the next, so both run many times, in turn.
+"""
+
+from benchmarks.bench import Bench
+from benchmarks.comparison import Comparison
+from benchmarks.orders import Orders
+from benchmarks.result import Goal, Result
+from benchmarks.spark import WORK
+from benchmarks.spark_topologies import TOPIC
+
+RECORDS = 2_000_000
+ROUNDS = 9
+MODULE = "benchmarks.guarantees_variants"
+AGAINST = {"exactly_once": "at_least_once"}
+VARIANTS = ("at_least_once", "exactly_once")
+LEAST_KEPT = 0.9  # of the rate
+NOTES = f"""\
+{WORK}
+
+Both are the local engine with two vectorised bolts, into a Delta table of its own that is there
+and empty, with a JVM of its own. Rates and CPU are as in suite `spark`. One run takes a few
+seconds, and differs from the next by more than the guarantees do: hence the {ROUNDS} rounds."""
+
+
+def run(bench: Bench) -> Result:
+    """Measure."""
+    rounds = bench.options.rounds or ROUNDS
+    records = bench.options.records or RECORDS
+    bench.publish(TOPIC, Orders().value, records)
+    runs = bench.rounds(MODULE, VARIANTS, TOPIC, records, rounds=rounds)
+    found = Comparison(runs, AGAINST)
+    kept = found.ratio["exactly_once"]
+    return Result(
+        "guarantees",
+        {
+            "records": records,
+            "rounds": rounds,
+            **found.facts,
+            "exactly_once_cost": round(1 - kept, 3),
+        },
+        [found.table(f"{records:,} records, medians of {rounds} rounds")],
+        [Goal("exactly once: rate of at least once", kept, LEAST_KEPT)],
+        NOTES,
+    )
