@@ -5,8 +5,8 @@ from typing import Any
 from topology.guarantees import guarantee_of
 from topology.order import Order
 from topology.signals import DEFAULT_STREAM
-from topology.spark_step import ThroughSpark
 from topology.steps import BoltStep, SinkStep, Step
+from topology.through_spark import ThroughSpark
 from topology.topology import Topology
 
 

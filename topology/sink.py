@@ -10,7 +10,8 @@ import pyarrow as pa
 from topology.record import Record
 
 if TYPE_CHECKING:
-    from topology.spark_step import Passage, SparkStep
+    from topology.passage import Passage
+    from topology.spark_step import SparkStep
 
 Row = TypeVar("Row", contravariant=True)
 Result = TypeVar("Result")

@@ -20,7 +20,7 @@ from topology.grouping import ByKey, Grouping, Shuffle, key_of
 from topology.order import Order
 from topology.signals import DEFAULT_STREAM
 from topology.sink import Sink
-from topology.spark_step import Function, SparkRows, spark_step
+from topology.spark_step import Function, spark_step
 from topology.state import State
 from topology.steps import (
     BATCH_BYTES,
@@ -41,6 +41,7 @@ from topology.stream_checks import (
     check_tasks,
     made_of,
 )
+from topology.through_spark import SparkRows
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -237,7 +238,7 @@ class Stream(Generic[T]):
         whose row the function leaves out counts as sunk.
         """
         self._check_unordered("spark()")
-        return SparkRows(self, spark_step(function, schema, name))
+        return SparkRows(spark_step(function, schema, name), self.into)
 
     def __getitem__(self, stream: str) -> "Stream[Any]":
         """The named stream of the bolt that this one comes from. Raises InvalidTopology."""

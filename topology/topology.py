@@ -14,10 +14,10 @@ from topology.record import Record
 from topology.reference import Reference
 from topology.signals import DEFAULT_STREAM
 from topology.sink import DeadLetterSink
-from topology.spark_step import check_place
 from topology.steps import BoltStep, Source, Step
 from topology.stream import Ends, Stream
 from topology.stream_checks import is_positive
+from topology.through_spark import check_place
 from topology.transactional import Kind
 
 Reliability: TypeAlias = Literal["at-least-once", "at-most-once", "exactly-once"]

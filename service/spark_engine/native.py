@@ -27,8 +27,8 @@ from sinks.spark.kafka_source import KafkaRange, read_ranges
 from sinks.spark.through import called
 from topology.errors import InvalidTopology, SinkFailed
 from topology.sink import Piece, Sink, SparkDriver
-from topology.spark_step import ThroughSpark
 from topology.steps import SinkStep
+from topology.through_spark import ThroughSpark
 from topology.topology import Topology
 from topology.transactional import Group, Share, Staged, Stager
 

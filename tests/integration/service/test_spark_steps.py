@@ -36,7 +36,8 @@ from sinks.spark.driver import SparkDriver
 from tests.acceptance.processes import until
 from tests.worlds.delta_table import LINE, Table, group
 from tests.worlds.fetching import KafkaWorld
-from topology.spark_step import ThroughSpark, spark_step
+from topology.spark_step import spark_step
+from topology.through_spark import ThroughSpark
 from topology.transactional import Fence, Share
 from transactions.digest import RangeDigest
 

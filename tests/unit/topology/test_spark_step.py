@@ -19,8 +19,9 @@ from headrace.testing import topology_test
 from topology.describe import as_facts, as_text
 from topology.guarantees import guarantee_of
 from topology.sink import BATCH_ROWS, chain_of, innermost
-from topology.spark_step import KAFKA_COLUMNS, ThroughSpark, spark_step
+from topology.spark_step import KAFKA_COLUMNS, spark_step
 from topology.steps import SinkStep
+from topology.through_spark import ThroughSpark
 from topology.transactional import Fence, Group, Share, Staged
 
 
