@@ -8,10 +8,10 @@ from benchmarks.comparison import Comparison
 from benchmarks.orders import Orders
 from benchmarks.result import Goal, Result
 from benchmarks.spark import WORK
-from benchmarks.spark_topologies import TOPIC
 
 RECORDS = 2_000_000
 ROUNDS = 9
+TOPIC = "orders-guarantees"
 MODULE = "benchmarks.guarantees_variants"
 AGAINST = {"exactly_once": "at_least_once"}
 VARIANTS = ("at_least_once", "exactly_once")

@@ -1,13 +1,14 @@
 """The variants of suite guarantees: suite spark's vectorised bolts into Delta, by guarantee."""
 
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks.job import Figures, Job
 from benchmarks.kinds import DELTA
-from benchmarks.spark_topologies import make_vectorised
-from benchmarks.spark_variants import filled
+from benchmarks.tables_variants import local
+from headrace.sinks import DeltaSink
 
 VARIANTS: dict[str, Callable[[Job], Figures]] = {
-    "at_least_once": lambda job: filled(make_vectorised("at-least-once"), job, DELTA),
-    "exactly_once": lambda job: filled(make_vectorised(), job, DELTA),
+    "at_least_once": partial(local, sink=DeltaSink, kind=DELTA, reliability="at-least-once"),
+    "exactly_once": partial(local, sink=DeltaSink, kind=DELTA),
 }
