@@ -1,0 +1,1 @@
+"""`make faults`: the crash points and the fault matrix, played on real servers."""
