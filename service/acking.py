@@ -8,7 +8,7 @@ from service.emitter import LETTERED, SUNK
 from service.outlet import Outlet, Written, good_rows
 from service.owners import Owners
 from service.reader import Reader
-from topology.executor import Failure
+from topology.outcome import Failure
 from topology.signals import Reject
 
 

@@ -11,7 +11,7 @@ from service.joints import Joints
 from service.outlet import Outlet
 from service.owners import Owners, places_of
 from topology.bolt import Kind
-from topology.executor import Delivery
+from topology.outcome import Delivery
 from topology.running.call import Inputs
 from topology.running.runners import Runners
 from topology.sink import Piece

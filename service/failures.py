@@ -13,7 +13,7 @@ from service.letters import Letters, dead_letter
 from service.reader import Reader
 from topology.complaints import Complaints
 from topology.errors import BoltError
-from topology.executor import Failure
+from topology.outcome import Failure
 from topology.record import Record
 from topology.signals import Reject, Retry
 from topology.steps import BoltStep

@@ -13,7 +13,8 @@ from service.owners import Owners
 from service.reader import Reader
 from service.screen import ScreenPolicy, only, screen
 from topology.ahead import Ahead
-from topology.executor import Executor, Failure, Outcome, run_ahead
+from topology.executor import Executor, run_ahead
+from topology.outcome import Failure, Outcome
 from topology.record import Message
 from topology.topology import Topology
 

@@ -17,7 +17,7 @@ import structlog
 from acker.acker import Acker, Edges, Flags, Owners, Resolved, Trees
 from service.owners import MAX_PLACE, OFFSET_BITS, OFFSET_MASK
 from topology.actions import Emission, moved
-from topology.executor import Failure
+from topology.outcome import Failure
 
 log = structlog.get_logger()
 

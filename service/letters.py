@@ -11,7 +11,7 @@ import structlog
 from acker.acker import Edges, Trees
 from partition.loss import Loss
 from service.screen import Oversized
-from topology.executor import Failure
+from topology.outcome import Failure
 from topology.record import Record
 from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
 

@@ -3,7 +3,7 @@
 from functools import cached_property
 
 from topology.advanced_runner import AdvancedRunner, late
-from topology.executor import Failure
+from topology.outcome import Failure
 
 
 class Overdue:

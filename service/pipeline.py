@@ -47,8 +47,9 @@ from service.transacting import Transacting
 from service.transaction_outlet import Told, TransactionOutlet
 from sinks.tries import WriteRetries
 from topology.complaints import Complaints
-from topology.executor import Executor, Failure
+from topology.executor import Executor
 from topology.life import Life
+from topology.outcome import Failure
 from topology.running.call import Answers
 from topology.running.runners import Runners
 from topology.sink import Sink

@@ -15,7 +15,8 @@ from service.owners import places_of
 from topology.actions import Actions
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind
-from topology.executor import Executor, Failure, Outcome
+from topology.executor import Executor
+from topology.outcome import Failure, Outcome
 from topology.running.call import Answers, Call, Many
 from topology.running.runners import Runners
 from topology.steps import BoltStep

@@ -23,7 +23,7 @@ from service.shares import share_of
 from service.transaction_outlet import Part, Told, TransactionOutlet, Work
 from sinks.transaction_writer import FencesRaised, GroupCommitted, GroupStaged
 from topology.errors import SinkFenced
-from topology.executor import Failure
+from topology.outcome import Failure
 from topology.signals import Reject
 from topology.sink import Piece
 from topology.transactional import Share

@@ -8,17 +8,18 @@ its edges. The owner thread calls it.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
+from topology import blocks
 from topology.bolt import Bolt, Kind, VectorisedBolt, target_of
 from topology.calls import Called, Parents, Sent, call_each, call_fan_out, sort_out
 from topology.columns import call_columns
 from topology.errors import BoltError
 from topology.messages import columns_of, records_of
+from topology.outcome import Delivery, Failure, Origin, Outcome
 from topology.record import Message, Record
 from topology.rows import columns_of_values
 from topology.signals import DEFAULT_STREAM
@@ -26,40 +27,6 @@ from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
 
 _CALLS = {Kind.FUNCTION: call_each, Kind.FAN_OUT: call_fan_out}
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a value was not processed, and in which step."""
-
-    step: str
-    error: Exception
-
-
-class Origin(NamedTuple):
-    """Where values come from: a source's label or a step's name, and its stream."""
-
-    source: str
-    stream: str = DEFAULT_STREAM
-
-
-@dataclass(slots=True)
-class Delivery:
-    """Values that reached a boundary, and which input each came from."""
-
-    boundary: Step
-    piece: Piece
-    parents: Parents
-    origin: "Origin"
-    tasks: list[int] | None = None  # of a boundary with more than one task
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of the inputs of one run, by their places."""
-
-    deliveries: list[Delivery]
-    failures: dict[int, Failure]
 
 
 class Executor:
@@ -79,6 +46,9 @@ class Executor:
 
         `ahead` is what `run_ahead` has made of them, if it was called already.
         """
+        if ahead is None and len(messages) > blocks.RECORDS and blocks.suits(source):
+            parts = [self._run_records(source, block) for block in blocks.blocks(messages)]
+            return _without_failed(blocks.joined(parts), len(messages))
         outcome = run_ahead(source, messages) if ahead is None else ahead
         reached, outcome.deliveries = outcome.deliveries, []
         for each in reached:
@@ -86,6 +56,13 @@ class Executor:
                 outcome.deliveries.append(each)
             else:
                 self._run_step(each.boundary, each.piece, each.parents, each.origin, outcome)
+        return _without_failed(self._run_records(source, messages, outcome), len(messages))
+
+    def _run_records(
+        self, source: Source, messages: Sequence[Message], outcome: Outcome | None = None
+    ) -> Outcome:
+        """Run what takes a source's records now, into an outcome."""
+        outcome = Outcome([], {}) if outcome is None else outcome
         origin = Origin(source.label)
         records: list[Record] | None = None
         for child in source.children:
@@ -97,7 +74,7 @@ class Executor:
             if records is None:
                 records = records_of(messages)
             self._run_step(child, records, None, origin, outcome)
-        return _without_failed(outcome, len(messages))
+        return outcome
 
     def run_after(self, step: BoltStep, values: list[Any], parents: Parents = None) -> Outcome:
         """Run what calls of a boundary returned through the steps behind it.

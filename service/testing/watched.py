@@ -16,7 +16,7 @@ from service.testing.timeline import Timeline, What
 from service.transacting import Transacting
 from service.transaction_outlet import Told
 from sinks.transaction_writer import GroupCommitted
-from topology.executor import Failure
+from topology.outcome import Failure
 from topology.record import Record
 from topology.sink import DeadLetter, DeadLetterSink
 

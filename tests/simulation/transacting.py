@@ -23,7 +23,7 @@ from sinks.memory import MemorySink
 from tests.simulation.transaction_sink import Row, SimTable
 from tests.simulation.transaction_writer import SimWriter
 from tests.simulation.tuples import Tuple
-from topology.executor import Failure
+from topology.outcome import Failure
 from topology.steps import BatchPolicy, SinkStep
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from service.emitter import Emitter, tree_seconds
 from service.joints import Joints
-from topology.executor import Delivery, Origin
+from topology.outcome import Delivery, Origin
 
 
 @bolt

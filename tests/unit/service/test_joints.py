@@ -7,7 +7,7 @@ import structlog
 from acker.acker import Acker
 from service.joints import Joints
 from topology.actions import NO_TREE, Emission
-from topology.executor import Failure
+from topology.outcome import Failure
 from topology.signals import Reject
 
 SUNK, LETTERED = 1, 2

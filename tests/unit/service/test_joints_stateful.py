@@ -11,7 +11,7 @@ from acker.acker import Acker
 from service.joints import Joints
 from topology.actions import NO_TREE, Emission
 from topology.errors import BoltError
-from topology.executor import Failure
+from topology.outcome import Failure
 
 TIMEOUT = 16.0
 PICK = st.integers(0, 10_000)
