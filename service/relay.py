@@ -15,6 +15,7 @@ from service.owners import places_of
 from topology.actions import Actions
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind
+from topology.calls import failure_of
 from topology.executor import Executor
 from topology.outcome import Failure, Outcome
 from topology.running.call import Answers, Call, Many
@@ -172,8 +173,8 @@ class Relay:
     def _tick_here(self, step: BoltStep) -> None:
         try:
             step.bolt.tick()
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            self._failed_ticks.add(step.name, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+            self._failed_ticks.add(step.name, failure_of(step.name, error))
 
 
 def _trees(calls: Sequence[Call]) -> Trees:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from acker.acker import Edges, Owners, Trees
 from topology.actions import Actions
 from topology.advanced import AdvancedBolt, Collector
+from topology.calls import failure_of
 from topology.errors import BoltError
 from topology.kept import Kept
 from topology.signals import DEFAULT_STREAM
@@ -91,8 +92,8 @@ class AdvancedRunner:
                 returned = processes[task](tuple_, collector)
                 if returned is not None:
                     raise _misreturned(step, returned)  # noqa: TRY301 - as if the bolt had raised
-            except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-                collector.undo(before, error, tuple_)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+                collector.undo(before, failure_of(step.name, error), tuple_)
         return self._ended(step, collector, [each for each in tuples if not each.is_settled])
 
     def tick(self, step: AdvancedStep, now: float) -> Actions:
@@ -144,8 +145,8 @@ class AdvancedRunner:
             before = collector.mark()
             try:
                 call(collector)
-            except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-                collector.undo(before, error, None)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+                collector.undo(before, failure_of(step.name, error), None)
         return self._ended(step, collector, [])
 
     def _ended(

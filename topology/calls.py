@@ -95,6 +95,13 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
     return Called(kept, came_from, failures)
 
 
+def failure_of(step: str, error: BaseException) -> Exception:
+    """What a bolt raised, as the failure of one value: nothing that would end the process."""
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"bolt '{step}' raised {error!r}")
+
+
 def misreturned(
     step: str, value: "GeneratorType[Any, Any, Any] | CoroutineType[Any, Any, Any]"
 ) -> BoltError:
@@ -140,8 +147,8 @@ def _collect(
     while len(out) < count:
         try:
             out.extend(results)  # on an exception, what came before it stays in the list
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            failures[len(out)] = error
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
+            failures[len(out)] = failure_of(step, error)
             out.append(SKIP)
         else:
             if len(out) < count:  # a StopIteration from the user's code ends `extend` early

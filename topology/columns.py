@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from topology.calls import Called, Sent
+from topology.calls import Called, Sent, failure_of
 from topology.errors import BoltError, LineageLost
 from topology.signals import DEFAULT_STREAM, Reject, RejectRows
 
@@ -57,9 +57,10 @@ def _call(
             return _halves(step, function, batch, row_by_row=row_by_row)
         reasons = rejected.reasons
         return _without(step, function, batch, reasons, namings - 1, row_by_row=row_by_row)
-    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
         if batch.num_rows <= 1:
-            return Called(batch.slice(0, 0), np.empty(0, np.int64), {0: error})
+            failed = failure_of(step, error)
+            return Called(batch.slice(0, 0), np.empty(0, np.int64), {0: failed})
         return _halves(step, function, batch, row_by_row=row_by_row)
     tables = out if isinstance(out, Mapping) else {DEFAULT_STREAM: out}
     try:

@@ -4,12 +4,16 @@ import asyncio
 import contextlib
 import inspect
 
+from topology.calls import failure_of
 from topology.order import Order
 from topology.running.call import Call
 from topology.running.calling import async_process_of, finish, overdue
 from topology.running.crew import Crew, Worker
 from topology.running.loop import EventLoop
 from topology.running.runner import Duty, Runner, RunnerStatistics
+
+# What a call may raise: anything. Two of these would end the event loop, and with it every bolt's.
+_RAISED = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 
 class AsyncRunner(Runner):
@@ -106,8 +110,8 @@ class AsyncRunner(Runner):
             value, error = None, None
             try:
                 value = await process(call.value)
-            except (Exception, SystemExit, asyncio.CancelledError) as raised:  # noqa: BLE001
-                error = raised  # the user's code may raise anything
+            except _RAISED as raised:
+                error = raised
             if worker.call is not call:  # it has failed already
                 if self._is_needed_again(worker, error):
                     continue
@@ -162,7 +166,7 @@ class AsyncRunner(Runner):
             task.uncancel()
         if isinstance(error, asyncio.CancelledError):
             return RuntimeError(f"the call of bolt '{self._step}' was cancelled from within")
-        return RuntimeError(f"bolt '{self._step}' raised {error!r}")
+        return failure_of(self._step, error)
 
     def _start_tick(self) -> None:
         if not self._ticking and not self._is_closing:
@@ -174,8 +178,8 @@ class AsyncRunner(Runner):
                 result = self._bolt.tick()
                 if inspect.isawaitable(result):
                     await result
-        except (Exception, SystemExit) as error:  # noqa: BLE001
-            # The user's code may raise anything, and a SystemExit would end the event loop.
-            self._failed_ticks.add(self._step, error)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
+            # The user's code may raise anything, and the last two would end the event loop.
+            self._failed_ticks.add(self._step, failure_of(self._step, error))
         finally:
             self._ticking.clear()

@@ -1,5 +1,6 @@
 """Plain bolts that have an order or several tasks: called by the owner thread, at once."""
 
+from topology.calls import failure_of
 from topology.running.call import Call
 from topology.running.calling import finish, process_of
 from topology.running.runner import Duty, Runner, RunnerStatistics
@@ -40,8 +41,8 @@ class InlineRunner(Runner):
         """Call the bolt's `tick`."""
         try:
             self._bolt.tick()
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            self._failed_ticks.add(self._step, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+            self._failed_ticks.add(self._step, failure_of(self._step, error))
 
     def statistics(self) -> RunnerStatistics:
         """Figures of this moment."""
@@ -59,8 +60,8 @@ class InlineRunner(Runner):
     def _run(self, call: Call) -> None:
         try:
             value = self._process(call.value)
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            call.error = error
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+            call.error = failure_of(self._step, error)
         else:
             finish(self._step, call, value)
         self._answers.add(call)

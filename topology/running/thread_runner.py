@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from topology.calls import failure_of
 from topology.running.call import Call
 from topology.running.calling import finish, overdue, process_of
 from topology.running.crew import Crew, Worker
@@ -165,7 +166,5 @@ class ThreadRunner(Runner):
                 self._bolt.tick()
                 return SKIP, None
             return self._process(call.value), None
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            return None, error
         except BaseException as error:  # noqa: BLE001  # it must not end the thread in silence
-            return None, RuntimeError(f"bolt '{self._step}' raised {error!r}")
+            return None, failure_of(self._step, error)
