@@ -1,7 +1,8 @@
 """Health: whether a restart would help (live), and whether work gets done (ready)."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from service.snapshot import Snapshot
@@ -29,7 +30,11 @@ class HealthCheck:
         self._clock = clock
 
     def live(self) -> Health:
-        """Not live: the loop has not turned for a minute, so only a restart can help."""
+        """Not live: only a restart can help.
+
+        The loop has not turned for a minute; or no worker of a bolt has been left for as long,
+        since each is stuck in a call, and no thread can be ended from outside.
+        """
         snapshot = self._snapshot()
         last = snapshot.taken_at if snapshot is not None else None
         if last is None:
@@ -37,14 +42,15 @@ class HealthCheck:
         silent = self._clock() - last
         if silent > STALLED_SECONDS:
             return Health(ok=False, problems=(f"the loop has stood still for {silent:.0f} s",))
-        return Health(ok=True)
+        stuck = tuple(_stuck(snapshot, self._clock() - STALLED_SECONDS))
+        return Health(ok=not stuck, problems=stuck)
 
     def ready(self) -> Health:
         """Not ready: records are not being processed and committed now."""
         snapshot = self._snapshot()
         if snapshot is None:
             return Health(ok=False, problems=("starting",))
-        problems = list(self.live().problems)
+        problems = list(self.live().problems) or list(_stuck(snapshot, math.inf))
         if not snapshot.settled:
             problems.append("partitions are still to be opened")
         problems += [f"{name} is halted: {why}" for name, why in snapshot.halted.items()]
@@ -60,3 +66,13 @@ class HealthCheck:
         if snapshot.apart.failing_since is not None:
             problems.append(f"ranges fail on Spark: {snapshot.apart.last_error}")
         return Health(ok=not problems, problems=tuple(problems))
+
+
+def _stuck(snapshot: Snapshot | None, since: float) -> Iterator[str]:
+    """The bolts that have had no worker left since before that time."""
+    for step, figures in snapshot.runners.items() if snapshot is not None else ():
+        if figures.ended_since is not None and figures.ended_since < since:
+            yield (
+                f"bolt '{step}' stands still: {figures.abandoned} calls past their time-out have "
+                "not returned, and no more may be begun beside them"
+            )

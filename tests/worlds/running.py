@@ -144,7 +144,7 @@ class Works:
             stream.into(sink, batch_rows=batch_rows, batch_seconds=batch_seconds)
         topology.dead_letters.into(self.letters_sink)
         topology.validate()
-        letters = Letters(self.letters_sink)
+        self.letters = letters = Letters(self.letters_sink)
         fences = Fences(exactly_once) if exactly_once is not None else None
         cut = policy_of(
             topology,
@@ -157,9 +157,10 @@ class Works:
             ),
         )
         self.fetcher = MemoryFetcher(self.log)
+        self.store = MemoryStore(self.nodes)
         self.reader = Reader(
             self.fetcher,
-            MemoryStore(self.nodes),
+            self.store,
             MemoryCatalogue(self.log),
             letters.notify,
             ["t"],

@@ -47,7 +47,7 @@ class AsyncRunner(Runner):
         """Fail the calls that take too long."""
         for worker, call in self._crew.overdue(now):
             self._loop.call(self._cut_short, worker, call)
-        self._crew.warn_if_stuck(self._step, now)
+        self._crew.watch(self._step, now)
 
     def tick(self) -> None:
         """Have the bolt's `tick` called on the event loop's thread; not while one still runs."""
@@ -63,6 +63,7 @@ class AsyncRunner(Runner):
             abandoned=crew.abandoned,
             timeouts=crew.timeouts,
             late=crew.late,
+            ended_since=crew.ended_since,
         )
 
     def close(self, deadline: float) -> None:

@@ -43,6 +43,7 @@ class Crew:
         self.abandoned = 0
         self.timeouts = 0
         self.late = 0  # abandoned calls that came to an end of their own
+        self.ended_since: float | None = None  # when no worker was left, and none may be added
 
     @property
     def can_grow(self) -> bool:
@@ -84,8 +85,12 @@ class Crew:
         self.abandoned += 1
         self.timeouts += 1
 
-    def warn_if_stuck(self, step: str, now: float) -> None:
-        """Log it, once, when no worker more may be abandoned for a second."""
+    def watch(self, step: str, now: float) -> None:
+        """Note since when no worker is left; log it, once, when they have been few for a second."""
+        if self._workers or self.can_grow:
+            self.ended_since = None
+        elif self.ended_since is None:
+            self.ended_since = now
         if self.abandoned < self._size:
             self._stuck_since = None
         elif self._stuck_since is None:

@@ -15,7 +15,7 @@ from topology.ticks import TickFailures
 
 @dataclass(frozen=True, slots=True)
 class RunnerStatistics:
-    """What becomes of a step's calls at one moment; the last two only grow."""
+    """What becomes of a step's calls at one moment; `timeouts` and `late` only grow."""
 
     in_flight: int = 0  # calls that run
     waiting: int = 0  # values whose call has not started
@@ -23,8 +23,10 @@ class RunnerStatistics:
     abandoned: int = 0  # calls past their time-out that have not returned yet
     timeouts: int = 0
     late: int = 0  # calls that returned after their time-out, to no effect
+    ended_since: float | None = None  # when a task's last worker was abandoned; none is left
 
     def __add__(self, other: "RunnerStatistics") -> "RunnerStatistics":
+        ended = [each.ended_since for each in (self, other) if each.ended_since is not None]
         return RunnerStatistics(
             self.in_flight + other.in_flight,
             self.waiting + other.waiting,
@@ -32,6 +34,7 @@ class RunnerStatistics:
             self.abandoned + other.abandoned,
             self.timeouts + other.timeouts,
             self.late + other.late,
+            min(ended, default=None),
         )
 
 

@@ -55,7 +55,7 @@ class ThreadRunner(Runner):
                     call.error = overdue(self._step, self._timeout_seconds or 0.0)
                     self._end(call)
                     self._go_on()
-        self._crew.warn_if_stuck(self._step, now)
+        self._crew.watch(self._step, now)
 
     def tick(self) -> None:
         """Have a thread call the bolt's `tick`, before what waits; not while one is due."""
@@ -75,6 +75,7 @@ class ThreadRunner(Runner):
                 abandoned=self._crew.abandoned,
                 timeouts=self._crew.timeouts,
                 late=self._crew.late,
+                ended_since=self._crew.ended_since,
             )
 
     def close(self, deadline: float) -> None:

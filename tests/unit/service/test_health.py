@@ -10,6 +10,7 @@ from headrace.testing import topology_test
 from service.engine import Apart
 from service.health import STALLED_SECONDS, Health, HealthCheck
 from service.snapshot import SinkStatistics, Snapshot
+from topology.running.runner import RunnerStatistics
 
 
 @bolt
@@ -76,6 +77,21 @@ def test_what_is_away_makes_it_not_ready_but_no_restart_would_help(snapshot, cha
     check = health(replace(snapshot, **change))
     assert check.live().ok
     assert check.ready() == Health(ok=False, problems=(problem,))
+
+
+def test_a_bolt_whose_workers_are_all_stuck_is_not_ready_and_after_a_minute_not_live(snapshot):
+    """B02: no thread can be ended from outside, so only a restart helps."""
+    some = RunnerStatistics(abandoned=3)
+    none = RunnerStatistics(abandoned=4, ended_since=100.0)
+    stuck = replace(snapshot, runners={"fine": some, "slow": some + none})
+    said = (
+        "bolt 'slow' stands still: 7 calls past their time-out have not returned, and no more may "
+        "be begun beside them"
+    )
+    soon, late = (health(replace(stuck, taken_at=now), now) for now in (101.0, 161.0))
+    assert soon.live() == Health(ok=True)
+    assert soon.ready() == late.live() == late.ready() == Health(ok=False, problems=(said,))
+    assert health(replace(snapshot, runners={"fine": some})).ready().ok
 
 
 def test_all_that_is_wrong_is_told(snapshot):

@@ -71,5 +71,20 @@ def test_a_crew_whose_calls_never_end_is_told_once():
     crew.abandon(begin(crew, 0.0))
     with capture_logs() as logs:
         for now in (10.0, 10.5, 11.5, 12.5, 99.0):
-            crew.warn_if_stuck("slow", now)
+            crew.watch("slow", now)
     assert [(line["event"], line["step"]) for line in logs] == [("bolt_calls_never_end", "slow")]
+
+
+def test_it_is_known_since_when_a_crew_has_no_worker_left():
+    crew = Crew(1, 10.0)
+    first = begin(crew, 0.0)
+    crew.abandon(first)
+    crew.watch("slow", 10.0)
+    assert crew.ended_since is None  # another may take its place
+    crew.abandon(begin(crew, 10.0))
+    for now in (20.0, 21.0, 99.0):
+        crew.watch("slow", now)
+    assert crew.ended_since == 20.0
+    assert crew.returned(first, late=True)
+    crew.watch("slow", 100.0)
+    assert crew.ended_since is None

@@ -1,0 +1,81 @@
+"""Calls that never return: their workers are replaced while there may be more, and then told of."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace import Record, bolt
+from partition.retries import RetryPolicy
+from service.figures import snapshot_of
+from service.health import STALLED_SECONDS, HealthCheck
+from service.metrics import figures
+from tests.worlds.running import PATIENCE_SECONDS, Works
+
+TRIES = RetryPolicy(limit=1, initial_seconds=0.01, jitter=0)
+
+
+class Hangs:
+    """A bolt that does not return for `bad` before the gate is opened."""
+
+    def __init__(self, kind: str) -> None:
+        self.gate = threading.Event()
+        self.bolt = bolt(self.later) if kind == "async" else bolt(blocking=True)(self.now)
+
+    def now(self, record: Record) -> str:
+        if record.value == b"bad":
+            self.gate.wait(PATIENCE_SECONDS)
+        return (record.value or b"").decode()
+
+    async def later(self, record: Record) -> str:
+        while record.value == b"bad" and not self.gate.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:  # it will not be cancelled
+                continue
+        return (record.value or b"").decode()
+
+
+def health_of(works: Works, after_seconds: float) -> HealthCheck:
+    """What would be said of these figures later, with a loop that turns."""
+    taken = snapshot_of(works, time.monotonic() + after_seconds)
+    return HealthCheck(lambda: taken, lambda: taken.taken_at)
+
+
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+def test_calls_that_never_return_cost_their_workers_and_the_last_one_is_told(kind):
+    """The record is a dead letter meanwhile; what comes next waits, and goes on if they return."""
+    hangs = Hangs(kind)
+    with Works(hangs.bolt, retries=TRIES, timeout_seconds=0.2) as works, capture_logs() as logs:
+        try:
+            works.send(b"bad", b"good")
+            works.until(lambda: works.sink.rows == ["good"])  # by another worker
+            assert health_of(works, 0).ready().ok
+            works.now += 1.0  # the retry
+            works.until(lambda: len(works.letters_sink.letters) == 1)
+            (letter,) = works.letters_sink.letters
+            step = letter.step
+            assert letter.reason == f"bolt '{step}' took longer than its 0.2 seconds"
+            works.send(b"waits")
+            works.until(lambda: any(line["event"] == "bolt_calls_never_end" for line in logs))
+            works.until(lambda: works.pipeline.runners.figures()[step].waiting == 1)
+            shown = figures(snapshot_of(works, works.now))
+            assert shown[f'headrace_topology_abandoned_calls{{step="{step}"}}'] == 2
+            assert shown[f'headrace_topology_timed_out_calls_total{{step="{step}"}}'] == 2
+            said = (
+                f"bolt '{step}' stands still: 2 calls past their time-out have not returned, and "
+                "no more may be begun beside them"
+            )
+            soon, late = health_of(works, 1), health_of(works, STALLED_SECONDS + 30)
+            assert soon.live().ok
+            assert soon.ready().problems == late.live().problems == (said,)
+        finally:
+            hangs.gate.set()
+        works.finish()
+        works.until(lambda: works.pipeline.runners.figures()[step].late == 2)
+        assert works.sink.rows == ["good", "waits"]
+        assert health_of(works, STALLED_SECONDS + 30).ready().ok
+    told = [line for line in logs if line["event"] == "bolt_calls_never_end"]
+    assert [line["step"] for line in told] == [step]
