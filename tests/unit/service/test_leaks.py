@@ -1,0 +1,126 @@
+"""B11, a gate for slow leaks: an idle pipeline holds no more for having done more.
+
+In production the same is seen in the process's resident memory; suite `memory` measures that.
+"""
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace import SKIP, AdvancedBolt, Record, Reject, bolt
+from headrace.sinks import MemorySink
+from partition.retries import RetryPolicy
+from tests.worlds.running import PLACE, Works
+from topology.sink import Batch
+from topology.transactional import Staged
+
+RECORDS = 500
+ROUNDS = 4
+HALF_A_POINTER = 4  # bytes of a record: less than anything that is kept of each one takes
+TWICE = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
+
+
+class Gone(MemorySink[bytes]):
+    """Keeps no row."""
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        self.rows.clear()
+
+    def commit(self, staged: Staged) -> None:
+        super().commit(staged)
+        self.rows.clear()
+
+
+@bolt
+def mixed(record: Record) -> Any:
+    """Of ten records one is dropped, one rejected, and one now and then fails for good."""
+    value = record.value or b""
+    if value.endswith(b"00"):
+        raise ValueError(value)
+    if value.endswith(b"0"):
+        raise Reject(repr(value))
+    return SKIP if value.endswith(b"1") else value
+
+
+@bolt
+def thrice(value: bytes) -> Iterator[bytes]:
+    yield from [value] * 3
+
+
+@bolt
+async def later(value: bytes) -> bytes:
+    return value
+
+
+@bolt(blocking=True)
+def elsewhere(value: bytes) -> bytes:
+    return value
+
+
+class Forgets(AdvancedBolt[bytes, bytes]):
+    """Acks what comes, but for some tuples, which expire."""
+
+    def process(self, tuple_: Any, collector: Any, /) -> None:
+        if not tuple_.value.endswith(b"99"):
+            collector.emit(tuple_.value, anchors=tuple_)
+            collector.ack(tuple_)
+
+
+def growth(works: Works) -> list[float]:
+    """By how many bytes a record the memory in use has grown, from round to round."""
+    held: list[int] = []
+    with capture_logs() as logs:
+        tracemalloc.start()
+        try:
+            for number in range(ROUNDS):
+                end = (number + 1) * RECORDS
+                works.send(*(b"%d" % n for n in range(end - RECORDS, end)))
+                works.turn(5)
+                works.advance(100.0, step=5.0)  # retries, and tuples that expire twice
+                works.until(lambda: next(works.reader.statistics(0.0)).committed == end)  # noqa: B023
+                works.log.delete_before(PLACE, end)
+                works.letters_sink.letters.clear()
+                logs.clear()
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+    return [(after - before) / RECORDS for before, after in pairwise(held)]
+
+
+@pytest.mark.parametrize(
+    ("after", "exactly_once"),
+    [
+        ([], None),
+        ([thrice], None),
+        ([later], None),
+        ([elsewhere], None),
+        ([Forgets], None),
+        ([thrice], "transactional"),
+        ([later], "opaque"),
+    ],
+)
+def test_a_pipeline_keeps_nothing_of_what_is_done(after, exactly_once):
+    """Promise 10: acked, filtered, rejected, expired and out of retries alike."""
+    bolts = [mixed, *after]
+    with Works(*bolts, sinks=[Gone()], retries=TWICE, exactly_once=exactly_once) as works:
+        grown = growth(works)
+    assert min(grown) < HALF_A_POINTER, grown
+
+
+def test_the_gate_sees_a_bolt_that_keeps_a_pointer_to_every_record():
+    kept: list[bytes] = []
+
+    @bolt
+    def leaks(record: Record) -> bytes:
+        kept.append(b"")
+        return record.value or b""
+
+    with Works(leaks, sinks=[Gone()]) as works:
+        assert min(growth(works)) > HALF_A_POINTER
