@@ -60,7 +60,7 @@ imports: $(READY)
 	$(BIN)/lint-imports --no-logo --no-cache
 
 unit: $(READY)
-	$(BIN)/pytest -m "not integration and not acceptance" -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -m "not integration and not acceptance and not faults" -n $(JOBS) --dist worksteal
 
 classes: $(CLASSES)
 

@@ -10,10 +10,13 @@ from typing import TypeVar
 import structlog
 
 from sinks.errors import WriterStopped
+from sinks.spark.reasons import one_line
 from topology.errors import SinkBusy, SinkFailed
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
+
+_LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +156,6 @@ def check_rejected(rejected: Iterable[int], num_rows: int, sink: str) -> None:
 
 
 def _line(error: BaseException) -> str:
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:  # noqa: BLE001 - an error that cannot be told must not stop the writer
-        lines = []
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+    """Its class and what it says; of Java's errors, Java's class and what that says."""
+    kind, said = type(error).__name__, one_line(error)
+    return kind if said == kind else f"{kind}: {said}"[:_LONGEST]

@@ -216,3 +216,26 @@ def test_at_most_once_a_batch_that_was_not_written_comes_again(desk: Desk) -> No
     result = desk.result()
     assert (result.rejected, result.error) == ({}, None)
     assert [sink.tried.get_nowait() for _ in range(2)] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError("no\nspace"), "OSError: no"),
+        (OSError(), "OSError"),
+        (
+            RuntimeError("An error occurred while calling o7.commit.\n: java.io.IOException: full"),
+            "RuntimeError: java.io.IOException: full",
+        ),
+    ],
+)
+def test_what_a_failure_says_is_told_in_one_line_and_what_java_said_is_not_left_out(
+    desk: Desk, error: Exception, said: str
+) -> None:
+    """S02: an operator sees that the disk is full, and not where py4j was."""
+    writer = desk.writer(Script(error))
+    with capture_logs() as logs:
+        writer.submit(pending())
+        assert desk.result().error is None
+    assert writer.last_error == said
+    assert [line["error"] for line in logs if line["event"] == "sink_write_failed"] == [said]
