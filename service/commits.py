@@ -20,6 +20,7 @@ from partition.transaction import Transactions
 class _Submitted:
     """What is on its way to the store, and whose it is."""
 
+    manager: PartitionManager
     position: Position
     gate: Gate | None
     transactions: Transactions | None
@@ -123,9 +124,9 @@ class Commits:
         refused = ended.result()
         stored = {p: each for p, each in self._committing.items() if p not in refused}
         for partition, submitted in stored.items():
-            manager = self._assignment[partition].manager
-            if manager is None:
-                continue
+            manager = submitted.manager
+            if self._assignment[partition].manager is not manager:
+                continue  # given up since then; if it is ours again, then by another claim
             gate, transactions = submitted.gate, submitted.transactions
             if gate is not None and transactions is not None and gate is manager.gate:
                 gate.stored(transactions)
@@ -136,10 +137,11 @@ class Commits:
         if self._mirror is not None and stored:
             self._mirror.mirror({p: each.position for p, each in stored.items()})
         for partition, error in refused.items():
-            self._assignment.refuse(partition, error)
+            if self._assignment[partition].manager is self._committing[partition].manager:
+                self._assignment.refuse(partition, error)
         return True
 
 
 def _submit(manager: PartitionManager) -> _Submitted:
     gate = manager.gate
-    return _Submitted(manager.submit(), gate, None if gate is None else gate.to_store())
+    return _Submitted(manager, manager.submit(), gate, None if gate is None else gate.to_store())

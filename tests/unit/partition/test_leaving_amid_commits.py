@@ -1,0 +1,120 @@
+"""R02: a partition is revoked while a write of its offset is under way, whose answer comes late."""
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from partition.errors import Fenced, OwnershipLost
+from partition.memory import MemoryStore
+from partition.position import Position
+from service.owners import place_of
+from tests.worlds.reading import ONE, TWO, Bench
+
+FOREVER = 1e9
+
+
+class Amid(Bench):
+    """A reader that has all of both partitions resolved, and ONE's commit under way."""
+
+    def __init__(self) -> None:
+        super().__init__(assignment={"shared": True})
+        self.fill(ONE, 4)
+        self.fill(TWO, 4)
+        self.reader.open()
+        self.want(ONE, TWO)
+        owners = self.emit()
+        self.of_two = [owner for owner in owners if place_of(owner) == self.reader.place_of(TWO)]
+        self.ack([owner for owner in owners if owner not in self.of_two])
+        self.store.holding = True
+        self.reader.commit(0.0, force=True)
+        assert self.store.commits == [{ONE: 4}]
+
+    def want(self, *partitions, planned_at=0.0, leave_by=FOREVER, now=0.0):
+        self.reader.want(partitions, planned_at=planned_at, leave_by=leave_by)
+        self.poll(now)
+
+    @property
+    def under_way(self) -> Future[Any]:
+        (future,) = self.store.open_commits
+        return future
+
+    def land(self) -> None:
+        """Let the write take effect, and its answer come."""
+        self.store.holding = False
+        MemoryStore.commit(self.store, {ONE: Position(4)}).result()
+        self.under_way.set_result({})
+
+    def turn(self, now: float, times: int = 5) -> None:
+        """Turn as the loop does."""
+        for _ in range(times):
+            self.reader.poll(now)
+            self.reader.commit(now, force=True)
+
+
+def test_a_partition_whose_offset_is_being_stored_is_released_when_that_is_answered():
+    bench = Amid()
+    bench.want(TWO, planned_at=1.0, now=1.0)
+    bench.turn(1.0)
+    assert bench.reader.holds == {ONE, TWO}
+    assert f"-{ONE}" not in bench.told
+    bench.land()
+    bench.turn(2.0)
+    assert bench.reader.holds == {TWO}
+    assert bench.stored(ONE) == 4
+    assert bench.told[-1] == f"-{ONE}"
+    assert bench.reader.departed.given_up == 0
+
+
+def test_without_an_answer_it_is_given_up_at_the_deadline_and_a_late_one_changes_nothing():
+    bench = Amid()
+    bench.want(TWO, planned_at=1.0, leave_by=6.0, now=1.0)
+    bench.turn(6.0)
+    assert bench.reader.holds == {TWO}
+    assert bench.told[-1] == f"-{ONE}"
+    bench.land()
+    bench.turn(7.0)
+    assert bench.reader.holds == {TWO}
+    assert bench.reader.halted() == {}
+    assert bench.stored(ONE) == 4  # its write had landed, and the next owner reads from there
+    bench.ack(bench.of_two)
+    bench.turn(8.0)
+    assert bench.stored(TWO) == 4
+
+
+@pytest.mark.parametrize("error", [Fenced(ONE, "epoch 9"), OwnershipLost(ONE)])
+def test_a_refusal_that_comes_late_harms_no_later_ownership(error):
+    """What was given up and came back is another ownership than the one that wrote."""
+    bench = Amid()
+    bench.want(TWO, planned_at=1.0, leave_by=6.0, now=1.0)
+    bench.turn(6.0)
+    bench.store.holding = False
+    bench.want(ONE, TWO, planned_at=7.0, now=7.0)
+    bench.poll(7.0)
+    assert bench.reader.holds == {ONE, TWO}
+    told = list(bench.told)
+    bench.under_way.set_result({ONE: error})
+    bench.turn(8.0)
+    assert bench.reader.holds == {ONE, TWO}
+    assert bench.told == told
+    assert bench.reader.halted() == {}
+    bench.ack(bench.emit(8.0))
+    bench.turn(9.0)
+    assert bench.stored(ONE) == 4
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_what_a_later_ownership_has_stored():
+    """Else it would think more stored than is, and let go of what it must read again."""
+    bench = Amid()
+    bench.want(TWO, planned_at=1.0, leave_by=6.0, now=1.0)
+    bench.turn(6.0)
+    bench.store.holding = False
+    bench.want(ONE, TWO, planned_at=7.0, now=7.0)
+    bench.poll(7.0)
+    again = bench.emit(7.0)
+    assert len(again) == 4  # nothing was stored
+    bench.under_way.set_result({})  # as if it had, to somebody else's node
+    bench.turn(8.0)
+    bench.ack(again)
+    bench.turn(9.0)
+    assert bench.stored(ONE) == 4
