@@ -1,0 +1,86 @@
+"""S10: a write to PostgreSQL that is cut off in the middle of its rows leaves none of them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service.embedded.postgres import EmbeddedPostgres
+from sinks.errors import DatabaseError
+from sinks.spark.driver import SparkDriver
+from tests.acceptance.processes import until
+from tests.worlds.sql_table import LINE, SqlTable, group, rows, write
+from topology.transactional import Committed, Fence
+
+pytestmark = [
+    pytest.mark.faults,
+    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+ROWS = 400_000
+SECONDS = 120.0
+COPYING = "SELECT count(*) FROM pg_stat_progress_copy WHERE tuples_processed > 1000"
+TERMINATE = "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_progress_copy"
+COUNT = "SELECT count(*) || ' ' || count(DISTINCT number) FROM %T"
+
+
+@pytest.fixture
+def table(tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkDriver) -> Iterator[SqlTable]:
+    made = SqlTable(tmp_path, postgres, spark)
+    yield made
+    made.close()
+
+
+def cut_off(table: SqlTable, work: Callable[[], object]) -> list[BaseException]:
+    """Do the work, and end its connection in the middle of its rows; what it raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - it is looked at by the test
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(
+        "rows are on their way",
+        lambda: table.sql(COPYING) != "0" or not thread.is_alive(),
+        SECONDS,
+    )
+    assert thread.is_alive(), "it was done before it could be cut off"
+    table.sql(TERMINATE)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    return raised
+
+
+def test_at_least_once_a_batch_that_is_cut_off_leaves_no_row_and_comes_once(
+    table: SqlTable,
+) -> None:
+    sink = table.sink()
+    write(sink, rows(-1))
+    many = rows(*range(ROWS))
+    (error,) = cut_off(table, lambda: write(sink, many, 2))
+    assert isinstance(error, DatabaseError)
+    assert table.sql(COUNT) == "1 1"
+    write(sink, many, 2)
+    assert table.sql(COUNT) == f"{ROWS + 1} {ROWS + 1}"
+
+
+def test_exactly_once_a_commit_that_is_cut_off_leaves_no_row_and_comes_once(
+    table: SqlTable,
+) -> None:
+    sink = table.sink(exactly_once=True)
+    sink.fence([Fence(LINE, 1)])
+    sink.commit(sink.stage(group(1, -1)))
+    staged = sink.stage(group(2, *range(ROWS)))
+    (error,) = cut_off(table, lambda: sink.commit(staged))
+    assert isinstance(error, DatabaseError)
+    assert table.sql(COUNT) == "1 1"
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
+    sink.commit(staged)
+    assert table.sql(COUNT) == f"{ROWS + 1} {ROWS + 1}"
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 2)]

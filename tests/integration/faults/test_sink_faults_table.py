@@ -1,0 +1,54 @@
+"""S09: the table is dropped under a running pipeline."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sinks.spark.driver import SparkDriver
+from tests.worlds.plant import KEEP_TRANSACTIONS, Plant
+from topology.errors import SinkFailed
+
+pytestmark = [
+    pytest.mark.faults,
+    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def dropped(plant: Plant) -> None:
+    """A hundred rows are in the table, which is then removed while more come."""
+    plant.send(*[b"a"] * 100)
+    plant.finish()
+    assert plant.numbers() == Counter(range(100))
+    shutil.rmtree(plant.folder)
+    plant.send(*[b"b"] * 200)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_at_least_once_a_table_that_is_dropped_is_made_anew_and_no_later_row_is_lost(
+    kind: str, tmp_path: Path, spark: SparkDriver
+) -> None:
+    """Rows that were durable are whoever's dropped them; a batch may be there twice."""
+    with Plant(kind, tmp_path / "warehouse", spark, "at-least-once") as plant:
+        dropped(plant)
+        plant.finish()
+        assert set(plant.numbers()) == set(range(100, 300))
+        assert plant.letters_sink.letters == []
+        assert plant.problems() == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "guarantee"),
+    [*((kind, "exactly-once") for kind in KEEP_TRANSACTIONS), ("manifest", "at-least-once")],
+)
+def test_a_table_whose_log_is_gone_ends_the_run_and_nothing_more_is_stored(
+    kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
+) -> None:
+    """What was committed in it cannot be told any more: that is no table of an earlier run's."""
+    with Plant(kind, tmp_path / "warehouse", spark, guarantee) as plant:
+        dropped(plant)
+        with pytest.raises(SinkFailed, match=r"removed while|no log any more"):
+            plant.finish()
+        assert plant.stored == 100
