@@ -1,0 +1,57 @@
+"""The surroundings of the Kafka rows of the fault matrix."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.worlds.fetching import KafkaWorld
+from tests.worlds.serving import Serving
+
+MakeServing = Callable[..., Serving]
+
+
+@pytest.fixture
+def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
+    """The broker that all tests share."""
+    made = KafkaWorld(kafka, topic)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A broker of the module's own, which its tests may stop; its log cleaner never rests."""
+    restless = {"log.cleaner.backoff.ms": "200"}
+    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=restless)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
+    """A broker that the test may stop, running."""
+    own_broker.open()
+
+    def topic(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        own_broker.create_topic(name, partitions, config=config or {})
+        return name
+
+    made = KafkaWorld(own_broker, topic)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def serve(zookeeper: EmbeddedZooKeeper) -> MakeServing:
+    """`serve(topic, world, **options)`: a pipeline over a topic of a world."""
+
+    def make(topic: str | list[str], world: KafkaWorld, **options: object) -> Serving:
+        return Serving(topic, world.properties, zookeeper.address, **options)  # type: ignore[arg-type]
+
+    return make

@@ -1,0 +1,171 @@
+"""Records that are not as a service would have them: on a real broker and ZooKeeper."""
+
+import hashlib
+import time
+
+import pytest
+
+from partition.chunk import Partition
+from tests.integration.faults.conftest import MakeServing
+from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
+
+pytestmark = pytest.mark.faults
+SPOILT = b"spoilt-on-disk"
+# A log that is compacted at once, but for its last segment.
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "200",
+    "min.cleanable.dirty.ratio": "0.01",
+    "max.compaction.lag.ms": "200",
+}
+KEYS = 4
+
+
+def test_markers_and_what_was_aborted_leave_no_lag_behind(
+    world: KafkaWorld, serve: MakeServing
+) -> None:
+    """Promise 11; Faults K08: the stored offset passes markers and aborted records."""
+    topic = world.topic()
+    a = Partition(topic, 0)
+    world.transaction(a, numbers(5), commit=True)
+    world.transaction(a, numbers(5, 100), commit=False)
+    serving = serve(topic, world)
+    with serving.runs() as running:
+        running.committed(topic, {0: 12})
+        running.until("no lag", lambda: running.of("lag_records", topic, 0) == 0)
+        world.transaction(a, numbers(3), commit=False)
+        running.committed(topic, {0: 16})
+        world.transaction(a, numbers(1), commit=True)
+        running.committed(topic, {0: 18})
+        running.until("no lag", lambda: running.of("lag_records", topic, 0) == 0)
+        account = running.end()
+    assert serving.offsets(0) == [0, 1, 2, 3, 4, 16]
+    assert account.gaps() == []
+    assert serving.run().read == 0
+
+
+def test_the_holes_of_a_compacted_log_leave_no_lag_behind(
+    own: KafkaWorld, serve: MakeServing
+) -> None:
+    """Promise 11; Faults K08: what the cleaner took is no loss, and holds nothing up."""
+    topic = own.topic(config=COMPACTED)
+    a = Partition(topic, 0)
+    count = compact(own, a)
+    serving = serve(topic, own)
+    account = serving.run()
+    read = serving.offsets(0)
+    assert account.gaps() == []
+    assert account.read == len(read) == len(set(read))
+    assert len(read) < count, "the cleaner has taken some"
+    assert set(range(count - KEYS, count)) <= set(read), "the newest record of each key is there"
+    assert account.partitions[f"{topic}[0]"].committed == own.log(a).end == count
+    assert account.lost == 0
+    assert serving.run().read == 0
+
+
+def compact(world: KafkaWorld, partition: Partition) -> int:
+    """Write few keys again and again until the cleaner has been there; how many records."""
+    count = 0
+    deadline = time.monotonic() + SECONDS
+    while True:
+        for key in range(KEYS):
+            now = time.time_ns() // 1_000_000
+            world.append_one(partition, b"%d" % count, b"key-%d" % key, [], now)
+            count += 1
+        if held(world, partition) < count:
+            return count
+        assert time.monotonic() < deadline, "it was not compacted"
+
+
+def held(world: KafkaWorld, partition: Partition) -> int:
+    """How many records a log holds."""
+    reading = Reading(world.fetcher())
+    reading.add({partition: 0})
+    reading.until(lambda: partition in reading.ends)
+    return len(reading.offsets(partition))
+
+
+def test_a_corrupt_record_halts_its_partition_until_an_operator_lets_it_be_passed(
+    world: KafkaWorld, serve: MakeServing
+) -> None:
+    """Promise 12; Faults K10: the default configuration tells a flipped bit on the disk."""
+    topic = world.topic(2)
+    a, b = Partition(topic, 0), Partition(topic, 1)
+    world.append(a, numbers(5))
+    world.append(a, [SPOILT])
+    world.append(a, numbers(4))
+    world.corrupt(a, 5, SPOILT)
+    world.append(b, numbers(3))
+    serving = serve(topic, world)
+    with serving.runs() as running:
+        running.until("it is halted", lambda: running.of("halted_state", topic, 0) == 1)
+        assert any(f"{topic}[0] is halted" in problem for problem in running.problems)
+        world.append(b, numbers(3))
+        running.committed(topic, {0: 5, 1: 6})
+        account = running.end()
+    assert "corrupt" in account.halted[f"{topic}[0]"]
+    assert "offset 5" in account.halted[f"{topic}[0]"]
+    assert serving.offsets(0) == [0, 1, 2, 3, 4]
+    assert serving.letters() == []
+    with serving.runs(on_corrupt_record="skip") as running:
+        running.committed(topic, {0: 10, 1: 6})
+        labels = f'topic="{topic}",partition="0",reason="corrupt"'
+        assert running.figure(f"headrace_partition_source_lost_records_total{{{labels}}}") == 1
+        running.until("ready", lambda: not running.problems)
+        running.end()
+    assert serving.offsets(0) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    (notice,) = serving.letters()
+    assert (notice["headrace.reason"], notice["headrace.first_offset"]) == ("corrupt", "5")
+
+
+@pytest.mark.parametrize("limit", ["of the service", "of the dead-letter topic"])
+def test_a_record_that_is_too_large_becomes_a_letter_that_refers_to_it(
+    world: KafkaWorld, serve: MakeServing, limit: str
+) -> None:
+    """Promise 3; Faults K11, D03: size, digest and place are told, and the offset passes."""
+    topic = world.topic(config={"max.message.bytes": "10000000"})
+    a = Partition(topic, 0)
+    large = b"bad" + b"x" * 3_000_000
+    world.append(a, [b"1", large, b"2"], **{"message.max.bytes": 10_000_000})
+    serving = serve(topic, world)
+    by_service = limit == "of the service"
+    # The dead-letter topic has the broker's own limit, a million bytes.
+    account = serving.run(max_record_bytes=100_000 if by_service else None)
+    assert account.gaps() == []
+    assert (account.read, account.sunk, account.dead_lettered) == (3, 2, 1)
+    assert serving.offsets(0) == [0, 2]
+    (letter,) = serving.letters()
+    assert letter["headrace.error_class"] == ("Oversized" if by_service else "Reject")
+    assert letter["headrace.value_size"] == str(len(large))
+    assert letter["headrace.value_sha256"] == hashlib.sha256(large).hexdigest()
+    assert (letter["headrace.topic"], letter["headrace.offset"]) == (topic, "1")
+    assert letter["headrace.partition"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("policy", "written", "filtered", "buried"),
+    [("deliver", [0, 1, 2, 3], 0, 0), ("skip", [0, 1, 3], 1, 0), ("dead-letter", [0, 1, 3], 0, 1)],
+)
+def test_null_values_go_where_policy_says_and_null_keys_and_empty_values_are_delivered(
+    world: KafkaWorld,
+    serve: MakeServing,
+    policy: str,
+    written: list[int],
+    filtered: int,
+    buried: int,
+) -> None:
+    """Promise 3; Faults K12: each of them is somewhere, and is told from the others."""
+    topic = world.topic()
+    a = Partition(topic, 0)
+    for value, key in [(b"v", None), (b"", None), (None, b"k"), (b"", b"")]:
+        world.append_one(a, value, key, [], 1_700_000_000_000)
+    serving = serve(topic, world)
+    account = serving.run(null_values=policy)
+    assert account.gaps() == []
+    assert (account.filtered, account.dead_lettered) == (filtered, buried)
+    expected = {0: (None, b"v"), 1: (None, b""), 2: (b"k", None), 3: (b"", b"")}
+    found = {row[1]: row[2:] for row in serving.rows}
+    assert found == {offset: expected[offset] for offset in written}
+    assert [letter["headrace.error_class"] for letter in serving.letters()] == [
+        "NullValue"
+    ] * buried

@@ -1,0 +1,213 @@
+"""A whole service in a thread, on real servers: what it reads, tells and shows."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from structlog.testing import capture_logs
+
+from headrace import Record, Reject, Topology, bolt
+from headrace.sinks import KafkaSink, MemorySink
+from service.account import Account
+from service.config import load
+from service.health import HealthCheck
+from service.metrics import figures
+from service.parts import wire
+from service.service import Service
+from service.snapshot import Snapshot
+from tests.worlds.fetching import BRISK
+
+SECONDS = 60.0
+_POLL_SECONDS = 0.02
+_DRAIN_SECONDS = 10.0
+BAD = b"bad"  # a value that begins so is refused by the bolt
+
+
+@bolt
+def place_of(record: Record) -> tuple[int, int, bytes | None, bytes | None]:
+    """Say where a record was, and what it held."""
+    if (record.value or b"").startswith(BAD):
+        raise Reject("it begins with 'bad'")
+    return record.partition, record.offset, record.key, record.value
+
+
+class Serving:
+    """Runs of one pipeline over a topic, one after the other. The test's thread owns it.
+
+    `kafka` are the client's properties, `letters` those of the dead letters' producer, over
+    them. `rows` are what all runs that are over have written.
+    """
+
+    def __init__(
+        self,
+        topics: str | list[str],
+        kafka: Mapping[str, Any],
+        zookeeper: str,
+        letters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.topics = [topics] if isinstance(topics, str) else topics
+        self.dead = f"{self.topics[0]}.dead"
+        self.rows: list[tuple[int, int, bytes | None, bytes | None]] = []
+        self._told: list[Any] = []  # for each run, what it has logged
+        self._kafka = {**BRISK, "reconnect.backoff.max.ms": 500, **kafka}
+        self._letters = dict(letters or {})
+        self.root = f"/{uuid.uuid4().hex[:8]}"
+        self._zookeeper = {"hosts": zookeeper, "root": self.root}
+
+    def run(self, **pipeline: Any) -> Account:
+        """Read to the end of the logs as they are at the start. Raises what ends the run."""
+        with self.service(pipeline) as service:
+            return service.run(until_caught_up=True)
+
+    @contextmanager
+    def runs(self, **pipeline: Any) -> "Iterator[Running]":
+        """A service that runs until it is ended."""
+        with self.service(pipeline) as service:
+            running = Running(service)
+            try:
+                yield running
+            finally:
+                running.leave()
+
+    @contextmanager
+    def service(self, pipeline: Mapping[str, Any]) -> Iterator[Service]:
+        """A service that has not begun; what it wrote and told is noted when it has ended."""
+        sink = MemorySink()
+        topology = Topology("faults")
+        first = topology.source(self.topics[0]).then(place_of)
+        streams = [first, *(topology.source(each).then(place_of) for each in self.topics[1:])]
+        for stream in streams:
+            stream.into(sink, batch_seconds=0.05)
+        topology.dead_letters.into(KafkaSink(self.dead, properties=self._letters))
+        more = {name: pipeline[name] for name in pipeline if isinstance(pipeline[name], dict)}
+        own = {name: pipeline[name] for name in pipeline if name not in more}
+        config = load(
+            None,
+            {
+                "kafka": self._kafka,
+                "zookeeper": self._zookeeper,
+                "pipeline": {"commit_interval_seconds": 0.1, **own},
+                **more,
+            },
+        )
+        with capture_logs() as told:
+            self._told.append(told)
+            try:
+                yield Service(wire(topology, config), drain_seconds=_DRAIN_SECONDS)
+            finally:
+                self.rows += sink.rows
+
+    def offsets(self, partition: int) -> list[int]:
+        """Which offsets of a partition have been written, in order; one twice is there twice."""
+        return sorted(row[1] for row in self.rows if row[0] == partition)
+
+    def events(self, name: str) -> list[Any]:
+        """What was logged under a name."""
+        return [event for told in self._told for event in told if event["event"] == name]
+
+    def letters(self) -> list[dict[str, str]]:
+        """The headers of what is in the dead-letter topic."""
+        properties = {**self._kafka, **self._letters}
+        client = {"bootstrap.servers": properties["bootstrap.servers"]}
+        consumer = Consumer({**client, "group.id": "r"})
+        found: list[Any] = []
+        try:
+            _first, end = consumer.get_watermark_offsets(TopicPartition(self.dead, 0), SECONDS)
+            consumer.assign([TopicPartition(self.dead, 0, 0)])
+            deadline = time.monotonic() + SECONDS
+            while len(found) < end and time.monotonic() < deadline:
+                found += consumer.consume(end, 0.2)
+        finally:
+            consumer.close()
+        headers = [dict(message.headers() or []) for message in found]
+        return [{key: value.decode() for key, value in each.items()} for each in headers]
+
+
+class Running:
+    """A service that runs in a thread."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._health = HealthCheck(lambda: service.snapshot)
+        self._error: BaseException | None = None
+        self._account: Account | None = None
+        self._thread = threading.Thread(target=self._run, name="service")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._account = self._service.run()
+        except BaseException as error:  # noqa: BLE001 - it is raised in the test's thread
+            self._error = error
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest figures."""
+        return self._service.snapshot
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run is over."""
+        return not self._thread.is_alive()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the service is not ready; nothing if it is."""
+        return self._health.ready().problems
+
+    def figure(self, name: str) -> float:
+        """A metric by its name and labels, as in Prometheus' text form; nan while there is none."""
+        snapshot = self.snapshot
+        return float("nan") if snapshot is None else figures(snapshot).get(name, float("nan"))
+
+    def of(self, name: str, topic: str, partition: int) -> float:
+        """A partition's metric."""
+        labels = f'topic="{topic}",partition="{partition}"'
+        return self.figure(f"headrace_partition_{name}{{{labels}}}")
+
+    def until(self, what: str, holds: Callable[[], object], seconds: float = SECONDS) -> None:
+        """Wait until something holds while the service runs."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if self.has_ended:
+                raise AssertionError(f"ended before {what}: {self._error!r}") from self._error
+            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; {self.snapshot}"
+            time.sleep(_POLL_SECONDS)
+
+    def committed(self, topic: str, ends: Mapping[int, int]) -> None:
+        """Wait until these offsets of these partitions are stored."""
+        self.until(
+            f"{ends} are stored",
+            lambda: all(
+                self.of("committed_offset", topic, number) == end for number, end in ends.items()
+            ),
+        )
+
+    def end(self) -> Account:
+        """Drain and end. Raises what ended the run."""
+        self._service.stop()
+        self.wait()
+        if self._account is None:
+            raise AssertionError("it has no account") from self._error
+        return self._account
+
+    def failed(self, seconds: float = SECONDS) -> BaseException:
+        """Wait until the run ends by an error, and return that."""
+        self.wait(seconds)
+        assert self._error is not None, "it ended without an error"
+        return self._error
+
+    def wait(self, seconds: float = SECONDS) -> None:
+        """Wait until the run is over."""
+        self._thread.join(seconds)
+        assert self.has_ended, f"still runs after {seconds:g} s; {self.snapshot}"
+
+    def leave(self) -> None:
+        """Leave no thread behind, whatever the test has come to."""
+        self._service.stop()
+        self._thread.join(SECONDS)
+        assert self.has_ended
