@@ -30,10 +30,16 @@ _client_log.addHandler(logging.NullHandler())
 _client_log.propagate = False  # a broker that is not up yet is no news
 
 
+def new_cluster_id() -> str:
+    """Return an id that no other cluster has."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+
+
 class EmbeddedKafka(EmbeddedServer):
     """A broker that is also its own controller, in `state_dir`; heap in MiB.
 
-    `properties` go into its configuration file, over the values below. Records are never
+    `properties` go into its configuration file, over the values below; `cluster_id` is that
+    of the cluster it belongs to, a new one if none is given. Records are never
     deleted for their age, so events of years ago can be replayed. Its jars come from the
     set `kafka-broker`; `progress` and `jar_cache` are `service.jars.resolver.resolve`'s.
     """
@@ -47,12 +53,14 @@ class EmbeddedKafka(EmbeddedServer):
         port: int | None = None,
         *,
         properties: Mapping[str, str] = _NOTHING,
+        cluster_id: str | None = None,
         heap_mb: int = 384,
         jar_cache: Path | None = None,
         progress: Progress | None = None,
     ) -> None:
         super().__init__(state_dir, port)
         self._properties = dict(properties)
+        self._cluster = cluster_id
         self._heap_mb = heap_mb
         self._jar_cache = jar_cache
         self._progress = progress
@@ -138,7 +146,7 @@ class EmbeddedKafka(EmbeddedServer):
             self._format()
 
     def _format(self) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+        cluster = self._cluster or new_cluster_id()
         command = java_command(
             find_java(),
             "kafka.tools.StorageTool",
