@@ -47,6 +47,7 @@ from partition.retries import RetryPolicy
 from partition.transaction import TransactionKind
 from service.config_errors import as_bad_config
 from service.errors import BadConfig
+from service.letter_limit import LetterLimit
 from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section
@@ -154,6 +155,17 @@ class RetriesConfig(Section):
         return RetryPolicy(**self.model_dump())
 
 
+class DeadLettersConfig(Section):
+    """`[dead_letters]`: how many there may be before the run ends."""
+
+    max_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
+    of_records: PositiveInt = 1_000
+
+    def limit(self) -> LetterLimit:
+        """What looks after it; one for each run."""
+        return LetterLimit(**self.model_dump())
+
+
 class TransactionsConfig(Section):
     """`[transactions]`: how those of a topology are cut that is exactly-once."""
 
@@ -246,6 +258,7 @@ class Config(BaseSettings):
 
     pipeline: PipelineConfig = PipelineConfig()
     retries: RetriesConfig = RetriesConfig()
+    dead_letters: DeadLettersConfig = DeadLettersConfig()
     transactions: TransactionsConfig = TransactionsConfig()
     kafka: KafkaProperties = Field(description="a table with 'bootstrap.servers'")
     zookeeper: ZooKeeperConfig

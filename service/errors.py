@@ -11,6 +11,7 @@ ServiceError             1
 ├── StillConsumed        1   offsets were to be moved while replicas read them
 ├── NotMoved             1   some offsets were refused, or could not be moved
 ├── TaskError            1   a range cannot be processed on an executor
+├── TooManyDeadLetters   1   of the newest records more than allowed became dead letters
 ├── SinksFailed          1   a command could not do with every sink what it was to do
 └── AccountOpen          1   the run ended and records are unaccounted for or unresolved
 """
@@ -107,6 +108,20 @@ class TaskError(ServiceError):
         super().__init__(f"a task on Spark failed: {error_class}: {error}")
         self.error_class = error_class
         self.error = error
+
+
+class TooManyDeadLetters(ServiceError):
+    """Of the records that were resolved lately, too many became dead letters."""
+
+    def __init__(self, letters: int, records: int, max_ratio: float) -> None:
+        super().__init__(
+            f"{letters} of the last {records} resolved records became dead letters, more than "
+            f"[dead_letters] max_ratio = {max_ratio:g} allows; the log's step_failing and the "
+            "letters say why; what is resolved is stored, and all else is read again"
+        )
+        self.letters = letters
+        self.records = records
+        self.max_ratio = max_ratio
 
 
 class SinksFailed(ServiceError):

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +31,7 @@ from service.failpoints import failpoints
 from service.fences import Fences
 from service.gates import gates_of, policy_of
 from service.jars.resolver import resolve
+from service.letter_limit import LetterLimit
 from service.letters import Letters
 from service.pacing import limits_of
 from service.pipeline import Pipeline, PipelinePolicy
@@ -82,6 +83,7 @@ class Parts:
     letters: Letters
     pipeline: Engine
     exactly_once: bool = False
+    letter_limit: LetterLimit = field(default_factory=LetterLimit)
 
     def open(self) -> None:
         """Open sinks, then the reader, then the bolts: what receives before what sends.
@@ -255,6 +257,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         letters=letters,
         pipeline=pipeline,
         exactly_once=fences is not None,
+        letter_limit=config.dead_letters.limit(),
     )
 
 

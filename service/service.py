@@ -88,6 +88,7 @@ class Service:
             parts.sharing.poll(time.monotonic())
             leaves = parts.reader.has_leaving  # what leaves should not wait for a full batch
             parts.pipeline.step(flush=flush or leaves, drain=flush)
+            parts.letter_limit.look(parts.pipeline.tally)
             now = time.monotonic()
             if now >= publish_at:
                 publish_at = now + SNAPSHOT_SECONDS
