@@ -78,6 +78,8 @@ class Assignment:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._is_released = False
+        self.ends = False
+        """Whether the run ends: nothing new is opened."""
         self._fetcher = fetcher
         self._ways = ways
         self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
@@ -169,6 +171,7 @@ class Assignment:
         topics are known for the first time it raises what the catalogue raises.
         """
         self._now = now
+        self.ends = not opens
         for topic in self._discovery.poll(now) if opens else ():
             self._learn(topic)
         if self._ways.store.session != self._session:

@@ -1,6 +1,6 @@
 """Stores the frontiers of all partitions: one write at a time, as often as is needed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from partition.manager import PartitionManager
 from partition.position import Position
 from partition.store import OffsetStore, Progress
 from partition.transaction import Transactions
+from service.commit_places import CommitPlaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,13 @@ class Commits:
         mirror: Fetcher | None,
         *,
         has_gates: bool = False,
+        places: CommitPlaces | None = None,
     ) -> None:
-        """What is stored is committed to the consumer group of `mirror` too."""
+        """What is stored is committed to the consumer group of `mirror` too.
+
+        `places` is given where a test may end the process.
+        """
+        self._places = places
         self._store = store
         self._assignment = assignment
         self._interval_seconds = interval_seconds
@@ -81,11 +87,15 @@ class Commits:
             return
         self._due = now + self._interval_seconds
         self._is_urgent = False
+        if self._places is not None:
+            self._places.begins(manager for _held, manager in self._moved())
         moved = {held.partition: _submit(manager) for held, manager in self._moved()}
         if moved:
             self._committing = moved
             self._begun_at = now
             self._commit = self._store.commit({p: each.progress for p, each in moved.items()})
+            if self._places is not None:
+                self._places.sent(self._commit, is_leaving=self._is_leaving(moved))
 
     @property
     def is_done(self) -> bool:
@@ -98,6 +108,9 @@ class Commits:
             for held in self._assignment
             if held.manager is not None and not held.is_owned and held.loss is None
         )
+
+    def _is_leaving(self, moved: Iterable[Partition]) -> bool:
+        return self._assignment.ends or any(self._assignment[each].is_leaving for each in moved)
 
     def _is_planned(self) -> bool:
         """Whether records wait until it is stored of which transaction they are."""
@@ -122,6 +135,15 @@ class Commits:
             return False
         ended, self._commit = self._commit, None
         refused = ended.result()
+        if self._places is not None:
+            self._places.heard()
+        self._take(refused)
+        if self._places is not None:
+            self._places.taken()
+        return True
+
+    def _take(self, refused: Mapping[Partition, StoreError]) -> None:
+        """Learn what is stored, and what the store has refused."""
         stored = {p: each for p, each in self._committing.items() if p not in refused}
         for partition, submitted in stored.items():
             manager = submitted.manager
@@ -139,7 +161,6 @@ class Commits:
         for partition, error in refused.items():
             if self._assignment[partition].manager is self._committing[partition].manager:
                 self._assignment.refuse(partition, error)
-        return True
 
 
 def _submit(manager: PartitionManager) -> _Submitted:

@@ -1,8 +1,8 @@
 """Ends this process at a named place, for tests of crashes; without its variable, nothing does.
 
 `HEADRACE_FAILPOINT=name:n:action`: when the place is passed for the n-th time, this process is
-killed, as by `kill -9`, or stopped, or an error is raised. Whoever has such places gets a
-callable at wiring, since the rooms share no module.
+killed, as by `kill -9`, or stopped, or told to end, or an error is raised. Whoever has such
+places gets a callable at wiring, since the rooms share no module.
 """
 
 import contextlib
@@ -30,14 +30,31 @@ PLACES = (
     "range_before_seal",  # they were processed, and nobody was told what they held
     "range_after_seal",  # that is stored, and no sink has their rows
     "letters_before_commit",  # of rows that were rejected: durable, their transaction is not
+    "claim_before_write",  # a partition is about to be claimed
+    "claim_after_write",  # its epoch is raised, and no sink was told
+    "plan_before_store",  # records are fetched and planned, and nothing of it is stored
+    "plan_after_store",  # their transactions are stored, and the owner was not told
+    "plan_stored",  # it was, and has emitted nothing of them
+    "sink_before_write",  # at least once: a batch's trees are done, but for the sink
+    "sink_after_write",  # it is durable, and nobody was told
+    "offset_before_store",  # what the sinks have is about to be stored
+    "offset_after_store",  # it is stored, and the owner was not told
+    "offset_stored",  # it was, and still knows the offsets of before
+    "letter_sent",  # the client has it, the broker need not
+    "letter_durable",  # the broker has it, and its record is not resolved
+    "leaving_offset_sent",  # of a partition that is let go
 )
+OWN = "own_"
+"""So begin the places that a topology passes itself, in its bolts and sinks."""
 ACTIONS = (
     "kill",  # every JVM that this process has started, then the process
     "kill-jvm",  # its JVMs alone
     "kill-python",  # the process alone: a JVM may finish what it was asked
     "stop",  # both, as a machine that stands still; SIGCONT lets them go on
+    "term",  # the process gets SIGTERM, and goes on
     "raise",
 )
+_UNHEARD = ("sink_inside_commit", "plan_after_store", "offset_after_store")  # nobody catches there
 _INSIDE, _INSIDE_BEGINS = "sink_inside_commit", "sink_before_commit"
 _INSIDE_SECONDS = 0.06  # about the length of a commit
 _STOPS_SECONDS = 2.0  # until then the process stands still
@@ -54,9 +71,11 @@ def failpoints(environment: Mapping[str, str]) -> Callable[[str], None]:
         return nowhere
     place, _, rest = wanted.partition(":")
     count, _, action = rest.partition(":")
-    is_good = place in PLACES and count.isdecimal() and int(count) > 0 and action in ACTIONS
-    if not is_good or (place == _INSIDE and action == "raise"):
-        allowed = f"place:n:action; places: {', '.join(PLACES)}; actions: {', '.join(ACTIONS)}"
+    is_place = place in PLACES or place.startswith(OWN)
+    is_good = is_place and count.isdecimal() and int(count) > 0 and action in ACTIONS
+    if not is_good or (place in _UNHEARD and action == "raise"):
+        places = ", ".join((*PLACES, f"{OWN}..."))
+        allowed = f"place:n:action; places: {places}; actions: {', '.join(ACTIONS)}"
         raise BadConfig("environment", VARIABLE, wanted, allowed)
     return _Failpoint(place, int(count), action)
 
@@ -90,6 +109,9 @@ class _Failpoint:
         os.write(2, f'{{"event": "failpoint", "place": "{self._place}"}}\n'.encode())
         if self._action == "raise":
             raise FailpointReached(self._place)
+        if self._action == "term":
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         number = signal.SIGSTOP if self._action == "stop" else signal.SIGKILL
         if self._action != "kill-python":
             for pid in _jvms():

@@ -1,6 +1,7 @@
 """Dead letters on their way: a record's tree is acked when its letter is durable."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,6 +11,7 @@ import structlog
 
 from acker.acker import Edges, Trees
 from partition.loss import Loss
+from service.failpoints import nowhere
 from service.screen import Oversized
 from topology.outcome import Failure
 from topology.record import Record
@@ -50,8 +52,10 @@ class Letters:
     takes: its record's offset does not pass. The owner thread calls everything.
     """
 
-    def __init__(self, sink: DeadLetterSink) -> None:
+    def __init__(self, sink: DeadLetterSink, at: Callable[[str], object] = nowhere) -> None:
+        """`at` is told when a letter was given to the sink, and when it is durable."""
         self._sink = sink
+        self._at = at
         self._sent: dict[int, _Sent] = {}
         self._again: list[tuple[float, int]] = []
         self._token = 0
@@ -81,12 +85,14 @@ class Letters:
         self._token += 1
         self._sent[self._token] = sent
         self._sink.send(sent.letter, self._token)
+        self._at("letter_sent")
 
     def poll(self, now: float) -> tuple[Trees, Edges]:
         """The trees and edges whose letters have become durable since the last call."""
         durable: list[_Place] = []
         for delivered in self._sink.poll():
             if delivered.error is None:
+                self._at("letter_durable")
                 answer = self._sent.pop(delivered.token).answer
                 if isinstance(answer, Future):
                     answer.set_result(None)

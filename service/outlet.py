@@ -36,8 +36,9 @@ class Outlet:
         *,
         at_most_once: bool = False,
         write_retries: WriteRetries | None = None,
+        at: Callable[[str], object] | None = None,
     ) -> None:
-        """With `at_most_once` no batch is tried twice; see `Writer`."""
+        """With `at_most_once` no batch is tried twice; see `Writer`, which has `at` too."""
         self.step = step
         self._batcher = Batcher(step.policy)
         self._writer = Writer(
@@ -45,6 +46,7 @@ class Outlet:
             lambda result: on_written(Written(self, result)),
             at_most_once=at_most_once,
             retries=write_retries,
+            at=at,
         )
         self._writing: PendingBatch | None = None
         self.rows_written = 0

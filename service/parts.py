@@ -196,7 +196,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         records_per_second=limits_of(topology),
     )
     topics = [source.topic for source in topology.sources]
-    letters = Letters(dead_letter_sink)
+    letters = Letters(dead_letter_sink, at)
     reader = Reader(
         fetcher,
         store,
@@ -209,6 +209,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         on_assigned=lambda partition: pipeline.partition_assigned(partition),  # noqa: PLW0108
         on_revoked=lambda partition: pipeline.partition_revoked(partition),  # noqa: PLW0108
         fencing=fences,
+        at=at,
     )
     behind = [each for step in sinks for each in chain_of(step.sink)]
     spark = spark_for(behind, name, config, topology.references, of_engine)

@@ -197,7 +197,7 @@ class Pipeline:
             return Transacting(self._reader, ends, fences, self.tally, self._bury_owner, at)
         at_most_once = self._topology.reliability == "at-most-once"
         outlets = [
-            Outlet(step, sink, tell, at_most_once=at_most_once, write_retries=retries)
+            Outlet(step, sink, tell, at_most_once=at_most_once, write_retries=retries, at=at)
             for step, sink in places
         ]
         return Acking(outlets, self._acker, self._reader, self.tally, self._bury)

@@ -21,7 +21,9 @@ from partition.retries import Retries
 from partition.statistics import Departed, PartitionStatistics
 from partition.store import OffsetStore
 from partition.transaction import Range
+from service.commit_places import CommitPlaces
 from service.commits import Commits
+from service.failpoints import nowhere
 from service.fetches import Fetches
 from service.flow import Flow
 from service.owners import Owners, by_place, offset_of, place_of
@@ -66,12 +68,13 @@ class Reader:
         fencing: Fencing | None = None,
         on_assigned: Callable[[Partition], object] = lambda _partition: None,
         on_revoked: Callable[[Partition], object] = lambda _partition: None,
+        at: Callable[[str], object] = nowhere,
     ) -> None:
         """`notify` makes a range that is skipped known; its future ends when that is durable.
 
         `fencing` is given if the policy makes gates, and only then (exactly once).
         `on_assigned` and `on_revoked` are told as `Assignment` says, on the owner thread; what
-        they raise ends the run.
+        they raise ends the run. `at` is told of the points of a commit (`CommitPlaces`).
         """
         self._fetcher = fetcher
         self._store = store
@@ -95,6 +98,7 @@ class Reader:
             policy.commit_interval_seconds,
             fetcher if policy.mirror else None,
             has_gates=self._has_gates,
+            places=None if at is nowhere else CommitPlaces(at),
         )
         self._fetches = Fetches(
             fetcher,

@@ -56,8 +56,11 @@ class Writer:
         retries: WriteRetries | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
+        at: Callable[[str], object] | None = None,
     ) -> None:
+        """`at` is told the points of the way by name, for tests that end the process there."""
         self._sink = sink
+        self._at = at or _nothing
         self._on_done = on_done
         self._at_most_once = at_most_once
         self._clock = clock
@@ -137,11 +140,13 @@ class Writer:
             return self._given_up(pending)
 
     def _try(self, pending: PendingBatch) -> dict[int, str]:
+        self._at("sink_before_write")
         try:
             self._sink.write(pending.batch)
         except RowsRejected as rejection:
             check_rejected(rejection.reasons, pending.num_rows, self._sink.name)
             return rejection.reasons
+        self._at("sink_after_write")
         return {}
 
     def _given_up(self, pending: PendingBatch) -> dict[int, str]:
@@ -155,3 +160,8 @@ class Writer:
         )
         reason = f"the write to '{self._sink.name}' failed and may be durable: {self.last_error}"
         return dict.fromkeys(range(pending.num_rows), reason)
+
+
+def _nothing(place: str) -> None:
+    """No point of the way is of interest."""
+    del place

@@ -41,6 +41,9 @@ class ZooKeeperStore:
     storm-kafka would, whoever wrote there last (`StormMirror`). If that fails it is logged,
     and the next commit of the partition tries again; no commit fails by it, and each waits for
     it at most `timeout_seconds`.
+
+    `at` is told, by name, of the points of a claim and of a write, on the store's thread, for
+    tests that end the process there.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class ZooKeeperStore:
         self._session_timeout_seconds = session_timeout_seconds
         self._timeout_seconds = timeout_seconds
         self._kazoo_options = dict(kazoo_options or {})
-        self._at = at
+        self._at = at or _nowhere
         self._mirror: StormMirror | None = None
         if storm_mirror is not None:
             self._mirror = StormMirror(storm_mirror, self._names, by_topic=storm_mirror_by_topic)
@@ -129,9 +132,14 @@ class ZooKeeperStore:
         self, partition: Partition, *, adopt: bool = False, again: bool = False
     ) -> Future[Claim]:
         """Take a partition over; see `OffsetStore.claim`."""
-        return self._submit(
-            "a claim", lambda nodes: nodes.claim(partition, adopt=adopt, again=again)
-        )
+
+        def claim(nodes: OffsetNodes) -> Steps[Claim]:
+            self._at("claim_before_write")
+            claimed = yield from nodes.claim(partition, adopt=adopt, again=again)
+            self._at("claim_after_write")
+            return claimed
+
+        return self._submit("a claim", claim)
 
     def begin(
         self,
@@ -302,6 +310,11 @@ def _text(error: Exception) -> str:
 
 def _nothing() -> None:
     """What an idle worker does."""
+
+
+def _nowhere(place: str) -> None:
+    """No point of the way is of interest."""
+    del place
 
 
 def _done(future: Future[None], seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """A reader on fakes of Kafka and ZooKeeper, for tests."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +16,7 @@ from partition.position import Position
 from partition.retries import RetryPolicy
 from partition.store import Progress, split_progress
 from partition.transaction import Transactions
+from service.failpoints import nowhere
 from service.reader import Reader, ReaderPolicy
 
 RETRY_SECONDS = 1.0
@@ -99,6 +100,7 @@ class Bench:
         start: StartPolicy | None = None,
         assignment: Mapping[str, Any] | None = None,
         fencing: Any = None,
+        at: Callable[[str], object] = nowhere,
         **policy: Any,
     ) -> None:
         self.events: list[str] = []
@@ -111,6 +113,7 @@ class Bench:
         self.nodes = MemoryNodes()
         self.names: dict[str, str] = {}
         self.sources = sources
+        self.at = at
         self.fencing = fencing  # exactly once: the sinks' side
         retries = RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0)
         self.policy = ReaderPolicy(
@@ -138,6 +141,7 @@ class Bench:
             fencing=self.fencing,
             on_assigned=lambda partition: self.told.append(f"+{partition}"),
             on_revoked=lambda partition: self.told.append(f"-{partition}"),
+            at=self.at,
         )
 
     def restart(self, **changes: Any) -> None:

@@ -18,6 +18,7 @@ from partition.ledger import LedgerStatistics
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.retries import RetryPolicy
+from service.failpoints import nowhere
 from service.fences import Fences
 from service.gates import gates_of, policy_of
 from service.letters import Letters
@@ -125,6 +126,7 @@ class Works:
         records_per_second: float | None = None,
         chunk_records: int = 4_000,
         write_retries: WriteRetries | None = None,
+        at: Callable[[str], object] = nowhere,
     ) -> None:
         self.now = 0.0
         self.log = log or MemoryLog({"t": partitions})
@@ -144,7 +146,7 @@ class Works:
             stream.into(sink, batch_rows=batch_rows, batch_seconds=batch_seconds)
         topology.dead_letters.into(self.letters_sink)
         topology.validate()
-        self.letters = letters = Letters(self.letters_sink)
+        self.letters = letters = Letters(self.letters_sink, at)
         fences = Fences(exactly_once) if exactly_once is not None else None
         cut = policy_of(
             topology,
@@ -180,6 +182,7 @@ class Works:
             ),
             random.Random(1),
             fencing=fences,
+            at=at,
         )
         self.pipeline = Pipeline(
             topology,
@@ -192,6 +195,7 @@ class Works:
             np.random.default_rng(1),
             clock=lambda: self.now,
             fences=fences,
+            at=at,
         )
 
     def __enter__(self) -> Self:

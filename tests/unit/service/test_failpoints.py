@@ -98,6 +98,20 @@ def test_a_process_that_is_stopped_goes_on_when_it_is_told_to():
             process.wait(30)
 
 
+def test_a_process_that_is_told_to_end_hears_of_it_and_goes_on():
+    heard = "\nimport signal; signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))\n"
+    script = heard + PASSES
+    code, printed, _ = run(script, "offset_stored:1:term", "offset_stored", "offset_stored")
+    assert code == 0
+    assert printed == ["told", "offset_stored", "offset_stored"]
+
+
+def test_a_topology_may_pass_places_of_its_own():
+    code, printed, _ = run(PASSES, "own_bolt:2:kill", "own_bolt", "own_sink", "own_bolt")
+    assert code == -signal.SIGKILL
+    assert printed == ["own_bolt", "own_sink"]
+
+
 @needs_proc
 @pytest.mark.parametrize("action", ["kill", "kill-jvm", "kill-python"])
 def test_java_goes_with_the_process_or_alone_or_stays(action, tmp_path):
@@ -131,7 +145,8 @@ def test_a_child_that_is_no_java_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     "wanted",
     ["zk_after_write", "nowhere:1:kill", "zk_after_write:0:kill", "zk_after_write:x:kill",
-     "zk_after_write:1:hug", "zk_after_write:1:kill:2", "sink_inside_commit:1:raise"],
+     "zk_after_write:1:hug", "zk_after_write:1:kill:2", "sink_inside_commit:1:raise",
+     "offset_after_store:1:raise"],
 )  # fmt: skip
 def test_a_wrong_value_is_told_with_what_is_allowed(wanted):
     with pytest.raises(BadConfig, match=VARIABLE) as raised:
