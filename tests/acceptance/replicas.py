@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from headrace.sinks import SinkContext
-from tests.acceptance import feed, table_files
+from tests.acceptance import evidence, feed, table_files
 from tests.acceptance.feed import Ends, Feed, Part
 from tests.acceptance.harness import Run
 from tests.acceptance.processes import until
@@ -21,7 +21,7 @@ from tests.acceptance.replica_nodes import Nodes, Plan, Stored
 from tests.acceptance.trial import Trial
 from tests.worlds.committed import committed_values
 
-Output: TypeAlias = Literal["lines", "manifest", "messages"]
+Output: TypeAlias = Literal["lines", "manifest", "messages", "delta"]
 
 TOPOLOGIES = "tests.acceptance.replicated"
 TOPICS: Mapping[str, int] = {"in-a": 7, "in-b": 5}
@@ -64,6 +64,7 @@ class Replicas:
     assignment: str = "shared"
     count: int | None = None  # static: of how many
     session_seconds: float = SESSION_SECONDS
+    topics: Mapping[str, int] = field(default_factory=lambda: TOPICS)  # with their partitions
     runs: dict[str, Run] = field(default_factory=dict)  # the newest of each name
     breaks: list[Break] = field(default_factory=list)
 
@@ -71,7 +72,7 @@ class Replicas:
         trial = self.trial
         (trial.folder / "trouble").touch()
         self.feed = Feed(trial.kafka)
-        for topic, count in TOPICS.items():
+        for topic, count in self.topics.items():
             self.feed.create(self.topic(topic), count)
         if self.output == "messages":
             trial.kafka.create_topic(self._out, 2)
@@ -93,11 +94,12 @@ class Replicas:
         """The whole name of a topic."""
         return f"{self.trial.name}.{name}"
 
-    def start(self, *names: str) -> None:
+    def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
         """Start replicas."""
         for name in names:
+            told = {"HEADRACE_REPLICAS__NAME": name, **(environment or {})}
             self.runs[name] = self.trial.start(
-                self.output, config=self._config(), environment={"HEADRACE_REPLICAS__NAME": name}
+                self.output, config=self._config(), environment=told
             )
 
     def settle(self, *names: str) -> Plan:
@@ -136,7 +138,7 @@ class Replicas:
         ends = self.feed.ends()
         self.until(
             "all that was published is stored, and more",
-            lambda: all(self._stored().get(part, 0) > end for part, end in ends.items()),
+            lambda: all(self.stored().get(part, 0) > end for part, end in ends.items()),
         )
 
     def one(self, *, leads: bool) -> str:
@@ -162,20 +164,25 @@ class Replicas:
         return self.nodes.taken_over(stored) - since
 
     def finish(self) -> None:
+        """End the replicas in order, and judge what they wrote."""
+        ends = self.end()
+        assert self.nodes.wrong == []
+        self._account(ends)
+
+    def end(self) -> Ends:
         """Publish a last record to each partition, see all stored, end the replicas in order."""
         self.feed.stop()
         self.feed.publish(1)
         ends = self.feed.ends()
-        self.until("all is stored", lambda: self._stored() == ends)
+        self.until("all is stored", lambda: self.stored() == ends)
         living = {name: run for name, run in self.runs.items() if run.alive}
         for run in living.values():
             run.process.terminate()
         for name, run in living.items():
             assert run.wait(_ENDED_SECONDS) == 0, f"{name}: {run.tail()}"
         self.nodes.now()
-        assert self._stored() == ends
-        assert self.nodes.wrong == []
-        self._account(ends)
+        assert self.stored() == ends
+        return ends
 
     def written(self, name: str) -> set[Part]:
         """The partitions of which a replica's newest process has written lines."""
@@ -194,7 +201,10 @@ class Replicas:
             return Counter(
                 (value or b"").decode() for value in committed_values(context, self._out)
             )
-        table = table_files.of_manifest(self._warehouse / "rows").to_pydict()
+        where = self._warehouse / "rows"
+        table = (
+            evidence.read_table(where) if self.output == "delta" else table_files.of_manifest(where)
+        ).to_pydict()
         return Counter(map("{} {}".format, table["id"], table["payload"]))
 
     def _account(self, ends: Ends) -> None:
@@ -216,7 +226,8 @@ class Replicas:
         """The replicas that ended by themselves, with an error."""
         return [name for name, run in self.runs.items() if (run.process.poll() or 0) > 0]
 
-    def _stored(self) -> Ends:
+    def stored(self) -> Ends:
+        """Where each partition stands whose offset is stored."""
         return {part: each.offset for part, each in self.nodes.offsets.items()}
 
     @property

@@ -1,0 +1,45 @@
+"""What all cases share."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.acceptance.trial import Trial
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A broker and a ZooKeeper that live as long as all cases, and a folder."""
+
+    kafka: EmbeddedKafka
+    zookeeper: EmbeddedZooKeeper
+    folder: Path
+
+    @contextmanager
+    def trial(self, topologies: str) -> Iterator[Trial]:
+        """A pipeline of its own, of which nothing is left behind."""
+        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
+            trial = Trial(self.kafka, self.zookeeper, Path(folder), topologies=topologies)
+            try:
+                yield trial
+            finally:
+                trial.end()
+
+
+@contextmanager
+def started() -> Iterator[Servers]:
+    """Servers on free ports of 127.0.0.1, in a temporary folder."""
+    with ExitStack() as stack:
+        made = tempfile.TemporaryDirectory(prefix="headrace-faults-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(made))
+        servers = Servers(
+            EmbeddedKafka(folder / "kafka"), EmbeddedZooKeeper(folder / "zookeeper"), folder
+        )
+        for server in (servers.kafka, servers.zookeeper):
+            stack.callback(server.close)
+            server.open()
+        yield servers
