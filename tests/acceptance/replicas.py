@@ -98,9 +98,7 @@ class Replicas:
         """Start replicas."""
         for name in names:
             told = {"HEADRACE_REPLICAS__NAME": name, **(environment or {})}
-            self.runs[name] = self.trial.start(
-                self.output, config=self._config(), environment=told
-            )
+            self.runs[name] = self.trial.start(self.output, config=self._config(), environment=told)
 
     def settle(self, *names: str) -> Plan:
         """Wait until just these replicas are there and hold all partitions, within one; the plan.
