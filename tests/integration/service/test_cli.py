@@ -1,5 +1,6 @@
 """The `headrace` command with real servers, as a user runs it: in a process of its own."""
 
+import contextlib
 import json
 import os
 import re
@@ -225,8 +226,21 @@ def test_a_port_in_use_is_one_line_and_1(folder, configure, topic, kafka):
     )
 
 
-def test_the_pipeline_outlives_the_reader_of_its_logs(folder, configure, topic, kafka):
-    """O05: a closed pipe behind the logs costs the logs, not the run."""
+def fill(pid):
+    """Leave no room in the pipe that is a process's standard error, before it writes any."""
+    pipe = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        for size in (4096, 1):
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(pipe, b"x" * size)
+    finally:
+        os.close(pipe)
+
+
+@pytest.mark.parametrize("reader", ["gone", "stuck"])
+def test_the_pipeline_outlives_the_reader_of_its_logs(folder, configure, topic, kafka, reader):
+    """O05: a closed pipe behind the logs, or a full one, costs the logs, not the run."""
     configure(more="[logs]\nlevel = 'debug'\n")
     name = topic()
     publish(kafka.address, name, *[b"1"] * 100)
@@ -234,12 +248,17 @@ def test_the_pipeline_outlives_the_reader_of_its_logs(folder, configure, topic, 
         folder, "run", "flow:topology", "--config", "service.toml", "--until-caught-up", "--json",
         TOPIC=name,
     ) as process:  # fmt: skip
-        process.stderr.close()
+        if reader == "gone":
+            process.stderr.close()
+        else:
+            fill(process.pid)
         try:
             account = json.loads(process.stdout.read().splitlines()[-1])
             assert process.wait(60) == 0
         finally:
             process.kill()
+        if reader == "stuck":
+            assert set(process.stderr.read()) == {"x"}
     assert account["read"] == 100
 
 

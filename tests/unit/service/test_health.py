@@ -7,6 +7,7 @@ import pytest
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
+from partition.chunk import Partition
 from service.engine import Apart
 from service.health import STALLED_SECONDS, Health, HealthCheck
 from service.snapshot import SinkStatistics, Snapshot
@@ -63,6 +64,8 @@ def test_a_loop_that_stands_still_is_neither(snapshot):
     [
         ({"kafka_available": False}, "Kafka is away"),
         ({"store_available": False}, "ZooKeeper is away"),
+        ({"settled": False}, "partitions are still to be opened"),
+        ({"halted": {Partition("t", 3): "it is corrupt"}}, "t[3] is halted: it is corrupt"),
         (
             {"sinks": (SinkStatistics("t", 0, 0, 9, 0, 0.0, 3, 99.0, "disk full"),)},
             "sink 't' is failing: disk full",
