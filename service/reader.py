@@ -1,5 +1,6 @@
 """The Kafka side of a pipeline: what is emitted of its partitions, and what is committed."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -69,6 +70,7 @@ class Reader:
         on_assigned: Callable[[Partition], object] = lambda _partition: None,
         on_revoked: Callable[[Partition], object] = lambda _partition: None,
         at: Callable[[str], object] = nowhere,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`notify` makes a range that is skipped known; its future ends when that is durable.
 
@@ -81,6 +83,8 @@ class Reader:
         self._catalogue = catalogue
         self._has_gates = policy.assignment.make_gate is not None
         self._is_shared = policy.assignment.shared
+        self._clock = clock
+        self._trusted_until = math.inf
         ways = Ways(store, catalogue, notify, fencing)
         self._assignment = Assignment(
             fetcher, ways, sources, policy.assignment, rng, on_assigned, on_revoked
@@ -148,6 +152,19 @@ class Reader:
     def suspend(self) -> None:
         """Emit and store nothing more before it is claimed again; see `Assignment.suspend`."""
         self._assignment.suspend()
+
+    def trust(self, until: float) -> None:
+        """Emit nothing after that moment (monotonic seconds), unless another one is told by then.
+
+        Our session may have ended then. A process may stand still anywhere, also between two
+        looks at its session, so whether it is over is asked again before each chunk.
+        """
+        self._trusted_until = until
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether our session lives, by our own clock."""
+        return self._clock() <= self._trusted_until
 
     @property
     def known(self) -> frozenset[Partition] | None:
@@ -249,13 +266,16 @@ class Reader:
         return self._fetches.fetch(now, timeout_seconds)
 
     def next(self, now: float) -> tuple[Chunk, Owners] | None:
-        """The next records to emit, with their owners; partitions take turns."""
-        return self._rotation.next(now)
+        """The next records to emit, with their owners; partitions take turns.
+
+        None, whatever waits, once the partitions may be another's (`trust`).
+        """
+        return self._rotation.next(now) if self.is_trusted else None
 
     @property
     def foresees(self) -> bool:
         """Whether `upcoming` can tell: no rate, and nothing that is held back, has a say."""
-        return self._flow.is_free
+        return self._flow.is_free and self.is_trusted
 
     def upcoming(self) -> list[Chunk]:
         """The chunks that, as things stand, `next` gives whole, in turn."""

@@ -1,5 +1,6 @@
 """Which partitions this replica has: it beats, and does what the plan says."""
 
+import math
 from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ class Shares(Protocol):
 
     def suspend(self) -> None:
         """Emit and store nothing more before it is claimed again."""
+        ...
+
+    def trust(self, until: float) -> None:
+        """Emit nothing after that moment, unless another one is told by then."""
         ...
 
     def pause(self, *, is_paused: bool) -> None:
@@ -166,6 +171,10 @@ class Sharing:
             log.warning("ownership_suspended", silent_seconds=round(now - heard_at, 3))
             self._reader.suspend()
         self._is_suspended = is_silent
+        # Also if we stand still before the next look at the clock.
+        self._reader.trust(
+            math.inf if self._is_only_one else heard_at + self._policy.suspend_seconds
+        )
 
     @property
     def _is_only_one(self) -> bool:

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plays, cases = catalogue(asked.seed), crash_cases()
     began = time.monotonic()
     results = Results(ends=began + 60 * asked.minutes)
-    with started() as servers, ThreadPoolExecutor(asked.jobs) as pool:
+    with started(asked.keep) as servers, ThreadPoolExecutor(asked.jobs) as pool:
         waiting = [
             pool.submit(results.play, name, what_of(cases, name), plays[name], servers)
             for name in asked.cases
@@ -106,6 +106,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=_JOBS, help="cases at the same time")
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
     parser.add_argument("--minutes", type=float, default=_MINUTES, help="nothing begins later")
+    parser.add_argument("--keep", type=Path, help="where the folders of failed cases go")
     parser.add_argument("--report", type=Path, help="a page whose marked part is written anew")
     return parser.parse_args(arguments)
 

@@ -4,6 +4,7 @@ Two replicas are "a", which is hit, and "b"; one is "a" alone, which is started 
 ended. The feed publishes all the while.
 """
 
+import shutil
 import signal
 import time
 from collections import Counter
@@ -59,13 +60,16 @@ class Case:
 
 def play(case: Case, seed: str, servers: Servers) -> Outcome:
     """Play a case; what does not come about in time is a complaint."""
-    try:
-        with servers.trial(TOPOLOGIES) as trial:
-            replicas = Replicas(trial, case.output, session_seconds=SESSION_SECONDS, topics=TOPICS)
+    with servers.trial(TOPOLOGIES) as trial:
+        replicas = Replicas(trial, case.output, session_seconds=SESSION_SECONDS, topics=TOPICS)
+        try:
             with replicas:
-                return _Crash(case, Random(f"{seed} {case.id}"), replicas).play()
-    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - one of many
-        return Outcome(said=(f"{type(error).__name__}: {error}",))
+                outcome = _Crash(case, Random(f"{seed} {case.id}"), replicas).play()
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - one of many
+            outcome = Outcome(said=(f"{type(error).__name__}: {error}",))
+        if servers.keep is not None and not outcome.is_good:
+            shutil.copytree(trial.folder, servers.keep / case.id.replace(":", "-"))
+        return outcome
 
 
 class _Crash:
@@ -201,7 +205,8 @@ class _Crash:
         if self._point.moment == "draining":
             self._run.kill()
         if self._point.moment == "draining" or (self._is_alone and self._is_told):
-            return self._recovers(issued)
+            again = self._recovers(issued)
+            return again if seconds is None else seconds
         self._replicas.settle(*self._names)
         return self._stored_of(issued, thawed) if seconds is None else seconds
 

@@ -18,6 +18,7 @@ class Servers:
     kafka: EmbeddedKafka
     zookeeper: EmbeddedZooKeeper
     folder: Path
+    keep: Path | None = None  # where the folders of failed cases go
 
     @contextmanager
     def trial(self, topologies: str) -> Iterator[Trial]:
@@ -31,13 +32,13 @@ class Servers:
 
 
 @contextmanager
-def started() -> Iterator[Servers]:
+def started(keep: Path | None = None) -> Iterator[Servers]:
     """Servers on free ports of 127.0.0.1, in a temporary folder."""
     with ExitStack() as stack:
         made = tempfile.TemporaryDirectory(prefix="headrace-faults-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(made))
         servers = Servers(
-            EmbeddedKafka(folder / "kafka"), EmbeddedZooKeeper(folder / "zookeeper"), folder
+            EmbeddedKafka(folder / "kafka"), EmbeddedZooKeeper(folder / "zookeeper"), folder, keep
         )
         for server in (servers.kafka, servers.zookeeper):
             stack.callback(server.close)

@@ -1,6 +1,7 @@
 """The reader: first positions, commits, full partitions. Fakes stand in for Kafka and ZooKeeper."""
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -337,3 +338,15 @@ def test_the_retry_policy_of_the_step_that_failed_replaces_the_pipeline_s(bench)
     assert retried is not None
     assert retried[1].tolist() == [second]
     assert not bench.reader.fail(second, 7.0)
+
+
+def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_live(bench):
+    """Promise 9: a process that stood still emits nothing in the turn in which it goes on."""
+    bench.start()
+    bench.fill(ONE, 3)
+    assert bench.reader.fetch(0.0, 0.0)
+    bench.reader.trust(time.monotonic() - 1.0)
+    assert bench.reader.next(0.0) is None
+    assert not bench.reader.foresees
+    bench.reader.trust(time.monotonic() + 60.0)
+    assert len(bench.emit()) == 3

@@ -1,5 +1,6 @@
 """What a replica does with its beats: which partitions it wants, and when it stops by its clock."""
 
+import math
 from concurrent.futures import Future
 
 import pytest
@@ -22,6 +23,7 @@ class Reader:
         self.wanted = []
         self.paused = []
         self.suspended = 0
+        self.trusted_until = None
 
     def want(self, partitions, *, planned_at, leave_by):
         self.wanted.append((partitions, planned_at, leave_by))
@@ -29,6 +31,9 @@ class Reader:
 
     def suspend(self):
         self.suspended += 1
+
+    def trust(self, until):
+        self.trusted_until = until
 
     def pause(self, *, is_paused):
         self.paused.append(is_paused)
@@ -136,6 +141,19 @@ def test_without_an_answer_everything_is_suspended_by_our_own_clock_once():
     assert reader.suspended == 2
 
 
+def test_the_reader_is_told_until_when_our_session_surely_lives():
+    """Promise 9: it may stand still between two looks at the clock, and emit when it goes on."""
+    replica, register, reader = sharing()
+    replica.poll(1.0)
+    register.answer(view(1, a_1=[ONE]))
+    register.last_contact = 1.0
+    replica.poll(1.1)
+    assert reader.trusted_until == 6.0
+    register.last_contact = 9.5
+    replica.poll(9.6)
+    assert reader.trusted_until == 14.5
+
+
 def test_the_only_replica_works_on_without_zookeeper():
     """Promise 15."""
     replica, register, reader = sharing()
@@ -144,6 +162,7 @@ def test_the_only_replica_works_on_without_zookeeper():
     replica.poll(1.1)
     replica.poll(60.0)
     assert reader.suspended == 0
+    assert reader.trusted_until == math.inf
 
 
 def test_a_replica_alone_wants_what_there_is_and_suspends_nothing():
