@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from partition.errors import StoreCorrupt
-from partition.offsets.znode import shown
+from partition.offsets.znode import check_version, shown
 
 _NEEDED = 'a JSON object with the partitions that were begun, as "headrace"."begun",'
 
@@ -40,6 +40,7 @@ def decode_topic(path: str, data: bytes) -> TopicNode:
     if not data:
         return TopicNode()
     try:
+        check_version(path, data)
         others = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         ours = others.pop("headrace", None)
         told = _Headrace() if ours is None else msgspec.json.decode(ours, type=_Headrace)

@@ -6,7 +6,8 @@ add "headrace": by `writer` and `sequence` a process knows a write as its own wh
 server's reply was lost, `epoch` counts the owners, `leader_epoch` and `topic_id` say which
 log the offset is of, and `incarnation` names the node below that tells this node from
 another of the same path and version. `transactions` are those that are open: they stand in
-the offset's own node, so one write stores both or neither. Everything here is a pure function.
+the offset's own node, so one write stores both or neither. A "version" above ours is of a later
+version of this package: what it means is not guessed. Everything here is a pure function.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from partition.position import Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
 
+VERSION = 1  # of what stands under "headrace"; not written as long as it is the first
 MAX_BYTES = 1024 * 1024  # ZooKeeper's own limit (jute.maxbuffer)
 MAX_OFFSET = 2**63 - 1
 _SHOWN_BYTES = 60
@@ -107,7 +109,16 @@ class _Written(msgspec.Struct):
     headrace: _Headrace | msgspec.UnsetType = msgspec.UNSET
 
 
+class _Version(msgspec.Struct):
+    version: _Natural = VERSION
+
+
+class _Versioned(msgspec.Struct):
+    headrace: _Version | None = None
+
+
 _decoder = msgspec.json.Decoder(_Read)
+_versions = msgspec.json.Decoder(_Versioned)
 
 
 def node_path(root: str, pipeline: str, partition: Partition) -> str:
@@ -155,6 +166,7 @@ def decode(path: str, data: bytes) -> OffsetNode:
         raise StoreCorrupt(path, f"{len(data)} bytes, more than {MAX_BYTES}")
     try:
         data.decode("utf-8")
+        check_version(path, data)
         node = _decoder.decode(data)
     except UnicodeDecodeError as error:
         raise StoreCorrupt(path, f"{error} in {shown(data)}") from error
@@ -172,6 +184,17 @@ def decode(path: str, data: bytes) -> OffsetNode:
         raise StoreCorrupt(path, f"transactions: {error}") from error
     stored = StoredOffset(position, node.topology.id, name, ours.epoch, transactions)
     return OffsetNode(stored, Writer(ours.writer, ours.sequence), ours.incarnation)
+
+
+def check_version(path: str, data: bytes) -> None:
+    """Raise StoreCorrupt for what a later version of this package wrote. The rest is not looked at.
+
+    Raises msgspec's errors where the bytes are no JSON, or the version is no number.
+    """
+    ours = _versions.decode(data).headrace
+    if ours is not None and ours.version > VERSION:
+        found = f'"headrace"."version" {ours.version}, which a later version of this package wrote'
+        raise StoreCorrupt(path, found, f'"version" up to {VERSION}, or a later package,')
 
 
 def _as_written(stored: StoredOffset) -> _Transactions | msgspec.UnsetType:

@@ -50,3 +50,9 @@ def test_anything_else_is_corrupt_and_not_empty(data: bytes) -> None:
 def test_how_many_partitions_there_were_at_first_is_kept():
     node = TopicNode(frozenset({0}), 4)
     assert decode_topic("/t", encode_topic(node)) == node
+
+
+def test_a_list_that_a_later_version_wrote_is_refused_and_says_so():
+    """O06."""
+    with pytest.raises(StoreCorrupt, match='"version" 2, which a later version'):
+        decode_topic(PATH, b'{"headrace":{"version":2,"begun":{"all":true}}}')

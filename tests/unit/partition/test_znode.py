@@ -304,3 +304,19 @@ def test_every_truncation_of_a_node_is_corrupt() -> None:
     for length in range(len(node)):
         with pytest.raises(StoreCorrupt):
             decode(PATH, node[:length])
+
+
+@pytest.mark.parametrize("more", ['"offset":3', '"offset":"of another form"'])
+def test_what_a_later_version_wrote_is_refused_and_says_so(more: str) -> None:
+    """O06: what it means is not guessed, and so not overwritten by a claim."""
+    data = f'{{"topology":{{"id":"a"}},{more},"headrace":{{"version":2,"new":[1]}}}}'.encode()
+    with pytest.raises(
+        StoreCorrupt, match=r'"headrace"\."version" 2, which a later version'
+    ) as found:
+        decode(PATH, data)
+    assert found.value.path == PATH
+
+
+def test_what_stands_beside_ours_in_this_version_is_passed_over() -> None:
+    ours = b'"headrace":{"version":1,"writer":"w","sequence":1,"x":1}'
+    assert decode(PATH, b'{"topology":{"id":"a"},"offset":3,' + ours + b"}").stored.offset == 3
