@@ -321,6 +321,17 @@ OPERATIONS = {
         "exit 2",
         (f"{_SERVICE}/test_cli.py::test_wrong_usage_ends_with_2",),
     ),
+    "O03": Row(
+        "a hundred scrapes a second and hundreds of clients that never finish asking: each scrape "
+        "is answered, and the run is as fast as without them",
+        "the run's rows a second; slow clients are cut off",
+        (
+            f"{_FAULTS}/test_operation_faults.py::test_scrapes_and_slow_clients_do_not_hold_up_a_run",
+            f"{_SERVICE}/test_http.py::test_slow_clients_block_nobody_and_are_cut_off",
+            f"{_SERVICE}/test_http.py::test_a_crowd_of_silent_clients_costs_the_oldest_their_place",
+            f"{_SERVICE}/test_http.py::test_many_scrapes_at_once_are_all_answered",
+        ),
+    ),
     "O04": Row(
         "live says whether a restart would help, ready whether work gets done, in every state: "
         "starting, running, standing still, servers away, halted, failing, stuck",
