@@ -12,7 +12,7 @@ JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash bench docs lock clean
+        crash faults bench docs lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -81,6 +81,10 @@ soak: $(READY)  ## Simulate a thousand times as many: make soak STEPS=1000000000
 crash: $(READY)  ## Kill the process everywhere, for every sink: make crash CASES=delta,topic:any.
 	@$(BIN)/python -m tests.acceptance.every_crash $(if $(CASES),--cases $(CASES)) \
 	  $(if $(CRASH_SEED),--seed $(CRASH_SEED))
+
+faults: $(READY)  ## Hit every crash point, play the fault matrix: make faults CASES=C07,K02.
+	@$(BIN)/python -m tests.faults $(if $(CASES),--cases $(CASES)) \
+	  $(if $(FAULTS_SEED),--seed $(FAULTS_SEED)) $(if $(REPORT),--report $(REPORT))
 
 bench: $(READY)  ## Measure (docs/benchmarks.md): make bench SUITE=hot-path, or SUITE=all.
 	@$(BIN)/python -m benchmarks $(SUITE) $(if $(REPORT),--report $(REPORT))

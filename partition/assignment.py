@@ -368,6 +368,9 @@ class Assignment:
             held.again_at = now + _AGAIN_SECONDS
         except OwnershipLost:
             held.steps = None
+            if held.manager is None and self._policy.shared:
+                held.given_up_at = now  # only a later plan says that it is to be ours still
+                return
             held.again_at = now
             if held.manager is not None:  # else opening it claims it
                 self._reclaim(held)

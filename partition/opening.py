@@ -96,14 +96,17 @@ def opening(
 
     Its first position is stored before this ends (promise 7), and so is every jump. With
     `fencing` the sinks refuse former owners before it is asked what they have committed, and
-    only then is the log looked at (promise 9). Raises what the store, the catalogue and the
+    only then is the log looked at (promise 9). It is claimed in this session or not at all: in
+    a later one it may be another's. Raises what the store, the catalogue and the
     fencing raise, OffsetOutOfRange, SourceLost, and ReplayDiffers when the log does not hold
     what is to be replayed, whatever policy says.
     """
     at = policy.start_from
     timestamp = at.timestamp_ms if isinstance(at, AtTimestamp) else None
     while True:
-        claim: Claim = yield ways.store.claim(partition, adopt=policy.ignore_stored_offsets)
+        claim: Claim = yield ways.store.claim(
+            partition, adopt=policy.ignore_stored_offsets, anew=False
+        )
         stored = claim.stored
         committed: Mapping[str, int] = {}
         if ways.fencing is not None and stored is not None:

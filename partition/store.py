@@ -82,7 +82,12 @@ class OffsetStore(Protocol):
         """
 
     def claim(
-        self, partition: Partition, *, adopt: bool = False, again: bool = False
+        self,
+        partition: Partition,
+        *,
+        adopt: bool = False,
+        again: bool = False,
+        anew: bool = True,
     ) -> Future[Claim]:
         """Take a partition over: raise its epoch, so that whoever held it can write no more.
 
@@ -90,7 +95,8 @@ class OffsetStore(Protocol):
         another topology stored is refused, unless `adopt`. Raises StoreForeign, StoreMissing
         (an offset was stored once and is gone), StoreCorrupt, Fenced (someone else took it at
         the same moment; with `again`: somebody wrote since this store held it last, and
-        nothing is changed).
+        nothing is changed), and without `anew` OwnershipLost: the session has ended in which it
+        was asked, so that it may have become another's by right.
         """
 
     def begin(

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from partition.chunk import Partition
-from partition.errors import StoreError, StoreUnavailable
+from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.offsets.nodes import NodeNames, OffsetNodes
 from partition.offsets.requests import (
     ANY_VERSION,
@@ -282,10 +282,22 @@ class MemoryStore:
         return job.future.result(0)
 
     def claim(
-        self, partition: Partition, *, adopt: bool = False, again: bool = False
+        self,
+        partition: Partition,
+        *,
+        adopt: bool = False,
+        again: bool = False,
+        anew: bool = True,
     ) -> Future[Claim]:
         """Take a partition over; see `OffsetStore.claim`."""
-        return self._run("a claim", lambda nodes: nodes.claim(partition, adopt=adopt, again=again))
+        asked_in = self.session
+
+        def claim(nodes: OffsetNodes) -> Steps[Claim]:
+            if not anew and self.session != asked_in:
+                raise OwnershipLost(partition)
+            return (yield from nodes.claim(partition, adopt=adopt, again=again, anew=anew))
+
+        return self._run("a claim", claim)
 
     def begin(
         self,

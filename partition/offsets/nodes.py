@@ -69,14 +69,20 @@ class OffsetNodes:
             return None if known is None else known.node.stored
 
     def claim(
-        self, partition: Partition, *, adopt: bool = False, again: bool = False
+        self,
+        partition: Partition,
+        *,
+        adopt: bool = False,
+        again: bool = False,
+        anew: bool = True,
     ) -> Steps[Claim]:
-        """Raise the epoch of a partition; begins anew in the next session if one ends."""
+        """Raise the epoch of a partition; with `anew` also in the next session if one ends."""
         while True:
             try:
                 return (yield from claim(self._access(), partition, adopt=adopt, again=again))
             except SessionEnded:
-                continue
+                if not anew:
+                    raise self._held.drop(partition, OwnershipLost(partition)) from None
 
     def begin(
         self,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from partition.chunk import Partition
-from partition.errors import StoreError, StoreUnavailable
+from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.offsets.nodes import NodeNames, OffsetNodes
 from partition.offsets.requests import NodeChanged, NodeExists, OutcomeUnknown, SessionEnded, Steps
 from partition.offsets.storm_mirror import StormMirror
@@ -129,13 +129,21 @@ class ZooKeeperStore:
             ) from None
 
     def claim(
-        self, partition: Partition, *, adopt: bool = False, again: bool = False
+        self,
+        partition: Partition,
+        *,
+        adopt: bool = False,
+        again: bool = False,
+        anew: bool = True,
     ) -> Future[Claim]:
         """Take a partition over; see `OffsetStore.claim`."""
+        asked_in = self.session
 
         def claim(nodes: OffsetNodes) -> Steps[Claim]:
             self._at("claim_before_write")
-            claimed = yield from nodes.claim(partition, adopt=adopt, again=again)
+            if not anew and self.session != asked_in:
+                raise OwnershipLost(partition)
+            claimed = yield from nodes.claim(partition, adopt=adopt, again=again, anew=anew)
             self._at("claim_after_write")
             return claimed
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from partition.errors import Fenced
+from partition.memory import MemoryStore
 from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9
@@ -22,6 +23,20 @@ class Shared(Bench):
         self.reader.want(partitions, planned_at=planned_at, leave_by=leave_by)
         for _ in range(5):
             self.reader.poll(now)
+
+    def restart_shared(self):
+        """Let the process end and another begin, which has no plan yet."""
+        self.reader.close()
+        self.reader = self.another()
+        self.reader.open()
+        for _ in range(5):
+            self.reader.poll(0.0)
+
+    def epoch(self):
+        """The epoch of the first partition that is stored."""
+        store = MemoryStore(self.nodes)
+        store.open()
+        return store.load(ONE).epoch
 
     def take(self, now=0.0):
         """Fetch, and emit all that may be emitted."""
@@ -256,3 +271,21 @@ def test_what_was_not_emitted_when_a_partition_left_is_read_by_the_next(commit_a
         turn()
     assert bench.reader.holds == frozenset()
     assert emitted == list(range(bench.stored(ONE)))
+
+
+def test_a_claim_that_waited_past_the_session_takes_nothing_from_who_has_it_by_now():
+    """Promise 9: the plan by which it was asked may be old; only a later one opens it."""
+    bench = Shared()
+    bench.want(ONE)
+    bench.restart_shared()
+    epoch = bench.epoch()
+    bench.nodes.away = True
+    bench.want(ONE, planned_at=1.0, now=1.0)
+    bench.store.end_session()
+    bench.nodes.away = False
+    bench.want(ONE, planned_at=1.0, now=2.0)
+    assert bench.epoch() == epoch
+    assert bench.reader.holds == set()
+    bench.want(ONE, planned_at=3.0, now=3.0)
+    assert bench.reader.holds == {ONE}
+    assert bench.epoch() == epoch + 1

@@ -219,6 +219,19 @@ def test_nothing_is_sent_once_the_session_has_ended(server: MemoryNodes) -> None
         moving.go(SessionEnded())
 
 
+def test_a_claim_that_is_not_to_begin_anew_ends_with_the_session(server: MemoryNodes) -> None:
+    """Promise 9: in the next session the partition may be another's, by a later plan."""
+    owner(server, A)
+    nodes = process()
+    call = Call(server, nodes.claim(A, anew=False))
+    call.to_the_write()
+    before = dict(server.nodes)
+    nodes.session_ended()
+    with pytest.raises(OwnershipLost):
+        call.go(SessionEnded())
+    assert server.nodes == before
+
+
 def test_what_is_left_of_a_commit_is_not_sent_in_a_later_session(server: MemoryNodes) -> None:
     """Promise 9: a commit of several writes, the first of which the session took with it."""
     partitions = [Partition("orders", number) for number in range(501)]

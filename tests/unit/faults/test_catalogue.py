@@ -1,0 +1,105 @@
+"""`make faults` plays what it is asked for: every crash point in every way, under both promises."""
+
+import argparse
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.failpoints import OWN, PLACES, VARIABLE, failpoints
+from tests.faults.__main__ import Results
+from tests.faults.catalogue import IN_DELTA, catalogue, chosen, crash_cases
+from tests.faults.crash import ACTIONS
+from tests.faults.outcome import Outcome
+from tests.faults.points import POINTS
+from tests.faults.servers import Servers
+
+EVERY = list(crash_cases())
+
+
+def test_every_point_is_hit_in_each_way_with_one_replica_and_with_two() -> None:
+    assert [
+        f"{point}:{action}:{replicas}"
+        for point in POINTS
+        for action in ACTIONS
+        for replicas in (1, 2)
+    ] == EVERY
+    assert len(EVERY) == 108
+
+
+def test_both_promises_are_held_at_every_point_that_both_have_by_every_action() -> None:
+    found = defaultdict(set)
+    for case in crash_cases().values():
+        assert case.guarantee in POINTS[case.point].places
+        found[case.point].add(case.guarantee)
+    assert found == {name: set(point.places) for name, point in POINTS.items()}
+    held = Counter((case.action, case.guarantee) for case in crash_cases().values())
+    assert min(held.values()) >= 8
+
+
+def test_some_are_played_on_spark() -> None:
+    assert {each.id for each in crash_cases().values() if each.needs_spark} == IN_DELTA
+
+
+def test_every_place_is_one_that_a_failpoint_understands() -> None:
+    for point in POINTS.values():
+        for place in filter(None, point.places.values()):
+            assert place in PLACES or place.startswith(OWN)
+            failpoints({VARIABLE: f"{place}:{point.most}:term"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("C07", [each for each in EVERY if each.startswith("C07:")]),
+        ("C07:kill", ["C07:kill:1", "C07:kill:2"]),
+        ("C07:kill:2,C01:term:1", ["C07:kill:2", "C01:term:1"]),
+        ("K02,C07:stop:1", ["K02", "C07:stop:1"]),
+    ],
+)
+def test_a_case_is_asked_for_by_its_id_or_the_beginning(asked: str, found: list[str]) -> None:
+    assert chosen(asked, [*EVERY, "K02"]) == found
+
+
+@pytest.mark.parametrize("asked", ["", "C0", "C19", "C07:hug", "C07:kill:3"])
+def test_what_is_not_there_is_refused_and_what_is_there_is_named(asked: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"allowed are.*C01, C02"):
+        chosen(asked, EVERY)
+
+
+def test_the_catalogue_plays_them_all() -> None:
+    assert set(EVERY) <= set(catalogue("1"))
+
+
+def test_what_failed_is_told_and_what_came_too_late_is_skipped(servers: Servers) -> None:
+    results = Results(ends=float("inf"))
+    results.play("C01:kill:1", "", lambda _: Outcome(duplicates=3), servers)
+    assert results.figures("7", 12.3)["failed"] == []
+    results.play("C01:kill:2", "", lambda _: Outcome(lost=2, unexplained_duplicates=1), servers)
+    results.ends = 0.0
+    results.play("C02:kill:1", "", lambda _: Outcome(), servers)
+    assert not results.is_good
+    figures = results.figures("7", 12.3)
+    assert figures == {
+        "cases": 2,
+        "passed": 1,
+        "lost": 2,
+        "duplicates": 3,
+        "unexplained_duplicates": 1,
+        "skipped": 1,
+        "failed": ["C01:kill:2"],
+        "seconds": 12,
+        "seed": "7",
+    }
+
+
+def test_nothing_played_is_not_good() -> None:
+    assert not Results(ends=0.0).is_good
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Servers:
+    """Servers that are not started: nobody asks them."""
+    return Servers(EmbeddedKafka(tmp_path / "k"), EmbeddedZooKeeper(tmp_path / "z"), tmp_path)

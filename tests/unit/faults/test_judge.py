@@ -1,0 +1,99 @@
+"""The oracle of the crash matrix sees what is lost, what is repeated, and what nobody issued."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.acceptance import feed
+from tests.acceptance.replica_nodes import Stored
+from tests.acceptance.replicas import Break
+from tests.faults.judge import Found, judge
+from tests.faults.outcome import Outcome
+from tests.faults.points import Guarantee
+from tests.faults.wanted import is_refused
+
+PART = ("t.in-a", 0)
+ENDS = {PART: 20}
+REFUSED = [offset for offset in range(20) if is_refused(offset)]
+KEPT = [offset for offset in range(20) if not is_refused(offset)]
+WINDOW = Break({PART: Stored(5, 1, "a")}, {PART: 10})  # 5 to 9 were not committed
+
+
+def found(**changes: Any) -> Found:
+    rows = Counter(feed.row(PART, offset) for offset in KEPT)
+    letters = Counter((PART, offset) for offset in REFUSED)
+    effects = Counter(row.split(" ")[0] for row in rows)
+    return replace(Found(rows, letters, effects), **changes)
+
+
+def judged(there: Found, guarantee: Guarantee = "at least once", *breaks: Break) -> Outcome:
+    return judge(there, ENDS, breaks, guarantee, [])
+
+
+def twice(offset: int) -> Found:
+    return found(rows=found().rows + Counter([feed.row(PART, offset)]))
+
+
+def test_what_is_as_it_must_be_is_good() -> None:
+    assert judged(found()) == Outcome()
+
+
+def test_a_row_that_is_lost_is_counted_and_named() -> None:
+    outcome = judged(found(rows=found().rows - Counter([feed.row(PART, KEPT[3])])))
+    assert outcome.lost == 1
+    assert f"t.in-a:0:{KEPT[3]}" in outcome.said[0]
+
+
+def test_a_letter_that_is_lost_is_counted() -> None:
+    assert judged(found(letters=Counter())).lost == len(REFUSED)
+
+
+def test_a_side_effect_that_never_was_is_told() -> None:
+    assert not judged(found(effects=Counter())).is_good
+
+
+@pytest.mark.parametrize(
+    ("offset", "guarantee", "breaks", "is_explained"),
+    [
+        (5, "at least once", [WINDOW], True),
+        (9, "at least once", [WINDOW], True),
+        (4, "at least once", [WINDOW], False),
+        (10, "at least once", [WINDOW], False),
+        (5, "at least once", [], False),
+        (5, "exactly once", [WINDOW], False),
+    ],
+)
+def test_a_row_may_repeat_at_least_once_and_inside_the_window_alone(
+    offset: int, guarantee: Guarantee, breaks: list[Break], *, is_explained: bool
+) -> None:
+    outcome = judged(twice(offset), guarantee, *breaks)
+    assert outcome.duplicates == 1
+    assert outcome.unexplained_duplicates == (0 if is_explained else 1)
+    assert outcome.is_good is is_explained
+
+
+def test_what_repeats_more_often_than_there_were_windows_is_not_explained() -> None:
+    rows = found().rows + Counter({feed.row(PART, 5): 2})
+    assert judged(found(rows=rows), "at least once", WINDOW).unexplained_duplicates == 1
+    assert judged(found(rows=rows), "at least once", WINDOW, WINDOW).is_good
+
+
+def test_a_letter_may_repeat_inside_the_window_under_either_promise() -> None:
+    letters = found().letters + Counter([(PART, 7)])
+    assert judged(found(letters=letters), "exactly once", WINDOW).is_good
+    assert not judged(found(letters=letters), "exactly once").is_good
+
+
+def test_rows_and_letters_of_no_record_are_told() -> None:
+    strange = found(rows=found().rows + Counter([feed.row(PART, 99)]))
+    assert "rows are of no record" in judged(strange).said[0]
+    wrong = found(rows=found().rows + Counter(["t.in-a:0:1 17"]))
+    assert "rows are of no record" in judged(wrong).said[0]
+    strange = found(letters=found().letters + Counter([(PART, 3)]))
+    assert "not refused" in judged(strange).said[0]
+
+
+def test_a_step_back_of_what_is_stored_is_told() -> None:
+    assert judge(found(), ENDS, [], "exactly once", ["7 -> 5"]).said == ("7 -> 5",)
