@@ -124,6 +124,17 @@ SINKS = {
             f"{_SERVICE}/test_exactly_once.py::test_a_row_that_the_sink_refuses_is_lettered_before_its_transaction_is_committed",
         ),
     ),
+    "S06": Row(
+        "a task is tried again, or twice at once by speculation: what one of its tries has staged "
+        "is committed, and what the others have is no part of the table",
+        "none: it is Spark's; spark_restarted is not told",
+        (
+            f"{_FAULTS}/test_sink_faults_speculation.py::test_every_row_is_there_once_though_a_task_runs_twice_at_once",
+            f"{_WHOLE}/test_spark_cluster.py::test_every_row_is_there_once_though_an_executor_of_a_cluster_is_killed",
+            f"{_REAL}/sinks/test_spark_tasks.py::test_a_task_whose_worker_is_killed_is_done_again",
+            f"{_SERVICE}/spark_engine/test_engine_failures.py::test_what_a_stale_try_has_staged_is_discarded",
+        ),
+    ),
     "S07": Row(
         "the sink has committed and the reply is lost: what is there is read, and the commit is "
         "not repeated",
