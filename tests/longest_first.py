@@ -17,6 +17,7 @@ LONGEST = (
     "acceptance/test_main_job.py",
     "integration/sinks/test_iceberg_tables.py",
     "acceptance/test_kills.py",
+    "acceptance/test_crash_points.py",
     "integration/sinks/test_delta_tables.py",
     "integration/sinks/test_delta_changes.py",
     "integration/sinks/test_spark_driver.py",

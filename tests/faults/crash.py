@@ -110,12 +110,16 @@ class _Crash:
         outcome = judge(
             self._found(), ends, self._breaks, self._case.guarantee, replicas.nodes.wrong
         )
+        said = outcome.said
+        must_repeat = self._case.guarantee in self._point.repeats and self._case.action == "kill"
+        if must_repeat and not outcome.duplicates:
+            said += ("nothing is repeated, so it was not hit where it should be",)
         return Outcome(
             outcome.lost,
             outcome.duplicates,
             outcome.unexplained_duplicates,
             round(seconds, 1),
-            outcome.said,
+            said,
         )
 
     # Until it is hit

@@ -24,6 +24,8 @@ class Point:
     places: Mapping[Guarantee, str]
     most: int = 5
     moment: Moment = "working"
+    repeats: frozenset[Guarantee] = frozenset()
+    """Under which guarantees a kill must repeat something: else it did not hit what it says."""
 
 
 def _both(place: str) -> Mapping[Guarantee, str]:
@@ -67,12 +69,22 @@ POINTS: Mapping[str, Point] = {
     "C11": Point(
         "the sink has committed, the answer was lost",
         {"at least once": "sink_after_write", "exactly once": "sink_after_commit"},
+        repeats=frozenset({"at least once"}),
     ),
-    "C12": Point("the sink is known to be done, no offset was sent", _both("offset_before_store")),
+    "C12": Point(
+        "the sink is known to be done, no offset was sent",
+        _both("offset_before_store"),
+        repeats=frozenset({"at least once"}),
+    ),
     "C13": Point("the offset is stored, the answer was lost", _both("offset_after_store")),
     "C14": Point("the answer is there, memory has not advanced", _both("offset_stored")),
     "C15": Point("a dead letter is handed to the client, not sent", _both("letter_sent"), 12),
-    "C16": Point("a dead letter is durable, its offset is not", _both("letter_durable"), 12),
+    "C16": Point(
+        "a dead letter is durable, its offset is not",
+        _both("letter_durable"),
+        12,
+        repeats=frozenset({"at least once", "exactly once"}),
+    ),
     "C17": Point("a partition is let go amid a commit", _both("leaving_offset_sent"), 1, "leaving"),
     "C18": Point(
         "SIGTERM, the drain outlasts its grace period",

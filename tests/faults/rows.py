@@ -64,7 +64,8 @@ class Counts:
 def _run(nodes: tuple[str, ...]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-x", f"--junit-xml={report}", *nodes]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+                   f"--junit-xml={report}", *nodes]  # fmt: skip
         try:
             ended = subprocess.run(
                 command,
