@@ -267,14 +267,19 @@ class _Crash:
         return self._stored_of(issued, since)
 
     def _stored_of(self, issued: Mapping[tuple[str, int], int], since: float) -> float:
-        """Wait until all that was published by then is stored."""
+        """Wait until all that was published by then is stored; the seconds until it was."""
         stored = self._replicas.stored
         self._replicas.until(
             "what was published is stored",
             lambda: all(stored().get(part, 0) >= end for part, end in issued.items()),
             _SECONDS,
         )
-        return time.monotonic() - since
+        steps = list(self._replicas.nodes.steps)
+        reached = {
+            part: next((at for at, p, s in steps if p == part and s.offset >= issued[part]), since)
+            for part in issued
+        }
+        return max(0.0, *(at - since for at in reached.values()))
 
     def _found(self) -> Found:
         trial = self._replicas.trial

@@ -57,7 +57,8 @@ def _part(
 def _conditions(seed: str, seconds: float, jobs: int) -> str:
     clients = ", ".join(f"{name} {version(name)}" for name in ("confluent-kafka", "kazoo"))
     return (
-        f"Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} processors, Linux "
+        f"Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} processors at a load of "
+        f"{os.getloadavg()[1]:.1f}, Linux "
         f"{platform.release()}, Python {platform.python_version()}, {clients}; one broker, one "
         f"ZooKeeper, sessions of {SESSION_SECONDS:g} s; {jobs} cases at a time, "
         f"{seconds / 60:.0f} minutes, seed {seed}."
