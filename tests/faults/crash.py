@@ -7,7 +7,6 @@ ended. The feed publishes all the while.
 import shutil
 import signal
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -21,7 +20,7 @@ from tests.acceptance.harness import Run
 from tests.acceptance.processes import until
 from tests.acceptance.replica_nodes import Stored
 from tests.acceptance.replicas import Break, Output, Replicas
-from tests.faults.judge import Found, judge
+from tests.faults.judge import found_of, judge
 from tests.faults.outcome import Outcome
 from tests.faults.points import POINTS, Guarantee
 from tests.faults.servers import Servers
@@ -108,7 +107,7 @@ class _Crash:
         replicas.goes_on()
         ends = replicas.end()
         outcome = judge(
-            self._found(), ends, self._breaks, self._case.guarantee, replicas.nodes.wrong
+            found_of(replicas), ends, self._breaks, self._case.guarantee, replicas.nodes.wrong
         )
         said = outcome.said
         must_repeat = self._case.guarantee in self._point.repeats and self._case.action == "kill"
@@ -280,14 +279,6 @@ class _Crash:
             for part in issued
         }
         return max(0.0, *(at - since for at in reached.values()))
-
-    def _found(self) -> Found:
-        trial = self._replicas.trial
-        letters = Counter(
-            ((each["topic"], int(each["partition"])), int(each["offset"]))
-            for each in trial.letters()
-        )
-        return Found(self._replicas.rows(), letters, Counter(trial.notes("effects")))
 
     def _tail(self) -> str:
         return self._run.tail()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tests.acceptance import feed
 from tests.acceptance.feed import Ends, Part
-from tests.acceptance.replicas import Break
+from tests.acceptance.replicas import Break, Replicas
 from tests.faults.outcome import Outcome
 from tests.faults.points import Guarantee
 from tests.faults.wanted import is_refused
@@ -29,6 +29,15 @@ class Found:
     rows: Counter[str]
     letters: Counter[Place]
     effects: Counter[str]
+
+
+def found_of(replicas: Replicas) -> Found:
+    """What a pipeline's replicas have left behind."""
+    letters = Counter(
+        ((each["topic"], int(each["partition"])), int(each["offset"]))
+        for each in replicas.trial.letters()
+    )
+    return Found(replicas.rows(), letters, Counter(replicas.trial.notes("effects")))
 
 
 def judge(
