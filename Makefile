@@ -12,7 +12,7 @@ JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash faults bench docs lock clean
+        crash faults chaos bench docs lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,6 +85,10 @@ crash: $(READY)  ## Kill the process everywhere, for every sink: make crash CASE
 faults: $(READY)  ## Hit every crash point, play the fault matrix: make faults CASES=C07,K02.
 	@$(BIN)/python -m tests.faults $(if $(CASES),--cases $(CASES)) \
 	  $(if $(FAULTS_SEED),--seed $(FAULTS_SEED)) $(if $(REPORT),--report $(REPORT))
+
+chaos: $(READY)  ## Replicas come and go at random: make chaos MINUTES=10; a steady hour: SOAK=1 MINUTES=60.
+	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SOAK),--soak) \
+	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
 
 bench: $(READY)  ## Measure (docs/benchmarks.md): make bench SUITE=hot-path, or SUITE=all.
 	@$(BIN)/python -m benchmarks $(SUITE) $(if $(REPORT),--report $(REPORT))
