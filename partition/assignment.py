@@ -344,7 +344,10 @@ class Assignment:
         if held.manager is None:
             held.session = self._ways.store.session
             count = len(held.topic.partitions)
-            held.steps = Steps(opening(held.partition, count, self._ways, self._policy.start))
+            # Where they are shared, it may be another's by right in the next session.
+            anew = not self._policy.shared
+            begun = opening(held.partition, count, self._ways, self._policy.start, anew=anew)
+            held.steps = Steps(begun)
             return
         known = self._fetcher.log_range(held.partition)
         self._stop_reading(held)

@@ -90,14 +90,14 @@ class Opened:
 
 
 def opening(
-    partition: Partition, partitions: int, ways: Ways, policy: StartPolicy
+    partition: Partition, partitions: int, ways: Ways, policy: StartPolicy, *, anew: bool = True
 ) -> Chain[Opened]:
     """Claim a partition, one of so many of its topic, and find where to read it.
 
     Its first position is stored before this ends (promise 7), and so is every jump. With
     `fencing` the sinks refuse former owners before it is asked what they have committed, and
-    only then is the log looked at (promise 9). It is claimed in this session or not at all: in
-    a later one it may be another's. Raises what the store, the catalogue and the
+    only then is the log looked at (promise 9). Without `anew` it is claimed in this session or not
+    at all: in a later one it may be another's. Raises what the store, the catalogue and the
     fencing raise, OffsetOutOfRange, SourceLost, and ReplayDiffers when the log does not hold
     what is to be replayed, whatever policy says.
     """
@@ -105,7 +105,7 @@ def opening(
     timestamp = at.timestamp_ms if isinstance(at, AtTimestamp) else None
     while True:
         claim: Claim = yield ways.store.claim(
-            partition, adopt=policy.ignore_stored_offsets, anew=False
+            partition, adopt=policy.ignore_stored_offsets, anew=anew
         )
         stored = claim.stored
         committed: Mapping[str, int] = {}
