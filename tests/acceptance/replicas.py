@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from headrace.sinks import SinkContext
+from service.config import EngineName
 from tests.acceptance import evidence, feed, table_files
 from tests.acceptance.feed import Ends, Feed, Part
 from tests.acceptance.harness import Run
@@ -38,6 +39,7 @@ _CONFIG: Mapping[str, Mapping[str, object]] = {
     },
     "kafka": {"topic.metadata.refresh.interval.ms": 1_000},
 }
+_RANGES: Mapping[str, object] = {"transaction_seconds": 0.2, "poll_seconds": 0.05}
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Replicas:
     output: Output = "lines"
     assignment: str = "shared"
     count: int | None = None  # static: of how many
+    engine: EngineName = "local"
     session_seconds: float = SESSION_SECONDS
     topics: Mapping[str, int] = field(default_factory=lambda: TOPICS)  # with their partitions
     runs: dict[str, Run] = field(default_factory=dict)  # the newest of each name
@@ -240,11 +243,13 @@ class Replicas:
         replicas: dict[str, Any] = {"assignment": self.assignment, "beat_seconds": 0.2}
         if self.count is not None:
             replicas["count"] = self.count
+        spark = _RANGES if self.engine == "spark" else {}
         return {
             **_CONFIG,
+            "pipeline": {**_CONFIG["pipeline"], "engine": self.engine},
             "zookeeper": {"session_timeout_seconds": self.session_seconds},
             "replicas": replicas,
-            "spark": {"warehouse": str(self._warehouse)},
+            "spark": {"warehouse": str(self._warehouse), **spark},
         }
 
     def _told(self) -> str:
