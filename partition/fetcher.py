@@ -73,6 +73,12 @@ class Fetcher(Protocol):
         where only ends are asked for.
         """
 
+    def transaction_wait_seconds(self, partition: Partition) -> float:
+        """How long a transaction that a producer has not ended has held readers up; else 0.
+
+        As the client last heard of it, and only once all that lies before it is delivered.
+        """
+
     def mirror(self, positions: Mapping[Partition, Position]) -> None:
         """Commit positions to the consumer group too, for lag tools; without waiting.
 

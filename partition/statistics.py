@@ -21,6 +21,7 @@ class PartitionStatistics:
     log_start: int | None = None  # None: not heard yet
     log_end: int | None = None
     fetch_latency_seconds: float | None = None  # from the newest record's time stamp to us
+    transaction_wait_seconds: float = 0.0  # held up by one that a producer has not ended
     lost: Mapping[str, int] = field(default_factory=dict)  # records the source lost, by reason
     committed_txid: int | None = None  # None, and below: no transactions are kept
     open_transactions: int | None = None

@@ -72,6 +72,7 @@ def snapshot_of(
         dead_lettered=tally.dead_lettered,
         failures=dict(tally.failures),
         letters_pending=parts.letters.pending,
+        letters_waiting_seconds=parts.letters.waiting_seconds(now),
         letters_refused=parts.letters.refused + apart.letters_refused,
         held_back=parts.pipeline.backpressure.holds_any,
         held_back_seconds=dict(parts.pipeline.backpressure.seconds),

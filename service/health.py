@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from service.snapshot import Snapshot
 
 STALLED_SECONDS = 60.0  # a bolt that holds the loop longer than this is taken as hung
+# Brokers end a transaction after fifteen minutes, unless they were told to allow longer ones.
+TRANSACTION_SECONDS = 960.0
+LETTERS_SECONDS = 10.0  # a broker that answers acknowledges a letter sooner
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,15 @@ class HealthCheck:
             for sink in snapshot.sinks
             if sink.failing_since is not None
         ]
+        problems += [
+            f"{part.partition} is held up at offset {part.ledger.fetched_to} by a transaction that "
+            f"its producer has not ended for {part.transaction_wait_seconds:.0f} s"
+            for part in snapshot.partitions
+            if part.transaction_wait_seconds >= TRANSACTION_SECONDS
+        ]
+        waiting = snapshot.letters_waiting_seconds
+        if waiting >= LETTERS_SECONDS:
+            problems.append(f"dead letters wait for their topic, for {waiting:.0f} s now")
         if snapshot.apart.failing_since is not None:
             problems.append(f"ranges fail on Spark: {snapshot.apart.last_error}")
         return Health(ok=not problems, problems=tuple(problems))

@@ -60,6 +60,7 @@ class Letters:
         self._again: list[tuple[float, int]] = []
         self._token = 0
         self._refused = 0
+        self._waiting_since: float | None = None
 
     def send(self, letter: DeadLetter, tree: int, edge: int) -> None:
         """Send a letter; `poll` gives the tree and edge back when it is durable."""
@@ -93,6 +94,7 @@ class Letters:
         for delivered in self._sink.poll():
             if delivered.error is None:
                 self._at("letter_durable")
+                self._waiting_since = None
                 answer = self._sent.pop(delivered.token).answer
                 if isinstance(answer, Future):
                     answer.set_result(None)
@@ -105,6 +107,10 @@ class Letters:
         while self._again and self._again[0][0] <= now:
             token = self._again.pop(0)[1]
             self._sink.send(self._sent[token].letter, token)
+        if not self._sent:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
         if not durable:
             return _NONE
         trees = np.fromiter((tree for tree, _edge in durable), np.int64, len(durable))
@@ -115,6 +121,10 @@ class Letters:
     def pending(self) -> int:
         """Letters that are not durable yet."""
         return len(self._sent)
+
+    def waiting_seconds(self, now: float) -> float:
+        """How long letters have waited without one of them becoming durable; 0 if none waits."""
+        return 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
 
     @property
     def refused(self) -> int:

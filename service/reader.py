@@ -445,6 +445,7 @@ class Reader:
                 log_start=start,
                 log_end=end,
                 fetch_latency_seconds=self._fetches.latency_of(held.partition),
+                transaction_wait_seconds=self._fetcher.transaction_wait_seconds(held.partition),
                 lost=dict(held.lost),
             )
 

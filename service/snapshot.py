@@ -40,6 +40,7 @@ class Snapshot:
     failures: dict[str, int] = field(default_factory=dict)  # by step
     letters_pending: int = 0
     letters_refused: int = 0
+    letters_waiting_seconds: float = 0.0  # without one of them becoming durable
     held_back: bool = False
     held_back_seconds: dict[str, float] = field(default_factory=dict)  # by what was full
     kafka_available: bool = True

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +31,7 @@ _client_log = logging.getLogger("headrace.dead_letters")  # else librdkafka writ
 
 _LONGEST_REASON_BYTES = 2048
 _OPEN_SECONDS = 15.0
+_ASK_SECONDS = 1.0
 _DEFAULTS: dict[str, Scalar] = {
     "linger.ms": 20,
     # Large enough that the broker, which knows the topic's limit, judges a letter's size.
@@ -77,6 +78,7 @@ class KafkaSink(DeadLetterSink):
         self._untold: list[Delivered] = []
         self._pending = 0
         self._broken: str | None = None
+        self._refused: KafkaError | None = None
 
     def open(self, context: SinkContext) -> None:
         """Check that the broker answers, and create the topic if there is none.
@@ -138,7 +140,7 @@ class KafkaSink(DeadLetterSink):
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
 
         # Asking for the one topic could make the broker create it with other settings.
-        if self.topic in admin.list_topics(timeout=_OPEN_SECONDS).topics:
+        if self.topic in self._topics(admin):
             return
         new = NewTopic(self.topic, num_partitions=1, replication_factor=-1)
         created = admin.create_topics([new], request_timeout=_OPEN_SECONDS)
@@ -149,6 +151,24 @@ class KafkaSink(DeadLetterSink):
                 raise
         else:
             log.info("dead_letter_topic_created", topic=self.topic)
+
+    def _topics(self, admin: "AdminClient") -> Collection[str]:
+        """Ask for the topics until there is an answer, or refused credentials, or no time left.
+
+        Of credentials the client tells by its callback alone; an answer it would wait for in vain.
+        """
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        ends = time.monotonic() + _OPEN_SECONDS
+        while True:
+            try:
+                return admin.list_topics(timeout=min(_ASK_SECONDS, _OPEN_SECONDS)).topics
+            except KafkaException:
+                admin.poll(0)
+                if self._refused is not None:
+                    raise KafkaException(self._refused) from None
+                if time.monotonic() > ends:
+                    raise
 
     def _advance(self, timeout_seconds: float) -> None:
         """Let the client call back, and hand it what waited."""
@@ -223,6 +243,10 @@ class KafkaSink(DeadLetterSink):
         return {**properties, "error_cb": self._on_error, "logger": _client_log}
 
     def _on_error(self, error: "KafkaError") -> None:
+        from confluent_kafka import KafkaError  # noqa: PLC0415
+
+        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001
+            self._refused = error
         log.warning("dead_letter_broker_error", topic=self.topic, error=error.str())
 
 

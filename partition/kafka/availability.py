@@ -5,7 +5,7 @@ seconds no event came and no callback was called. A broker that is back is told 
 either while its logs are idle. The statistics show both, and asking would block.
 """
 
-import json
+from collections.abc import Mapping
 from typing import Any
 
 _SILENCE_SECONDS = 5.0  # and the time that a broker may hold a fetch back
@@ -23,6 +23,7 @@ class Availability:
         self._outage = False  # told since a broker was last heard
         self._silent = False  # brokers owe answers, by the last statistics
         self._owed_since: dict[str, float] = {}  # microseconds of the statistics' clock
+        self._throttled: dict[str, float] = {}  # seconds that a broker has told us to wait
 
     def __bool__(self) -> bool:
         return self._heard and not self._outage and not self._silent
@@ -32,6 +33,7 @@ class Availability:
         self.patience_seconds = _SILENCE_SECONDS + held_back_seconds
         self._heard = self._outage = self._silent = False
         self._owed_since = {}
+        self._throttled = {}
 
     def hear(self) -> None:
         """Take note of records: a broker answered, which says nothing of now in an outage."""
@@ -41,9 +43,12 @@ class Availability:
         """Take note that all brokers are down."""
         self._outage = True
 
-    def take(self, statistics: str) -> None:
-        """Take librdkafka's statistics (JSON)."""
-        told = json.loads(statistics)
+    def throttled(self, broker: str, seconds: float) -> None:
+        """Take note that a broker answers so much later, as a quota is used up; 0: not any more."""
+        self._throttled[broker] = seconds
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        """Take librdkafka's statistics."""
         now = told.get("ts", 0)
         brokers = {
             name: broker
@@ -54,10 +59,16 @@ class Availability:
         self._owed_since = {
             name: now - waited for name, waited in waits.items() if brokers[name]["waitresp_cnt"]
         }
-        limit = self.patience_seconds * 1e6
-        self._silent = bool(waits) and all(waited >= limit for waited in waits.values())
+        self._silent = bool(waits) and all(
+            waited >= self._patience(brokers[name]) for name, waited in waits.items()
+        )
         if waits and not self._silent:
             self._heard, self._outage = True, False
+
+    def _patience(self, broker: dict[str, Any]) -> float:
+        """Return for how many microseconds a broker may owe an answer."""
+        throttled = self._throttled.get(broker.get("nodename", ""), 0.0)
+        return (self.patience_seconds + throttled) * 1e6
 
     def _owed(self, name: str, broker: dict[str, Any], now: float) -> float:
         """Return since when a broker owes an answer; `now` if it owes none.

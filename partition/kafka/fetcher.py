@@ -5,13 +5,14 @@ methods into numpy arrays), because one Python-level step per record would cost 
 as reading it.
 """
 
+import json
 import threading
 from collections.abc import Iterable, Mapping
 from itertools import filterfalse
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, ThrottleEvent, TopicPartition
 from confluent_kafka import KafkaError as Code
 
 from partition.chunk import Partition
@@ -41,6 +42,7 @@ from partition.kafka.mirror import GroupMirror
 from partition.kafka.places import Places
 from partition.kafka.properties import Scalar, consumer_properties
 from partition.kafka.seats import Seats
+from partition.kafka.transactions import OpenTransactions
 from partition.position import Position
 
 log = structlog.get_logger()
@@ -64,6 +66,7 @@ class KafkaFetcher:
         self._mirror = GroupMirror(self._complaints)
         self._client: Consumer | None = None
         self._availability = Availability()
+        self._transactions = OpenTransactions()
         self._failure: PartitionError | None = None
         self._missing: set[str] = set()  # topics, told during the current call
         self._places = Places()
@@ -107,6 +110,7 @@ class KafkaFetcher:
                 {
                     **properties,
                     "error_cb": self._on_error,
+                    "throttle_cb": self._on_throttle,
                     "stats_cb": self._on_statistics,
                     "on_commit": self._mirror.answered,
                     "logger": self._complaints,
@@ -122,6 +126,7 @@ class KafkaFetcher:
         available = self.available
         self._places.clear()
         self._seats.clear()
+        self._transactions.clear()
         self._ranges.clear()
         self._failed.clear()
         if client is None:
@@ -179,6 +184,13 @@ class KafkaFetcher:
         if found is not None and min(found) >= 0:  # the client forgets them in an outage
             self._ranges[partition] = found
         return self._ranges.get(partition)
+
+    def transaction_wait_seconds(self, partition: Partition) -> float:
+        """Say how long an open transaction has held readers up; of a paused partition nothing."""
+        position = self._next.get(partition)
+        if position is None or self._seats.is_paused(partition):
+            return 0.0
+        return self._transactions.seconds(partition, position)
 
     def mirror(self, positions: Mapping[Partition, Position]) -> None:
         """Commit positions to the consumer group too, for lag tools; without waiting."""
@@ -250,7 +262,7 @@ class KafkaFetcher:
         elif code in OUT_OF_RANGE or code in UNREADABLE or code in MISSING:
             stops[partition] = event
         else:
-            self._on_error(error)
+            self._on_error(error, partition)
 
     def _failures(self, stops: Mapping[Partition, Message]) -> dict[Partition, KafkaError]:
         """Say what stopped the partitions, and let go of them, for the client reads on."""
@@ -281,10 +293,11 @@ class KafkaFetcher:
             return False
         return self._seats.renew(self._consumer, partition)
 
-    def _on_error(self, error: Code) -> None:
+    def _on_error(self, error: Code, place: Partition | None = None) -> None:
         """Take librdkafka's general errors: during `fetch`, on the owner thread."""
         if is_refused(error):
-            self._failure = KafkaFailed(f"Kafka refuses: {error.str()} ({error.name()})")
+            what = "" if place is None else f" for {place}"
+            self._failure = KafkaFailed(f"Kafka refuses{what}: {error.str()} ({error.name()})")
             return
         if error.code() == ALL_DOWN:
             self._availability.lose()
@@ -294,5 +307,15 @@ class KafkaFetcher:
                 self._missing.add(topic)
         self._complaints.warn("kafka_trouble", error.name(), error.str())
 
+    def _on_throttle(self, event: ThrottleEvent) -> None:
+        """Learn that a quota slows us down, or does no more; during `fetch`."""
+        self._availability.throttled(event.broker_name, event.throttle_time)
+        if not event.throttle_time:
+            return
+        text = f"{event.broker_name} lets us wait for {event.throttle_time:.1f} s"
+        self._complaints.warn("kafka_throttled", "throttled", text)
+
     def _on_statistics(self, statistics: str) -> None:
-        self._availability.take(statistics)
+        told = json.loads(statistics)
+        self._availability.take(told)
+        self._transactions.take(told)

@@ -62,6 +62,10 @@ class Seats:
             client.resume([TopicPartition(partition.topic, partition.number)])
             self._paused.discard(partition)
 
+    def is_paused(self, partition: Partition) -> bool:
+        """Whether nothing of a partition is delivered, nor asked for."""
+        return partition in self._paused
+
     def check_epochs(self, client: Consumer) -> None:
         """Have leader epochs checked by a seek.
 

@@ -74,6 +74,11 @@ class MemoryFetcher:
         """Return the log's first offset and its end as of the last fetch."""
         return self._ranges.get(partition)
 
+    def transaction_wait_seconds(self, partition: Partition) -> float:
+        """Nothing has transactions here."""
+        del partition
+        return 0.0
+
     def mirror(self, positions: Mapping[Partition, Position]) -> None:
         """Note the positions in the log's `mirrored`."""
         self._log.mirrored.update(positions)

@@ -64,6 +64,11 @@ class NoFetcher:
         end = self._ends.of(partition)
         return None if end is None else (None, end.offset)
 
+    def transaction_wait_seconds(self, partition: Partition) -> float:
+        """Nothing is read here, so nothing is heard of it."""
+        del partition
+        return 0.0
+
     def mirror(self, positions: Mapping[Partition, Position]) -> None:
         """Commit positions to the consumer group too, without waiting."""
         if self._mirrors:

@@ -144,6 +144,10 @@ class RangeFetcher:
         """The log's first offset and its end as the client last heard of them."""
         return self._inner.log_range(partition)
 
+    def transaction_wait_seconds(self, partition: Partition) -> float:
+        """How long a transaction that is open has held readers up."""
+        return self._inner.transaction_wait_seconds(partition)
+
     def mirror(self, positions: Mapping[Partition, Position]) -> None:
         """Do nothing: the driver mirrors what is committed."""
 

@@ -196,8 +196,17 @@ def test_a_refusal_is_raised_after_what_was_received(
     add(fetcher, {A: 0, B: 0})
     client.hand(message(A, 0), message(B, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED))
     assert chunks(fetcher.fetch(100, 0).chunks) == {A: [0]}
-    with pytest.raises(KafkaFailed, match="AUTHORIZATION"):
+    with pytest.raises(KafkaFailed, match=r"for t\[1\].*AUTHORIZATION"):
         fetcher.fetch(100, 0)
+
+
+def test_rights_on_the_group_are_not_needed(fetcher: KafkaFetcher, client: Scripted) -> None:
+    """Faults K15: librdkafka asks who coordinates it, also where nothing is committed to it."""
+    add(fetcher, {A: 0})
+    fetcher._on_error(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "FindCoordinator"))
+    client.hand(message(A, 0))
+    assert chunks(fetcher.fetch(100, 0).chunks) == {A: [0]}
+    assert fetcher.fetch(100, 0) == Fetched()
 
 
 def test_records_are_dropped_until_their_epoch_is_checked(

@@ -102,6 +102,11 @@ class SimFetcher:
         log = self._cluster.log(partition)
         return None if log is None or partition not in self._flows else (log.start, log.end)
 
+    def transaction_wait_seconds(self, partition: Partition) -> float:
+        """See `Fetcher.transaction_wait_seconds`; nothing has transactions here."""
+        del partition
+        return 0.0
+
     def mirror(self, positions: Mapping[Partition, Position]) -> None:
         """See `Fetcher.mirror`."""
         self.mirrored |= {partition: position.offset for partition, position in positions.items()}

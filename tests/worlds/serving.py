@@ -107,7 +107,11 @@ class Serving:
 
     def events(self, name: str) -> list[Any]:
         """What was logged under a name."""
-        return [event for told in self._told for event in told if event["event"] == name]
+        return [event for event in self.all_told() if event["event"] == name]
+
+    def all_told(self) -> list[Any]:
+        """All that was logged."""
+        return [event for told in self._told for event in told]
 
     def letters(self) -> list[dict[str, str]]:
         """The headers of what is in the dead-letter topic."""

@@ -71,6 +71,10 @@ def test_a_loop_that_stands_still_is_neither(snapshot):
             "sink 't' is failing: disk full",
         ),
         (
+            {"letters_waiting_seconds": 12.3},
+            "dead letters wait for their topic, for 12 s now",
+        ),
+        (
             {"apart": Apart(failing_since=99.0, last_error="SparkDied: gone")},
             "ranges fail on Spark: SparkDied: gone",
         ),
@@ -95,6 +99,10 @@ def test_a_bolt_whose_workers_are_all_stuck_is_not_ready_and_after_a_minute_not_
     assert soon.live() == Health(ok=True)
     assert soon.ready() == late.live() == late.ready() == Health(ok=False, problems=(said,))
     assert health(replace(snapshot, runners={"fine": some})).ready().ok
+
+
+def test_letters_that_are_on_their_way_are_no_problem(snapshot):
+    assert health(replace(snapshot, letters_waiting_seconds=9.9)).ready().ok
 
 
 def test_all_that_is_wrong_is_told(snapshot):

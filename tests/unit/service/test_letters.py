@@ -112,6 +112,26 @@ def test_a_range_that_is_skipped_is_told_and_durable_before_its_future_ends(lett
     assert future.done()
 
 
+def test_how_long_letters_wait_is_told_from_when_the_last_of_them_became_durable(letters, broker):
+    assert letters.waiting_seconds(5.0) == 0
+    assert durable(letters, 10.0) == []
+    assert letters.waiting_seconds(12.0) == 0
+    letters.send(letter(0), 1, 10)
+    letters.send(letter(1), 2, 20)
+    assert durable(letters, 20.0) == []
+    assert letters.waiting_seconds(24.0) == 4
+    (first, _), (second, _) = broker.sent
+    broker.answer(first, error="no leader")
+    assert durable(letters, 30.0) == []
+    assert letters.waiting_seconds(30.0) == 10, "an answer that refuses is none"
+    broker.answer(second)
+    assert len(durable(letters, 31.0)) == 1
+    assert letters.waiting_seconds(33.0) == 2, "the other waits still"
+    broker.answer(first)
+    durable(letters, 40.0)
+    assert letters.waiting_seconds(50.0) == 0
+
+
 def test_answers_may_come_in_any_order(letters, broker):
     for tree in (1, 2, 3):
         letters.send(letter(tree), tree, tree * 10)
