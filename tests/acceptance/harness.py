@@ -8,9 +8,10 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -140,16 +141,38 @@ class Stage:
             run.end()
 
 
+class Process(Protocol):
+    """What is asked of a process: of `subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+Launch = Callable[..., Process]
+
+
 class Run:
     """One process of the service, and what it started."""
 
-    def __init__(self, command: list[str], output: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        output: Path,
+        environment: dict[str, str],
+        launch: Launch = subprocess.Popen,
+    ) -> None:
         self.mark = uuid.uuid4().hex
         marks = {processes.MARK: self.mark, "PYTHONFAULTHANDLER": "1"}
         self._stdout = output.with_suffix(".out")
         self._stderr = output.with_suffix(".err")
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
-            self.process = subprocess.Popen(
+            self.process = launch(
                 command,
                 cwd=REPOSITORY,
                 env={**os.environ, **environment, **marks},

@@ -4,6 +4,7 @@
 """
 
 import json
+import subprocess
 import time
 import uuid
 from collections import Counter
@@ -17,7 +18,7 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import evidence, stored
 from tests.acceptance.evidence import Place
-from tests.acceptance.harness import HEADRACE, Run
+from tests.acceptance.harness import HEADRACE, Launch, Run
 from tests.acceptance.processes import until
 
 TOPOLOGIES = "tests.acceptance.troubled"
@@ -45,6 +46,7 @@ class Trial:
     topologies: str = TOPOLOGIES
     name: str = field(default_factory=lambda: f"trial-{uuid.uuid4().hex[:8]}")
     runs: list[Run] = field(default_factory=list)
+    launch: Launch = subprocess.Popen
 
     @property
     def environment(self) -> dict[str, str]:
@@ -95,6 +97,7 @@ class Trial:
              *options],
             self.folder / f"run-{len(self.runs) + 1}",
             {**self.environment, **(environment or {})},
+            self.launch,
         )  # fmt: skip
         self.runs.append(run)
         return run

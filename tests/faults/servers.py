@@ -1,5 +1,6 @@
 """What all cases share."""
 
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.acceptance.harness import Launch
 from tests.acceptance.trial import Trial
 
 
@@ -21,10 +23,12 @@ class Servers:
     keep: Path | None = None  # where the folders of failed cases go
 
     @contextmanager
-    def trial(self, topologies: str) -> Iterator[Trial]:
+    def trial(self, topologies: str, launch: Launch = subprocess.Popen) -> Iterator[Trial]:
         """A pipeline of its own, of which nothing is left behind."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
-            trial = Trial(self.kafka, self.zookeeper, Path(folder), topologies=topologies)
+            trial = Trial(
+                self.kafka, self.zookeeper, Path(folder), topologies=topologies, launch=launch
+            )
             try:
                 yield trial
             finally:
