@@ -1,6 +1,8 @@
 """/metrics, /health/live and /health/ready on one port."""
 
+import errno
 import json
+import math
 import socket
 import socketserver
 import sys
@@ -24,6 +26,9 @@ log = structlog.get_logger()
 REQUEST_SECONDS = 5.0  # from connecting to the last byte
 MOST_CONNECTIONS = 64
 _CHECK_SECONDS = 0.25
+_STARVED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_STARVED_SECONDS = 0.25  # until it is tried again
+_COMPLAIN_SECONDS = 5.0
 
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -93,12 +98,23 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._since: dict[socket.socket, float] = {}  # in the order they came
         self._guard = threading.Lock()
+        self._complained_at = -math.inf
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
         """Bind, without asking a name server for our name as the base class does."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection; out of descriptors, wait, for it would be ready again at once."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _STARVED:
+                self._complain(error)
+                time.sleep(_STARVED_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Note a connection; above the limit the oldest one goes."""
@@ -122,6 +138,12 @@ class _Server(ThreadingHTTPServer):
             late = [each for each, since in self._since.items() if since < longest_ago]
         for each in late:
             _cut(each)
+
+    def _complain(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now - self._complained_at >= _COMPLAIN_SECONDS:
+            self._complained_at = now
+            log.warning("http_starved", reason=error.strerror)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay quiet: clients go away as they please."""

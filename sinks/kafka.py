@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from sinks.broker_complaints import BrokerComplaints
 from topology.errors import SinkFailed
 from topology.sink import (
     DeadLetter,
@@ -78,7 +79,7 @@ class KafkaSink(DeadLetterSink):
         self._untold: list[Delivered] = []
         self._pending = 0
         self._broken: str | None = None
-        self._refused: KafkaError | None = None
+        self._complaints = BrokerComplaints("dead_letter_broker_error", topic)
 
     def open(self, context: SinkContext) -> None:
         """Check that the broker answers, and create the topic if there is none.
@@ -94,8 +95,9 @@ class KafkaSink(DeadLetterSink):
             self._check_topic(AdminClient(self._calling_back(client)))
             self._producer = Producer(self._calling_back(self._conf))
         except (KafkaException, ValueError) as error:
+            last = self._complaints.last
             raise SinkFailed(
-                f"dead-letter topic '{self.topic}': {_said(error)}; "
+                f"dead-letter topic '{self.topic}': {_said(error)}{last and f' ({last})'}; "
                 "a broker that answers, and the topic or the right to create it, are needed"
             ) from error
 
@@ -165,8 +167,8 @@ class KafkaSink(DeadLetterSink):
                 return admin.list_topics(timeout=min(_ASK_SECONDS, _OPEN_SECONDS)).topics
             except KafkaException:
                 admin.poll(0)
-                if self._refused is not None:
-                    raise KafkaException(self._refused) from None
+                if self._complaints.refused is not None:
+                    raise KafkaException(self._complaints.refused) from None
                 if time.monotonic() > ends:
                     raise
 
@@ -240,14 +242,7 @@ class KafkaSink(DeadLetterSink):
         self._broken = None
 
     def _calling_back(self, properties: Mapping[str, Scalar]) -> dict[str, Any]:
-        return {**properties, "error_cb": self._on_error, "logger": _client_log}
-
-    def _on_error(self, error: "KafkaError") -> None:
-        from confluent_kafka import KafkaError  # noqa: PLC0415
-
-        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001
-            self._refused = error
-        log.warning("dead_letter_broker_error", topic=self.topic, error=error.str())
+        return {**properties, "error_cb": self._complaints.take, "logger": _client_log}
 
 
 def _content(letter: DeadLetter | RangeNotice, *, by_reference: bool) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from sinks.broker_complaints import BrokerComplaints
 from topology.errors import SinkFailed
 from topology.sink import Scalar
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ class Cluster:
 
     def __init__(self, properties: Mapping[str, Scalar], topic: str) -> None:
         self._properties = properties
-        self._topic = topic  # for the log only
+        self._complaints = BrokerComplaints("topic_broker_error", topic)
 
     def conf(self, **overrides: Scalar) -> dict[str, Any]:
         """Properties of a client, its names with `_` for `.`, and where it logs."""
@@ -36,7 +36,7 @@ class Cluster:
         return {
             **self._properties,
             **given,
-            "error_cb": self._on_error,
+            "error_cb": self._complaints.take,
             "logger": _client_log,
         }
 
@@ -92,9 +92,6 @@ class Cluster:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
         return AdminClient(self.conf())
-
-    def _on_error(self, error: "KafkaError") -> None:
-        log.warning("topic_broker_error", topic=self._topic, error=error.str())
 
 
 def said(error: Exception) -> str:
