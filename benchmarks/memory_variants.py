@@ -8,6 +8,7 @@ never ends, and in the batch of a sink that is not due.
 import asyncio
 import gc
 from collections.abc import Callable
+from statistics import median
 
 import orjson
 
@@ -19,27 +20,34 @@ from partition.kafka.properties import DEFAULTS
 from service.service import Service
 from service.snapshot import Snapshot
 
-PARTS = (0.1, 0.5, 1.0)
+THIRDS = ("first", "middle", "last")
+_LOOKS = 30
 _HOUR = 3600.0
 
 
-class Marks:
-    """Resident memory when so large a part of the records has been read."""
+class Looks:
+    """Resident memory each time that another thirtieth of the records has been read."""
 
     def __init__(self, records: int) -> None:
         self._records = records
-        self.found: dict[str, float] = {}
+        self._found: list[float] = []
 
     def __call__(self, _service: Service, snapshot: Snapshot) -> None:
-        """Note it at each mark that has been passed for the first time."""
-        for part in PARTS:
-            if snapshot.read >= part * self._records:
-                self.found.setdefault(mark(part), resident_mb())
+        """Note it for all thirtieths that have been passed since the last snapshot."""
+        passed = min(_LOOKS, snapshot.read * _LOOKS // self._records)
+        self._found += [resident_mb()] * (passed - len(self._found))
+
+    @property
+    def figures(self) -> Figures:
+        """The median of each third."""
+        size = len(self._found) // len(THIRDS)
+        parts = (self._found[number * size :][:size] for number in range(len(THIRDS)))
+        return {mark(name): median(part) for name, part in zip(THIRDS, parts, strict=True)}
 
 
-def mark(part: float) -> str:
-    """The name of a mark's figure."""
-    return f"mb_{part:.0%}"
+def mark(third: str) -> str:
+    """The name of a third's figure."""
+    return f"mb_{third}"
 
 
 @bolt
@@ -74,21 +82,20 @@ def noop(job: Job) -> Figures:
     """One bolt that does nothing, the default configuration."""
     topology = Topology("memory-noop")
     topology.source(job.topic).then(pass_on).into(DiscardSink())
-    return _marked(topology, job)
+    return _watched(topology, job)
 
 
 def functions(job: Job) -> Figures:
     """Parse, filter and make a row."""
     topology = Topology("memory-functions")
     topology.source(job.topic).then(number_of).then(keep_even).then(to_row).into(DiscardSink())
-    return _marked(topology, job)
+    return _watched(topology, job)
 
 
-def _marked(topology: Topology, job: Job) -> Figures:
-    marks = Marks(job.records)
-    found = run_headrace(topology, job, kafka=DEFAULTS, on_snapshot=marks)
-    marks.found.setdefault(mark(1.0), resident_mb())
-    return {**found, **marks.found}
+def _watched(topology: Topology, job: Job) -> Figures:
+    looks = Looks(job.records)
+    found = run_headrace(topology, job, kafka=DEFAULTS, on_snapshot=looks)
+    return {**found, **looks.figures}
 
 
 @bolt

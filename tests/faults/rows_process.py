@@ -27,7 +27,7 @@ ROWS = {
         ),
     ),
     "P09": Row(
-        "names that do not resolve: the run pauses and goes on; a start ends in time and says which",
+        "names that do not resolve: the run pauses and goes on; a start ends and says which",
         "/health/ready 503; log kafka_trouble, dead_letter_broker_error",
         (
             f"{_NAMES}::test_names_that_do_not_resolve_any_more_only_pause_a_run",
