@@ -91,7 +91,9 @@ class Trial:
     ) -> Run:
         """Start `headrace run`; `config` goes over what trials have in common."""
         path = self.folder / "service.toml"
-        path.write_text(self._toml(config or {}))
+        written = path.with_suffix(".new")
+        written.write_text(self._toml(config or {}))
+        written.replace(path)  # at once: another one may be reading it
         run = Run(
             [str(HEADRACE), "run", f"{self.topologies}:{topology}", "--config", str(path), "--json",
              *options],

@@ -4,16 +4,20 @@
 import argparse
 import json
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from random import Random
 from typing import cast
 
 import pytest
 
+from tests.acceptance.harness import Launch
 from tests.acceptance.replicas import Output, Replicas
 from tests.chaos.chaos import SESSION_SECONDS, Chaos
+from tests.chaos.nursery import Nursery
 from tests.chaos.soak import Soak
 from tests.faults.outcome import Outcome
 from tests.faults.servers import Servers, started
@@ -62,9 +66,14 @@ def played(
 ) -> tuple[Outcome, dict[str, object]]:
     """Play one pipeline for so long: what came of it, and its figures.
 
-    What does not come about in time is a complaint.
+    What does not come about in time is a complaint. In a soak every process is a new interpreter,
+    as its memory is what is asked for.
     """
-    with servers.trial(TOPOLOGIES) as trial:
+    with ExitStack() as stack:
+        launch: Launch = subprocess.Popen
+        if not soak:
+            launch = stack.enter_context(Nursery()).launch
+        trial = stack.enter_context(servers.trial(TOPOLOGIES, launch))
         replicas = Replicas(trial, output, session_seconds=SESSION_SECONDS, topics=TOPICS)
         play: Chaos | Soak = Chaos(replicas, Random(f"{seed} {output}"), seconds)
         if soak:

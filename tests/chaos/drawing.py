@@ -20,17 +20,13 @@ class Step(NamedTuple):
 
 
 def draw(rng: Random, states: Mapping[str, State]) -> Step | None:
-    """A step, or None when no one may be hurt more and nobody is away.
-
-    One starts at a time: a start takes seconds of a processor, and many at once would only be a
-    busy machine.
-    """
+    """A step, or None when no one may be hurt more, and those who are start or end."""
     of_kind: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
-    if "starting" not in states.values():
-        of_kind["start"] = [name for name, state in states.items() if state == "away"]
+    of_kind["start"] = [name for name, state in states.items() if state == "away"]
     if sum(state != "up" for state in states.values()) < MOST_HURT:
         up = [name for name, state in states.items() if state == "up"]
-        of_kind |= {"kill": up, "term": up, "nap": up, "freeze": up}
+        starting = [name for name, state in states.items() if state == "starting"]
+        of_kind |= {"kill": up + starting, "term": up, "nap": up, "freeze": up}
     else:
         of_kind["kill"] = [name for name, state in states.items() if state == "frozen"]
     kinds = [kind for kind, names in of_kind.items() if names]
