@@ -13,6 +13,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ from partition.offsets.requests import (
     Request,
     SessionEnded,
     Stat,
+    Write,
     missing_parents,
 )
 from partition.zookeeper.log import KazooLog
@@ -136,24 +138,49 @@ class ZooKeeperConnection:
         Raises what `partition.offsets.requests` names, StoreError when it is refused for good, and
         StoreUnavailable when closed, or at `end`.
         """
+        return self.begin(request, end, tell=tell)()
+
+    def begin(
+        self, request: Request, end: float = NEVER, *, tell: bool = True
+    ) -> Callable[[], Reply]:
+        """Send a request; what is returned waits for its reply. Both raise as `answer`.
+
+        Several may be sent before the first reply is waited for: they are carried out in order.
+        """
         if isinstance(request, Pause):
-            with self._changed:
-                self._changed.wait_for(lambda: self.closed or self._ended, request.seconds)
-            return None
+            return partial(self._pause, request.seconds)
         try:
-            if isinstance(request, Read):
-                found = self._read(request.path, end)
-                return None if found is None else (found.data, found.version)
-            if isinstance(request, ReadStat):
-                return self._read(request.path, end)
-            if isinstance(request, Children):
-                names = methodcaller("get_children_async", request.path)
-                return cast("list[str] | None", self._synced(request.path, names, end))
-            return self._write(request.operations, end, self._at if tell else _nothing)
+            reply = self._begun(request, end, self._at if tell else _nothing)
         except OutcomeUnknown as error:
-            if time.monotonic() >= end:
-                raise StoreUnavailable("in time", str(error)) from error
-            raise
+            raise _in_time(error, end) from error
+
+        def wait() -> Reply:
+            try:
+                return reply()
+            except OutcomeUnknown as error:
+                raise _in_time(error, end) from error
+
+        return wait
+
+    def _begun(
+        self,
+        request: Read | ReadStat | Children | Write,
+        end: float,
+        at: Callable[[str], object],
+    ) -> Callable[[], Reply]:
+        if isinstance(request, Read | ReadStat):
+            stat = self._reading(request.path, end)
+            if isinstance(request, ReadStat):
+                return stat
+            return lambda: None if (found := stat()) is None else (found.data, found.version)
+        if isinstance(request, Children):
+            names = methodcaller("get_children_async", request.path)
+            return cast("Callable[[], Reply]", self._synced(request.path, names, end))
+        return self._writing(request.operations, end, at)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or self._ended, seconds)
 
     def put(self, nodes: Mapping[str, bytes], end: float) -> None:
         """Set nodes whatever they hold, or make them. Raises as `answer`."""
@@ -161,7 +188,7 @@ class ZooKeeperConnection:
             f"{len(nodes)} nodes",
             lambda transaction: [transaction.set_data(*node) for node in nodes.items()],
             end,
-        )
+        )()
         if not reasons(results):
             return
         for path, data in nodes.items():
@@ -182,20 +209,27 @@ class ZooKeeperConnection:
                 "that does not exist; make that one first"
             ) from error
 
-    def _read(self, path: str, end: float) -> Stat | None:
+    def _reading(self, path: str, end: float) -> Callable[[], Stat | None]:
         session: list[Any] = []
 
         def send(client: KazooClient) -> Any:
             session[:] = client.client_id or ()
             return client.get_async(path)
 
-        found = self._synced(path, send, end)
-        if found is None:
-            return None
-        data, stat = found
-        return Stat(data, stat.version, stat.czxid, stat.ephemeralOwner in session[:1])
+        reply = self._synced(path, send, end)
 
-    def _synced(self, path: str, send: Callable[[KazooClient], Any], end: float) -> Any:
+        def wait() -> Stat | None:
+            found = reply()
+            if found is None:
+                return None
+            data, stat = found
+            return Stat(data, stat.version, stat.czxid, stat.ephemeralOwner in session[:1])
+
+        return wait
+
+    def _synced(
+        self, path: str, send: Callable[[KazooClient], Any], end: float
+    ) -> Callable[[], Any]:
         """Ask for what the leader has; None if there is no such node."""
 
         def send_both(client: KazooClient) -> Any:
@@ -204,14 +238,19 @@ class ZooKeeperConnection:
             client.sync_async(path)
             return send(client)
 
-        try:
-            return self._request(f"for {path}", send_both, end)
-        except NoNodeError:
-            return None
+        reply = self._send(f"for {path}", send_both, end)
 
-    def _write(
+        def wait() -> Any:
+            try:
+                return reply()
+            except NoNodeError:
+                return None
+
+        return wait
+
+    def _writing(
         self, operations: Sequence[Operation], end: float, at: Callable[[str], object]
-    ) -> list[int]:
+    ) -> Callable[[], list[int]]:
         for parent in missing_parents(operations):
             self._make(parent, end)
 
@@ -219,28 +258,39 @@ class ZooKeeperConnection:
         what = path if len(operations) == 1 else f"{path} and {len(operations) - 1} more"
         at("zk_before_write")
         results = self._transaction(what, lambda transaction: add(transaction, operations), end)
-        made = versions(operations, results, what)
-        at("zk_after_write")
-        return made
 
-    def _transaction(self, what: str, add: Callable[[Any], object], end: float) -> list[Any]:
+        def wait() -> list[int]:
+            made = versions(operations, results(), what)
+            at("zk_after_write")
+            return made
+
+        return wait
+
+    def _transaction(
+        self, what: str, add: Callable[[Any], object], end: float
+    ) -> Callable[[], list[Any]]:
         def send(client: KazooClient) -> Any:
             transaction = client.transaction()
             add(transaction)
             return transaction.commit_async()
 
-        results: list[Any] = self._request(what, send, end)
-        return results
+        return self._send(what, send, end)
 
     def _request(self, what: str, send: Callable[[KazooClient], Any], end: float) -> Any:
         """Wait for the connection till `end`, send one request, wait for its answer."""
+        return self._send(what, send, end)()
+
+    def _send(self, what: str, send: Callable[[KazooClient], Any], end: float) -> Callable[[], Any]:
+        """Wait for the connection till `end`, send one request; what is returned waits for it."""
         with self._changed:
             self._wait(what, end)
             sent = time.monotonic()
             asked = send(self.client)
-        seconds = min(self._timeout_seconds, end - sent)
+        return partial(self._receive, what, asked, sent, end)
+
+    def _receive(self, what: str, asked: Any, sent: float, end: float) -> Any:
         try:
-            answer = asked.get(timeout=max(0.01, seconds))
+            answer = asked.get(timeout=max(0.01, min(self._timeout_seconds, end - sent)))
         except (NoNodeError, NodeExistsError):
             self.last_contact = sent  # that is an answer, too
             raise
@@ -288,6 +338,10 @@ class ZooKeeperConnection:
     def _stop(self) -> None:
         self.client.stop()
         self.client.close()
+
+
+def _in_time(error: OutcomeUnknown, end: float) -> OutcomeUnknown | StoreUnavailable:
+    return StoreUnavailable("in time", str(error)) if time.monotonic() >= end else error
 
 
 def _nothing(place: str) -> None:

@@ -5,29 +5,34 @@ What is written when, and what a lost reply means, is `partition.offsets.nodes`;
 """
 
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
 from partition.chunk import Partition
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.offsets.nodes import NodeNames, OffsetNodes
-from partition.offsets.requests import NodeChanged, NodeExists, OutcomeUnknown, SessionEnded, Steps
+from partition.offsets.requests import OutcomeUnknown, SessionEnded, Steps
 from partition.offsets.storm_mirror import StormMirror
 from partition.offsets.znode import Broker
 from partition.position import Position
 from partition.store import Claim, Progress, StoredOffset, split_progress
 from partition.transaction import Transactions
+from partition.zookeeper.carrying import carry_out, carry_out_together
 from partition.zookeeper.connection import NEVER, ZooKeeperConnection
 
 log = structlog.get_logger()
 T = TypeVar("T")
 
+_Claims: TypeAlias = dict[Partition, tuple[Future[Claim], Callable[[OffsetNodes], Steps[Claim]]]]
+
 _MIRRORED_AT_ONCE = 500
+_CLAIMED_AT_ONCE = 32
 
 
 class ZooKeeperStore:
@@ -77,6 +82,9 @@ class ZooKeeperStore:
         self._worker: ThreadPoolExecutor | None = None
         # What goes before all else that waits for the worker; any thread adds, it takes.
         self._first: deque[Callable[[], None]] = deque()
+        # The claims that were asked for last and wait, if nothing else was asked for since.
+        self._claims: _Claims | None = None
+        self._claims_lock = threading.Lock()
 
     @property
     def available(self) -> bool:
@@ -147,7 +155,7 @@ class ZooKeeperStore:
             self._at("claim_after_write")
             return claimed
 
-        return self._submit("a claim", claim)
+        return self._claim(partition, claim)
 
     def begin(
         self,
@@ -211,7 +219,7 @@ class ZooKeeperStore:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(_run(connection, nodes, lambda _: steps, NEVER, tell=False))
+                future.set_result(carry_out(connection, nodes, lambda _: steps, NEVER, tell=False))
             except BaseException as error:  # noqa: BLE001 - the future's owner hears of it
                 future.set_exception(error)
 
@@ -237,6 +245,35 @@ class ZooKeeperStore:
         stopped = connection.disconnect(max(0.1, end - time.monotonic()))
         worker.shutdown(wait=stopped)
 
+    def _claim(
+        self, partition: Partition, work: Callable[[OffsetNodes], Steps[Claim]]
+    ) -> Future[Claim]:
+        """Do it together with the claims that were asked for just before, if they still wait.
+
+        What a replica takes over it claims at once, and alone each would wait for three replies.
+        """
+        future: Future[Claim] = Future()
+        connection, nodes, worker = self._connection, self._nodes, self._worker
+        if connection is None or nodes is None or worker is None:
+            future.set_exception(StoreUnavailable("a claim", "the store is not open"))
+            return future
+        with self._claims_lock:
+            claims = self._claims
+            if claims and partition not in claims and len(claims) < _CLAIMED_AT_ONCE:
+                claims[partition] = (future, work)
+                return future
+            self._claims = claims = {partition: (future, work)}
+
+        def run() -> None:
+            self._run_first()
+            with self._claims_lock:  # from here on it takes no more
+                if self._claims is claims:
+                    self._claims = None
+            carry_out_together(connection, nodes, list(claims.values()))
+
+        worker.submit(run)
+        return future
+
     def _submit(
         self,
         what: str,
@@ -244,7 +281,12 @@ class ZooKeeperStore:
         end: float = NEVER,
         stored: Callable[[T], Mapping[Partition, Position]] | None = None,
     ) -> Future[T]:
-        """Do `work` on the worker; then mirror what it `stored`."""
+        """Do `work` on the worker; then mirror what it `stored`.
+
+        Claims that come later are not done before it.
+        """
+        with self._claims_lock:
+            self._claims = None
         connection, nodes, worker = self._connection, self._nodes, self._worker
         if connection is None or nodes is None or worker is None:
             future: Future[T] = Future()
@@ -253,7 +295,7 @@ class ZooKeeperStore:
 
         def run() -> T:
             self._run_first()
-            result = _run(connection, nodes, work, end)
+            result = carry_out(connection, nodes, work, end)
             if self._mirror is not None and stored is not None and self._worker is worker:
                 worker.submit(self._copy, connection, self._mirror.nodes(stored(result)))
             return result
@@ -279,37 +321,6 @@ class ZooKeeperStore:
             self._mirror_failing = True
         else:
             self._mirror_failing = False
-
-
-def _run(
-    connection: ZooKeeperConnection,
-    nodes: OffsetNodes,
-    work: Callable[[OffsetNodes], Steps[T]],
-    end: float,
-    *,
-    tell: bool = True,
-) -> T:
-    """Carry out one generator's requests, one after the other."""
-    if connection.session_ended:
-        connection.acknowledge()
-        nodes.session_ended()
-    steps = work(nodes)
-    try:
-        request = next(steps)
-        while True:
-            try:
-                reply = connection.answer(request, end, tell=tell)
-            except SessionEnded as error:
-                connection.acknowledge()
-                nodes.session_ended()
-                request = steps.throw(error)
-            except (NodeExists, NodeChanged, OutcomeUnknown, StoreError) as error:
-                request = steps.throw(error)
-            else:
-                request = steps.send(reply)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
 
 
 def _text(error: Exception) -> str:

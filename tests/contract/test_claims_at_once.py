@@ -1,0 +1,88 @@
+"""Claims that are asked for at once, as in a takeover: each for itself, for every OffsetStore."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from partition.chunk import Partition
+from partition.errors import StoreCorrupt, StoreForeign, StoreMissing
+from partition.position import Position
+from tests.worlds.storing import BOTH, SECONDS, NodesWorld, begin, commit, node, opened
+
+MANY = [Partition("orders", number) for number in range(70)]
+
+
+@pytest.fixture(params=BOTH)
+def world(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
+    yield from opened(request.param, request)
+
+
+@pytest.fixture
+def begun(world: NodesWorld) -> NodesWorld:
+    """All partitions are begun, by somebody else."""
+    former = world.store()
+    for partition in MANY:
+        begin(former, partition, partition.number)
+    return world
+
+
+def test_each_is_claimed_with_its_own_offset_by_one_write(begun: NodesWorld) -> None:
+    store = begun.store()
+    before = begun.writes()
+    asked = [store.claim(partition) for partition in MANY]
+    found = [future.result(SECONDS) for future in asked]
+    assert [(each.stored.offset, each.stored.epoch) for each in found] == [
+        (partition.number, 2) for partition in MANY
+    ]
+    assert begun.writes() - before <= len(MANY) + 2, "asking makes two"
+    assert commit(store, {each: each.number + 1 for each in MANY}) == {}
+    assert [node(begun, each)["offset"] for each in MANY] == [each.number + 1 for each in MANY]
+
+
+def test_one_that_cannot_be_claimed_is_refused_alone(begun: NodesWorld) -> None:
+    corrupt, foreign, missing = MANY[3], MANY[5], MANY[7]
+    begun.put(corrupt, b"{")
+    begun.put(foreign, begun.raw(foreign).replace(b"shop-1", b"shop-2"))
+    begun.delete(begun.path(missing))
+    store = begun.store()
+    asked = {partition: store.claim(partition) for partition in MANY}
+    for partition, kind in {
+        corrupt: StoreCorrupt,
+        foreign: StoreForeign,
+        missing: StoreMissing,
+    }.items():
+        with pytest.raises(kind):
+            asked.pop(partition).result(SECONDS)
+    assert {future.result(SECONDS).stored.epoch for future in asked.values()} == {2}
+
+
+def test_one_that_is_asked_for_twice_is_claimed_twice(begun: NodesWorld) -> None:
+    store = begun.store()
+    asked = [store.claim(partition) for partition in (MANY[0], MANY[1], MANY[0], MANY[2])]
+    assert [future.result(SECONDS).stored.epoch for future in asked] == [2, 2, 3, 2]
+
+
+def test_what_is_asked_for_between_two_claims_is_done_between_them(begun: NodesWorld) -> None:
+    """A claim never overtakes a commit: that would store the old owner's state as the new one's."""
+    store = begun.store()
+    store.claim(MANY[0]).result(SECONDS)
+    asked = [
+        store.claim(MANY[1]),
+        store.commit({MANY[0]: Position(40)}),
+        store.claim(MANY[0]),
+    ]
+    assert asked[1].result(SECONDS) == {}
+    found = asked[2].result(SECONDS).stored
+    assert (found.offset, found.epoch) == (40, 3)
+
+
+def test_claims_of_a_session_that_has_ended_are_made_in_the_next_or_not_at_all(
+    begun: NodesWorld,
+) -> None:
+    store = begun.store()
+    store.claim(MANY[0]).result(SECONDS)
+    begun.end_session(store)
+    asked = [store.claim(partition) for partition in MANY]
+    assert {future.result(SECONDS).stored.epoch for future in asked[1:]} == {2}
+    assert asked[0].result(SECONDS).stored.epoch == 3
+    assert commit(store, dict.fromkeys(MANY, 100)) == {}
