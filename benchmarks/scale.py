@@ -1,7 +1,8 @@
 """Suite scale: how many partitions and replicas one ZooKeeper carries, by a model; and a bit of it.
 
 The model (`scale_model`) needs no server. Then claims, commits and heartbeats are measured on a
-ZooKeeper that the suite starts, if there is Java, and memory and the owner thread in this process.
+ZooKeeper that the suite starts, if there is Java, memory and the owner thread in this process, and
+eight replicas of the service, some of which are killed (`scale_replicas`).
 """
 
 import statistics
@@ -29,13 +30,13 @@ from benchmarks.scale_model import (
     steady,
     takeover,
 )
+from benchmarks.scale_replicas import SESSION_AND, Replicated, replicated
 from benchmarks.scale_weights import Cluster, Weights, weigh
 from partition.offsets.znode import MAX_BYTES
 from service.embedded.errors import EmbeddedError
 
 SEEDS = 3
 STEADY_SECONDS = 30
-SESSION_AND = 2.0  # seconds within which a takeover is to be complete, after the time-out
 REFERENCE = ZooKeeper(servers=1, written_bytes_per_second=110e6, tick_seconds=0.5)
 ENSEMBLE = ZooKeeper()
 NOTES = """\
@@ -143,9 +144,13 @@ def run(bench: Bench) -> Result:
         real = on_zookeeper(partitions=1_000, members=8)
     except EmbeddedError as error:
         why_not = f" Nothing was measured on a ZooKeeper: {error}."
+    replicas: Replicated | None = None
+    if real is not None:
+        replicas = replicated(bench)
     facts: Facts = {
         "model": [each.facts for each in outcomes],
         "measured": None if real is None else asdict(real),
+        "replicas": None if replicas is None else replicas.facts,
         "memory": [asdict(each) for each in memories],
         "owner_thread": [asdict(each) for each in owners],
     }
@@ -156,7 +161,11 @@ def run(bench: Bench) -> Result:
         _strains(outcomes),
         _here(memories, owners, real),
     ]
-    return Result("scale", facts, tables, goals(outcomes[0], real), NOTES + why_not)
+    wanted = goals(outcomes[0], real)
+    if replicas is not None:
+        tables.append(replicas.table)
+        wanted += replicas.goals
+    return Result("scale", facts, tables, wanted, NOTES + why_not)
 
 
 def outcome(case: Case, weights: Weights) -> Outcome:
