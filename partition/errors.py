@@ -12,6 +12,7 @@ PartitionError
 ├── TransactionError       what is stored of open transactions, the sinks' word, and the log differ
 │   ├── ReplayDiffers      the log does not give the records of an open transaction again
 │   ├── SinkAhead          a sink has transactions that were never recorded here
+│   ├── StoreBehind        a sink knows a later epoch than the offset store
 │   ├── SinkStateLost      a sink has lost transactions that were committed
 │   └── KindChanged        transactions of another kind are open
 └── StoreError             storing offsets; as itself: refused for good (rights, size)
@@ -138,6 +139,20 @@ class SinkAhead(TransactionError):
         self.sink = sink
         self.found = found
         self.recorded = recorded
+
+
+class StoreBehind(TransactionError):
+    """A sink knows a later epoch of a partition than the offset store, where nobody raised it."""
+
+    def __init__(self, partition: object, epoch: int, reason: str) -> None:
+        super().__init__(
+            f"{partition}: epoch {epoch} is the newest in the offset store, but a sink knows a "
+            f"later one ({reason}); offsets were put back or removed, or two pipelines share a "
+            "name; see docs/how-to/when-a-replay-differs.md"
+        )
+        self.partition = partition
+        self.epoch = epoch
+        self.reason = reason
 
 
 class SinkStateLost(TransactionError):

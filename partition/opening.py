@@ -21,6 +21,7 @@ from partition.errors import (
     PartitionError,
     ReplayDiffers,
     SourceLost,
+    StoreBehind,
     StoreConflict,
 )
 from partition.loss import Loss, behind, corrupt, loss_of
@@ -98,8 +99,8 @@ def opening(
     `fencing` the sinks refuse former owners before it is asked what they have committed, and
     only then is the log looked at (promise 9). Without `anew` it is claimed in this session or not
     at all: in a later one it may be another's. Raises what the store, the catalogue and the
-    fencing raise, OffsetOutOfRange, SourceLost, and ReplayDiffers when the log does not hold
-    what is to be replayed, whatever policy says.
+    fencing raise, StoreBehind when the store was put back, OffsetOutOfRange, SourceLost, and
+    ReplayDiffers when the log does not hold what is to be replayed, whatever policy says.
     """
     at = policy.start_from
     timestamp = at.timestamp_ms if isinstance(at, AtTimestamp) else None
@@ -110,7 +111,7 @@ def opening(
         stored = claim.stored
         committed: Mapping[str, int] = {}
         if ways.fencing is not None and stored is not None:
-            committed = yield ways.fencing.fence(partition, stored.epoch)
+            committed = yield from _fenced(partition, stored.epoch, ways, ways.fencing, anew=anew)
         resumed = None
         if ways.fencing is not None and stored is not None and not claim.foreign:
             resumed = ways.fencing.resume(partition, stored, committed)
@@ -126,7 +127,7 @@ def opening(
             continue  # another process began it meanwhile
         _tell("partition_started", partition, first, start_from=str(policy.start_from))
         if ways.fencing is not None:
-            committed = yield ways.fencing.fence(partition, _FIRST_EPOCH)
+            committed = yield from _fenced(partition, _FIRST_EPOCH, ways, ways.fencing, anew=anew)
             stored = StoredOffset(first, "", epoch=_FIRST_EPOCH, transactions=transactions)
             begun = ways.fencing.resume(partition, stored, committed)
         return Opened(first, found.end, epoch=_FIRST_EPOCH, resumed=begun)
@@ -144,6 +145,22 @@ def opening(
     position = stored.position if resumed is None else resumed.position
     opened = yield from _resuming(partition, position, resumed, found, ways, policy)
     return replace(opened, epoch=stored.epoch)
+
+
+def _fenced(
+    partition: Partition, epoch: int, ways: Ways, fencing: Fencing, *, anew: bool
+) -> Chain[Mapping[str, int]]:
+    """Fence the sinks. Raises Fenced, and StoreBehind where no later owner has been in the store.
+
+    A later owner raises the epoch there before it fences a sink. So if nobody wrote there since
+    we claimed, what the sink knows is of a state of the store that is gone.
+    """
+    try:
+        committed: Mapping[str, int] = yield fencing.fence(partition, epoch)
+    except Fenced as error:
+        yield ways.store.claim(partition, again=True, anew=anew)
+        raise StoreBehind(partition, epoch, str(error)) from error
+    return committed
 
 
 def _resuming(
@@ -290,7 +307,7 @@ def reclaiming(partition: Partition, ways: Ways) -> Chain[int]:
     """Take a partition up again after the session in which it was ours has ended.
 
     Nobody may have had it in between, so no sink is fenced. Returns the new epoch. Raises
-    Fenced when someone has had it.
+    Fenced when someone has had it, and StoreMissing when nothing is known of it any more.
     """
     claim: Claim = yield ways.store.claim(partition, again=True)
     if not claim.uninterrupted or claim.stored is None:

@@ -93,7 +93,8 @@ class OffsetStore(Protocol):
 
         Nothing but epoch and writer changes: what is open stays as it stands. An offset that
         another topology stored is refused, unless `adopt`. Raises StoreForeign, StoreMissing
-        (an offset was stored once and is gone), StoreCorrupt, Fenced (someone else took it at
+        (an offset was stored once and is gone; with `again` also if nothing says so any more),
+        StoreCorrupt, Fenced (someone else took it at
         the same moment; with `again`: somebody wrote since this store held it last, and
         nothing is changed), and without `anew` OwnershipLost: the session has ended in which it
         was asked, so that it may have become another's by right.

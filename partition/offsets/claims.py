@@ -31,7 +31,7 @@ def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False)
     tried: dict[Writer, Claim] = {}
     epoch: int | None = None
     while True:
-        found = yield from _found(at, partition)
+        found = yield from _found(at, partition, again=again)
         if isinstance(found, Claim):
             return found
         stored, writer = found.node.stored, found.node.writer
@@ -69,10 +69,13 @@ def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False)
             return taken
 
 
-def _found(at: Access, partition: Partition) -> Steps[Known | Claim]:
-    """Read the node to claim, or end the claim of a partition that was never begun."""
+def _found(at: Access, partition: Partition, *, again: bool) -> Steps[Known | Claim]:
+    """Read the node to claim, or end the claim of a partition that was never begun.
+
+    One that was ours (`again`) was begun, whatever the server says: all of it was deleted.
+    """
     path, damaged = at.names.path(partition), at.held.damaged
-    for again in (False, True):
+    for is_second in (False, True):
         raw = yield from at.read(path)
         if raw is not None:
             try:
@@ -80,7 +83,7 @@ def _found(at: Access, partition: Partition) -> Steps[Known | Claim]:
             except StoreCorrupt:
                 damaged[partition] = raw[1]
                 raise
-        if again:
+        if is_second or again:
             break
         topic = (yield from at.topic(partition.topic))[0]
         if partition.number not in topic.begun:

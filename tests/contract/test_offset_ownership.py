@@ -9,6 +9,7 @@ from partition.errors import (
     Fenced,
     OwnershipLost,
     StoreCorrupt,
+    StoreMissing,
 )
 from partition.position import Position
 from partition.store import Claim, StoredOffset
@@ -144,6 +145,17 @@ def test_a_node_put_back_by_hand_is_nobodys_until_it_is_claimed(
     assert claim(successor, A).stored.epoch == 2
     assert isinstance(commit(owner, {A: 60})[A], Fenced)
     assert commit(successor, {A: 61}) == {}
+
+
+def test_a_claim_again_of_what_is_gone_with_its_topic_is_no_first_start(world: NodesWorld) -> None:
+    """Promise 8, Faults Z13: who had it knows that there was an offset."""
+    store = world.store()
+    begin(store, A, 50)
+    world.end_session(store)
+    world.delete(world.path(A).rpartition("/")[0])
+    with pytest.raises(StoreMissing, match="partition_0 is missing"):
+        store.claim(A, again=True).result(SECONDS)
+    assert isinstance(commit(store, {A: 60})[A], StoreMissing)
 
 
 def test_a_session_that_ends_takes_every_ownership_with_it(world: NodesWorld) -> None:

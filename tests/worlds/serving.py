@@ -20,6 +20,7 @@ from service.parts import wire
 from service.service import Service
 from service.snapshot import Snapshot
 from tests.worlds.fetching import BRISK
+from topology.topology import Reliability
 
 SECONDS = 60.0
 _POLL_SECONDS = 0.02
@@ -39,7 +40,8 @@ class Serving:
     """Runs of one pipeline over a topic, one after the other. The test's thread owns it.
 
     `kafka` are the client's properties, `letters` those of the dead letters' producer, over
-    them. `rows` are what all runs that are over have written.
+    them. `rows` are what all runs that are over have written; exactly once all of them write
+    into one sink, which remembers what was committed.
     """
 
     def __init__(
@@ -48,7 +50,10 @@ class Serving:
         kafka: Mapping[str, Any],
         zookeeper: str,
         letters: Mapping[str, Any] | None = None,
+        reliability: Reliability = "at-least-once",
     ) -> None:
+        self._reliability = reliability
+        self._lasting = MemorySink() if reliability == "exactly-once" else None
         self.topics = [topics] if isinstance(topics, str) else topics
         self.dead = f"{self.topics[0]}.dead"
         self.rows: list[tuple[int, int, bytes | None, bytes | None]] = []
@@ -76,8 +81,8 @@ class Serving:
     @contextmanager
     def service(self, pipeline: Mapping[str, Any]) -> Iterator[Service]:
         """A service that has not begun; what it wrote and told is noted when it has ended."""
-        sink = MemorySink()
-        topology = Topology("faults")
+        sink = MemorySink() if self._lasting is None else self._lasting
+        topology = Topology("faults", reliability=self._reliability)
         first = topology.source(self.topics[0]).then(place_of)
         streams = [first, *(topology.source(each).then(place_of) for each in self.topics[1:])]
         for stream in streams:
@@ -99,7 +104,7 @@ class Serving:
             try:
                 yield Service(wire(topology, config), drain_seconds=_DRAIN_SECONDS)
             finally:
-                self.rows += sink.rows
+                self.rows = [*([] if sink is self._lasting else self.rows), *sink.rows]
 
     def offsets(self, partition: int) -> list[int]:
         """Which offsets of a partition have been written, in order; one twice is there twice."""

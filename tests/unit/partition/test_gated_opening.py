@@ -8,7 +8,9 @@ from partition.errors import (
     OffsetOutOfRange,
     ReplayDiffers,
     SinkAhead,
+    StoreBehind,
 )
+from partition.memory import MemoryStore
 from partition.opening import StartPolicy
 from partition.position import Position
 from partition.transaction import Resumed, Transactions
@@ -85,8 +87,23 @@ def test_sinks_that_are_ahead_of_the_store_halt_the_partition_alone(begun):
 def test_a_sink_that_knows_a_later_owner_halts_the_partition():
     """Promise 9."""
     bench = GatedBench()
+    bench.plan_and_stop(4)
+    bench.fencing.holding = True
+    bench.start()
+    successor = MemoryStore(bench.nodes)
+    successor.open()
+    successor.claim(ONE).result()
+    bench.fencing.held[0].set_exception(Fenced(ONE, "epoch 7"))
+    bench.poll()
+    assert isinstance(bench.reader.loss_of(ONE), Fenced)
+    assert "reads t[0]" not in " ".join(bench.events)
+
+
+def test_a_sink_that_knows_a_later_epoch_than_the_store_halts_the_partition():
+    """Promise 9, Faults Z13: nobody has raised it in the store, so that was put back."""
+    bench = GatedBench()
     bench.fencing.error = Fenced(ONE, "epoch 7")
-    with pytest.raises(Fenced):
+    with pytest.raises(StoreBehind, match=r"epoch 1 is the newest.*epoch 7"):
         bench.start()
     assert "reads" not in " ".join(bench.events)
 
