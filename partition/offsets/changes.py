@@ -1,6 +1,6 @@
 """How nodes that are ours are set: all or none, until the outcome is known."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import structlog
@@ -17,6 +17,7 @@ from partition.offsets.requests import (
     SessionEnded,
     SetNode,
     Steps,
+    size_of,
 )
 from partition.offsets.znode import OffsetNode, Writer, encode, incarnation_path
 from partition.position import Position
@@ -25,7 +26,7 @@ from partition.transaction import Transactions
 log = structlog.get_logger()
 
 MAX_OPERATIONS = 1000  # per write; a partition's are two
-MAX_REQUEST_BYTES = 512 * 1024  # per write; ZooKeeper takes 1 MiB
+_LOST_BEFORE_SPLIT = 2  # in a row; a connection may break once for any reason
 
 
 class Change(NamedTuple):
@@ -61,14 +62,14 @@ def change_to(
     return Change(partition, at.names.path(partition), known, node, data)
 
 
-def batches(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """Split changes into as few writes as the limits allow."""
+def batches(changes: Iterable[Change], most_bytes: int) -> Iterator[list[Change]]:
+    """Split changes into as few writes as the limits allow; one that is larger stands alone."""
     batch: list[Change] = []
     operations = size = 0
     for change in changes:
         own = list(change.operations())
-        length = len(change.data) + sum(len(operation.path) for operation in own)
-        if batch and (operations + len(own) > MAX_OPERATIONS or size + length > MAX_REQUEST_BYTES):
+        length = sum(map(size_of, own))
+        if batch and (operations + len(own) > MAX_OPERATIONS or size + length > most_bytes):
             yield batch
             batch, operations, size = [], 0, 0
         batch.append(change)
@@ -81,38 +82,59 @@ def batches(changes: Sequence[Change]) -> Iterator[list[Change]]:
 def set_all(
     at: Access, batch: Sequence[Change], refused: dict[Partition, StoreError]
 ) -> Steps[None]:
-    """Write until each is known to be done, or known to be impossible: then it is `refused`."""
+    """Write until each is known to be done, or known to be impossible: then it is `refused`.
+
+    What gets no reply and is not done is written again, in smaller writes from the third time on:
+    a server ends the connection at a request that is too large for it, and says nothing.
+    """
     pending = {change.partition: change for change in batch}
     held = at.held
+    lost = 0
     for change in batch:
         held.wrote(change.partition, change.known.version + 1, cast("Writer", change.node.writer))
     try:
         while pending:
-            operations = [each for change in pending.values() for each in change.operations()]
+            tried = next(batches(pending.values(), held.most_bytes))
+            operations = [each for change in tried for each in change.operations()]
             try:
                 versions = yield from at.write(operations)
             except (NodeChanged, OutcomeUnknown) as reason:
-                log.warning(
-                    "commit_read_back", partitions=len(pending), reason=type(reason).__name__
-                )
+                log.warning("commit_read_back", partitions=len(tried), reason=type(reason).__name__)
+                is_lost = isinstance(reason, OutcomeUnknown)
             else:
-                for change in pending.values():
+                for change in tried:
                     held.take(change.partition, Known(versions[change.path], change.node))
-                return
-            yield from _read_back(at, pending, refused)
+                    del pending[change.partition]
+                lost = 0
+                continue
+            yield from _read_back(at, tried, pending, refused)
+            lost = lost + 1 if is_lost and all(each.partition in pending for each in tried) else 0
+            if lost >= _LOST_BEFORE_SPLIT and len(tried) > 1:
+                _split(at, operations)
+                lost = 0
             if pending:
                 yield from at.pause()
     except SessionEnded:
         refused.update((partition, OwnershipLost(partition)) for partition in pending)
 
 
+def _split(at: Access, operations: Sequence[Operation]) -> None:
+    """Write half as much at once from now on."""
+    held = at.held
+    held.most_bytes = sum(map(size_of, operations)) // 2
+    held.lost.end()
+    log.warning("commit_split", bytes=held.most_bytes)
+
+
 def _read_back(
     at: Access,
+    tried: Sequence[Change],
     pending: dict[Partition, Change],
     refused: dict[Partition, StoreError],
 ) -> Steps[None]:
     """Take what has landed, and what never can, out of `pending`."""
-    for partition, change in list(pending.items()):
+    for change in tried:
+        partition = change.partition
         try:
             found = yield from at.node(partition)
         except StoreCorrupt as error:

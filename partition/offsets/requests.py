@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable
 from typing import NamedTuple, TypeAlias, TypeVar
 
 ANY_VERSION = -1
+_MORE_BYTES = 64  # of an operation in a request, for what is neither its path nor its data
 
 
 class SetNode(NamedTuple):
@@ -96,6 +97,12 @@ Request: TypeAlias = Read | ReadStat | Children | Write | Pause
 Reply: TypeAlias = tuple[bytes, int] | Stat | list[str] | list[int] | None
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Request, Reply, T]
+
+
+def size_of(operation: Operation) -> int:
+    """Return how many bytes an operation takes in a request, or a few more."""
+    data = b"" if isinstance(operation, CheckNode | DeleteNode) else operation.data
+    return len(operation.path.encode()) + len(data) + _MORE_BYTES
 
 
 class NodeExists(Exception):

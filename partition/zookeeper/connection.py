@@ -36,6 +36,7 @@ from partition.offsets.requests import (
     Stat,
     Write,
     missing_parents,
+    size_of,
 )
 from partition.zookeeper.log import KazooLog
 from partition.zookeeper.operations import LOST, add, name_of, reasons, versions
@@ -43,6 +44,7 @@ from partition.zookeeper.operations import LOST, add, name_of, reasons, versions
 log = structlog.get_logger()
 
 NEVER = float("inf")
+MAX_REQUEST_BYTES = 0xFFFFF  # of a whole request: the default of ZooKeeper's jute.maxbuffer
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 
 
@@ -251,11 +253,17 @@ class ZooKeeperConnection:
     def _writing(
         self, operations: Sequence[Operation], end: float, at: Callable[[str], object]
     ) -> Callable[[], list[int]]:
+        path = operations[0].path
+        what = path if len(operations) == 1 else f"{path} and {len(operations) - 1} more"
+        size = sum(map(size_of, operations))
+        if size > MAX_REQUEST_BYTES:  # ZooKeeper would end the connection, and say nothing
+            raise StoreError(
+                f"a write of {size} bytes, most for {max(operations, key=size_of).path}, is not "
+                f"sent: ZooKeeper's limit is {MAX_REQUEST_BYTES} (jute.maxbuffer)"
+            )
         for parent in missing_parents(operations):
             self._make(parent, end)
 
-        path = operations[0].path
-        what = path if len(operations) == 1 else f"{path} and {len(operations) - 1} more"
         at("zk_before_write")
         results = self._transaction(what, lambda transaction: add(transaction, operations), end)
 

@@ -295,3 +295,19 @@ def test_credentials_never_reach_the_log(
         store.close()
     assert "S3cretPw" not in caplog.text
     assert not [r for r in caplog.records if r.name.startswith("kazoo") and r.levelno < 30]
+
+
+def test_what_is_larger_than_a_request_may_be_is_not_sent(world: ZooKeeperWorld) -> None:
+    """Faults Z14: ZooKeeper would end the connection without a word, each time again."""
+    store = world.store()
+    begin(store, A, 0)
+    name = "n" * 1_100_000
+    large = world.store(topology_name=name)
+    began = time.monotonic()
+    with pytest.raises(
+        StoreError, match=r"1100\d+ bytes, most for .*/partition_1, is not.*jute\.maxbuffer"
+    ):
+        large.begin(B, Position(0)).result(SECONDS)
+    assert time.monotonic() - began < SECONDS
+    assert large.available
+    assert commit(store, {A: 5}) == {}

@@ -6,6 +6,8 @@ _STORE = "tests/contract/test_offset_store.py"
 _OWNERSHIP = "tests/contract/test_offset_ownership.py"
 _REAL = "tests/contract/test_zookeeper_store.py"
 _SECURITY = "tests/integration/partition/test_zookeeper_security.py"
+_ROLLBACK = "tests/integration/faults/test_zookeeper_faults_rollback.py"
+_SIZE = "tests/integration/faults/test_zookeeper_faults_size.py"
 _OUTAGES = "tests/acceptance/test_outages.py"
 
 ROWS = {
@@ -89,6 +91,29 @@ ROWS = {
         (
             f"{_REAL}::test_a_reply_lost_on_the_way_counts_as_done",
             f"{_REAL}::test_a_plan_whose_reply_is_lost_is_read_back_as_ours",
+        ),
+    ),
+    "Z13": Row(
+        "its data are lost or older than they were: exactly once the partition halts and nothing "
+        "is written, at least once what came after them is repeated; a run that goes on waits",
+        "partition_halted with StoreBehind, then SinkAhead; partition_started; /health/ready 503",
+        (
+            f"{_ROLLBACK}::test_a_run_does_not_go_on_with_a_server_that_has_lost_its_data",
+            f"{_ROLLBACK}::test_exactly_once_nothing_begins_anew_where_the_sink_knows_better",
+            f"{_ROLLBACK}::test_exactly_once_older_data_are_not_gone_on_with",
+            f"{_ROLLBACK}::test_exactly_once_a_replica_among_others_halts_too",
+            f"{_ROLLBACK}::test_at_least_once_older_data_repeat_what_came_after_them_and_lose_nothing",
+            f"{_ROLLBACK}::test_at_least_once_lost_data_are_as_a_first_start_and_told_as_one",
+            f"{_OWNERSHIP}::test_a_node_put_back_by_hand_is_nobodys_until_it_is_claimed",
+        ),
+    ),
+    "Z14": Row(
+        "a write is larger than the server takes: it is split; a single node's is an error",
+        "commit_split; an error that names the node, its bytes and jute.maxbuffer",
+        (
+            f"{_SIZE}::test_a_commit_that_is_too_large_for_the_server_is_split",
+            f"{_SIZE}::test_a_server_that_takes_not_even_one_node_ends_the_run_with_the_reason",
+            f"{_REAL}::test_what_is_larger_than_a_request_may_be_is_not_sent",
         ),
     ),
 }

@@ -1,0 +1,35 @@
+"""Writes that got no reply, one after the other, from a server that answers what is read."""
+
+from collections.abc import Sequence
+
+from partition.errors import StoreError
+from partition.offsets.requests import Operation, size_of
+
+MOST_LOST = 10
+
+
+class LostWrites:
+    """Counts them since one was known to be done.
+
+    Who gets OutcomeUnknown for a write reads before it writes again, so a server that is away is
+    waited for. One that answers and lets every write end its connection takes none of that size.
+    """
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+
+    def count(self, operations: Sequence[Operation]) -> None:
+        """One more. Raises StoreError when they are `MOST_LOST`."""
+        self.in_a_row += 1
+        if self.in_a_row < MOST_LOST:
+            return
+        largest, size = max(operations, key=size_of), sum(map(size_of, operations))
+        raise StoreError(
+            f"ZooKeeper answers what is read, but {MOST_LOST} writes in a row got no reply, the "
+            f"last of {size} bytes, most for {largest.path}; if its log says 'Len error', its "
+            "jute.maxbuffer is too small"
+        )
+
+    def end(self) -> None:
+        """One was done."""
+        self.in_a_row = 0
