@@ -1,5 +1,6 @@
 """Writes that got no reply, one after the other, from a server that answers what is read."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from partition.errors import StoreError
@@ -9,19 +10,20 @@ MOST_LOST = 10
 
 
 class LostWrites:
-    """Counts them since one was known to be done.
+    """Counts them since one was known to be done, by node: several may be lost at one moment.
 
     Who gets OutcomeUnknown for a write reads before it writes again, so a server that is away is
     waited for. One that answers and lets every write end its connection takes none of that size.
     """
 
     def __init__(self) -> None:
-        self.in_a_row = 0
+        self._in_a_row: Counter[str] = Counter()
 
     def count(self, operations: Sequence[Operation]) -> None:
-        """One more. Raises StoreError when they are `MOST_LOST`."""
-        self.in_a_row += 1
-        if self.in_a_row < MOST_LOST:
+        """One more. Raises StoreError when `MOST_LOST` of a node were lost."""
+        path = operations[0].path
+        self._in_a_row[path] += 1
+        if self._in_a_row[path] < MOST_LOST:
             return
         largest, size = max(operations, key=size_of), sum(map(size_of, operations))
         raise StoreError(
@@ -32,4 +34,4 @@ class LostWrites:
 
     def end(self) -> None:
         """One was done."""
-        self.in_a_row = 0
+        self._in_a_row.clear()

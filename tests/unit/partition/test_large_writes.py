@@ -6,7 +6,8 @@ from structlog.testing import capture_logs
 from partition.chunk import Partition
 from partition.errors import StoreError
 from partition.memory import MemoryNodes, MemoryStore
-from partition.offsets.requests import OutcomeUnknown, Reply, Request, Write, size_of
+from partition.offsets.lost_writes import LostWrites
+from partition.offsets.requests import OutcomeUnknown, Reply, Request, SetNode, Write, size_of
 from partition.position import Position
 
 PARTITIONS = [Partition("orders", number) for number in range(40)]
@@ -77,3 +78,14 @@ def test_a_single_node_that_never_gets_a_reply_is_an_error_and_not_tried_for_eve
         store.claim(PARTITIONS[0]).result(SECONDS)
     nodes.most_bytes = 1 << 30
     assert store.claim(PARTITIONS[0]).result(SECONDS).stored.offset == 0
+
+
+def test_writes_of_many_nodes_that_are_lost_at_one_moment_are_no_error():
+    lost = LostWrites()
+    for _ in range(9):
+        for partition in PARTITIONS:
+            lost.count([SetNode(f"/orders/{partition.number}", b"", 0)])
+    with pytest.raises(StoreError, match="10 writes in a row"):
+        lost.count([SetNode("/orders/0", b"", 0)])
+    lost.end()
+    lost.count([SetNode("/orders/0", b"", 0)])
