@@ -92,7 +92,7 @@ def _found(at: Access, partition: Partition, *, again: bool) -> Steps[Known | Cl
             return Claim(None, topic_begun=bool(topic.begun), was_there=was_there)
         # It may have been begun between the two readings.
     damaged[partition] = None
-    raise StoreMissing(path)
+    raise at.held.drop(partition, StoreMissing(path))
 
 
 def _incarnation(
