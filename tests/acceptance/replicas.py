@@ -6,7 +6,7 @@ replica_nodes.py watches ZooKeeper.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -97,11 +97,18 @@ class Replicas:
         """The whole name of a topic."""
         return f"{self.trial.name}.{name}"
 
-    def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
+    def start(
+        self,
+        *names: str,
+        environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
         """Start replicas."""
         for name in names:
             told = {"HEADRACE_REPLICAS__NAME": name, **(environment or {})}
-            self.runs[name] = self.trial.start(self.output, config=self._config(), environment=told)
+            self.runs[name] = self.trial.start(
+                self.output, config=self._config(), environment=told, prefix=prefix
+            )
 
     def settle(self, *names: str) -> Plan:
         """Wait until just these replicas are there and hold all partitions, within one; the plan.

@@ -8,7 +8,7 @@ import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,15 +88,19 @@ class Trial:
         *options: str,
         config: Mapping[str, Mapping[str, object]] | None = None,
         environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> Run:
-        """Start `headrace run`; `config` goes over what trials have in common."""
+        """Start `headrace run`; `config` goes over what trials have in common.
+
+        `prefix` comes before the command: a program that becomes it.
+        """
         path = self.folder / "service.toml"
         written = path.with_suffix(".new")
         written.write_text(self._toml(config or {}))
         written.replace(path)  # at once: another one may be reading it
         run = Run(
-            [str(HEADRACE), "run", f"{self.topologies}:{topology}", "--config", str(path), "--json",
-             *options],
+            [*prefix, str(HEADRACE), "run", f"{self.topologies}:{topology}", "--config", str(path),
+             "--json", *options],
             self.folder / f"run-{len(self.runs) + 1}",
             {**self.environment, **(environment or {})},
             self.launch,

@@ -1,37 +1,20 @@
-"""Who plays which row of the fault matrix: the process, its clock and its network.
+"""Who plays which row of the fault matrix: the process, its network and its clock.
 
-P01 to P03 are `kill -9`, SIGSTOP and SIGTERM at C01 to C18: the crash matrix.
+P01 to P03, kill, stop and SIGTERM at every point of a record's way, are the crash matrix.
 """
 
 from tests.faults.row import Row
 
-_LIMITS = "tests/integration/faults/test_process_faults_limits.py"
-_NAMES = "tests/integration/faults/test_process_faults_names.py"
+_FAULTS = "tests/integration/faults/test_process_faults"
 
 ROWS = {
-    "P04": Row(
-        "out of memory: the kernel kills it; the record that took it all stays unresolved, others "
-        "may come again, and nothing is lost",
-        "the exit code of SIGKILL; the stored offset stays before the record",
+    "P08": Row(
+        "cut off from ZooKeeper, both ways or one, with Kafka or without: it stops by its own "
+        "clock and is taken over; cut off from Kafka alone: it waits, and keeps its partitions",
+        "ownership_suspended; /health/ready 503; headrace_service_kafka_available_state 0",
         (
-            f"{_LIMITS}::test_a_process_that_is_out_of_memory_is_killed_and_what_was_not_stored_comes_again",
-        ),
-    ),
-    "P05": Row(
-        "out of descriptors: it works on with those it has, and answers when there are some again; "
-        "with too few to start with it ends and says so",
-        "log http_starved; the error of the start",
-        (
-            f"{_LIMITS}::test_a_process_without_descriptors_works_on_with_what_it_has",
-            f"{_LIMITS}::test_too_few_descriptors_to_start_with_are_named",
-        ),
-    ),
-    "P09": Row(
-        "names that do not resolve: the run pauses and goes on; a start ends and says which",
-        "/health/ready 503; log kafka_trouble, dead_letter_broker_error",
-        (
-            f"{_NAMES}::test_names_that_do_not_resolve_any_more_only_pause_a_run",
-            f"{_NAMES}::test_names_that_do_not_resolve_at_the_start_are_told",
+            f"{_FAULTS}_network.py::test_a_replica_cut_off_from_zookeeper_stops_by_its_own_clock_and_is_taken_over",
+            f"{_FAULTS}_network.py::test_a_replica_cut_off_from_kafka_waits_and_says_so_and_repeats_nothing",
         ),
     ),
 }
