@@ -8,6 +8,12 @@ from tests.faults.row import Row
 _FAULTS = "tests/integration/faults/test_process_faults"
 
 ROWS = {
+    "P04": Row(
+        "no memory is left in its group: the kernel kills the process, another replica takes over, "
+        "and a new start goes on exactly",
+        "the process ends by SIGKILL; the group counts it (oom_kill)",
+        (f"{_FAULTS}_memory.py::test_out_of_memory_ends_one_process_and_a_new_one_goes_on",),
+    ),
     "P08": Row(
         "cut off from ZooKeeper, both ways or one, with Kafka or without: it stops by its own "
         "clock and is taken over; cut off from Kafka alone: it waits, and keeps its partitions",

@@ -1,0 +1,62 @@
+"""P04: a process asks for more memory than its group has, and the kernel kills it."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.acceptance.harness import Run
+from tests.acceptance.replicas import SESSION_SECONDS, Output, Replicas
+from tests.acceptance.trial import Trial
+from tests.worlds.small_memory import SmallMemory
+
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
+
+MEGABYTES = 512
+SLACK_SECONDS = 10.0
+DIES_SECONDS = 60.0
+
+
+@pytest.fixture
+def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
+    """A pipeline of the test's own on the shared servers."""
+    made = Trial(kafka, zookeeper, tmp_path, topologies="tests.worlds.hungry")
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("output", ["lines", "manifest"])
+def test_out_of_memory_ends_one_process_and_a_new_one_goes_on(trial: Trial, output: Output) -> None:
+    """The other replica takes over; started again, it gets its share."""
+    hungry = trial.folder / "hungry-a"
+    with (
+        SmallMemory(MEGABYTES) as memory,
+        Replicas(trial, output, topics={"in-a": 3, "in-b": 2}) as replicas,
+    ):
+        replicas.feed.start()
+        replicas.start("a", prefix=memory.prefix)
+        replicas.start("b")
+        replicas.settle("a", "b")
+        replicas.goes_on()
+        assert memory.kills == 0
+
+        def eat(run: Run) -> None:
+            hungry.touch()
+            assert run.wait(DIES_SECONDS) == -signal.SIGKILL, run.tail()
+
+        stored = replicas.lose("a", eat)
+        assert memory.kills == 1
+        since = time.monotonic()
+        assert replicas.taken_over(stored, since) < SESSION_SECONDS + SLACK_SECONDS
+        replicas.settle("b")
+        hungry.unlink()
+        replicas.start("a", prefix=memory.prefix)
+        plan = replicas.settle("a", "b")
+        assert plan.owners["a"]
+        replicas.goes_on()
+        replicas.finish()
+        assert memory.kills == 1
