@@ -23,4 +23,12 @@ ROWS = {
             f"{_FAULTS}_network.py::test_a_replica_cut_off_from_kafka_waits_and_says_so_and_repeats_nothing",
         ),
     ),
+    "P09": Row(
+        "names do not resolve: amid a run it waits for them, at the start it ends",
+        "/health/ready 503; the end of the run names the hosts",
+        (
+            f"{_FAULTS}_names.py::test_names_that_are_forgotten_amid_a_run_only_pause_it",
+            f"{_FAULTS}_names.py::test_names_that_do_not_resolve_at_the_start_end_it_with_a_message",
+        ),
+    ),
 }

@@ -1,33 +1,33 @@
-"""Names that resolve for one process alone, as long as the test likes: a mount namespace."""
+"""Host names that a process can resolve, or cannot any more: hosts of its own. Needs root."""
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-_ENTER = 'mount --bind "$0" /etc/hosts && mount --bind "$1" /etc/resolv.conf && shift && exec "$@"'
+_MOUNT = (
+    'mount --bind "$1" /etc/hosts && mount --bind "$2" /etc/resolv.conf && shift 2 && exec "$@"'
+)
 
 
 class Names:
-    """A file of hosts, and no name server that answers. Needs root, and `unshare` of util-linux."""
+    """Names that lead to 127.0.0.1, as long as they are known; no other name server is asked."""
 
-    def __init__(self, folder: Path, *names: str) -> None:
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._hosts = folder / "hosts"
-        self._servers = folder / "resolv.conf"
+        self._resolver = folder / "resolv.conf"
         self._names = names
+        self._resolver.write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        self.forget()
 
-    def open(self) -> None:
-        """Have the names resolve, to 127.0.0.1. What is mounted is the same file always."""
-        self._hosts.write_text(
-            "".join(f"127.0.0.1 {name}\n" for name in ("localhost", *self._names))
-        )
-        self._servers.write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What to put before a command that is to have them; the process stays the same."""
+        mount = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _MOUNT, "sh")
+        return (*mount, str(self._hosts), str(self._resolver))
 
-    def close(self) -> None:
-        """Have them resolve no more."""
-        self._hosts.write_text("127.0.0.1 localhost\n")
+    def know(self) -> None:
+        """Let them lead to 127.0.0.1."""
+        self._hosts.write_text("".join(f"127.0.0.1 {name}\n" for name in self._names))
 
-    def launch(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-        """Start a process to which these names are known, as `subprocess.Popen` would."""
-        enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER]
-        return subprocess.Popen([*enter, str(self._hosts), str(self._servers), *command], **options)
+    def forget(self) -> None:
+        """Let them lead nowhere."""
+        self._hosts.write_text("")

@@ -1,154 +1,95 @@
-"""P09: names of servers that do not resolve, at the start and amid a run; on real servers."""
+"""P09: the servers' names do not resolve, at the start or amid a run."""
 
-import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from partition.chunk import Partition
 from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import HOST, free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
-from tests.acceptance.harness import Run
 from tests.acceptance.processes import until
-from tests.acceptance.trial import Trial, places, rows_of
-from tests.worlds.fetching import KafkaWorld
+from tests.acceptance.replicas import TOPOLOGIES, Break, Output, Replicas
+from tests.acceptance.trial import Trial
+from tests.worlds.looking import Window
 from tests.worlds.names import Names
-from tests.worlds.probing import problems, ready
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
-COUNT = 200  # records of each partition, twice
 KAFKA, ZOOKEEPER = "kafka.headrace.test", "zookeeper.headrace.test"
-SECONDS = 60.0
-SESSION_SECONDS = 4.0
-MOST_LINES = 20
+ENDS_SECONDS = 120.0
+AWAY_SECONDS = 5.0  # that a server is there whose name is not known
 
 
-class Named(EmbeddedKafka):
-    """A broker that has a second listener, which it calls by its name."""
-
-    def __init__(self, folder: Path) -> None:
-        plain, controller, named = free_ports(3)
-        self.named = f"{KAFKA}:{named}"
-        common = f"PLAINTEXT://{HOST}:{plain},NAMED://"
-        super().__init__(
-            folder,
-            plain,
-            properties={
-                "controller.quorum.voters": f"1@{HOST}:{controller}",
-                "listeners": f"{common}{HOST}:{named},CONTROLLER://{HOST}:{controller}",
-                "advertised.listeners": f"{common}{self.named}",
-                "listener.security.protocol.map": (
-                    "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,NAMED:PLAINTEXT"
-                ),
-            },
-        )
-
-
-@pytest.fixture
-def names(tmp_path: Path) -> Names:
-    made = Names(tmp_path, KAFKA, ZOOKEEPER)
-    made.open()
-    return made
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Named]:
-    server = Named(tmp_path / "kafka")
+@pytest.fixture(scope="module")
+def servers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[EmbeddedKafka, EmbeddedZooKeeper]]:
+    """A broker and a ZooKeeper that a test may stop."""
+    kafka = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
+    zookeeper = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
     try:
-        server.open()
-        yield server
+        kafka.open()
+        zookeeper.open()
+        yield kafka, zookeeper
     finally:
-        server.close()
+        kafka.close()
+        zookeeper.close()
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
-    try:
-        server.open()
-        yield server
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def world(broker: Named) -> Iterator[KafkaWorld]:
-    made = KafkaWorld(broker, lambda _partitions=1: "")
-    yield made
-    made.close()
-
-
-def wait(run: Run, what: str, holds: object) -> None:
-    until(what, lambda: holds() or not run.alive, SECONDS, run.tail)  # type: ignore[operator]
-    assert run.alive, run.tail()
-
-
-def start(trial: Trial, broker: Named, keeper: EmbeddedZooKeeper, port: int) -> Run:
-    return trial.start(
-        "function",
-        config={
-            "kafka": {"bootstrap.servers": broker.named},
-            "zookeeper": {
-                "hosts": f"{ZOOKEEPER}:{keeper.port}",
-                "session_timeout_seconds": SESSION_SECONDS,
-            },
-            "http": {"port": port},
-        },
-    )
-
-
-@pytest.fixture
-def trial(
-    broker: Named, keeper: EmbeddedZooKeeper, tmp_path: Path, names: Names
-) -> Iterator[Trial]:
-    made = Trial(broker, keeper, tmp_path, launch=names.launch)
+def trial(servers: tuple[EmbeddedKafka, EmbeddedZooKeeper], tmp_path: Path) -> Iterator[Trial]:
+    """A pipeline of the test's own."""
+    made = Trial(*servers, tmp_path, topologies=TOPOLOGIES)
     yield made
     made.end()
 
 
-def test_names_that_do_not_resolve_any_more_only_pause_a_run(
-    trial: Trial, broker: Named, keeper: EmbeddedZooKeeper, names: Names, world: KafkaWorld
-) -> None:
-    """Promise 15; Faults P09: both servers restart meanwhile, so both must be found again."""
-    port = free_ports(1)[0]
-    trial.publish(COUNT, COUNT)
-    run = start(trial, broker, keeper, port)
-    with trial.watch() as watch:
-        wait(run, "all is stored", lambda: trial.stored() == {0: COUNT, 1: COUNT})
-        wait(run, "ready", lambda: ready(port))
-        names.close()
-        for server in (broker, keeper):
+@pytest.mark.parametrize("output", ["lines", "manifest"])
+def test_names_that_are_forgotten_amid_a_run_only_pause_it(trial: Trial, output: Output) -> None:
+    """Both servers start again meanwhile, so that the clients must connect anew."""
+    names, window = Names(trial.folder, [KAFKA, ZOOKEEPER]), Window()
+    names.know()
+    with Replicas(trial, output, topics={"in-a": 3, "in-b": 2}) as replicas:
+        replicas.feed.start()
+        replicas.start("a", environment=_named(trial) | window.environment, prefix=names.prefix)
+        replicas.settle("a")
+        replicas.goes_on()
+        before = replicas.stored_of("a")
+        names.forget()
+        for server in (trial.zookeeper, trial.kafka):
             server.close()
+        replicas.until("it says so", lambda: "ZooKeeper is away" in (window.problems() or []))
+        for server in (trial.zookeeper, trial.kafka):
             server.open()
-        wait(
-            run, "both are away",
-            lambda: {"Kafka is away", "ZooKeeper is away"} <= set(problems(port)),
-        )  # fmt: skip
-        wait(run, "Kafka's name is told", lambda: f"resolve '{broker.named}'" in run.errors)
-        wait(run, "ZooKeeper's name is told", lambda: ZOOKEEPER in run.errors)
-        names.open()
-        wait(run, "ready", lambda: ready(port))
-        for number in (0, 1):
-            more = [b"%d:%d" % (number, offset) for offset in range(COUNT, 2 * COUNT)]
-            world.append(Partition(trial.name, number), more)
-        wait(run, "all is stored", lambda: trial.stored() == {0: 2 * COUNT, 1: 2 * COUNT})
-    assert watch.steps_back == []
-    run.send(signal.SIGTERM)
-    assert run.wait(SECONDS) == 0, run.tail()
-    assert trial.rows() == rows_of(places(2 * COUNT, 2 * COUNT))
-    assert trial.letters() == []
+        back = time.monotonic()
+        until("the names are missed", lambda: time.monotonic() > back + AWAY_SECONDS)
+        assert "ZooKeeper is away" in (window.problems() or [])
+        a = replicas.runs["a"]
+        assert a.alive, a.tail()
+        replicas.breaks.append(Break(before, replicas.feed.ends()))  # its session has ended
+        names.know()
+        replicas.goes_on()
+        replicas.until("ready again", lambda: window.problems() == [])
+        replicas.finish()
 
 
-def test_names_that_do_not_resolve_at_the_start_are_told(
-    trial: Trial, broker: Named, keeper: EmbeddedZooKeeper, names: Names
-) -> None:
-    """Faults P09: the run ends in time, with the name in its error, and in few other lines."""
-    trial.publish(1, 1)
-    names.close()
-    run = start(trial, broker, keeper, 0)
-    assert run.wait(SECONDS) > 0
-    assert f"resolve '{broker.named}'" in run.errors.splitlines()[-1]
-    assert len(run.events("dead_letter_broker_error")) < MOST_LINES
+def test_names_that_do_not_resolve_at_the_start_end_it_with_a_message(trial: Trial) -> None:
+    names = Names(trial.folder, [KAFKA, ZOOKEEPER])
+    with Replicas(trial, "lines", topics={"in-a": 1}) as replicas:
+        replicas.start("a", environment=_named(trial), prefix=names.prefix)
+        a = replicas.runs["a"]
+        assert a.wait(ENDS_SECONDS) > 0, a.tail()
+        assert KAFKA in a.errors or ZOOKEEPER in a.errors
+        assert "Traceback" not in a.errors
+        names.know()
+        replicas.start("a", environment=_named(trial), prefix=names.prefix)
+        replicas.settle("a")
+        replicas.finish()
+
+
+def _named(trial: Trial) -> dict[str, str]:
+    return {
+        "HEADRACE_KAFKA__BOOTSTRAP_SERVERS": f"{KAFKA}:{trial.kafka.port}",
+        "HEADRACE_ZOOKEEPER__HOSTS": f"{ZOOKEEPER}:{trial.zookeeper.port}",
+    }
