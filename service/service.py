@@ -9,6 +9,7 @@ from partition.errors import PartitionError
 from service.account import Account
 from service.deadline import Deadline
 from service.figures import snapshot_of
+from service.forks import refusing_forks
 from service.garbage import rare_collections
 from service.parts import Parts
 from service.snapshot import Snapshot
@@ -47,8 +48,13 @@ class Service:
     def run(self, *, until_caught_up: bool = False) -> Account:
         """Run until stopped, or until every record that was there at the start is resolved.
 
-        Whatever cannot heal is raised, after what was resolved by then is committed.
+        Whatever cannot heal is raised, after what was resolved by then is committed. Nothing in
+        this process may fork meanwhile.
         """
+        with refusing_forks():
+            return self._run(until_caught_up=until_caught_up)
+
+    def _run(self, *, until_caught_up: bool) -> Account:
         parts = self._parts
         deadline: Deadline | None = None  # one, shared by all that a shutdown has to do
         log.info("service_starting", pipeline=parts.name)

@@ -18,6 +18,7 @@ from partition.assignment import AssignmentPolicy
 from partition.errors import OffsetOutOfRange, PartitionError
 from partition.manager import Window
 from partition.memory.store import MemoryStore
+from service.forks import refusing_forks
 from service.garbage import rare_collections
 from service.gates import gates_of, policy_of
 from service.letters import Letters
@@ -51,7 +52,7 @@ def run_task(data: bytes) -> bytes:
     try:
         topology = kept.topology(task.settings)
         fetcher = kept.fetcher(task.settings)
-        with rare_collections():
+        with rare_collections(), refusing_forks():
             done = process(task, fetcher, topology, kept.letters(task.settings, topology))
     except (LettersAway, TableAway):
         raise

@@ -14,6 +14,15 @@ ROWS = {
         "the process ends by SIGKILL; the group counts it (oom_kill)",
         (f"{_FAULTS}_memory.py::test_out_of_memory_ends_one_process_and_a_new_one_goes_on",),
     ),
+    "P06": Row(
+        "a bolt forks: refused, and the process goes on; programs and spawned processes run",
+        "a dead letter that says fork refused, and what to use instead",
+        (
+            f"{_FAULTS}_forks.py::test_a_bolt_that_forks_is_refused_and_the_process_goes_on",
+            "tests/unit/service/test_forks.py::test_a_fork_is_refused_on_every_thread_while_it_lasts_and_says_what_to_do",
+            "tests/unit/service/test_forks.py::test_what_multiprocessing_has_opened_for_a_child_is_closed",
+        ),
+    ),
     "P08": Row(
         "cut off from ZooKeeper, both ways or one, with Kafka or without: it stops by its own "
         "clock and is taken over; cut off from Kafka alone: it waits, and keeps its partitions",
