@@ -2,7 +2,7 @@
 
 import errno
 import json
-import math
+import os
 import socket
 import socketserver
 import sys
@@ -26,9 +26,8 @@ log = structlog.get_logger()
 REQUEST_SECONDS = 5.0  # from connecting to the last byte
 MOST_CONNECTIONS = 64
 _CHECK_SECONDS = 0.25
-_STARVED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_STARVED_SECONDS = 0.25  # until it is tried again
-_COMPLAIN_SECONDS = 5.0
+_FULL = (errno.EMFILE, errno.ENFILE)
+_FULL_SECONDS = 10.0  # so often it is told
 
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -89,7 +88,8 @@ class HttpServer:
 class _Server(ThreadingHTTPServer):
     """One short thread per request; who is slow, or comes in crowds, is cut off.
 
-    So a client that sends or reads a byte now and then holds back nobody else.
+    So a client that sends or reads a byte now and then holds back nobody else. One descriptor is
+    kept in reserve: when the process has no other left, clients are answered one by one.
     """
 
     daemon_threads = True
@@ -98,23 +98,60 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._since: dict[socket.socket, float] = {}  # in the order they came
         self._guard = threading.Lock()
-        self._complained_at = -math.inf
+        self._spare: int | None = None
+        self._is_closed = False
+        self._told_full = -_FULL_SECONDS
         super().__init__(address, handler)
+        self._keep_spare()
 
     def server_bind(self) -> None:
         """Bind, without asking a name server for our name as the base class does."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
+    def server_close(self) -> None:
+        """Stop listening."""
+        super().server_close()
+        with self._guard:
+            self._is_closed = True
+            self._free_spare()
+
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; out of descriptors, wait, for it would be ready again at once."""
+        """Accept a client. Raises OSError when that cannot be done now."""
         try:
             return super().get_request()
         except OSError as error:
-            if error.errno in _STARVED:
-                self._complain(error)
-                time.sleep(_STARVED_SECONDS)
-            raise
+            if error.errno not in _FULL:
+                raise
+            self._tell_full(error)
+            with self._guard:
+                had_spare = self._free_spare()
+            if not had_spare:
+                # The client still waits, so the server would be back at once, and again.
+                time.sleep(_CHECK_SECONDS)
+                with self._guard:
+                    self._keep_spare()
+                raise
+            return super().get_request()
+
+    def _tell_full(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now - self._told_full >= _FULL_SECONDS:
+            self._told_full = now
+            log.warning("descriptors_exhausted", error=error.strerror)
+
+    def _keep_spare(self) -> None:
+        if self._spare is None and not self._is_closed:
+            try:
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # there is none now
+                return
+
+    def _free_spare(self) -> bool:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            os.close(spare)
+        return spare is not None
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Note a connection; above the limit the oldest one goes."""
@@ -130,6 +167,8 @@ class _Server(ThreadingHTTPServer):
         with self._guard:
             self._since.pop(request, None)
         super().shutdown_request(request)
+        with self._guard:
+            self._keep_spare()
 
     def service_actions(self) -> None:
         """Cut off what takes too long; called every `_CHECK_SECONDS`."""

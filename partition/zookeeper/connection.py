@@ -9,6 +9,7 @@ kazoo says that it is connected before it has signed in, and never tries again o
 refused. So `open` asks a question, and a refusal fails whatever waits or comes later.
 """
 
+import contextlib
 import copy
 import threading
 import time
@@ -344,7 +345,9 @@ class ZooKeeperConnection:
             log.warning("zookeeper_session_ended", hosts=self._hosts)
 
     def _stop(self) -> None:
-        self.client.stop()
+        # One that could not even start, for want of descriptors, has nothing to be woken by.
+        with contextlib.suppress(AttributeError):
+            self.client.stop()
         self.client.close()
 
 

@@ -14,6 +14,15 @@ ROWS = {
         "the process ends by SIGKILL; the group counts it (oom_kill)",
         (f"{_FAULTS}_memory.py::test_out_of_memory_ends_one_process_and_a_new_one_goes_on",),
     ),
+    "P05": Row(
+        "no file descriptors are left: it waits, does not spin, answers scrapes one by one, and "
+        "goes on when there are some; a start with too few ends",
+        "descriptors_exhausted; sink_write_failed; /health/ready says Too many open files",
+        (
+            f"{_FAULTS}_descriptors.py::test_without_descriptors_it_waits_says_so_and_does_not_spin",
+            f"{_FAULTS}_descriptors.py::test_a_start_without_descriptors_ends_with_a_message",
+        ),
+    ),
     "P06": Row(
         "a bolt forks: refused, and the process goes on; programs and spawned processes run",
         "a dead letter that says fork refused, and what to use instead",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,8 @@ except ImportError:  # there is none for Windows
 
 log = structlog.get_logger()
 
+_DESCRIPTORS = 16  # that a loop takes, and some
+
 
 class EventLoop:
     """One event loop on a thread of its own. The owner thread calls everything."""
@@ -31,7 +34,8 @@ class EventLoop:
         return self._loop is not None
 
     def open(self) -> None:
-        """Start the thread."""
+        """Start the thread. Raises OSError when there are no file descriptors for it."""
+        _check_descriptors()
         self._loop = _new_loop()
         self._thread = threading.Thread(
             target=_run, args=(self._loop,), name="headrace-async", daemon=True
@@ -69,6 +73,17 @@ class EventLoop:
         thread.join(seconds)
         if thread.is_alive():
             log.warning("async_bolt_blocks_its_loop", timeout_seconds=seconds)
+
+
+def _check_descriptors() -> None:
+    """Raise OSError where libuv, without them, would end the process without a word."""
+    taken: list[int] = []
+    try:
+        for _ in range(_DESCRIPTORS):
+            taken.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - some may be taken
+    finally:
+        for each in taken:
+            os.close(each)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
