@@ -32,6 +32,15 @@ ROWS = {
             "tests/unit/service/test_forks.py::test_what_multiprocessing_has_opened_for_a_child_is_closed",
         ),
     ),
+    "P07": Row(
+        "the wall clock jumps by a year: sessions and ownership do not notice while records come, "
+        "on and back, nor retries, on; back and quiet is an open fault",
+        "none but the times in the log",
+        (
+            f"{_FAULTS}_clock.py::test_sessions_ownership_and_the_account_do_not_hang_on_the_wall_clock",
+            f"{_FAULTS}_clock.py::test_retries_come_when_they_are_due_when_the_wall_clock_jumps_on",
+        ),
+    ),
     "P08": Row(
         "cut off from ZooKeeper, both ways or one, with Kafka or without: it stops by its own "
         "clock and is taken over; cut off from Kafka alone: it waits, and keeps its partitions",

@@ -1,0 +1,102 @@
+"""P07: the wall clock jumps by a year, on and back, under processes that run."""
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.acceptance import replicas as sharing
+from tests.acceptance import trial as alone
+from tests.acceptance.harness import Run
+from tests.acceptance.processes import until
+from tests.acceptance.replicas import Output, Replicas
+from tests.acceptance.trial import Trial
+from tests.worlds.clock_shift import WallClock
+from tests.worlds.looking import Window
+
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
+
+YEAR = 365 * 24 * 3600
+JUMPS = (YEAR, -YEAR, 0)  # against the right time, one after the other
+RETRY_SECONDS = 0.5
+LATE_SECONDS = 5.0  # on a busy machine
+TRIES = 4  # between two jumps
+DISTURBED = (
+    "ownership_suspended",
+    "zookeeper_session_ended",
+    "partition_given_up",
+    "partition_failed",
+    "partition_halted",
+    "plan_written",
+)
+
+
+@pytest.fixture
+def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
+    """A pipeline of the test's own on the shared servers."""
+    made = Trial(kafka, zookeeper, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("output", ["lines", "manifest"])
+def test_sessions_ownership_and_the_account_do_not_hang_on_the_wall_clock(
+    trial: Trial, tmp_path: Path, output: Output
+) -> None:
+    """One replica's clock jumps, the other one's does not."""
+    clock = WallClock(tmp_path)
+    trial.topologies = sharing.TOPOLOGIES
+    with Replicas(trial, output, topics={"in-a": 3, "in-b": 2}) as replicas:
+        replicas.feed.start()
+        replicas.start("a", environment=clock.environment)
+        replicas.start("b")
+        before = replicas.settle("a", "b")
+        replicas.goes_on()
+        sessions = {name: each.session for name, each in replicas.nodes.members.items()}
+        disturbed = {name: len(replicas.events(name)) for name in DISTURBED}
+        for seconds in JUMPS:
+            clock.shift(seconds)
+            replicas.goes_on()
+            replicas.goes_on()
+        assert replicas.nodes.plan.owners == before.owners
+        assert {n: each.session for n, each in replicas.nodes.members.items()} == sessions
+        assert {name: len(replicas.events(name)) for name in DISTURBED} == disturbed
+        replicas.finish()
+
+
+def test_retries_come_when_they_are_due_when_the_wall_clock_jumps_on(
+    trial: Trial, tmp_path: Path
+) -> None:
+    """Nothing else moves meanwhile. (Back, librdkafka's waits would last: docs/reliability.md.)"""
+    clock, window = WallClock(tmp_path), Window()
+    trial.publish(50, trouble=[(0, 20)])
+    retries = {"retries": {"initial_seconds": RETRY_SECONDS, "max_seconds": RETRY_SECONDS}}
+    environment = clock.environment | window.environment
+    run = trial.start("function", config=retries, environment=environment)
+    trial.wait_for(run, 49)
+    for seconds in (YEAR, 2 * YEAR):
+        clock.shift(seconds)
+        tried = len(trial.tries((0, 20)))
+        until("it is tried", lambda: len(trial.tries((0, 20))) >= tried + TRIES)  # noqa: B023
+        assert window.problems() == []
+    opened = trial.open()
+    trial.wait_for(run, 50)
+    assert time.monotonic() - opened < RETRY_SECONDS + LATE_SECONDS
+    run.process.terminate()
+    assert run.wait() == 0, run.tail()
+    gaps = [after - before for before, after in pairwise(trial.tries((0, 20)))]
+    assert min(gaps) > 0.9 * RETRY_SECONDS  # less a turn
+    assert max(gaps) < RETRY_SECONDS + LATE_SECONDS
+    begun, draining = _year(run, "service_started"), _year(run, "service_draining")
+    assert draining > begun, "the process has not seen its clock jump"
+    assert trial.rows() == alone.rows_of(alone.places(50))
+    assert trial.letters() == []
+    assert trial.stored() == {0: 50}
+
+
+def _year(run: Run, event: str) -> int:
+    return int(run.events(event)[0]["timestamp"][:4])
