@@ -64,6 +64,7 @@ class Commits:
         self._commit: Future[Mapping[Partition, StoreError]] | None = None
         self._committing: dict[Partition, _Submitted] = {}
         self._begun_at = 0.0
+        self._took = 0.0
         self._due = 0.0
         self._is_urgent = False
 
@@ -75,14 +76,20 @@ class Commits:
         """For how long a write has been under way, or None."""
         return None if self._commit is None else now - self._begun_at
 
+    def seconds(self, now: float) -> float:
+        """How long the last write took, or the one under way has taken if that is longer."""
+        return max(self._took, self.seconds_under_way(now) or 0.0)
+
     def commit(self, now: float, *, force: bool) -> None:
         """Store what moved, at most once per interval unless it is urgent or forced.
 
         A partition that the store refuses is halted, or claimed again if only the session
         has ended. Raises StoreError when the store refuses everything.
         """
+        under_way = self.seconds_under_way(now)
         if not self._ended():
             return
+        self._took = self._took if under_way is None else under_way
         if not force and now < self._due and not self._is_urgent and not self._is_planned():
             return
         self._due = now + self._interval_seconds

@@ -83,4 +83,5 @@ def snapshot_of(
         departed=parts.reader.departed,
         kafka_available=parts.fetcher.available,
         store_available=parts.store.available,
+        commit_seconds=parts.reader.commit_seconds(now),
     )

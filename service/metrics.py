@@ -243,6 +243,9 @@ CATALOGUE: tuple[Metric, ...] = (
            _total(lambda s: s.kafka_available)),
     Metric("headrace_service_zookeeper_available_state", "gauge", "1 while ZooKeeper answers.",
            (), _total(lambda s: s.store_available)),
+    Metric("headrace_service_commit_seconds", "gauge",
+           "How long the last write of offsets took, or the one under way if that is longer.",
+           (), _total(lambda s: s.commit_seconds)),
 )  # fmt: skip
 
 

@@ -419,6 +419,10 @@ class Reader:
         """
         self._commits.commit(now, force=force)
 
+    def commit_seconds(self, now: float) -> float:
+        """How long the last write of offsets took, or the one under way if that is longer."""
+        return self._commits.seconds(now)
+
     @property
     def is_committed(self) -> bool:
         """Whether every frontier that can be stored is stored."""

@@ -45,6 +45,7 @@ class Snapshot:
     held_back_seconds: dict[str, float] = field(default_factory=dict)  # by what was full
     kafka_available: bool = True
     store_available: bool = True
+    commit_seconds: float = 0.0  # of the last write of offsets, or the one under way
     halted: dict[Partition, str] = field(default_factory=dict)  # not read any more, and why
     mirror_failures: int = 0  # commits of a partition to the consumer group
     settled: bool = True  # whether every partition is open or halted

@@ -6,6 +6,7 @@ _STORE = "tests/contract/test_offset_store.py"
 _OWNERSHIP = "tests/contract/test_offset_ownership.py"
 _REAL = "tests/contract/test_zookeeper_store.py"
 _SECURITY = "tests/integration/partition/test_zookeeper_security.py"
+_SLOW = "tests/integration/faults/test_zookeeper_faults_slow.py"
 _ROLLBACK = "tests/integration/faults/test_zookeeper_faults_rollback.py"
 _SIZE = "tests/integration/faults/test_zookeeper_faults_size.py"
 _OUTAGES = "tests/acceptance/test_outages.py"
@@ -27,6 +28,15 @@ ROWS = {
         (
             f"{_OUTAGES}::test_zookeeper_stopped_frozen_or_killed_only_pauses_the_commits",
             f"{_STORE}::test_everything_waits_for_the_server_to_come_back",
+        ),
+    ),
+    "Z03": Row(
+        "slow answers: the loop turns, one commit takes all that has moved meanwhile; a connection "
+        "that breaks amid them repeats nothing",
+        "headrace_service_commit_seconds; ready all the while",
+        (
+            f"{_SLOW}::test_a_slow_server_delays_offsets_and_blocks_nothing",
+            f"{_SLOW}::test_a_connection_cut_amid_slow_answers_repeats_no_row_and_loses_none",
         ),
     ),
     "Z04": Row(
