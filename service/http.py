@@ -178,12 +178,6 @@ class _Server(ThreadingHTTPServer):
         for each in late:
             _cut(each)
 
-    def _complain(self, error: OSError) -> None:
-        now = time.monotonic()
-        if now - self._complained_at >= _COMPLAIN_SECONDS:
-            self._complained_at = now
-            log.warning("http_starved", reason=error.strerror)
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay quiet: clients go away as they please."""
         del request

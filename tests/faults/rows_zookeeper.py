@@ -7,6 +7,7 @@ _OWNERSHIP = "tests/contract/test_offset_ownership.py"
 _REAL = "tests/contract/test_zookeeper_store.py"
 _SECURITY = "tests/integration/partition/test_zookeeper_security.py"
 _SLOW = "tests/integration/faults/test_zookeeper_faults_slow.py"
+_READ_ONLY = "tests/integration/faults/test_zookeeper_faults_read_only.py"
 _ROLLBACK = "tests/integration/faults/test_zookeeper_faults_rollback.py"
 _SIZE = "tests/integration/faults/test_zookeeper_faults_size.py"
 _OUTAGES = "tests/acceptance/test_outages.py"
@@ -80,6 +81,15 @@ ROWS = {
         (
             f"{_SECURITY}::test_without_the_right_to_read_an_offset_is_refused_and_not_absent",
             f"{_SECURITY}::test_credentials_that_are_refused_later_end_every_wait",
+        ),
+    ),
+    "Z09": Row(
+        "one of three servers is left and takes no writes: as if none were there, until the others "
+        "are back; a start ends with an error",
+        "/health/ready 503: ZooKeeper is away; an error that names the hosts",
+        (
+            f"{_READ_ONLY}::test_a_server_that_takes_no_writes_is_as_none_until_the_others_are_back",
+            f"{_READ_ONLY}::test_a_start_at_a_server_that_takes_no_writes_ends_with_an_error_and_loses_no_offset",
         ),
     ),
     "Z10": Row(
