@@ -24,14 +24,21 @@ class Window:
 
     def problems(self) -> list[str] | None:
         """Why it is not ready; nothing if it is, None if nobody answers."""
-        told = self._get("/health/ready")
-        return None if told is None else list(json.loads(told)["problems"])
+        return self._problems("/health/ready")
+
+    def live(self) -> list[str] | None:
+        """Why a restart would help; nothing if it would not, None if nobody answers."""
+        return self._problems("/health/live")
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels; nan when nobody answers, or there is none."""
         lines = (self._get("/metrics") or b"").decode().splitlines()
         found = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
         return sum(float(line.rpartition(" ")[2]) for line in found) if found else float("nan")
+
+    def _problems(self, path: str) -> list[str] | None:
+        told = self._get(path)
+        return None if told is None else list(json.loads(told)["problems"])
 
     def _get(self, path: str) -> bytes | None:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_SECONDS)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from partition.chunk import Partition
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.health import STALLED_SECONDS
 from tests.acceptance import replicas as sharing
 from tests.acceptance import trial as alone
 from tests.acceptance.harness import Run
@@ -16,6 +18,7 @@ from tests.acceptance.processes import until
 from tests.acceptance.replicas import Output, Replicas
 from tests.acceptance.trial import Trial
 from tests.worlds.clock_shift import WallClock
+from tests.worlds.fetching import KafkaWorld
 from tests.worlds.looking import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
@@ -23,6 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.faults]
 YEAR = 365 * 24 * 3600
 JUMPS = (YEAR, -YEAR, 0)  # against the right time, one after the other
 RETRY_SECONDS = 0.5
+SECONDS = 60.0
 LATE_SECONDS = 5.0  # on a busy machine
 TRIES = 4  # between two jumps
 DISTURBED = (
@@ -96,6 +100,28 @@ def test_retries_come_when_they_are_due_when_the_wall_clock_jumps_on(
     assert trial.rows() == alone.rows_of(alone.places(50))
     assert trial.letters() == []
     assert trial.stored() == {0: 50}
+
+
+def test_a_quiet_service_whose_clock_is_set_back_asks_for_a_restart_and_then_goes_on(
+    kafka: EmbeddedKafka, trial: Trial, tmp_path: Path
+) -> None:
+    """librdkafka waits until a time of day (docs/reliability.md): live says so after a minute."""
+    clock, window = WallClock(tmp_path), Window()
+    trial.publish(50)
+    run = trial.start("function", environment=clock.environment | window.environment)
+    until("all is stored", lambda: trial.stored() == {0: 50}, told=run.tail)
+    assert window.live() == []
+    clock.shift(-YEAR)
+    until("it asks for a restart", window.live, STALLED_SECONDS + SECONDS, run.tail)
+    assert "stood still" in window.live()[0]
+    assert trial.kill(run) == {0: 50}
+    world = KafkaWorld(kafka, lambda _partitions=1: "")
+    world.append(Partition(trial.name, 0), [b"0:%d" % offset for offset in range(50, 80)])
+    world.close()
+    again = trial.start("function", "--until-caught-up", environment=clock.environment)
+    assert again.wait() == 0, again.tail()
+    assert trial.rows() == alone.rows_of(alone.places(80))
+    assert trial.stored() == {0: 80}
 
 
 def _year(run: Run, event: str) -> int:
