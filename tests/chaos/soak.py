@@ -45,9 +45,10 @@ class Soak:
                 replicas.settle(_STAYS, _DIES)
                 kill_at = time.monotonic() + _KILL_EVERY_SECONDS
         is_lines = replicas.output == "lines"
+        ends = replicas.end()  # before it is asked what is there
         return judge(
             found_of(replicas),
-            replicas.end(),
+            ends,
             replicas.breaks,
             "at least once" if is_lines else "exactly once",
             [*replicas.nodes.wrong, *self._grown()],
