@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -28,7 +28,7 @@ from partition.held import Held
 from partition.manager import PartitionManager, Window
 from partition.opening import Opened, StartPolicy, Ways, opening, reclaiming, recovering
 from partition.retries import RetryPolicy
-from partition.statistics import Departed
+from partition.statistics import Departed, Moves
 from partition.steps import Steps
 
 log = structlog.get_logger()
@@ -77,6 +77,8 @@ class Assignment:
     ) -> None:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
+        self.moves = Moves()
+        """How often partitions changed hands."""
         self._is_released = False
         self.ends = False
         """Whether the run ends: nothing new is opened."""
@@ -429,6 +431,8 @@ class Assignment:
 
         Where the partitions are shared, one that another has taken is the plan's business.
         """
+        if isinstance(error, Fenced):
+            self.moves = replace(self.moves, fenced=self.moves.fenced + 1)
         if self._policy.shared and isinstance(error, Fenced):
             self._give_up(held, error)
             return
@@ -445,6 +449,8 @@ class Assignment:
         is_ours = held.is_ours and not self._is_released
         if is_ours != held.is_told:
             held.is_told = is_ours
+            taken, released = self.moves.taken + is_ours, self.moves.released + (not is_ours)
+            self.moves = replace(self.moves, taken=taken, released=released)
             tell = self._on_assigned if is_ours else self._on_revoked
             tell(held.partition)
 

@@ -25,6 +25,8 @@ class PartitionStatistics:
     lost: Mapping[str, int] = field(default_factory=dict)  # records the source lost, by reason
     committed_txid: int | None = None  # None, and below: no transactions are kept
     open_transactions: int | None = None
+    epoch: int = 0  # under which it is ours; 0: it never was
+    commit_age_seconds: float = 0.0  # `committed` has stood still so long short of the log's end
 
     @property
     def lag(self) -> int:
@@ -40,3 +42,12 @@ class Departed:
     read: int = 0
     retried: int = 0
     given_up: int = 0  # in flight when it was given up, and not resolved since
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How often partitions changed hands, as this process saw it."""
+
+    taken: int = 0  # one has become ours
+    released: int = 0  # one has ceased to be, for whatever reason
+    fenced: int = 0  # one was refused to us, because it has a later owner

@@ -16,7 +16,9 @@ class Tally:
     sunk: int = 0  # every row durable in its sinks
     filtered: int = 0  # dropped on purpose: no row, no letter
     dead_lettered: int = 0  # a dead letter of it is durable
-    failures: Counter[str] = field(default_factory=Counter)  # by step; each is retried or buried
+    failures: Counter[str] = field(default_factory=Counter)  # by step; tries that are repeated
+    letters: Counter[tuple[str, int]] = field(default_factory=Counter)  # sent, by partition
+    buried: Counter[tuple[str, str]] = field(default_factory=Counter)  # by step and kind of error
 
     def acked(self, flags: Flags, sunk: int, lettered: int) -> None:
         """Count trees that were acked, by their flags."""

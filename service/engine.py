@@ -7,6 +7,7 @@ from typing import Protocol
 from acker.acker import AckerStatistics
 from partition.chunk import Partition
 from service.account import Tally
+from topology.histogram import Distribution, Histogram
 from topology.running.runner import RunnerStatistics
 from topology.steps import SinkStep
 
@@ -66,6 +67,16 @@ class SinkEnd(Protocol):
     @property
     def write_seconds(self) -> float:
         """How long their writes, or commits, took in all."""
+        ...
+
+    @property
+    def bytes_written(self) -> int | None:
+        """What the rows have as columns; None where other processes write them."""
+        ...
+
+    @property
+    def write_times(self) -> Histogram:
+        """How long each write, or commit, took."""
         ...
 
 
@@ -141,6 +152,11 @@ class Engine(Protocol):
     @property
     def failed_ticks(self) -> dict[str, int]:
         """How many ticks have failed, by step."""
+        ...
+
+    @property
+    def call_times(self) -> dict[str, Distribution]:
+        """How long calls of bolts took in this process, by step."""
         ...
 
     @property

@@ -113,6 +113,8 @@ class Failures:
             message = self._reader.message(owner)
             record = Record(message.value(), message)
             letter = dead_letter(record, failure, self._reader.attempts(owner))
+            self._tally.letters[record.topic, record.partition] += 1
+            self._tally.buried[failure.step, type(failure.error).__name__] += 1
             self._letters.send(letter, one, its_edge)
 
 

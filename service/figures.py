@@ -5,11 +5,12 @@ from typing import Protocol
 
 from partition.fetcher import Fetcher
 from partition.store import OffsetStore
+from service.commit_ages import CommitAges
 from service.engine import Engine
 from service.letters import Letters
 from service.reader import Reader
 from service.references import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot
+from service.snapshot import SinkStatistics, Snapshot, SparkStatistics
 
 
 class Observed(Protocol):
@@ -41,14 +42,42 @@ class Observed(Protocol):
         ...
 
 
+class Healing(Protocol):
+    """Spark, as far as its health goes."""
+
+    @property
+    def running(self) -> bool:
+        """Whether a JVM is there."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """How often there was another one."""
+        ...
+
+    @property
+    def renewals(self) -> int:
+        """How often one was given a new context."""
+        ...
+
+
 def snapshot_of(
-    parts: Observed, now: float, references: tuple[ReferenceStatistics, ...] = ()
+    parts: Observed,
+    now: float,
+    references: tuple[ReferenceStatistics, ...] = (),
+    *,
+    ages: CommitAges | None = None,
+    spark: Healing | None = None,
 ) -> Snapshot:
-    """The figures at `now`, in the seconds of the owner's clock. The owner thread calls it."""
+    """The figures at `now`, in the seconds of the owner's clock. The owner thread calls it.
+
+    `ages` remembers what the snapshots before have seen; without it no commit has an age.
+    """
+    ages = CommitAges() if ages is None else ages
     tally, apart = parts.pipeline.tally, parts.pipeline.apart
     return Snapshot(
         taken_at=now,
-        partitions=tuple(parts.reader.statistics(now)),
+        partitions=tuple(ages.of(parts.reader.statistics(now), now)),
         halted=parts.reader.halted(),
         settled=parts.reader.is_settled,
         mirror_failures=parts.fetcher.mirror_failures,
@@ -63,6 +92,8 @@ def snapshot_of(
                 retries=outlet.writer.retries,
                 failing_since=outlet.writer.failing_since,
                 last_error=outlet.writer.last_error,
+                bytes_written=outlet.bytes_written,
+                write_times=outlet.write_times.figures(),
             )
             for outlet in parts.pipeline.outlets
         ),
@@ -81,6 +112,13 @@ def snapshot_of(
         failed_ticks=parts.pipeline.failed_ticks,
         apart=replace(apart),
         departed=parts.reader.departed,
+        letters=dict(tally.letters),
+        buried=dict(tally.buried),
+        call_times=parts.pipeline.call_times,
+        moves=parts.reader.moves,
+        spark=None
+        if spark is None
+        else SparkStatistics(spark.running, spark.restarts, spark.renewals),
         kafka_available=parts.fetcher.available,
         store_available=parts.store.available,
         commit_seconds=parts.reader.commit_seconds(now),

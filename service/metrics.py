@@ -4,33 +4,46 @@ Nothing is counted twice: the figures are the pipeline's own, turned into sample
 Prometheus asks.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from partition.statistics import PartitionStatistics
 from service.references import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot
+from service.snapshot import SinkStatistics, Snapshot, SparkStatistics
+from topology.histogram import BOUNDS, Distribution
 from topology.running.runner import RunnerStatistics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 Samples = list[tuple[tuple[str, ...], float]]
+Distributions = list[tuple[tuple[str, ...], Distribution]]
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: a counter's name is given without the `_total` that Prometheus adds."""
+    """One metric: a counter's name is given without the `_total` that Prometheus adds.
+
+    A histogram has `distributions` instead of samples.
+    """
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...]
-    samples: Callable[[Snapshot], Samples]
+    samples: Callable[[Snapshot], Samples] = lambda _snapshot: []
+    distributions: Callable[[Snapshot], Distributions] = lambda _snapshot: []
 
 
 def _total(read: Callable[[Snapshot], float]) -> Callable[[Snapshot], Samples]:
@@ -73,6 +86,15 @@ def _per_sink(read: Callable[[SinkStatistics], float]) -> Callable[[Snapshot], S
     return lambda snapshot: [((sink.sink,), float(read(sink))) for sink in snapshot.sinks]
 
 
+def _failing_seconds(since: float | None, snapshot: Snapshot) -> float:
+    return 0.0 if since is None else max(0.0, snapshot.taken_at - since)
+
+
+def _of_spark(read: Callable[[SparkStatistics], float]) -> Callable[[Snapshot], Samples]:
+    """One sample, if there is a Spark."""
+    return lambda s: [] if s.spark is None else [((), float(read(s.spark)))]
+
+
 def _per_reference(
     read: Callable[[ReferenceStatistics], float],
 ) -> Callable[[Snapshot], Samples]:
@@ -100,6 +122,16 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_partition_retried_records", "counter",
            "Emissions of a record after its first.", _PARTITION,
            _per_partition(lambda p: p.retried)),
+    Metric("headrace_partition_dead_letters", "counter",
+           "Dead letters sent of the partition's records; after a crash one may be sent again.",
+           _PARTITION,
+           lambda s: [((t, str(p)), float(n)) for (t, p), n in sorted(s.letters.items())]),
+    Metric("headrace_partition_commit_age_seconds", "gauge",
+           "How long the stored offset has stood still short of the log's end; 0 if it is there.",
+           _PARTITION, _per_partition(lambda p: p.commit_age_seconds)),
+    Metric("headrace_partition_owner_epoch", "gauge",
+           "The epoch under which the partition is ours: how often it has been claimed.",
+           _PARTITION, _per_partition(lambda p: p.epoch)),
     Metric("headrace_partition_ignored_resolutions", "counter",
            "Late, repeated or unknown acks and fails.", _PARTITION,
            _per_partition(lambda p: p.ledger.ignored)),
@@ -157,8 +189,21 @@ CATALOGUE: tuple[Metric, ...] = (
            "Commits of a partition that the consumer group did not take; nothing depends on it.",
            (), _total(lambda s: s.mirror_failures)),
     Metric("headrace_topology_failed_tuples", "counter",
-           "Failures, by the step they happened in; each is retried or dead-lettered.",
-           ("step",), _per_step),
+           "Tries of a record that failed and were not final, by the step that failed: each was "
+           "followed by a retry or, when those were used up, by a dead letter. What a bolt or sink "
+           "rejects for good is not among them.",
+           _STEP, _per_step),
+    Metric("headrace_topology_dead_letters", "counter",
+           "Dead letters sent, by the step that gave up and the class of its last error.",
+           ("step", "error"), lambda s: [(key, float(n)) for key, n in sorted(s.buried.items())]),
+    Metric("headrace_topology_executed_tuples", "counter",
+           "Values that a bolt was called with, retries included. On the spark engine bolts run "
+           "elsewhere, and none are counted.",
+           _STEP, lambda s: [((k,), float(d.count)) for k, d in sorted(s.call_times.items())]),
+    Metric("headrace_topology_call_seconds", "histogram",
+           "How long a bolt took for a value: each call of an async or blocking bolt; of others "
+           "the mean of those called together.",
+           _STEP, distributions=lambda s: [((k,), d) for k, d in sorted(s.call_times.items())]),
     Metric("headrace_topology_running_calls", "gauge",
            "Calls that run, of a bolt that is async, blocking, ordered or in tasks.",
            _STEP, _per_runner(lambda r: r.in_flight)),
@@ -214,6 +259,18 @@ CATALOGUE: tuple[Metric, ...] = (
            _per_sink(lambda s: s.batches_written)),
     Metric("headrace_sinks_write_seconds", "counter", "Time spent writing.", _SINK,
            _per_sink(lambda s: s.write_seconds)),
+    Metric("headrace_sinks_written_bytes", "counter",
+           "What those rows have as columns, before compression; rows that come one by one are "
+           "estimated, rejected ones included. None on the spark engine.", _SINK,
+           lambda s: [((each.sink,), float(each.bytes_written))
+                      for each in s.sinks if each.bytes_written is not None]),
+    Metric("headrace_sinks_batch_seconds", "histogram",
+           "How long a micro-batch, or a commit of transactions, took from its first try until it "
+           "was durable.", _SINK,
+           distributions=lambda s: [((each.sink,), each.write_times) for each in s.sinks]),
+    Metric("headrace_sinks_failing_seconds", "gauge",
+           "For how long the batch in hand has failed; 0 while all is well.", _SINK,
+           lambda s: [((e.sink,), _failing_seconds(e.failing_since, s)) for e in s.sinks]),
     Metric("headrace_sinks_retried_writes", "counter", "Tries of a batch that failed.", _SINK,
            _per_sink(lambda s: s.retries)),
     Metric("headrace_sinks_pending_rows", "gauge", "Rows on their way.", _SINK,
@@ -246,6 +303,29 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_service_commit_seconds", "gauge",
            "How long the last write of offsets took, or the one under way if that is longer.",
            (), _total(lambda s: s.commit_seconds)),
+    Metric("headrace_service_spark_running_state", "gauge",
+           "1 while Spark's JVM is there, where one is used.", (),
+           _of_spark(lambda spark: spark.is_running)),
+    Metric("headrace_service_spark_restarts", "counter",
+           "Times that Spark's JVM, or the context in it, was started anew.", (),
+           _of_spark(lambda spark: spark.restarts + spark.renewals)),
+    Metric("headrace_service_range_groups_failing_seconds", "gauge",
+           "For how long a group of ranges has failed on Spark's executors; 0 while all is well.",
+           (), _total(lambda s: _failing_seconds(s.apart.failing_since, s))),
+    Metric("headrace_service_retried_range_groups", "counter",
+           "Tries of a group of ranges that failed on Spark's executors.", (),
+           _total(lambda s: s.apart.retries)),
+    Metric("headrace_service_taken_partitions", "counter",
+           "Times that a partition became this replica's.", (), _total(lambda s: s.moves.taken)),
+    Metric("headrace_service_released_partitions", "counter",
+           "Times that a partition ceased to be this replica's, for whatever reason.", (),
+           _total(lambda s: s.moves.released)),
+    Metric("headrace_service_fenced_partitions", "counter",
+           "Times that a partition was refused to this replica because it has a later owner.", (),
+           _total(lambda s: s.moves.fenced)),
+    Metric("headrace_service_snapshot_age_seconds", "gauge",
+           "How old these figures are; it grows while something holds the loop.", (),
+           _total(lambda s: max(0.0, time.monotonic() - s.taken_at))),
 )  # fmt: skip
 
 
@@ -257,7 +337,24 @@ def figures(snapshot: Snapshot) -> dict[str, float]:
         for values, figure in metric.samples(snapshot):
             labels = ",".join(f'{k}="{v}"' for k, v in zip(metric.labels, values, strict=True))
             found[f"{name}{{{labels}}}" if labels else name] = figure
+        for values, spread in metric.distributions(snapshot):
+            labels = ",".join(f'{k}="{v}"' for k, v in zip(metric.labels, values, strict=True))
+            found[f"{name}_count{{{labels}}}"] = float(spread.count)
+            found[f"{name}_sum{{{labels}}}"] = spread.seconds
     return found
+
+
+_FAMILIES: dict[str, Callable[..., Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def _buckets(spread: Distribution) -> list[tuple[str, int]]:
+    """How many took at most so long, as Prometheus wants them: each bucket has all below it."""
+    limits = [*map(floatToGoString, BOUNDS), "+Inf"]
+    return list(zip(limits, accumulate(spread.counts), strict=True))
 
 
 class _SnapshotCollector(Collector):
@@ -272,10 +369,11 @@ class _SnapshotCollector(Collector):
         if snapshot is None:
             return
         for metric in CATALOGUE:
-            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = kind(metric.name, metric.help, labels=metric.labels)
+            family = _FAMILIES[metric.kind](metric.name, metric.help, labels=metric.labels)
             for labels, value in metric.samples(snapshot):
                 family.add_metric(labels, value)
+            for labels, spread in metric.distributions(snapshot):
+                family.add_metric(labels, _buckets(spread), spread.seconds)
             yield family
 
 

@@ -10,6 +10,7 @@ from acker.acker import Edges, Trees
 from sinks.batcher import Batcher, PendingBatch
 from sinks.tries import WriteRetries
 from sinks.writer import Writer, WriteResult
+from topology.histogram import Histogram
 from topology.sink import Piece, Sink
 from topology.steps import SinkStep
 
@@ -53,6 +54,8 @@ class Outlet:
         self.batches_written = 0
         self.rows_rejected = 0
         self.write_seconds = 0.0
+        self.bytes_written = 0
+        self.write_times = Histogram()
 
     def start(self) -> None:
         """Start the writer's thread."""
@@ -83,6 +86,8 @@ class Outlet:
         self.rows_rejected += len(result.rejected)
         self.batches_written += 1
         self.write_seconds += result.seconds
+        self.bytes_written += result.pending.num_bytes
+        self.write_times.add(result.seconds)
 
     @property
     def rows_pending(self) -> int:

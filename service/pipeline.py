@@ -48,6 +48,7 @@ from service.transaction_outlet import Told, TransactionOutlet
 from sinks.tries import WriteRetries
 from topology.complaints import Complaints
 from topology.executor import Executor
+from topology.histogram import Distribution
 from topology.life import Life
 from topology.outcome import Failure
 from topology.running.call import Answers
@@ -301,6 +302,11 @@ class Pipeline:
     def failed_ticks(self) -> dict[str, int]:
         """How many ticks have failed, by step."""
         return self._failed_ticks.counts()
+
+    @property
+    def call_times(self) -> dict[str, Distribution]:
+        """How long calls of bolts took, by step."""
+        return self._executor.times.figures() | self._runners.times.figures()
 
     @property
     def acker(self) -> Acker:

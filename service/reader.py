@@ -19,7 +19,7 @@ from partition.loss import Loss
 from partition.manager import PartitionManager
 from partition.opening import Fencing, Ways
 from partition.retries import Retries
-from partition.statistics import Departed, PartitionStatistics
+from partition.statistics import Departed, Moves, PartitionStatistics
 from partition.store import OffsetStore
 from partition.transaction import Range
 from service.commit_places import CommitPlaces
@@ -190,6 +190,11 @@ class Reader:
     def departed(self) -> Departed:
         """What was read of partitions that are ours no more."""
         return self._assignment.departed
+
+    @property
+    def moves(self) -> Moves:
+        """How often partitions changed hands."""
+        return self._assignment.moves
 
     @property
     def is_paused(self) -> bool:
@@ -451,6 +456,7 @@ class Reader:
                 fetch_latency_seconds=self._fetches.latency_of(held.partition),
                 transaction_wait_seconds=self._fetcher.transaction_wait_seconds(held.partition),
                 lost=dict(held.lost),
+                epoch=held.epoch,
             )
 
     def halted(self) -> dict[Partition, str]:

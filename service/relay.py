@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter, is_
+from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -122,6 +123,7 @@ class Relay:
             each = arrived.popleft()
             delivery = each.delivery
             step = cast("BoltStep", delivery.boundary)
+            started = perf_counter()
             actions = self._advanced.run(
                 step,
                 cast("list[Any]", delivery.piece),
@@ -132,6 +134,7 @@ class Relay:
                 stream=delivery.origin.stream,
                 tasks=delivery.tasks,
             )
+            self._executor.times.add(step.name, len(delivery.piece), perf_counter() - started)
             self._carry_out(step, actions, now)
 
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:

@@ -7,6 +7,7 @@ import structlog
 
 from partition.errors import PartitionError
 from service.account import Account
+from service.commit_ages import CommitAges
 from service.deadline import Deadline
 from service.figures import snapshot_of
 from service.forks import refusing_forks
@@ -33,6 +34,7 @@ class Service:
         self._drain_seconds = drain_seconds
         self._stopping = False  # a plain flag: a signal handler must not wait for a lock
         self._snapshot: Snapshot | None = None
+        self._ages = CommitAges()
         self._started = time.monotonic()
         self.on_snapshot: Callable[[Snapshot], None] | None = None
 
@@ -133,7 +135,14 @@ class Service:
             log.warning("last_commit_failed", error=str(error))
 
     def _figures(self, now: float) -> Snapshot:
-        return snapshot_of(self._parts, now, self._parts.references.statistics(now))
+        parts = self._parts
+        return snapshot_of(
+            parts,
+            now,
+            parts.references.statistics(now),
+            ages=self._ages,
+            spark=parts.spark,
+        )
 
     def _publish(self, now: float) -> None:
         self._snapshot = self._figures(now)

@@ -5,6 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sinks.transaction_writer import Done, TransactionWriter
 from sinks.tries import WriteRetries
+from topology.histogram import Histogram
 from topology.steps import SinkStep
 from topology.transactional import Fence, Staged, TransactionalSink
 
@@ -15,6 +16,7 @@ class GroupWork(Protocol):
     number: int  # of the sink's groups; 0: it was not asked yet
     staged: Staged | None
     is_done: bool
+    num_bytes: int | None  # of its rows as columns; None: it is not known
 
 
 Work = TypeVar("Work", bound=GroupWork)
@@ -46,6 +48,8 @@ class SinkEnd(Generic[Work]):
         self.batches_written = 0
         self.rows_rejected = 0
         self.write_seconds = 0.0
+        self.bytes_written: int | None = 0
+        self.write_times = Histogram()
 
     def start(self) -> None:
         """Start the writer's threads."""
@@ -89,4 +93,7 @@ class SinkEnd(Generic[Work]):
             self.rows_written += work.staged.num_rows
         self.batches_written += 1
         self.write_seconds += seconds
+        self.write_times.add(seconds)
+        if self.bytes_written is not None and work.num_bytes is not None:
+            self.bytes_written += work.num_bytes
         return work

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 from acker.acker import AckerStatistics
 from partition.chunk import Partition
-from partition.statistics import Departed, PartitionStatistics
+from partition.statistics import Departed, Moves, PartitionStatistics
 from service.account import Account, PartitionAccount
 from service.engine import Apart
 from service.references import ReferenceStatistics
+from topology.histogram import Distribution
 from topology.running.runner import RunnerStatistics
 
 
@@ -24,6 +25,17 @@ class SinkStatistics:
     retries: int
     failing_since: float | None
     last_error: str | None
+    bytes_written: int | None = None  # None: other processes write them
+    write_times: Distribution = field(default_factory=Distribution)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStatistics:
+    """Spark as this process sees it."""
+
+    is_running: bool  # its JVM is there; it may be broken without anyone having noticed yet
+    restarts: int
+    renewals: int  # of the context in a JVM that stayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,11 @@ class Snapshot:
     failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
     apart: Apart = field(default_factory=Apart)  # on Spark's executors
     departed: Departed = field(default_factory=Departed)  # of partitions that others have now
+    letters: dict[tuple[str, int], int] = field(default_factory=dict)  # sent, by partition
+    buried: dict[tuple[str, str], int] = field(default_factory=dict)  # by step and kind of error
+    call_times: dict[str, Distribution] = field(default_factory=dict)  # by step
+    moves: Moves = field(default_factory=Moves)
+    spark: SparkStatistics | None = None  # None: there is none
 
     @property
     def read(self) -> int:

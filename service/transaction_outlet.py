@@ -46,6 +46,7 @@ class Work:
     number: int = 0
     staged: Staged | None = None
     is_done: bool = False
+    num_bytes: int | None = 0
 
     @property
     def is_staged(self) -> bool:
@@ -149,6 +150,7 @@ class TransactionOutlet(SinkEnd[Work]):
         shares = tuple(part.share for part in work.parts)
         num_rows = sum(share.num_rows for share in shares)
         offsets = np.concatenate([offsets_of(part.owners) for part in work.parts])
+        work.num_bytes = sum(map(estimated_bytes, pieces))
         self.writer.stage(Group(number, shares, pieces, num_rows, offsets))
 
     def staged(self, number: int, staged: Staged) -> Work:

@@ -50,7 +50,8 @@ def joined(parts: Sequence[Outcome]) -> Outcome:
         for each in part.deliveries:
             key = (each.boundary, each.origin, each.tasks is None)
             deliveries.setdefault(key, []).append((start, each))
-    return Outcome([_one(found, len(parts)) for found in deliveries.values()], failures)
+    took = [each for part in parts for each in part.took]
+    return Outcome([_one(found, len(parts)) for found in deliveries.values()], failures, took)
 
 
 def _one(found: list[tuple[int, Delivery]], num_parts: int) -> Delivery:

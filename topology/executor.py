@@ -8,6 +8,7 @@ its edges. The owner thread calls it.
 
 from collections import Counter
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from topology.bolt import Bolt, Kind, VectorisedBolt, target_of
 from topology.calls import Called, Parents, Sent, call_each, call_fan_out, sort_out
 from topology.columns import call_columns
 from topology.errors import BoltError
+from topology.histogram import CallTimes
 from topology.messages import columns_of, records_of
 from topology.outcome import Delivery, Failure, Origin, Outcome
 from topology.record import Message, Record
@@ -38,6 +40,8 @@ class Executor:
 
     def __init__(self) -> None:
         self._turns: Counter[str] = Counter()  # values routed, by step
+        self.times = CallTimes()
+        """How long calls took: of a chunk's worth of them, the mean."""
 
     def run_source(
         self, source: Source, messages: Sequence[Message], ahead: Outcome | None = None
@@ -48,7 +52,7 @@ class Executor:
         """
         if ahead is None and len(messages) > blocks.RECORDS and blocks.suits(source):
             parts = [self._run_records(source, block) for block in blocks.blocks(messages)]
-            return _without_failed(blocks.joined(parts), len(messages))
+            return self._ended(blocks.joined(parts), len(messages))
         outcome = run_ahead(source, messages) if ahead is None else ahead
         reached, outcome.deliveries = outcome.deliveries, []
         for each in reached:
@@ -56,7 +60,7 @@ class Executor:
                 outcome.deliveries.append(each)
             else:
                 self._run_step(each.boundary, each.piece, each.parents, each.origin, outcome)
-        return _without_failed(self._run_records(source, messages, outcome), len(messages))
+        return self._ended(self._run_records(source, messages, outcome), len(messages))
 
     def _run_records(
         self, source: Source, messages: Sequence[Message], outcome: Outcome | None = None
@@ -85,7 +89,7 @@ class Executor:
         outcome = Outcome([], {})
         count = len(values) if parents is None else int(parents.max(initial=-1)) + 1
         self._continue(step, sort_out(step.name, values, parents, {}), None, outcome)
-        return _without_failed(outcome, count)
+        return self._ended(outcome, count)
 
     def run_emitted(
         self, step: BoltStep, stream: str, values: list[Any], tasks: dict[int, int]
@@ -94,7 +98,12 @@ class Executor:
         outcome = Outcome([], {})
         chosen = [tasks.get(place) for place in range(len(values))] if tasks else None
         self._send(step, stream, Sent(values, None, chosen), None, outcome)
-        return _without_failed(outcome, len(values))
+        return self._ended(outcome, len(values))
+
+    def _ended(self, outcome: Outcome, count: int) -> Outcome:
+        for step, calls, seconds in outcome.took:
+            self.times.add(step, calls, seconds)
+        return _without_failed(outcome, count)
 
     def _run_step(
         self, step: Step, piece: Piece, parents: Parents, origin: Origin, outcome: Outcome
@@ -107,7 +116,9 @@ class Executor:
             self._run_columns(step, piece, parents, outcome)
         else:
             values = cast("list[Any]", piece)  # validated: no columns before a plain bolt
+            started = perf_counter()
             called = _CALLS[step.kind](step.name, target_of(step.bolt), values)
+            outcome.took.append((step.name, len(values), perf_counter() - started))
             self._continue(step, called, parents, outcome)
 
     def _run_columns(
@@ -117,7 +128,9 @@ class Executor:
             self._run_rows(step, piece, parents, outcome)
             return
         bolt = cast("Bolt[Any, Any]", step.bolt)
+        started = perf_counter()
         called = call_columns(step.name, target_of(bolt), piece, row_by_row=bolt.row_by_row)
+        outcome.took.append((step.name, piece.num_rows, perf_counter() - started))
         self._continue(step, called, parents, outcome)
 
     def _run_rows(

@@ -1,6 +1,6 @@
 """What became of a chunk in the executor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from topology.calls import Parents
@@ -41,3 +41,5 @@ class Outcome:
 
     deliveries: list[Delivery]
     failures: dict[int, Failure]
+    took: list[tuple[str, int, float]] = field(default_factory=list, compare=False)
+    """By step: how many values its bolt was called with, and how many seconds that took."""

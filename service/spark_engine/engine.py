@@ -40,6 +40,7 @@ from service.spark_engine.task import TaskSettings
 from service.spark_engine.tries import TryMaker
 from sinks.transaction_writer import FencesRaised, GroupStaged
 from sinks.tries import WriteRetries
+from topology.histogram import Distribution
 from topology.life import Life
 from topology.running.loop import EventLoop
 from topology.sink import Sink
@@ -127,6 +128,7 @@ class SparkEngine:
         self._life = Life(_only_hooks(topology), EventLoop())
         self._lines: dict[int, RangeLine] = {}
         self.failed_ticks: dict[str, int] = {}  # bolts tick on executors
+        self.call_times: dict[str, Distribution] = {}  # and are called there
         fences.bind(self.outlets)
 
     def open(self) -> None:

@@ -127,6 +127,8 @@ class RangeCommits:
         for each in ended.results:
             self.tally.add(each.tally)
             self.tally.failures.update(each.tally.failures)
+            self.tally.letters.update(each.tally.letters)
+            self.tally.buried.update(each.tally.buried)
             self._in_flight.apart.retried += each.retried
             self._in_flight.apart.letters_refused += each.letters_refused
         log.debug("range_group_committed", **facts(ended))

@@ -35,6 +35,7 @@ class RangeWork:
     number: int = 0  # of the sink's groups; 0: it was not asked yet
     staged: Staged | None = None
     is_done: bool = False  # it is durable, or there is nothing to do
+    num_bytes: int | None = None  # tasks have the rows
 
     @property
     def is_staged(self) -> bool:
@@ -64,6 +65,7 @@ class RangeOutlet(SinkEnd[RangeWork]):
             at=at,
         )
         self._sink: TransactionalSink[Any] = sink
+        self.bytes_written = None
 
     @property
     def rows_pending(self) -> int:

@@ -99,6 +99,7 @@ class AsyncRunner(Runner):
         loop = asyncio.get_running_loop()
         process, clock, step = self._process, self._clock, self._step
         take, end, announce = self._take, self._end, self._answers.announce
+        took = self._took.append
         while not self._is_closing:
             call = take()
             if call is None:
@@ -118,6 +119,7 @@ class AsyncRunner(Runner):
                     continue
                 return
             worker.call = None
+            took(clock() - worker.started)
             if error is None:
                 finish(step, call, value)
             elif isinstance(error, Exception):
@@ -142,6 +144,7 @@ class AsyncRunner(Runner):
     def _cut_short(self, worker: Worker, call: Call) -> None:
         if worker.call is not call:
             return  # it has ended in the meantime
+        self._took.append(self._clock() - worker.started)
         self._crew.abandon(worker)
         self._tasks[worker].cancel()
         call.error = overdue(self._step, self._timeout_seconds or 0.0)

@@ -14,13 +14,16 @@ class InlineRunner(Runner):
 
     def __init__(self, duty: Duty) -> None:
         super().__init__(duty)
+        self._clock = duty.clock
         self._process = process_of(self._step, duty.bolt)
         self._is_closing = False
 
     def submit(self, calls: list[Call]) -> None:
         """Call the bolt for each whose key is free."""
+        started = self._clock()
         for place, call in enumerate(calls):
             if self._lane.held or self._is_closing:
+                self._note(started, place)
                 self._lane.add(calls[place:])  # at once: one record may have several of them
                 self._go_on()
                 return
@@ -29,6 +32,12 @@ class InlineRunner(Runner):
                 self._lane.add((call,))
                 self._lane.take()
                 self._lane.end(call)
+        self._note(started, len(calls))
+
+    def _note(self, started: float, count: int) -> None:
+        """Note how long so many calls took: one look at the clock for all, each had the mean."""
+        if count:
+            self._took += [(self._clock() - started) / count] * count
 
     def backlog(self) -> int:
         """None: what could start has been called."""
@@ -54,7 +63,9 @@ class InlineRunner(Runner):
 
     def _go_on(self) -> None:
         while not self._is_closing and (call := self._lane.take()) is not None:
+            started = self._clock()
             self._run(call)
+            self._note(started, 1)
             self._lane.end(call)
 
     def _run(self, call: Call) -> None:

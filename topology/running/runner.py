@@ -66,6 +66,7 @@ class Runner(ABC):
         self._step = duty.answers.step.name
         self._failed_ticks = duty.failed_ticks
         self._lock = threading.Lock()  # of the lane
+        self._took: list[float] = []  # seconds of calls that have ended, until they are taken
 
     def submit(self, calls: list[Call]) -> None:
         """Have the bolt called for each; the answers come as they end."""
@@ -126,6 +127,13 @@ class Runner(ABC):
     @abstractmethod
     def tick(self) -> None:
         """Have the bolt's `tick` called where its `process` is; not again while one is due."""
+
+    def take_seconds(self) -> list[float]:
+        """How long each call took that has ended since this was asked last."""
+        count = len(self._took)  # other threads add to it
+        taken = self._took[:count]
+        del self._took[:count]
+        return taken
 
     @abstractmethod
     def statistics(self) -> RunnerStatistics:

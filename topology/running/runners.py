@@ -11,6 +11,7 @@ import numpy as np
 from topology.bolt import Bolt, Kind
 from topology.complaints import Complaints
 from topology.errors import BoltError
+from topology.histogram import CallTimes
 from topology.order import Order
 from topology.running.async_runner import AsyncRunner
 from topology.running.call import Answers, Call, Inputs
@@ -55,6 +56,8 @@ class Runners:
             step.name: [self._runner(step, cast("Bolt[Any, Any]", bolt)) for bolt in step.bolts]
             for step in steps
         }
+        self.times = CallTimes()
+        """How long calls took, as far as `poll` was called since."""
         self._all = [runner for runners in self._runners.values() for runner in runners]
 
     def open(self) -> None:
@@ -152,8 +155,12 @@ class Runners:
 
     def poll(self, now: float) -> None:
         """Fail the calls that take too long. To be called each turn of the loop."""
-        for runner in self._all:
-            runner.poll(now)
+        for step, runners in self._runners.items():
+            for runner in runners:
+                runner.poll(now)
+                took = runner.take_seconds()
+                if took:
+                    self.times.add_each(step, took)
 
     def tick(self, step: BoltStep) -> None:
         """Have every task's `tick` called where its `process` is; what it raises is counted."""

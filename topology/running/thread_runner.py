@@ -53,6 +53,7 @@ class ThreadRunner(Runner):
                     self._crew.abandon(worker)
                     del self._threads[worker]
                     call.error = overdue(self._step, self._timeout_seconds or 0.0)
+                    self._took.append(now - worker.started)
                     self._end(call)
                     self._go_on()
         self._crew.watch(self._step, now)
@@ -155,6 +156,8 @@ class ThreadRunner(Runner):
                     self._threads[worker] = threading.current_thread()
                     continue
                 worker.call = None
+                if not isinstance(call, _Tick):
+                    self._took.append(self._clock() - worker.started)
                 if error is None:
                     finish(self._step, call, value)
                 else:

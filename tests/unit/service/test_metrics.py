@@ -9,17 +9,22 @@ from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.chunk import Partition
+from partition.statistics import Moves
+from service.engine import Apart
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
 from service.references import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot
+from service.snapshot import SinkStatistics, Snapshot, SparkStatistics
+from topology.histogram import BOUNDS
 from topology.running.runner import RunnerStatistics
 
 NAME = re.compile(r"headrace_(partition|topology|acker|sinks|service)(_[a-z]+)+")
-SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+)$')
+SAMPLE = re.compile(
+    r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+)$', re.IGNORECASE
+)
 FIGURE_WORDS = (
     "records", "bytes", "rows", "seconds", "offset", "trees", "tuples", "batches", "writes",
     "messages", "resolutions", "state", "commits", "loads",
-    "calls", "ticks", "transactions",
+    "calls", "ticks", "transactions", "letters", "epoch", "restarts", "groups", "partitions",
 )  # fmt: skip
 
 
@@ -41,7 +46,7 @@ def snapshot() -> Snapshot:
         test.send(b"1", b"2", b"bad", b"worse")
         known = {
             "fetch_latency_seconds": 0.5, "lost": {"expired": 7},
-            "committed_txid": 41, "open_transactions": 2,
+            "committed_txid": 41, "open_transactions": 2, "commit_age_seconds": 12.5, "epoch": 9,
         }  # fmt: skip
         return Snapshot(
             taken_at=1.0,
@@ -50,7 +55,8 @@ def snapshot() -> Snapshot:
                 SinkStatistics(
                     outlet.step.name, outlet.rows_written, outlet.rows_rejected,
                     outlet.rows_pending, outlet.batches_written, outlet.write_seconds,
-                    outlet.writer.retries, None, None,
+                    outlet.writer.retries, 0.5, "disk full", outlet.bytes_written,
+                    outlet.write_times.figures(),
                 )
                 for outlet in test._bench.pipeline.outlets
             ),
@@ -64,6 +70,12 @@ def snapshot() -> Snapshot:
             runners={"parse": RunnerStatistics(2, 5, 1, 3, 4, 6)},
             failed_ticks={"parse": 7},
             failures=dict(test._bench.pipeline.tally.failures) | {'odd "step"\n': 1},
+            letters=dict(test._bench.pipeline.tally.letters),
+            buried=dict(test._bench.pipeline.tally.buried),
+            call_times=test._bench.pipeline.call_times,
+            moves=Moves(taken=3, released=2, fenced=1),
+            spark=SparkStatistics(is_running=True, restarts=2, renewals=3),
+            apart=Apart(retries=4, failing_since=0.25),
         )  # fmt: skip
 
 
@@ -104,7 +116,7 @@ def test_every_metric_is_in_the_exposition_with_help_and_type(exposition):
         name = metric.name + ("_total" if metric.kind == "counter" else "")
         assert f"# TYPE {name} {metric.kind}" in exposition
         assert f"# HELP {name} {metric.help}" in exposition
-        assert name in found
+        assert (f"{name}_bucket" if metric.kind == "histogram" else name) in found
     assert len([line for line in exposition if line.startswith("# TYPE")]) == len(CATALOGUE)
 
 
@@ -142,6 +154,43 @@ def test_the_figures_are_the_pipeline_s_own(exposition):
     assert found["headrace_topology_timed_out_calls_total", step] == 4
     assert found["headrace_topology_late_calls_total", step] == 6
     assert found["headrace_topology_failed_ticks_total", step] == 7
+    assert found["headrace_partition_dead_letters_total", place] == 1
+    assert found["headrace_partition_commit_age_seconds", place] == 12.5
+    assert found["headrace_partition_owner_epoch", place] == 9
+    assert found["headrace_topology_dead_letters_total", 'error="Reject",step="parse"'] == 1
+    assert found["headrace_topology_executed_tuples_total", step] == 4
+    assert found["headrace_sinks_failing_seconds", 'sink="discard"'] == 0.5
+    assert found["headrace_sinks_written_bytes_total", 'sink="discard"'] == 16
+    assert found["headrace_service_spark_running_state", ""] == 1
+    assert found["headrace_service_spark_restarts_total", ""] == 5
+    assert found["headrace_service_range_groups_failing_seconds", ""] == 0.75
+    assert found["headrace_service_retried_range_groups_total", ""] == 4
+    assert found["headrace_service_taken_partitions_total", ""] == 3
+    assert found["headrace_service_released_partitions_total", ""] == 2
+    assert found["headrace_service_fenced_partitions_total", ""] == 1
+    assert found["headrace_service_snapshot_age_seconds", ""] > 0
+
+
+def test_a_histogram_s_buckets_are_cumulative_and_end_with_all(exposition):
+    found = samples(exposition)
+    for name, label, count in (
+        ("headrace_topology_call_seconds", 'step="parse"', 4),
+        ("headrace_sinks_batch_seconds", 'sink="discard"', 1),
+    ):
+        bounds = [*map(str, BOUNDS), "+Inf"]
+        assert len(bounds) == len([key for key in found if key[0] == f"{name}_bucket"])
+        rising = [
+            v for (n, labels), v in found.items() if n == f"{name}_bucket" and label in labels
+        ]
+        assert rising == sorted(rising)
+        assert rising[-1] == found[f"{name}_count", label] == count
+        assert found[f"{name}_sum", label] > 0
+
+
+def test_without_spark_nothing_is_said_of_it(snapshot):
+    text = Metrics(lambda: replace(snapshot, spark=None)).exposition().decode()
+    assert "\nheadrace_service_spark_running_state 1" not in text
+    assert "# HELP headrace_service_spark_running_state" in text
 
 
 def test_a_partition_that_could_not_be_opened_is_told_as_halted(snapshot):
@@ -154,7 +203,7 @@ def test_a_partition_that_could_not_be_opened_is_told_as_halted(snapshot):
 
 def test_a_state_is_0_or_1(exposition):
     states = {n: v for (n, _), v in samples(exposition).items() if n.endswith("_state")}
-    assert len(states) == 4
+    assert len(states) == 5
     assert set(states.values()) <= {0.0, 1.0}
 
 

@@ -1,0 +1,75 @@
+"""Histograms of times: how many took how long, counted into a few bounded buckets. Pure."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+
+# From a call of a plain function to a batch that waits for a slow table, in seconds.
+BOUNDS = (
+    0.000_001, 0.000_01, 0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0,
+)  # fmt: skip
+_BOUNDS = np.array(BOUNDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The figures of one moment: `counts[i]` took at most `BOUNDS[i]`, the last ones longer."""
+
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
+
+class Histogram:
+    """Counts times. One thread adds; nothing is kept of the single ones."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._seconds = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count `count` that took `seconds` together: each is taken as having had the mean."""
+        if count > 0:
+            self._counts[bisect_left(BOUNDS, seconds / count)] += count
+            self._seconds += seconds
+
+    def add_each(self, seconds: list[float]) -> None:
+        """Count single times."""
+        places = np.searchsorted(_BOUNDS, np.array(seconds), side="left")
+        counts = np.bincount(places, minlength=len(self._counts))
+        self._counts = [old + new for old, new in zip(self._counts, counts.tolist(), strict=True)]
+        self._seconds += sum(seconds)
+
+    def figures(self) -> Distribution:
+        """The figures of this moment."""
+        return Distribution(tuple(self._counts), self._seconds)
+
+
+class CallTimes:
+    """A histogram for each step: how long calls of its bolt took. The owner thread's."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[str, Histogram] = {}
+
+    def add(self, step: str, count: int, seconds: float) -> None:
+        """Count calls that took `seconds` together."""
+        self._of(step).add(seconds, count)
+
+    def add_each(self, step: str, seconds: list[float]) -> None:
+        """Count single calls."""
+        self._of(step).add_each(seconds)
+
+    def _of(self, step: str) -> Histogram:
+        found = self._by_step.get(step)
+        if found is None:
+            found = self._by_step[step] = Histogram()
+        return found
+
+    def figures(self) -> dict[str, Distribution]:
+        """The figures of every step that was called."""
+        return {step: each.figures() for step, each in self._by_step.items()}
