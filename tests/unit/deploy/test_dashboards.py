@@ -1,0 +1,102 @@
+"""The dashboards, as far as that is known without Grafana and Prometheus.
+
+`make deep` has Prometheus parse and answer every expression.
+"""
+
+import re
+from itertools import combinations
+
+import pytest
+
+from tests.worlds.dashboards import (
+    DASHBOARDS,
+    expressions,
+    filled_in,
+    known_series,
+    named_series,
+    panels,
+    read,
+)
+
+WANTED = ("headrace-overview", "headrace-topology", "headrace-partitions", "headrace-sinks")
+each = pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+
+
+def test_there_is_one_for_each_question():
+    assert {path.stem for path in DASHBOARDS} == set(WANTED)
+
+
+@each
+def test_a_dashboard_is_found_under_the_same_address_wherever_it_is_put(path):
+    dashboard = read(path)
+    assert dashboard["uid"] == path.stem
+    assert "id" not in dashboard
+    assert "__inputs" not in dashboard
+
+
+@each
+def test_whoever_looks_chooses_prometheus_job_and_instance(path):
+    dashboard = read(path)
+    variables = {each["name"]: each for each in dashboard["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    assert variables["datasource"]["query"] == "prometheus"
+    assert {"job", "instance"} < set(variables)
+    for panel in panels(dashboard):
+        for place in (panel, *panel["targets"]):
+            assert place["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    used = {
+        name for _, expr in expressions(dashboard) for name in re.findall(r"\$([a-z]+)\b", expr)
+    }
+    assert used == set(variables) - {"datasource"}
+
+
+@each
+def test_every_expression_asks_for_the_chosen_replicas_and_known_series(path):
+    for title, expr in expressions(read(path)):
+        named = named_series(expr)
+        assert named, title
+        assert named - known_series() == set(), title
+        chosen = expr.count('job=~"$job", instance=~"$instance"')
+        assert chosen == len(re.findall(r"\bheadrace_\w+\{", expr)), title
+        assert "$" not in filled_in(expr), title
+
+
+@each
+def test_every_variable_is_filled_from_known_series(path):
+    for variable in read(path)["templating"]["list"]:
+        if variable["type"] == "query":
+            named = named_series(variable["query"]["query"])
+            assert named, variable["name"]
+            assert named - known_series() == set()
+
+
+@each
+def test_every_panel_says_what_it_shows_and_in_which_unit(path):
+    shown = panels(read(path))
+    assert len({panel["title"] for panel in shown}) == len(shown)
+    for panel in shown:
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+@each
+def test_no_panel_covers_another(path):
+    placed = read(path)["panels"]
+    assert len({panel["id"] for panel in placed}) == len(placed)
+    for one, other in combinations([panel["gridPos"] for panel in placed], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in placed)
+
+
+def test_what_the_overview_must_answer_is_on_it():
+    asked = {
+        name for path in DASHBOARDS for _, e in expressions(read(path)) for name in named_series(e)
+    }
+    for room in ("partition", "topology", "sinks", "acker", "service"):
+        assert any(name.startswith(f"headrace_{room}_") for name in asked)
+    (overview,) = (path for path in DASHBOARDS if path.stem == "headrace-overview")
+    rows = [panel["title"] for panel in read(overview)["panels"] if panel["type"] == "row"]
+    assert rows[:3] == ["Is it keeping up?", "Is anything stuck?", "What failed, and why?"]
