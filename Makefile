@@ -12,7 +12,7 @@ JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash faults chaos bench docs lock clean
+        crash faults deep chaos bench docs lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,7 +60,7 @@ imports: $(READY)
 	$(BIN)/lint-imports --no-logo --no-cache
 
 unit: $(READY)
-	$(BIN)/pytest -m "not integration and not acceptance and not faults" -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -m "not integration and not acceptance and not faults and not deep" -n $(JOBS) --dist worksteal
 
 classes: $(CLASSES)
 
@@ -85,6 +85,9 @@ crash: $(READY)  ## Kill the process everywhere, for every sink: make crash CASE
 faults: $(READY)  ## Hit every crash point, play the fault matrix: make faults CASES=C07,K02.
 	@$(BIN)/python -m tests.faults $(if $(CASES),--cases $(CASES)) \
 	  $(if $(FAULTS_SEED),--seed $(FAULTS_SEED)) $(if $(REPORT),--report $(REPORT))
+
+deep: $(READY)  ## What operators are given, before the real tools; some are fetched.
+	$(BIN)/pytest -m deep
 
 chaos: $(READY)  ## Replicas come and go at random: make chaos MINUTES=10; a steady hour: SOAK=1 MINUTES=60.
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SOAK),--soak) \
