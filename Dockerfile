@@ -1,0 +1,65 @@
+# Headrace, its locked dependencies, Java, and the jars of every sink. The pipeline comes on top:
+#   FROM headrace
+#   COPY orders.py /pipeline/
+# and runs as `docker run … run orders:topology --config /etc/headrace/service.toml`.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm
+
+FROM ${BASE} AS base
+# Security updates move the versions within Debian's release, so they are not pinned.
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends openjdk-17-jre-headless tini \
+ && rm -rf /var/lib/apt/lists/* /var/log/*
+
+FROM base AS build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /build
+COPY requirements/build.lock requirements/run.lock requirements/
+RUN python3 -m venv /opt/build \
+ && /opt/build/bin/pip install --require-hashes --requirement requirements/build.lock \
+ && python3 -m venv /opt/headrace \
+ && /opt/headrace/bin/pip install --require-hashes --requirement requirements/run.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY acker acker
+COPY headrace headrace
+COPY partition partition
+COPY service service
+COPY sinks sinks
+COPY topology topology
+COPY transactions transactions
+RUN /opt/build/bin/hatchling build --target wheel \
+ && /opt/headrace/bin/pip install --no-deps dist/headrace-*.whl
+# The sinks' jars, each compared with its SHA-256 in service/jars/jars.lock.
+ENV PYTHONSAFEPATH=1 HEADRACE_JAR_CACHE=/opt/headrace/jars
+# Those of the embedded servers are for development, and stay out.
+RUN /opt/headrace/bin/python -c 'from service.jars.resolver import resolve; \
+      [resolve(jars) for jars in ("delta", "iceberg", "kafka-source", "postgresql")]' \
+ && /opt/headrace/bin/pip uninstall --yes pip
+
+FROM base
+LABEL org.opencontainers.image.title="Headrace" \
+      org.opencontainers.image.description="Reads Kafka, runs Python bolts, writes tables, and accounts for every record." \
+      org.opencontainers.image.licenses="Apache-2.0"
+# A name for the number: Spark asks the system who it runs as.
+RUN groupadd --gid 10001 headrace \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin headrace \
+ && mkdir /pipeline
+COPY --from=build /opt/headrace /opt/headrace
+COPY --chmod=0755 deploy/image/entrypoint.sh /opt/entrypoint.sh
+# Nothing is written outside /tmp and the warehouse, so the root file system may be read-only.
+ENV PATH=/opt/headrace/bin:$PATH \
+    PYTHONSAFEPATH=1 \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYSPARK_PYTHON=/opt/headrace/bin/python \
+    HEADRACE_JAR_CACHE=/opt/headrace/jars \
+    HEADRACE_HTTP__HOST=0.0.0.0 \
+    HEADRACE_HTTP__PORT=9095 \
+    HOME=/tmp
+USER 10001:10001
+WORKDIR /pipeline
+EXPOSE 9095
+HEALTHCHECK --interval=15s --timeout=5s --start-period=3m --retries=4 \
+  CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['HEADRACE_HTTP__PORT'] + '/health/live', timeout=4)"]
+ENTRYPOINT ["/opt/entrypoint.sh"]
+CMD ["--help"]
