@@ -12,7 +12,7 @@ JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash faults deep chaos bench docs lock clean
+        crash faults chaos deep bench docs lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,7 +69,7 @@ $(CLASSES): $(READY)
 	-@$(BIN)/python -m tests.spark_classes $@  # the tests do without, only slower
 
 integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
-	$(BIN)/pytest tests/acceptance tests/contract tests/integration -m "integration or acceptance" \
+	$(BIN)/pytest tests/acceptance tests/contract tests/integration -m "(integration or acceptance) and not faults and not deep" \
 	  -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.
@@ -86,22 +86,29 @@ faults: $(READY)  ## Hit every crash point, play the fault matrix: make faults C
 	@$(BIN)/python -m tests.faults $(if $(CASES),--cases $(CASES)) \
 	  $(if $(FAULTS_SEED),--seed $(FAULTS_SEED)) $(if $(REPORT),--report $(REPORT))
 
-deep: $(READY)  ## What operators are given, before the real tools; some are fetched.
-	$(BIN)/pytest -m deep
-
 chaos: $(READY)  ## Replicas come and go at random: make chaos MINUTES=10; a steady hour: SOAK=1 MINUTES=60.
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SOAK),--soak) \
 	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
+
+deep: $(READY)  ## What operators are given, on tools that are fetched first: Prometheus, Helm.
+	@deploy/tools.sh
+	$(BIN)/pytest -m deep
 
 bench: $(READY)  ## Measure (docs/benchmarks.md): make bench SUITE=hot-path, or SUITE=all.
 	@$(BIN)/python -m benchmarks $(SUITE) $(if $(REPORT),--report $(REPORT))
 
 docs: $(READY)  ## Write the generated parts of docs/ anew.
 	@$(BIN)/python -m service.reference
+	@$(BIN)/python -m deploy.chart
 
 lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --quiet --extra dev --extra examples --extra schema-registry -o requirements/dev.lock pyproject.toml
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-header --quiet --extra schema-registry -c requirements/dev.lock \
+	  -o requirements/run.lock pyproject.toml
+	echo hatchling | uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-header --quiet -c requirements/dev.lock -o requirements/build.lock -
 
 clean:  ## Remove the environment and what runs have left here.
 	rm -rf $(VENV) .headrace .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -85,6 +85,8 @@ def test_the_toml_of_a_page_is_a_configuration(page, tmp_path):
         ("headrace offsets put", "no command 'put'"),
         ("headrace graph a:b --config x.toml", "no option '--config'"),
         ("curl localhost", "no command 'curl'"),
+        ("kubectl exec a -- headrace offsets put", "no command 'put'"),
+        ("deploy/nothing.sh", "no command 'deploy/nothing.sh'"),
     ],
 )
 def test_a_wrong_command_would_be_noticed(command, fault):
@@ -107,6 +109,10 @@ def fault_of(command: str) -> str | None:
         return None if found else f"no module '{rest[1]}'"
     if program == "headrace":
         return _fault_of_headrace(rest)
+    if program in ("docker", "helm", "kubectl"):  # what they do is told by tests of their own
+        return fault_of(shlex.join(rest[rest.index("--") + 1 :])) if "--" in rest else None
+    if "/" in program and (ROOT / program).is_file():
+        return None
     return f"no command '{program}'"
 
 

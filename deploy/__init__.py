@@ -1,0 +1,1 @@
+"""What Headrace is deployed with: its image, its chart, and the tools that check them."""

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Fetches and builds, pinned, what `make deep` checks the chart with; prints the folder.
+# Needs Go, Python and their registries. Again and again is quick: what is there stays.
+#   deploy/tools.sh          helm, kubeconform, kube-score, hadolint, schemas
+#   deploy/tools.sh cluster  and a Kubernetes of one node: five minutes more on two processors
+set -euo pipefail
+cd "$(dirname "$0")/tools"
+tools="${HEADRACE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/headrace/tools}"
+mkdir -p "$tools/bin"
+kubernetes=v1.34.4
+export GOFLAGS=-buildvcs=false
+
+# One module with go.sum, so that all share what is compiled.
+have() { [ -x "$tools/bin/$1" ] && [ "$(cat "$tools/bin/$1.pin" 2>/dev/null)" = "$2" ]; }
+pin="$(cat go.mod go.sum kube/main.go | sha256sum | cut -d ' ' -f 1)"
+build() { # name, package, flags of the linker
+  have "$1" "$pin" && return
+  echo "building $1" >&2
+  go build -ldflags "-s -w $3" -o "$tools/bin/$1" "$2"
+  echo "$pin" >"$tools/bin/$1.pin"
+}
+build kubeconform github.com/yannh/kubeconform/cmd/kubeconform ""
+chartutil=helm.sh/helm/v3/pkg/chartutil
+build helm helm.sh/helm/v3/cmd/helm "-X $chartutil.k8sVersionMajor=1 -X $chartutil.k8sVersionMinor=34"
+score=github.com/zegl/kube-score/cmd/kube-score@v1.20.0
+if ! have kube-score "$score"; then # its own versions: they do not agree with helm's
+  echo "building kube-score" >&2
+  GOBIN="$tools/bin" go install -ldflags "-s -w" "$score"
+  echo "$score" >"$tools/bin/kube-score.pin"
+fi
+
+if ! cmp -s requirements.lock "$tools/venv/requirements.lock"; then
+  rm -rf "$tools/venv"
+  "${PYTHON:-python3}" -m venv "$tools/venv"
+  "$tools/venv/bin/pip" install --quiet --require-hashes --requirement requirements.lock
+  cp requirements.lock "$tools/venv/"
+fi
+
+# The API's own description, and the operators' definitions, come with their modules.
+operators="github.com/prometheus-operator/prometheus-operator@v0.85.0 github.com/kedacore/keda/v2@v2.21.0"
+schemas="$kubernetes $operators $(sha256sum <../schemas.py)"
+if [ "$(cat "$tools/schemas/.pin" 2>/dev/null)" != "$schemas" ]; then
+  rm -rf "$tools/schemas"
+  folder() { go mod download -json "$1" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
+  read -r prometheus keda <<<"$operators"
+  "$tools/venv/bin/python" ../schemas.py "$tools/schemas" \
+    "$(folder "k8s.io/kubernetes@$kubernetes")/api/openapi-spec/swagger.json" \
+    "$(folder "$prometheus")"/example/prometheus-operator-crd/*.yaml "$(folder "$keda")"/config/crd/bases/*.yaml
+  echo "$schemas" >"$tools/schemas/.pin"
+fi
+
+if [ "${1:-}" = cluster ]; then
+  flags="-X k8s.io/component-base/version.gitVersion=$kubernetes"
+  build kube ./kube "$flags -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34"
+fi
+echo "$tools"

@@ -1,0 +1,309 @@
+"""What Helm makes of the chart, for every file of values in its `ci/`."""
+
+import os
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from deploy.chart import CHART, ROOT
+from partition.catalogue import AtTimestamp
+from service.config import load
+from tests.deploy.tools import SCHEMAS, Manifest, manifests, only, refusal, rendered, run, template
+
+pytestmark = pytest.mark.deep
+
+CI = ROOT / CHART / "ci"
+CASES = sorted(path.name.removesuffix("-values.yaml") for path in CI.glob("*-values.yaml"))
+SMALLEST = CI / "configmap-values.yaml"
+SECURED = CI / "secured-values.yaml"
+SPARK = CI / "spark-values.yaml"
+EXTRA = CI / "everything-extra-values.yaml"
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+# A moving tag is not what a service runs; a CPU limit stalls it where its node has time to spare;
+# spreading by topology leaves the scheduler more freedom than anti-affinity.
+IGNORED = (
+    "container-image-pull-policy",
+    "statefulset-has-host-podantiaffinity",
+)
+
+each_case = pytest.mark.parametrize("case", CASES)
+
+
+def values_of(case: str) -> Path:
+    return CI / f"{case}-values.yaml"
+
+
+@each_case
+def test_helm_finds_nothing_to_complain_of(case: str):
+    done = run("helm", "lint", "--strict", ROOT / CHART, "-f", values_of(case))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
+
+
+@each_case
+def test_what_is_made_is_what_was_looked_at(case: str):
+    made = template("-f", values_of(case))
+    kept = SNAPSHOTS / f"{case}.yaml"
+    if os.environ.get("SNAPSHOTS") == "write":
+        kept.write_text(made, encoding="utf-8")
+    assert made == kept.read_text(encoding="utf-8"), "if so intended: SNAPSHOTS=write make deep"
+
+
+@each_case
+def test_every_manifest_fits_its_kind_without_an_unknown_field(case: str):
+    made = template("-f", values_of(case))
+    done = run("kubeconform", "-strict", "-schema-location", SCHEMAS, "-summary", given=made)
+    assert done.returncode == 0, done.stdout
+    assert f"Valid: {len(manifests(made))}, Invalid: 0, Errors: 0, Skipped: 0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("serviceName:", "serviceNames:"), ("minReadySeconds: 0", 'minReadySeconds: "0"')],
+)
+def test_a_field_that_is_misspelt_or_mistyped_is_found(right: str, wrong: str):
+    made = template("-f", SMALLEST)
+    assert right in made
+    spoilt = made.replace(right, wrong)
+    done = run("kubeconform", "-strict", "-schema-location", SCHEMAS, given=spoilt)
+    assert done.returncode == 1
+    assert "StatefulSet orders-headrace is invalid" in done.stdout
+
+
+@each_case
+def test_kube_score_has_nothing_critical_to_say(case: str):
+    ignored = [part for check in IGNORED for part in ("--ignore-test", check)]
+    done = run(
+        *("kube-score", "score", "--ignore-container-cpu-limit", "--exit-one-on-warning"),
+        *(*ignored, "-"),
+        given=template("-f", values_of(case)),
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def pods(made: list[Manifest]) -> list[Manifest]:
+    found = [each["spec"]["template"] for each in made if each["kind"] == "StatefulSet"]
+    found += [each for each in made if each["kind"] == "Pod"]
+    for each in made:
+        text = each.get("data", {}).get("executor.yaml") if each["kind"] == "ConfigMap" else None
+        found += manifests(text) if text else []
+    return found
+
+
+@each_case
+def test_every_pod_is_restricted_and_can_write_to_named_volumes_only(case: str):
+    found = pods(list(manifests(template("-f", values_of(case)))))
+    assert len(found) == (3 if case == "spark" else 2)
+    for pod in found:
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"] + spec.get("initContainers", []):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+        assert not any("hostPath" in volume for volume in spec["volumes"])
+
+
+@each_case
+def test_the_service_and_the_budget_take_the_replicas_and_nobody_else(case: str):
+    made = manifests(template("-f", values_of(case)))
+    replica = only(made, "StatefulSet")["spec"]["template"]["metadata"]["labels"].items()
+    selectors = [only(made, "Service")["spec"]["selector"]]
+    selectors += [
+        each["spec"]["selector"]["matchLabels"]
+        for each in made
+        if each["kind"] in ("StatefulSet", "PodDisruptionBudget", "PodMonitor")
+    ]
+    for selector in selectors:
+        assert selector.items() <= replica
+        for other in pods(list(made))[1:]:
+            assert not selector.items() <= other["metadata"]["labels"].items()
+    policy = only(made, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items()
+    for each in pods(list(made)):
+        assert policy <= each["metadata"]["labels"].items()
+
+
+def service_toml(made: list[Manifest] | tuple[Manifest, ...]) -> str:
+    text: str = only(made, "ConfigMap", suffix="-config")["data"]["service.toml"]
+    return text
+
+
+def test_the_service_reads_the_configuration_as_the_values_say_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "service.toml"
+    made = list(manifests(template("-f", SECURED)))
+    text = service_toml(made)
+    for name in ("ca.crt", "tls.crt", "tls.key"):
+        assert f"/etc/headrace-tls/kafka/{name}" in text
+    tls = tmp_path / "ca.pem"  # a path that is there: the service looks into it
+    shutil.copy(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"), tls)
+    file.write_text(text.replace("/etc/headrace-tls/zookeeper/ca.crt", str(tls)), encoding="utf-8")
+    for name in ("KAFKA__SASL_USERNAME", "KAFKA__SASL_PASSWORD"):
+        monkeypatch.setenv(f"HEADRACE_{name}", "given")
+    for name in ("ZOOKEEPER__USERNAME", "ZOOKEEPER__PASSWORD"):
+        monkeypatch.setenv(f"HEADRACE_{name}", "given")
+    config = load(file)
+    assert config.pipeline.drain_seconds == 40.5
+    assert config.pipeline.start_from == AtTimestamp(1767225600000)
+    assert config.replicas.assignment == "shared"
+    assert config.kafka["security.protocol"] == "sasl_ssl"
+    assert config.kafka["queued.min.messages"] == 200000
+    assert config.kafka["sasl.password"] == "given"
+    assert config.zookeeper.tls
+
+
+def test_no_secret_is_in_a_config_map_and_each_comes_from_its_secret():
+    made = list(manifests(template("-f", SECURED)))
+    variables = {
+        each["name"]: each.get("valueFrom", {}).get("secretKeyRef")
+        for each in only(made, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    assert variables["HEADRACE_KAFKA__SASL_PASSWORD"] == {
+        "name": "orders-kafka",
+        "key": "password",
+    }
+    assert variables["HEADRACE_ZOOKEEPER__PASSWORD"] == {
+        "name": "orders-zookeeper",
+        "key": "password",
+    }
+    assert "password" not in service_toml(made)
+
+
+@pytest.mark.parametrize(
+    ("drain", "patience"), [(None, 60), (25, 60), (0.5, 11), (40.5, 91), (3600, 7210)]
+)
+def test_a_pod_has_more_patience_than_twice_the_drain(drain: float | None, patience: int):
+    config = {} if drain is None else {"config": {"pipeline": {"drain_seconds": drain}}}
+    spec = only(rendered(config, base=SMALLEST), "StatefulSet")["spec"]["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] == patience
+
+
+AUTOSCALED = {"autoscaling": {"enabled": True, "serverAddress": "http://p:9090"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"terminationGracePeriodSeconds": 25}, "must be above drain_seconds"),
+        ({"config": {"kafka": {"bootstrap.servers": None}}}, '"bootstrap.servers" is needed'),
+        ({"config": {"zookeeper": {"hosts": ""}}}, '"hosts" is needed'),
+        ({"config": {"replicas": {"assignment": "alone"}}}, 'use "shared"'),
+        ({"config": {"replicas": {"assignment": "static", "count": 3}}}, "must be replicaCount"),
+        (
+            {"config": {"replicas": {"assignment": "static", "count": 2}}, **AUTOSCALED},
+            "without a replica",
+        ),
+        ({"config": {"pipeline": {"engine": "spark"}}, **AUTOSCALED}, "scale Spark's executors"),
+        ({"autoscaling": {"enabled": True}}, "serverAddress is needed"),
+        ({"autoscaling": {**AUTOSCALED["autoscaling"], "minReplicas": 9}}, "below minReplicas"),
+        ({"existingConfig": {"configMap": "mine"}}, "give one of them"),
+        ({"pipeline": {"existingConfigMap": "mine"}}, "give one of them"),
+        ({"kafka": {"tls": {"existingSecret": "mine"}}}, "tls.enabled is false"),
+        ({"zookeeper": {"tls": {"enabled": True, "certKey": "a"}}}, "belong together"),
+        ({"topology": "orders"}, "topology"),
+        ({"replica": 3}, "replica"),
+    ],
+    ids=str,
+)
+def test_helm_refuses(values: dict, why: str):
+    assert why in refusal(values, base=SMALLEST)
+
+
+def test_the_chart_cannot_add_to_a_configuration_that_is_not_its_own():
+    assert "the chart cannot add to it" in refusal(
+        {"sparkOnKubernetes": {"enabled": True}}, base=EXTRA
+    )
+
+
+def test_a_static_assignment_of_as_many_replicas_is_taken():
+    values = {"config": {"replicas": {"assignment": "static", "count": 2}}}
+    text = service_toml(list(rendered(values, base=SMALLEST)))
+    assert tomllib.loads(text)["replicas"] == {"assignment": "static", "count": 2}
+
+
+def test_keda_decides_how_many_replicas_there_are_where_it_is_asked():
+    made = manifests(template("-f", SECURED))
+    assert "replicas" not in only(made, "StatefulSet")["spec"]
+    (trigger,) = only(made, "ScaledObject")["spec"]["triggers"]
+    assert trigger["metadata"]["query"] == (
+        'sum(headrace_partition_lag_records{namespace="prod",pod=~"orders-headrace-[0-9]+"})'
+    )
+    assert trigger["metadata"]["threshold"] == "100000"
+    assert only(manifests(template("-f", SMALLEST)), "StatefulSet")["spec"]["replicas"] == 2
+
+
+def test_the_network_is_closed_but_for_dns_and_the_ports_that_the_configuration_names():
+    policy = only(manifests(template("-f", SMALLEST)), "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert not policy["ingress"]
+    assert [sorted({port["port"] for port in each["ports"]}) for each in policy["egress"]] == [
+        [53],
+        [9092, 9093],
+        [2181],
+    ]
+
+
+def test_a_changed_configuration_or_pipeline_restarts_the_pods_and_nothing_else_does():
+    def annotations(values: dict) -> dict:
+        set_ = only(rendered(values, base=SMALLEST), "StatefulSet")
+        found: dict = set_["spec"]["template"]["metadata"]["annotations"]
+        return found
+
+    before = annotations({})
+    assert annotations({"replicaCount": 3, "podMonitor": {"enabled": True}}) == before
+    config = annotations({"config": {"retries": {"limit": 1}}})
+    assert config["checksum/config"] != before["checksum/config"]
+    assert config["checksum/pipeline"] == before["checksum/pipeline"]
+    code = annotations({"pipeline": {"files": {"orders.py": "other"}}})
+    assert code["checksum/pipeline"] != before["checksum/pipeline"]
+
+
+def test_a_driver_may_make_executors_in_its_own_namespace_and_they_may_nothing():
+    made = list(manifests(template("-f", SPARK)))
+    (rule,) = only(made, "Role")["rules"]
+    assert rule["resources"] == ["pods", "configmaps", "services", "persistentvolumeclaims"]
+    (subject,) = only(made, "RoleBinding")["subjects"]
+    driver = only(made, "StatefulSet")["spec"]["template"]["spec"]
+    assert subject["name"] == driver["serviceAccountName"] == "orders-headrace"
+    assert driver["automountServiceAccountToken"] is True
+    conf = tomllib.loads(service_toml(made))["spark"]["conf"]
+    executor = conf["spark.kubernetes.authenticate.executor.serviceAccountName"]
+    assert only(made, "ServiceAccount", suffix=executor)["automountServiceAccountToken"] is False
+    assert conf["spark.sql.shuffle.partitions"] == "8"
+    assert conf["spark.kubernetes.container.image"] == driver["containers"][0]["image"]
+    variables = {each["name"]: each.get("value") for each in driver["containers"][0]["env"]}
+    assert variables["HEADRACE_SPARK__CONF__SPARK_DRIVER_HOST"] == (
+        "$(POD_NAME).orders-headrace.prod.svc"
+    )
+    assert only(made, "Service")["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_rules_and_dashboards_arrive_letter_by_letter(tmp_path: Path):
+    chart = tmp_path / "headrace"
+    shutil.copytree(ROOT / CHART, chart)
+    rules = "groups:\n  - name: lag\n    rules:\n      - alert: Lag\n        expr: up == 0\n"
+    rules += '        annotations: {summary: "{{ $labels.topic }} is behind"}\n'
+    board = '{"panels": [], "title": "{{topic}} `now`"}\n'
+    (chart / "files/rules/lag_alerts.yaml").write_text(rules, encoding="utf-8")
+    (chart / "files/dashboards/overview.json").write_text(board, encoding="utf-8")
+    text = template("-f", SECURED, chart=chart)
+    made = manifests(text)
+    rule = only(made, "PrometheusRule", suffix="-lag-alerts")
+    assert rule["spec"] == manifests(rules)[0]
+    dashboard = only(made, "ConfigMap", suffix="-dashboard-overview")
+    assert dashboard["data"] == {"overview.json": board}
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    done = run("kubeconform", "-strict", "-schema-location", SCHEMAS, given=text)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_packed_chart_makes_the_same(tmp_path: Path):
+    done = run("helm", "package", ROOT / CHART, "--destination", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (packed,) = tmp_path.glob("headrace-*.tgz")
+    assert template("-f", SECURED, chart=packed) == template("-f", SECURED)
