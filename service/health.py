@@ -48,6 +48,14 @@ class HealthCheck:
         stuck = tuple(_stuck(snapshot, self._clock() - STALLED_SECONDS))
         return Health(ok=not stuck, problems=stuck)
 
+    def startup(self) -> Health:
+        """Not started: servers, sinks or Spark are still being opened, and the loop has not turned.
+
+        From then on it is `live` that says whether a restart would help.
+        """
+        is_started = self._snapshot() is not None
+        return Health(ok=is_started, problems=() if is_started else ("starting",))
+
     def ready(self) -> Health:
         """Not ready: records are not being processed and committed now."""
         snapshot = self._snapshot()

@@ -1,4 +1,4 @@
-"""/metrics, /health/live and /health/ready on one port."""
+"""/metrics and /health/live, /health/ready and /health/startup on one port."""
 
 import errno
 import json
@@ -54,6 +54,7 @@ class HttpServer:
         routes: dict[str, Callable[[], Answer]] = {
             "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE, metrics.exposition()),
             "/health/live": lambda: _verdict(health.live()),
+            "/health/startup": lambda: _verdict(health.startup()),
             "/health/ready": lambda: _verdict(health.ready()),
         }
 

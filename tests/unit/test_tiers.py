@@ -9,7 +9,7 @@ MARKED = re.compile(r"\bmark\.(integration|acceptance)\b")
 
 def test_every_test_on_servers_is_where_make_looks_for_it():
     makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
-    (told,) = re.findall(r"pytest (.*) -m \"integration or acceptance\"", makefile)
+    (told,) = re.findall(r"pytest (.*) -m \"\(integration or acceptance\)", makefile)
     folders = [TESTS.parent / each for each in told.split()]
     marked = [
         file for file in TESTS.rglob("test_*.py") if MARKED.search(file.read_text(encoding="utf-8"))

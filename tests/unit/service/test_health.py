@@ -41,14 +41,21 @@ def health(snapshot: Snapshot | None, now: float = 100.5) -> HealthCheck:
     return HealthCheck(lambda: snapshot, clock=lambda: now)
 
 
-def test_before_the_first_turn_it_is_live_but_not_ready():
+def test_before_the_first_turn_it_is_live_but_neither_started_nor_ready():
     assert health(None).live() == Health(ok=True)
+    assert health(None).startup() == Health(ok=False, problems=("starting",))
     assert health(None).ready() == Health(ok=False, problems=("starting",))
 
 
 def test_a_loop_that_turns_is_live_and_ready(snapshot):
     assert health(snapshot).live().ok
     assert health(snapshot).ready() == Health(ok=True)
+
+
+def test_what_has_turned_once_is_started_whatever_comes(snapshot):
+    late = health(replace(snapshot, kafka_available=False), now=100 + STALLED_SECONDS + 1)
+    assert late.startup() == Health(ok=True)
+    assert not late.live().ok
 
 
 def test_a_loop_that_stands_still_is_neither(snapshot):

@@ -79,7 +79,7 @@ def test_not_ready_is_503_and_says_why(server, health):
 def test_an_unknown_path_is_404_and_lists_what_is_allowed(path, server):
     status, _, body = ask(server, path)
     assert status == 404
-    assert body == "allowed: /metrics, /health/live, /health/ready\n"
+    assert body == "allowed: /metrics, /health/live, /health/startup, /health/ready\n"
 
 
 def test_another_method_is_refused(server):
