@@ -201,8 +201,9 @@ CATALOGUE: tuple[Metric, ...] = (
            "elsewhere, and none are counted.",
            _STEP, lambda s: [((k,), float(d.count)) for k, d in sorted(s.call_times.items())]),
     Metric("headrace_topology_call_seconds", "histogram",
-           "How long a bolt took for a value: each call of an async or blocking bolt; of others "
-           "the mean of those called together.",
+           "How long a bolt took for a value: each call of a blocking bolt, and of an "
+           "async one those of 16 of its workers, for all; of others the mean of those called "
+           "together.",
            _STEP, distributions=lambda s: [((k,), d) for k, d in sorted(s.call_times.items())]),
     Metric("headrace_topology_running_calls", "gauge",
            "Calls that run, of a bolt that is async, blocking, ordered or in tasks.",

@@ -38,12 +38,14 @@ class Histogram:
             self._counts[bisect_left(BOUNDS, seconds / count)] += count
             self._seconds += seconds
 
-    def add_each(self, seconds: list[float]) -> None:
-        """Count single times."""
+    def add_each(self, seconds: list[float], others: int = 0) -> None:
+        """Count single times, and others that were not taken and are as these."""
         places = np.searchsorted(_BOUNDS, np.array(seconds), side="left")
         counts = np.bincount(places, minlength=len(self._counts))
-        self._counts = [old + new for old, new in zip(self._counts, counts.tolist(), strict=True)]
-        self._seconds += sum(seconds)
+        more = 1 + others / len(seconds)
+        spread = np.diff(np.rint(np.cumsum(counts) * more), prepend=0).astype(int)
+        self._counts = [old + new for old, new in zip(self._counts, spread.tolist(), strict=True)]
+        self._seconds += sum(seconds) * more
 
     def figures(self) -> Distribution:
         """The figures of this moment."""
@@ -60,9 +62,9 @@ class CallTimes:
         """Count calls that took `seconds` together."""
         self._of(step).add(seconds, count)
 
-    def add_each(self, step: str, seconds: list[float]) -> None:
-        """Count single calls."""
-        self._of(step).add_each(seconds)
+    def add_each(self, step: str, seconds: list[float], others: int = 0) -> None:
+        """Count single calls, and others that were not timed."""
+        self._of(step).add_each(seconds, others)
 
     def _of(self, step: str) -> Histogram:
         found = self._by_step.get(step)

@@ -16,6 +16,9 @@ from topology.running.runner import Duty, Runner, RunnerStatistics
 _RAISED = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 
+TIMED = 16  # workers whose calls are timed: to time one costs a fiftieth of a call
+
+
 class AsyncRunner(Runner):
     """Awaits one instance of an async bolt, at most `workers` calls at once.
 
@@ -91,15 +94,16 @@ class AsyncRunner(Runner):
             wanted -= 1
         while wanted > 0 and self._crew.can_grow:
             worker = self._crew.hire()
-            self._tasks[worker] = asyncio.get_running_loop().create_task(self._work(worker))
+            work = self._work(worker, is_timed=len(self._tasks) < TIMED)
+            self._tasks[worker] = asyncio.get_running_loop().create_task(work)
             wanted -= 1
 
-    async def _work(self, worker: Worker) -> None:
+    async def _work(self, worker: Worker, *, is_timed: bool) -> None:
         # What each call needs is looked up once: that is a sixth of what a call costs here.
         loop = asyncio.get_running_loop()
         process, clock, step = self._process, self._clock, self._step
         take, end, announce = self._take, self._end, self._answers.announce
-        took = self._took.append
+        note = self._time if is_timed else self._count
         while not self._is_closing:
             call = take()
             if call is None:
@@ -119,7 +123,7 @@ class AsyncRunner(Runner):
                     continue
                 return
             worker.call = None
-            took(clock() - worker.started)
+            note(worker)
             if error is None:
                 finish(step, call, value)
             elif isinstance(error, Exception):
@@ -130,6 +134,12 @@ class AsyncRunner(Runner):
                 call.error = self._odd_end(worker, error)
             if end(call):  # it is handed over with others of this turn
                 loop.call_soon(announce)
+
+    def _time(self, worker: Worker) -> None:
+        self._took.append(self._clock() - worker.started)
+
+    def _count(self, _worker: Worker) -> None:
+        self._untimed += 1
 
     def _take_in_order(self) -> Call | None:
         with self._lock:
@@ -144,7 +154,7 @@ class AsyncRunner(Runner):
     def _cut_short(self, worker: Worker, call: Call) -> None:
         if worker.call is not call:
             return  # it has ended in the meantime
-        self._took.append(self._clock() - worker.started)
+        self._time(worker)
         self._crew.abandon(worker)
         self._tasks[worker].cancel()
         call.error = overdue(self._step, self._timeout_seconds or 0.0)

@@ -67,6 +67,8 @@ class Runner(ABC):
         self._failed_ticks = duty.failed_ticks
         self._lock = threading.Lock()  # of the lane
         self._took: list[float] = []  # seconds of calls that have ended, until they are taken
+        self._untimed = 0  # calls that have ended and were not timed; it only grows
+        self._untimed_taken = 0
 
     def submit(self, calls: list[Call]) -> None:
         """Have the bolt called for each; the answers come as they end."""
@@ -128,12 +130,19 @@ class Runner(ABC):
     def tick(self) -> None:
         """Have the bolt's `tick` called where its `process` is; not again while one is due."""
 
-    def take_seconds(self) -> list[float]:
-        """How long each call took that has ended since this was asked last."""
+    def take_seconds(self) -> tuple[list[float], int]:
+        """How long calls took that have ended since this was asked last, and how many others did.
+
+        Of many workers only some are timed; the others' calls wait here for one that was.
+        """
         count = len(self._took)  # other threads add to it
+        if not count:
+            return [], 0
         taken = self._took[:count]
         del self._took[:count]
-        return taken
+        untimed = self._untimed
+        others, self._untimed_taken = untimed - self._untimed_taken, untimed
+        return taken, others
 
     @abstractmethod
     def statistics(self) -> RunnerStatistics:

@@ -158,9 +158,9 @@ class Runners:
         for step, runners in self._runners.items():
             for runner in runners:
                 runner.poll(now)
-                took = runner.take_seconds()
+                took, others = runner.take_seconds()
                 if took:
-                    self.times.add_each(step, took)
+                    self.times.add_each(step, took, others)
 
     def tick(self, step: BoltStep) -> None:
         """Have every task's `tick` called where its `process` is; what it raises is counted."""

@@ -116,3 +116,15 @@ def test_calls_of_every_kind_of_bolt_are_counted_with_their_times(step, is_order
     assert spread.count == 3
     assert 3 * Slow.seconds * 0.9 <= spread.seconds < 10
     assert min(places(spread)) >= 0.01
+
+
+def test_calls_that_were_not_timed_count_as_those_that_were_and_none_is_missed():
+    histogram = Histogram()
+    histogram.add_each([0.002, 0.002, 0.2], others=4)
+    figures = histogram.figures()
+    assert figures.count == 7
+    assert figures.counts[BOUNDS.index(0.005)] == 5
+    assert figures.counts[BOUNDS.index(0.5)] == 2
+    assert figures.seconds == pytest.approx(0.204 * 7 / 3)
+    histogram.add_each([0.002], others=0)
+    assert histogram.figures().count == 8
