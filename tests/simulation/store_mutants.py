@@ -44,8 +44,8 @@ def incarnation_not_checked() -> Patches:
 def read_back_asks_not_whose() -> Patches:
     """After a lost reply any node counts as our own write."""
 
-    def read_back(at: Any, pending: Any, refused: Any) -> Any:
-        for partition in list(pending):
+    def read_back(at: Any, tried: Any, pending: Any, refused: Any) -> Any:
+        for partition in [change.partition for change in tried]:
             found = yield from at.node(partition)
             if found is not None:
                 at.held.take(partition, found)
@@ -58,13 +58,14 @@ def read_back_asks_not_whose() -> Patches:
 def lost_reply_is_a_failure() -> Patches:
     """After a lost reply a commit is written again, and its own first write fences it."""
 
-    def read_back(original: Any, at: Any, pending: Any, refused: Any) -> Any:
-        own = {partition: change.node for partition, change in pending.items()}
-        for partition, change in list(pending.items()):
-            found = yield from at.node(partition)
-            if found is not None and found.node.writer == own[partition].writer:
-                pending[partition] = change._replace(node=replace(change.node, writer=None))
-        yield from original(at, pending, refused)
+    def read_back(original: Any, at: Any, tried: Any, pending: Any, refused: Any) -> Any:
+        for change in tried:
+            found = yield from at.node(change.partition)
+            if found is not None and found.node.writer == change.node.writer:
+                unsigned = change._replace(node=replace(change.node, writer=None))
+                pending[change.partition] = unsigned
+        tried = [pending[change.partition] for change in tried]
+        yield from original(at, tried, pending, refused)
 
     return [around(changes, "_read_back", read_back)]
 
