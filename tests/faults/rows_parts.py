@@ -348,7 +348,7 @@ OPERATIONS = {
         "starting, running, standing still, servers away, halted, failing, stuck",
         "/health/live, /health/ready",
         (
-            f"{_HEALTH}::test_before_the_first_turn_it_is_live_but_not_ready",
+            f"{_HEALTH}::test_before_the_first_turn_it_is_live_but_neither_started_nor_ready",
             f"{_HEALTH}::test_a_loop_that_turns_is_live_and_ready",
             f"{_HEALTH}::test_a_loop_that_stands_still_is_neither",
             f"{_HEALTH}::test_what_is_away_makes_it_not_ready_but_no_restart_would_help",
