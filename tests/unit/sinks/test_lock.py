@@ -1,5 +1,6 @@
 """One commit at a time on a table of a local file system."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -55,7 +56,7 @@ with table_lock(Path(sys.argv[1]), 0):
 """
 
 
-def test_another_process_is_held_apart_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+def test_another_process_is_held_apart_also_frozen_and_a_killed_one_lets_go(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -65,6 +66,9 @@ def test_another_process_is_held_apart_and_a_killed_one_lets_go(tmp_path: Path) 
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         with pytest.raises(SinkBusy), table_lock(tmp_path, 0):
+            pass
+        other.send_signal(signal.SIGSTOP)
+        with pytest.raises(SinkBusy, match="another process has held"), table_lock(tmp_path, 0):
             pass
         other.kill()
         other.wait()
