@@ -4,7 +4,7 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from sinks.broker_complaints import BrokerComplaints
+from sinks.letter_headers import VALUE_SHA256, VALUE_SIZE, Header, replay_headers
 from topology.errors import SinkFailed
 from topology.sink import (
     DeadLetter,
@@ -58,13 +59,13 @@ class KafkaSink(DeadLetterSink):
 
     A letter has the record's key, value and headers, followed by `headrace.topic`,
     `.partition`, `.offset`, `.timestamp_ms` (where it came from), `.reason` (at most 2,048
-    bytes), `.step`, `.attempts`, `.error_class` and `.failed_at_ms`. Where the original had
-    such a header already (a letter that failed again), the last one is the newest. A letter
-    larger than the topic allows is sent without its value and headers, with
-    `headrace.value_size` and `headrace.value_sha256` instead; so is one that asks for it. A
-    notice has neither key nor value, and the headers `headrace.notice` ("range"), `.topic`,
-    `.partition`, `.first_offset`, `.resume_offset`, `.lost`, `.reason`, `.found` and
-    `.noticed_at_ms`.
+    bytes), `.step`, `.attempts`, `.error_class`, `.failed_at_ms` and `.pipeline`. Where the
+    original had such a header already (a letter that failed again), the last one is the newest.
+    A letter larger than the topic allows is sent without its value and headers (but for those
+    of a replay), with `headrace.value_size` and `headrace.value_sha256` instead; so is one that
+    asks for it. A notice has neither key nor value, and the headers `headrace.notice` ("range"),
+    `.topic`, `.partition`, `.first_offset`, `.resume_offset`, `.lost`, `.reason`, `.found`,
+    `.noticed_at_ms` and `.pipeline`.
 
     `properties` are librdkafka's, laid over those of the service's `[kafka]`.
     """
@@ -73,6 +74,7 @@ class KafkaSink(DeadLetterSink):
         self.name = topic
         self.topic = topic
         self._properties = dict(properties or {})
+        self._pipeline = ""
         self._conf: dict[str, Scalar] = {}
         self._producer: Producer | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -89,7 +91,8 @@ class KafkaSink(DeadLetterSink):
         from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 - see sinks/__init__
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
-        client = {**context.kafka, **self._properties}
+        client = self.client_properties(context.kafka)
+        self._pipeline = context.pipeline
         self._conf = {**_DEFAULTS, **client, **_REQUIRED}
         try:
             self._check_topic(AdminClient(self._calling_back(client)))
@@ -100,6 +103,10 @@ class KafkaSink(DeadLetterSink):
                 f"dead-letter topic '{self.topic}': {_said(error)}{last and f' ({last})'}; "
                 "a broker that answers, and the topic or the right to create it, are needed"
             ) from error
+
+    def client_properties(self, kafka: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """What a client of this topic is made with, if `kafka` are the service's."""
+        return {**kafka, **self._properties}
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
         """Take a letter. Never blocks; a letter the client has no room for waits for `poll`."""
@@ -193,7 +200,7 @@ class KafkaSink(DeadLetterSink):
         try:
             self._producer.produce(
                 self.topic,
-                **_content(letter, by_reference=by_reference),
+                **_content(letter, self._pipeline, by_reference=by_reference),
                 on_delivery=partial(self._on_delivery, letter, token, by_reference),
             )
         except BufferError:
@@ -245,24 +252,27 @@ class KafkaSink(DeadLetterSink):
         return {**properties, "error_cb": self._complaints.take, "logger": _client_log}
 
 
-def _content(letter: DeadLetter | RangeNotice, *, by_reference: bool) -> dict[str, Any]:
+def _content(
+    letter: DeadLetter | RangeNotice, pipeline: str, *, by_reference: bool
+) -> dict[str, Any]:
     """Value, key and headers of the message that a letter or notice becomes."""
     if isinstance(letter, RangeNotice):
-        facts = {"notice": "range"} | asdict(letter)
+        facts = {"notice": "range"} | asdict(letter) | {"pipeline": pipeline}
         return {"value": None, "key": None, "headers": list(_headers(facts).items())}
     record = letter.record
-    headers = _facts(letter)
+    headers = _facts(letter, pipeline)
     value = record.value
+    own: Sequence[Header] = record.headers
     if by_reference:
         payload = value or b""
-        headers["headrace.value_size"] = str(len(payload)).encode()
-        headers["headrace.value_sha256"] = hashlib.sha256(payload).hexdigest().encode()
+        headers[VALUE_SIZE] = str(len(payload)).encode()
+        headers[VALUE_SHA256] = hashlib.sha256(payload).hexdigest().encode()
         value = None
-    own = () if by_reference else record.headers
+        own = replay_headers(own)  # or how often it was sent again would be forgotten
     return {"value": value, "key": record.key, "headers": [*own, *headers.items()]}
 
 
-def _facts(letter: DeadLetter) -> dict[str, bytes]:
+def _facts(letter: DeadLetter, pipeline: str) -> dict[str, bytes]:
     record = letter.record
     facts: dict[str, Any] = {
         "topic": record.topic,
@@ -274,6 +284,7 @@ def _facts(letter: DeadLetter) -> dict[str, bytes]:
         "attempts": letter.attempts,
         "error_class": letter.error_class,
         "failed_at_ms": letter.failed_at_ms,
+        "pipeline": pipeline,
     }
     return _headers(facts)
 

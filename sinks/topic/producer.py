@@ -43,7 +43,7 @@ class PlainProducer:
         from confluent_kafka import Producer  # noqa: PLC0415 - see sinks/__init__
 
         if self._producer is None:
-            conf = _sending(self._cluster, self._max_bytes)
+            conf = sending(self._cluster, self._max_bytes)
             self._producer = Producer(conf | {"delivery.report.only.error": True})
         self._errors.clear()
         try:
@@ -60,7 +60,7 @@ class PlainProducer:
     def close(self) -> None:
         """Let go of the producer without waiting."""
         if self._producer is not None:
-            _let_go(self._producer)
+            let_go(self._producer)
             self._producer = None
 
     def _on_delivery(self, error: "KafkaError | None", _report: "Report") -> None:
@@ -86,7 +86,7 @@ class TransactionalProducer:
         """Fence the others and be ready. Raises KafkaException."""
         from confluent_kafka import Producer  # noqa: PLC0415
 
-        conf = _sending(self._cluster, self._max_bytes)
+        conf = sending(self._cluster, self._max_bytes)
         conf |= {"transactional.id": self.name, "transaction.timeout.ms": _SEND_SECONDS * 1000}
         self._producer = Producer(conf)
         try:
@@ -104,7 +104,7 @@ class TransactionalProducer:
         try:
             self._producer.begin_transaction()
             _produce(self._producer, messages)
-            _patiently(self._producer.commit_transaction)
+            patiently(self._producer.commit_transaction)
         except KafkaException as error:
             self.close()
             raise TransactionLost(said(error)) from error
@@ -116,11 +116,12 @@ class TransactionalProducer:
         """Let go of the producer; a transaction that is open is left to whoever comes next."""
         self.is_lost = True
         if self._producer is not None:
-            _let_go(self._producer)
+            let_go(self._producer)
             self._producer = None
 
 
-def _sending(cluster: Cluster, max_bytes: int) -> dict[str, Any]:
+def sending(cluster: Cluster, max_bytes: int) -> dict[str, Any]:
+    """The properties of a producer whose messages have at most so many bytes."""
     conf = cluster.conf(
         acks="all", enable_idempotence=True, message_max_bytes=max(max_bytes, 1_000)
     )
@@ -150,7 +151,7 @@ def _produce(producer: "Producer", messages: Iterable[Message], **options: Any) 
                 break
 
 
-def _patiently(commit: Any) -> None:
+def patiently(commit: Any) -> None:
     """Call it again as long as it asks for that, which librdkafka says by `retriable`."""
     from confluent_kafka import KafkaException  # noqa: PLC0415
 
@@ -165,7 +166,8 @@ def _patiently(commit: Any) -> None:
             return
 
 
-def _let_go(producer: "Producer") -> None:
+def let_go(producer: "Producer") -> None:
+    """Drop what a producer still has to send, without waiting."""
     from confluent_kafka import KafkaException  # noqa: PLC0415
 
     with suppress(KafkaException):  # that it was fenced is told again, by whatever is called

@@ -128,6 +128,7 @@ def test_a_letter_has_the_original_bytes_and_says_what_happened(
         ("headrace.attempts", b"3"),
         ("headrace.error_class", b"ValueError"),
         ("headrace.failed_at_ms", b"1700000009999"),
+        ("headrace.pipeline", b"pipeline"),
     ]
     reason = dict(second.headers() or [])["headrace.reason"]
     assert len(reason) == 2048
@@ -231,6 +232,7 @@ def test_a_notice_says_which_range_was_skipped(
         "headrace.reason": "expired",
         "headrace.found": "and the log holds 90 to 120",
         "headrace.noticed_at_ms": "7",
+        "headrace.pipeline": "pipeline",
     }
 
 

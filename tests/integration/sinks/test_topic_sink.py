@@ -128,8 +128,8 @@ def test_the_open_transaction_of_a_frozen_process_is_aborted_by_its_successor(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(producers, "_patiently", freeze)
-        patched.setattr(producers, "_let_go", lambda _: None)
+        patched.setattr(producers, "patiently", freeze)
+        patched.setattr(producers, "let_go", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             frozen.commit(frozen.stage(group("zombie")))
     start = time.monotonic()
@@ -155,7 +155,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_at_once(
     sink = opened(TopicSink(name, value=as_is))
     sink.fence([Fence(LINE, 1)])
     lost: list[object] = []
-    patiently = producers._patiently
+    patiently = producers.patiently
 
     def lose(commit: Any) -> None:
         if lost:
@@ -166,7 +166,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_at_once(
         lost.append(commit)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    monkeypatch.setattr(producers, "_patiently", lose)
+    monkeypatch.setattr(producers, "patiently", lose)
     sink.commit(sink.stage(group("row")))
     assert lost
     assert committed_values(context(kafka), name) == [b"row"]

@@ -1,0 +1,160 @@
+"""The dead-letter topic, read from outside the service: letters, and the marks that concern them.
+
+It is read twice, marks first: they stand behind their letters, and are few and small.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
+from typing import NoReturn, TypeAlias, TypeVar, cast
+
+from partition.catalogue import Log, Topic
+from partition.chunk import Partition
+from partition.errors import TopicMissing
+from partition.kafka.catalogue import KafkaCatalogue
+from partition.kafka.excerpts import Excerpts
+from service.dead_letters.errors import NoSuchLetter
+from service.dead_letters.letter import (
+    Content,
+    Found,
+    Letter,
+    Origin,
+    Other,
+    Place,
+    content_of,
+    read_message,
+)
+from service.dead_letters.marks import Marks, is_mark
+from topology.record import Message
+from topology.sink import Scalar
+
+T = TypeVar("T")
+Extent: TypeAlias = Mapping[int, Log]  # of each partition, as far as it is read
+
+_ASK_SECONDS = 20.0  # above what Kafka's client takes itself
+
+
+class LetterTopic:
+    """Reads the topic, and the records of which its letters tell. One thread.
+
+    `properties` are librdkafka's. All of it raises as the catalogue does: KafkaUnavailable,
+    KafkaFailed, TopicMissing.
+    """
+
+    def __init__(self, name: str, properties: Mapping[str, Scalar]) -> None:
+        self.name = name
+        # Its ends must be those of committed messages, since these are what is read.
+        plain = {key: value for key, value in properties.items() if key != "isolation.level"}
+        self._catalogue = KafkaCatalogue(plain)
+        self._excerpts = Excerpts(plain)
+
+    def open(self) -> None:
+        """Make the clients; brokers are contacted in the background. Raises KafkaMisconfigured."""
+        self._catalogue.open()
+        self._excerpts.open()
+
+    def close(self) -> None:
+        """Let go of the clients. Idempotent."""
+        self._excerpts.close()
+        self._catalogue.close()
+
+    def extent(self) -> Extent:
+        """How far the topic reaches now: what is written later is not read."""
+        numbers = self.topic(self.name).partitions
+        asked = {each: self._catalogue.log(Partition(self.name, each)) for each in numbers}
+        return {number: _answer(log) for number, log in asked.items()}
+
+    def topic(self, name: str) -> Topic:
+        """A topic of the cluster. Raises TopicMissing."""
+        return _answer(self._catalogue.topic(name))
+
+    def partitions(self, name: str) -> tuple[int, ...]:
+        """The partitions of a topic; none if there is no such topic."""
+        try:
+            return self.topic(name).partitions
+        except TopicMissing:
+            return ()
+
+    def marks(self, extent: Extent, behind: Place | None = None) -> Marks:
+        """What was done with letters; `behind` one, only that of its partition is complete."""
+        found = Marks()
+        for message in self._messages(extent, behind):
+            found.take(message)
+        return found
+
+    def read(self, extent: Extent) -> Iterator[Found]:
+        """Everything but marks, partition by partition, the oldest first."""
+        for message in self._messages(extent):
+            if not is_mark(message.headers()):
+                yield read_message(message)
+
+    def some(self, extent: Extent, places: Collection[Place]) -> Iterator[Letter]:
+        """The letters at these places, in order; where there is none, nothing comes."""
+        wanted = set(places)
+        for number in sorted({place.partition for place in wanted}):
+            offsets = [place.offset for place in wanted if place.partition == number]
+            span = _within(extent.get(number), min(offsets), max(offsets))
+            for message in self._messages({number: span}):
+                if (number, message.offset()) not in wanted or is_mark(message.headers()):
+                    continue
+                found = read_message(message)
+                if isinstance(found, Letter):
+                    yield found
+
+    def message(self, extent: Extent, place: Place) -> Message:
+        """Whatever stands at a place. Raises NoSuchLetter."""
+        log = extent.get(place.partition)
+        if log is None:
+            raise NoSuchLetter(place, f"'{self.name}' has partitions {sorted(extent)}")
+        for message in self._messages({place.partition: _within(log, place.offset, place.offset)}):
+            return message
+        partition = Partition(self.name, place.partition)
+        raise NoSuchLetter(place, _held(partition, log))
+
+    def explain(self, extent: Extent, place: Place) -> NoReturn:
+        """Raise NoSuchLetter with what there is instead."""
+        message = self.message(extent, place)
+        if is_mark(message.headers()):
+            raise NoSuchLetter(place, "it is a mark, which says what became of another letter")
+        found = read_message(message)
+        if isinstance(found, Other):
+            raise NoSuchLetter(place, found.reason)
+        reason = "it is a notice of records that were lost, and there is no record to replay"
+        raise NoSuchLetter(place, reason)
+
+    def record(self, origin: Origin) -> Content | str:
+        """A record as its own topic has it, or why it is not to be had."""
+        partition = Partition(origin.topic, origin.partition)
+        if origin.partition not in self.partitions(origin.topic):
+            return f"{partition} does not exist any more"
+        log = _answer(self._catalogue.log(partition))
+        span = _within(log, origin.offset, origin.offset)
+        for message in self._excerpts.read(partition, span.start, span.end):
+            return content_of(cast("Message", message))
+        return f"{_held(partition, log)}, and not this one"
+
+    def _messages(self, extent: Extent, behind: Place | None = None) -> Iterator[Message]:
+        for number, log in sorted(extent.items()):
+            start = log.start
+            if behind is not None:
+                if number != behind.partition:
+                    continue
+                start = max(start, behind.offset + 1)
+            for message in self._excerpts.read(Partition(self.name, number), start, log.end):
+                yield cast("Message", message)
+
+
+def _within(log: Log | None, first: int, last: int) -> Log:
+    """Those of the offsets that a log holds."""
+    if log is None:
+        return Log(0, 0)
+    return Log(max(log.start, first), min(log.end, last + 1))
+
+
+def _held(partition: Partition, log: Log) -> str:
+    if log.start == log.end:
+        return f"{partition} is empty"
+    return f"{partition} holds offsets {log.start} to {log.end - 1}"
+
+
+def _answer(asked: "Future[T]") -> T:
+    return asked.result(_ASK_SECONDS)

@@ -1,0 +1,83 @@
+"""What stands in messages, shown to a person: nothing of it reaches the terminal as a command.
+
+Pure. What does not print (control characters, marks of writing direction) is escaped.
+"""
+
+import msgspec
+
+from service.redaction import mask
+
+_LARGEST_JSON = 1_000_000  # bytes that are parsed to be laid out
+_PER_LINE = 16
+_PRINTED = frozenset(map(chr, range(0x20, 0x7F)))  # of ASCII
+
+
+def escaped(text: str) -> str:
+    """The text in one line, with everything escaped that does not print."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in mask(text)
+    )
+
+
+def cut(text: str, most: int) -> str:
+    """The text, escaped, in so many characters at most."""
+    shown = escaped(text)
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+def header_text(value: bytes | None) -> str:
+    """A header's or a key's value: text, or hexadecimal digits."""
+    if value is None:
+        return "(null)"
+    text = _printing(value)
+    return f"0x{value.hex()}" if text is None else escaped(text)
+
+
+def value_lines(value: bytes, most: int) -> list[str]:
+    """A value in lines: JSON laid out, text, or a dump; at most `most` bytes of it.
+
+    The last line says what was left out.
+    """
+    text = _laid_out(value) or _printing(value)
+    if text is None:
+        lines = _dump(value[:most])
+        left = max(0, len(value) - most)
+    else:
+        shown = text[:most]
+        lines = [escaped(line) for line in shown.split("\n")]
+        left = len(text) - len(shown)
+    if left:
+        unit = "bytes" if text is None else "characters"
+        lines.append(f"… {left:,} more {unit}; --value-only prints all of it")
+    return lines
+
+
+def _laid_out(value: bytes) -> str | None:
+    """JSON with a line for each part, its tokens as they are; None if it is none."""
+    if value.lstrip()[:1] not in (b"{", b"[") or len(value) > _LARGEST_JSON:
+        return None
+    try:
+        msgspec.json.decode(value)
+        return msgspec.json.format(value, indent=2).decode()
+    except (ValueError, RecursionError):
+        return None
+
+
+def _printing(value: bytes) -> str | None:
+    """Text, if it is UTF-8 of which nearly all prints."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    strange = sum(not each.isprintable() and each not in "\t\r\n" for each in text)
+    return text if strange * 10 <= len(text) else None
+
+
+def _dump(value: bytes) -> list[str]:
+    lines = []
+    for start in range(0, len(value), _PER_LINE):
+        part = value[start : start + _PER_LINE]
+        shown = "".join(chr(each) if chr(each) in _PRINTED else "." for each in part)
+        lines.append(f"{start:08x}  {part.hex(' '):<{3 * _PER_LINE}} {shown}")
+    return lines

@@ -1,0 +1,62 @@
+"""Messages of a dead-letter topic, as `KafkaSink` writes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.dead_letters.letter import Letter, read_message
+from sinks.letter_headers import Header
+
+
+@dataclass(frozen=True)
+class Written:
+    """A message as it is read from a topic."""
+
+    own: Sequence[Header] | None
+    content: bytes | None = b"{broken"
+    at: int = 17
+    number: int = 2
+
+    def value(self) -> bytes | None:
+        return self.content
+
+    def key(self) -> bytes | None:
+        return b"AA"
+
+    def topic(self) -> str:
+        return "orders.dead"
+
+    def partition(self) -> int:
+        return self.number
+
+    def offset(self) -> int:
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_700_000_000_123
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return None if self.own is None else list(self.own)
+
+
+def facts(**more: object) -> list[Header]:
+    """What the sink says of a record that failed, behind the record's own headers."""
+    said: dict[str, object] = {
+        "topic": "orders",
+        "partition": 3,
+        "offset": 42,
+        "timestamp_ms": 1_700_000_000_000,
+        "reason": "not JSON",
+        "step": "parse",
+        "attempts": 3,
+        "error_class": "ValueError",
+        "failed_at_ms": 1_700_000_009_999,
+        "pipeline": "orders",
+    }
+    return [(f"headrace.{name}", str(each).encode()) for name, each in (said | more).items()]
+
+
+def letter(own: Sequence[Header] = (), at: int = 17, number: int = 2, **more: object) -> Letter:
+    """A letter as it is read."""
+    found = read_message(Written([*own, *facts(**more)], at=at, number=number))
+    assert isinstance(found, Letter), found
+    return found
