@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from service.cli.letters_app import letters_app
 from service.cli.operating import moves_app, replicas_app
 from service.cli.options import ConfigPath, Json, Target
 
@@ -42,6 +43,7 @@ dev_app = typer.Typer(help="Kafka and ZooKeeper for development.", no_args_is_he
 app.add_typer(replicas_app)  # without a name: its commands are ours
 offsets_app.add_typer(moves_app)
 app.add_typer(offsets_app, name="offsets")
+app.add_typer(letters_app, name="dead-letters")
 app.add_typer(tables_app, name="tables")
 app.add_typer(transactions_app, name="transactions")
 app.add_typer(dev_app, name="dev")

@@ -1,0 +1,263 @@
+"""`headrace dead-letters` on a real broker: letters are found, sent again and dropped."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from typer.testing import CliRunner
+
+from service.cli.app import app
+from service.dead_letters.errors import AnotherAtWork, NoSuchLetter, NotDealtWith
+from service.embedded.kafka import EmbeddedKafka
+from sinks.kafka import KafkaSink
+from sinks.topic.atomic import AtomicProducer, Copy, NotTaken, Superseded
+from sinks.topic.cluster import Cluster
+from topology.record import Record
+from topology.sink import DeadLetter, SinkContext
+
+pytestmark = pytest.mark.integration
+
+FLOW = """
+    import os
+    from headrace import Record, Topology, bolt
+    from headrace.sinks import DiscardSink, KafkaSink
+
+    @bolt
+    def parse(record: Record) -> int:
+        return int(record.value)
+
+    topology = Topology(os.environ["TOPIC"])
+    topology.source(os.environ["TOPIC"]).then(parse).into(DiscardSink())
+    topology.dead_letters.into(KafkaSink(os.environ["TOPIC"] + ".dead"))
+"""
+WHY = ("--why", "the parser was mended")
+
+
+class Done(NamedTuple):
+    facts: dict[str, Any]
+    error: BaseException | None
+    out: str
+
+
+class Place:
+    """A topic with a flow that reads it, and the commands."""
+
+    def __init__(self, folder, name, kafka: EmbeddedKafka, zookeeper) -> None:
+        self.folder, self.name, self.kafka = folder, name, kafka.address
+        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
+        self.config = folder / "service.toml"
+        self.config.write_text(
+            f'[kafka]\nbootstrap.servers = "{kafka.address}"\n'
+            f'[zookeeper]\nhosts = "{zookeeper.address}"\n'
+        )
+
+    def publish(self, *values: bytes, **more: Any) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka})
+        for value in values:
+            producer.produce(self.name, value, partition=1, key=b"k", **more)
+        assert producer.flush(30) == 0
+
+    def run(self) -> None:
+        """Let the pipeline read all that is there."""
+        words = ["run", "flow:topology", "--config", "service.toml", "--until-caught-up"]
+        ran = subprocess.run(
+            [sys.executable, "-m", "headrace", *words],
+            cwd=self.folder,
+            env={**os.environ, "TOPIC": self.name},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr.decode()
+
+    def fail(self, *values: bytes) -> None:
+        """Publish records, and write letters of them as a run would."""
+        self.publish(*values)
+        sink = KafkaSink(f"{self.name}.dead")
+        sink.open(SinkContext(self.name, "dead", {"bootstrap.servers": self.kafka}, "", None))
+        for token, message in enumerate(self.records(self.name)):
+            record = Record(message.value(), message)
+            sink.send(DeadLetter(record, "no number", 1, "ValueError", "parse", 1), token)
+        sink.flush(30)
+        assert all(each.error is None for each in sink.poll())
+        sink.close()
+
+    def headrace(self, *words: str, as_json: bool = True) -> Done:
+        more = ["--config", str(self.config), *(["--json"] if as_json else [])]
+        ran = CliRunner(env={"COLUMNS": "160"}).invoke(
+            app, ["dead-letters", words[0], "flow:topology", *words[1:], *more]
+        )
+        last = ran.stdout.splitlines()[-1] if ran.stdout else ""
+        return Done(json.loads(last) if last.startswith("{") else {}, ran.exception, ran.output)
+
+    def records(self, topic: str, number: int = 1) -> list[Any]:
+        """All that is committed in a partition."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.kafka,
+                "group.id": "reader",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+        consumer.assign([TopicPartition(topic, number, 0)])
+        found = []
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error():
+                break
+            found.append(message)
+        consumer.close()
+        return found
+
+
+@pytest.fixture
+def place(tmp_path, topic, kafka, zookeeper, monkeypatch):
+    name = topic(partitions=2)
+    monkeypatch.setenv("TOPIC", name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "flow", raising=False)
+    yield Place(tmp_path, name, kafka, zookeeper)
+    sys.modules.pop("flow", None)
+
+
+def test_letters_are_listed_shown_sent_again_once_and_dropped(place):
+    place.publish(b"1", b"bad", b"2")
+    place.publish(b"\x1b[2Jworse", headers=[("trace", b"7")])
+    place.run()
+    listed = place.headrace("list").facts
+    assert listed["total"] == 2
+    assert listed["by_error"] == [{"step": "parse", "error_class": "ValueError", "letters": 2}]
+    newest = max(listed["letters"], key=lambda each: each["record"]["offset"])
+    assert newest["record"]["topic"] == place.name
+    assert (newest["record"]["partition"], newest["record"]["offset"]) == (1, 3)
+
+    shown = place.headrace("show", newest["letter"], as_json=False).out
+    assert "\\x1b[2Jworse" in shown
+    assert "\x1b[2J" not in shown
+    assert "trace: 7" in shown
+    assert "state:           open" in shown
+
+    planned = place.headrace("replay", "--every", *WHY, "--dry-run").facts
+    assert planned["replayed"] == 0
+    assert [each["outcome"] for each in planned["letters"].values()] == ["to_replay"] * 2
+    assert len(place.records(place.name)) == 4
+
+    sent = place.headrace("replay", "--every", *WHY, "--yes").facts
+    assert sent["replayed"] == 2
+    again = place.records(place.name)[4:]
+    assert sorted(each.value() for each in again) == [b"\x1b[2Jworse", b"bad"]
+    worse = next(each for each in again if each.value() != b"bad")
+    assert worse.key() == b"k"
+    headers = dict(worse.headers())
+    assert headers["trace"] == b"7"
+    assert headers["headrace.origin.offset"] == b"3"
+    assert headers["headrace.replays"] == b"1"
+    assert place.headrace("list").facts["passed_over"]["dealt_with"] == 2
+    state = place.headrace("show", newest["letter"], as_json=False).out
+    assert f"replayed as {place.name}[1]@" in state
+    assert "the parser was mended" in state
+
+    # They fail once more, and do not go round in circles.
+    place.run()
+    listed = place.headrace("list").facts
+    assert listed["total"] == 2
+    assert {each["replays"] for each in listed["letters"]} == {1}
+    assert {each["origin"]["offset"] for each in listed["letters"]} == {1, 3}
+    refused = place.headrace("replay", "--step", "parse", *WHY, "--yes")
+    assert isinstance(refused.error, NotDealtWith)
+    assert "--max-replays 2 replays it once more" in str(refused.error)
+    assert len(place.records(place.name)) == 6
+
+    dropped = place.headrace("drop", "--error", "ValueError", "--why", "rubbish", "--yes").facts
+    assert dropped["dropped"] == 2
+    assert place.headrace("list").facts["total"] == 0
+    assert place.headrace("list", "--all").facts["total"] == 4
+    table = place.headrace("list", "--all", as_json=False).out
+    assert "dropped" in table
+    assert f"4 letters in '{place.name}.dead'" in table
+
+
+def test_what_is_asked_wrongly_is_told_and_nothing_is_done(place):
+    place.fail(b"bad")
+    for words, said in (
+        (("replay", *WHY, "--yes"), "PARTITION:OFFSET of some, a filter, or --every is needed"),
+        (("replay", "0:0", "--every", *WHY), "either letters or filters are needed"),
+        (("replay", "--every", *WHY), "nobody can be asked here: give --yes"),
+        (("list", "--since", "yesterday"), "allowed: an age"),
+        (("show", "0"), "PARTITION:OFFSET"),
+    ):
+        assert said in " ".join(place.headrace(*words, as_json=False).out.split()), words
+    missing = place.headrace("replay", "0:99", *WHY, "--yes")
+    assert isinstance(missing.error, NoSuchLetter)
+    assert place.headrace("list").facts["total"] == 1
+    elsewhere = place.headrace("replay", "--every", *WHY, "--yes", "--to", f"{place.name}.gone")
+    assert isinstance(elsewhere.error, NotDealtWith)
+    assert "does not exist" in str(elsewhere.error)
+
+
+def test_records_can_be_sent_to_another_topic_so_many_in_a_second(place, topic):
+    other = topic(partitions=1)
+    place.fail(b"a", b"b", b"c")
+    sent = place.headrace("replay", "--every", *WHY, "--yes", "--to", other, "--rate", "10").facts
+    assert sent["replayed"] == 3
+    assert sorted(each.value() for each in place.records(other, 0)) == [b"a", b"b", b"c"]
+    assert len(place.records(place.name)) == 3
+
+
+def test_a_value_that_was_left_out_of_its_letter_comes_from_its_own_topic(place, kafka):
+    kafka.create_topic(f"{place.name}.dead", 1, config={"max.message.bytes": "2000"})
+    place.fail(b"x" * 10_000)
+    (letter,) = place.headrace("list").facts["letters"]
+    assert letter["value_bytes"] == 10_000
+    assert place.headrace("replay", letter["letter"], *WHY, "--yes").facts["replayed"] == 1
+    assert place.records(place.name)[-1].value() == b"x" * 10_000
+
+
+def test_whoever_begins_later_stops_the_one_that_is_at_it(place, monkeypatch):
+    place.fail(b"bad")
+    opened = AtomicProducer.open
+
+    def open_and_be_superseded(producer: AtomicProducer) -> None:
+        opened(producer)
+        monkeypatch.undo()
+        monkeypatch.setenv("TOPIC", place.name)
+        monkeypatch.syspath_prepend(str(place.folder))
+        assert place.headrace("replay", "--every", *WHY, "--yes").facts["replayed"] == 1
+
+    monkeypatch.setattr(AtomicProducer, "open", open_and_be_superseded)
+    late = place.headrace("replay", "--every", *WHY, "--yes")
+    # It has found the other's mark, or it is fenced: sent once in any case.
+    assert isinstance(late.error, (NotDealtWith, AnotherAtWork)), late
+    assert [each.value() for each in place.records(place.name)] == [b"bad", b"bad"]
+
+
+def test_a_transaction_is_there_whole_or_not_at_all(topic, kafka):
+    name = topic(partitions=1)
+    cluster = Cluster({"bootstrap.servers": kafka.address}, name)
+    first, second = (AtomicProducer(cluster, f"atomic-{name}") for _ in range(2))
+    first.open()
+
+    def ends_in_the_middle(_: object) -> list[Copy]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first.publish([Copy(name, 0, None, b"lost", ())], ends_in_the_middle)
+    with pytest.raises(NotTaken):
+        first.publish([Copy(name, 7, None, b"no such partition", ())])
+    (stands,) = first.publish([Copy(name, 0, None, b"there", ())])
+    second.open()
+    with pytest.raises(Superseded):
+        first.publish([Copy(name, 0, None, b"late", ())])
+    second.close()
+    first.close()
+    reader = Place.__new__(Place)
+    reader.kafka = kafka.address
+    found = reader.records(name, 0)
+    assert [(each.offset(), each.value()) for each in found] == [(stands.offset, b"there")]
