@@ -306,7 +306,7 @@ class Pipeline:
     @property
     def call_times(self) -> dict[str, Distribution]:
         """How long calls of bolts took, by step."""
-        return self._executor.times.figures() | self._runners.times.figures()
+        return self._executor.times.figures() | self._runners.call_times()
 
     @property
     def acker(self) -> Acker:

@@ -103,7 +103,6 @@ class AsyncRunner(Runner):
         loop = asyncio.get_running_loop()
         process, clock, step = self._process, self._clock, self._step
         take, end, announce = self._take, self._end, self._answers.announce
-        note = self._time if is_timed else self._count
         while not self._is_closing:
             call = take()
             if call is None:
@@ -123,23 +122,19 @@ class AsyncRunner(Runner):
                     continue
                 return
             worker.call = None
-            note(worker)
+            if is_timed:
+                self._time(worker)
+            else:
+                self._untimed += 1
             if error is None:
                 finish(step, call, value)
-            elif isinstance(error, Exception):
-                call.error = error
-            elif self._is_closing:
-                raise error
             else:
-                call.error = self._odd_end(worker, error)
+                call.error = self._why(worker, error)
             if end(call):  # it is handed over with others of this turn
                 loop.call_soon(announce)
 
     def _time(self, worker: Worker) -> None:
         self._took.append(self._clock() - worker.started)
-
-    def _count(self, _worker: Worker) -> None:
-        self._untimed += 1
 
     def _take_in_order(self) -> Call | None:
         with self._lock:
@@ -173,8 +168,15 @@ class AsyncRunner(Runner):
         del self._tasks[worker]
         return False
 
-    def _odd_end(self, worker: Worker, error: BaseException) -> Exception:
-        """Why a call failed that ended its task, or tried to end the process."""
+    def _why(self, worker: Worker, error: BaseException) -> Exception:
+        """Why a call failed, also one that ended its task or tried to end the process.
+
+        Raises what ends the task when the bolt is being closed.
+        """
+        if isinstance(error, Exception):
+            return error
+        if self._is_closing:
+            raise error
         task = self._tasks[worker]
         while task.cancelling():
             task.uncancel()

@@ -130,14 +130,17 @@ class Runner(ABC):
     def tick(self) -> None:
         """Have the bolt's `tick` called where its `process` is; not again while one is due."""
 
+    @property
+    def num_timed(self) -> int:
+        """How many calls were timed that `take_seconds` has not given yet."""
+        return len(self._took)
+
     def take_seconds(self) -> tuple[list[float], int]:
         """How long calls took that have ended since this was asked last, and how many others did.
 
-        Of many workers only some are timed; the others' calls wait here for one that was.
+        Of many workers only some are timed, of which at least one call must have ended.
         """
         count = len(self._took)  # other threads add to it
-        if not count:
-            return [], 0
         taken = self._took[:count]
         del self._took[:count]
         untimed = self._untimed

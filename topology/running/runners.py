@@ -11,7 +11,7 @@ import numpy as np
 from topology.bolt import Bolt, Kind
 from topology.complaints import Complaints
 from topology.errors import BoltError
-from topology.histogram import CallTimes
+from topology.histogram import CallTimes, Distribution
 from topology.order import Order
 from topology.running.async_runner import AsyncRunner
 from topology.running.call import Answers, Call, Inputs
@@ -22,6 +22,8 @@ from topology.running.runner import Duty, Runner, RunnerStatistics
 from topology.running.thread_runner import ThreadRunner
 from topology.steps import BoltStep, Key
 from topology.ticks import TickFailures
+
+_COUNTED_TOGETHER = 1_000  # times of calls: to count one takes longer than a call
 
 
 class Runners:
@@ -56,8 +58,7 @@ class Runners:
             step.name: [self._runner(step, cast("Bolt[Any, Any]", bolt)) for bolt in step.bolts]
             for step in steps
         }
-        self.times = CallTimes()
-        """How long calls took, as far as `poll` was called since."""
+        self._times = CallTimes()
         self._all = [runner for runners in self._runners.values() for runner in runners]
 
     def open(self) -> None:
@@ -155,12 +156,9 @@ class Runners:
 
     def poll(self, now: float) -> None:
         """Fail the calls that take too long. To be called each turn of the loop."""
-        for step, runners in self._runners.items():
-            for runner in runners:
-                runner.poll(now)
-                took, others = runner.take_seconds()
-                if took:
-                    self.times.add_each(step, took, others)
+        for runner in self._all:
+            runner.poll(now)
+        self._count_times(_COUNTED_TOGETHER)
 
     def tick(self, step: BoltStep) -> None:
         """Have every task's `tick` called where its `process` is; what it raises is counted."""
@@ -174,6 +172,17 @@ class Runners:
     def figures(self) -> dict[str, RunnerStatistics]:
         """The figures of every step, by its name."""
         return {name: self.statistics(step) for name, step in self._steps.items()}
+
+    def call_times(self) -> dict[str, Distribution]:
+        """How long the calls took that have ended, by step."""
+        self._count_times(1)
+        return self._times.figures()
+
+    def _count_times(self, at_least: int) -> None:
+        for step, runners in self._runners.items():
+            for runner in runners:
+                if runner.num_timed >= at_least:
+                    self._times.add_each(step, *runner.take_seconds())
 
     def _runner(self, step: BoltStep, bolt: Bolt[Any, Any]) -> Runner:
         timeout = step.timeout_seconds
