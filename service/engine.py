@@ -7,6 +7,7 @@ from typing import Protocol
 from acker.acker import AckerStatistics
 from partition.chunk import Partition
 from service.account import Tally
+from topology.complaints import Complaint
 from topology.histogram import Distribution, Histogram
 from topology.running.runner import RunnerStatistics
 from topology.steps import SinkStep
@@ -157,6 +158,11 @@ class Engine(Protocol):
     @property
     def call_times(self) -> dict[str, Distribution]:
         """How long calls of bolts took in this process, by step."""
+        ...
+
+    @property
+    def recent_failures(self) -> tuple[Complaint, ...]:
+        """What failed in this process lately, the oldest first; `at` is by the engine's clock."""
         ...
 
     @property

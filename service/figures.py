@@ -115,6 +115,7 @@ def snapshot_of(
         letters=dict(tally.letters),
         buried=dict(tally.buried),
         call_times=parts.pipeline.call_times,
+        recent_failures=parts.pipeline.recent_failures,
         moves=parts.reader.moves,
         spark=None
         if spark is None

@@ -1,4 +1,4 @@
-"""/metrics and /health/live, /health/ready and /health/startup on one port."""
+"""/metrics, /health/live, /health/ready and /health/startup, and the status page, on one port."""
 
 import errno
 import json
@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,6 +20,8 @@ import structlog
 from service.errors import AddressTaken
 from service.health import Health, HealthCheck
 from service.metrics import CONTENT_TYPE, Metrics
+from service.page.files import CONTENT_SECURITY, page_files
+from service.page.status import StatusPage
 from service.redaction import mask
 
 log = structlog.get_logger()
@@ -29,17 +32,32 @@ _CHECK_SECONDS = 0.25
 _FULL = (errno.EMFILE, errno.ENFILE)
 _FULL_SECONDS = 10.0  # so often it is told
 
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
 Answer = tuple[HTTPStatus, str, bytes]
 
 
 class HttpServer:
     """Answers scrapes and probes on threads of its own, from snapshots only."""
 
-    def __init__(self, host: str, port: int, metrics: Metrics, health: HealthCheck) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        metrics: Metrics,
+        health: HealthCheck,
+        page: StatusPage | None = None,
+    ) -> None:
         self._host = host
         self._port = port
         self._metrics = metrics
         self._health = health
+        self._page = page
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -57,6 +75,8 @@ class HttpServer:
             "/health/startup": lambda: _verdict(health.startup()),
             "/health/ready": lambda: _verdict(health.ready()),
         }
+        if self._page is not None:
+            routes |= _page_routes(self._page)
 
         class Handler(_Handler):
             paths = routes
@@ -207,12 +227,25 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
         self.end_headers()
         if with_body:
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         log.debug("http_request", line=format % args)
+
+
+def _page_routes(page: StatusPage) -> dict[str, Callable[[], Answer]]:
+    routes: dict[str, Callable[[], Answer]] = {
+        path: partial(_found, *found) for path, found in page_files().items()
+    }
+    return routes | {"/status.json": lambda: _found("application/json", page.json())}
+
+
+def _found(kind: str, body: bytes) -> Answer:
+    return HTTPStatus.OK, kind, body
 
 
 def _verdict(health: Health) -> Answer:

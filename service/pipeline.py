@@ -46,7 +46,7 @@ from service.timekeeper import Timekeeper
 from service.transacting import Transacting
 from service.transaction_outlet import Told, TransactionOutlet
 from sinks.tries import WriteRetries
-from topology.complaints import Complaints
+from topology.complaints import Complaint, Complaints
 from topology.executor import Executor
 from topology.histogram import Distribution
 from topology.life import Life
@@ -307,6 +307,11 @@ class Pipeline:
     def call_times(self) -> dict[str, Distribution]:
         """How long calls of bolts took, by step."""
         return self._executor.times.figures() | self._runners.call_times()
+
+    @property
+    def recent_failures(self) -> tuple[Complaint, ...]:
+        """What failed lately, the oldest first."""
+        return self._complaints.recent()
 
     @property
     def acker(self) -> Acker:

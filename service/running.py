@@ -10,6 +10,7 @@ from service.config import Config
 from service.health import HealthCheck
 from service.http import HttpServer
 from service.metrics import Metrics
+from service.page.status import StatusPage
 from service.parts import wire
 from service.service import Service
 from service.snapshot import Snapshot
@@ -44,7 +45,8 @@ def run_pipeline(
     if config.http.port is not None:
         health = HealthCheck(lambda: service.snapshot)
         metrics = Metrics(lambda: service.snapshot)
-        server = HttpServer(config.http.host, config.http.port, metrics, health)
+        page = StatusPage(parts.name, topology, lambda: service.snapshot, health)
+        server = HttpServer(config.http.host, config.http.port, metrics, health, page)
         server.open()
     try:
         with _draining(service.stop):

@@ -8,6 +8,7 @@ from partition.statistics import Departed, Moves, PartitionStatistics
 from service.account import Account, PartitionAccount
 from service.engine import Apart
 from service.references import ReferenceStatistics
+from topology.complaints import Complaint
 from topology.histogram import Distribution
 from topology.running.runner import RunnerStatistics
 
@@ -69,6 +70,7 @@ class Snapshot:
     letters: dict[tuple[str, int], int] = field(default_factory=dict)  # sent, by partition
     buried: dict[tuple[str, str], int] = field(default_factory=dict)  # by step and kind of error
     call_times: dict[str, Distribution] = field(default_factory=dict)  # by step
+    recent_failures: tuple[Complaint, ...] = ()  # the oldest first
     moves: Moves = field(default_factory=Moves)
     spark: SparkStatistics | None = None  # None: there is none
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,9 +12,22 @@ import structlog
 log = structlog.get_logger()
 
 EVERY_SECONDS = 10.0
+_RECENT = 50
 _MAX_CHARACTERS = 500
 
 _Cause: TypeAlias = tuple[str, str, str]  # event, place, class of the error
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A line as it was logged: `count` failures of a kind, and the text of one of them."""
+
+    at: float  # by the clock of `Complaints`
+    event: str
+    step: str
+    error_class: str
+    error: str
+    count: int
 
 
 @dataclass(slots=True)
@@ -37,6 +51,7 @@ class Complaints:
         self._clock = clock
         self._lock = threading.Lock()
         self._told: dict[_Cause, _Told] = {}
+        self._recent: deque[Complaint] = deque(maxlen=_RECENT)
 
     def hear(self, event: str, step: str, error: BaseException) -> None:
         """Take note of a failure, and log it if it is time to."""
@@ -51,7 +66,7 @@ class Complaints:
                 return
             count = 1 if told is None else told.count + 1
             self._told[cause] = _Told(now)
-        _log(cause, count, line_of(error))
+        self._log(cause, count, line_of(error), now)
 
     def tell(self, *, all_of_it: bool = False) -> None:
         """Log what has been held back for long enough, or `all_of_it`. To be called often."""
@@ -66,7 +81,16 @@ class Complaints:
                     due.append((cause, told))
                     self._told[cause] = _Told(now)
         for cause, told in due:
-            _log(cause, told.count, told.error)
+            self._log(cause, told.count, told.error, now)
+
+    def recent(self) -> tuple[Complaint, ...]:
+        """The newest lines, the oldest of them first."""
+        return tuple(self._recent.copy())
+
+    def _log(self, cause: _Cause, count: int, error: str, now: float) -> None:
+        event, step, kind = cause
+        self._recent.append(Complaint(now, event, step, kind, error, count))
+        log.warning(event, step=step, error_class=kind, error=error, count=count)
 
 
 def line_of(error: BaseException) -> str:
@@ -76,8 +100,3 @@ def line_of(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  # an error that cannot be told must stop nothing
         lines = []
     return (lines[0] if lines else type(error).__name__)[:_MAX_CHARACTERS]
-
-
-def _log(cause: _Cause, count: int, error: str) -> None:
-    event, step, kind = cause
-    log.warning(event, step=step, error_class=kind, error=error, count=count)

@@ -40,6 +40,7 @@ from service.spark_engine.task import TaskSettings
 from service.spark_engine.tries import TryMaker
 from sinks.transaction_writer import FencesRaised, GroupStaged
 from sinks.tries import WriteRetries
+from topology.complaints import Complaint
 from topology.histogram import Distribution
 from topology.life import Life
 from topology.running.loop import EventLoop
@@ -129,6 +130,7 @@ class SparkEngine:
         self._lines: dict[int, RangeLine] = {}
         self.failed_ticks: dict[str, int] = {}  # bolts tick on executors
         self.call_times: dict[str, Distribution] = {}  # and are called there
+        self.recent_failures: tuple[Complaint, ...] = ()
         fences.bind(self.outlets)
 
     def open(self) -> None:

@@ -1,0 +1,1 @@
+"""The status page: what a browser shows of the running process. Read-only."""

@@ -1,0 +1,193 @@
+"""What the status page shows, as JSON: read off the newest snapshot, never from the pipeline."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from partition.statistics import PartitionStatistics
+from service.health import Health, HealthCheck
+from service.page.graph import Graph, Node, graph_of
+from service.redaction import mask
+from service.snapshot import Snapshot
+from topology.topology import Topology
+
+MOST_PARTITIONS = 200  # that are shown: those that are worst off
+_FRESH_SECONDS = 0.25  # snapshots are no younger; who asks more often is told the same again
+
+
+class StatusPage:
+    """Answers what the page asks for. Any thread.
+
+    However many ask, the answer is made four times a second at most, and its size is bounded.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        topology: Topology,
+        snapshot: Callable[[], Snapshot | None],
+        health: HealthCheck,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._facts = {
+            "pipeline": pipeline,
+            "topology": topology.name,
+            "reliability": topology.reliability,
+        }
+        self._graph = graph_of(topology)
+        self._topics = {
+            f"source-{number}": each.topic for number, each in enumerate(topology.sources)
+        }
+        self._snapshot = snapshot
+        self._health = health
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._made_at = float("-inf")
+        self._made = b""
+
+    def json(self) -> bytes:
+        """The facts of this moment, without secrets."""
+        with self._lock:
+            now = self._clock()
+            if now - self._made_at >= _FRESH_SECONDS:
+                self._made = mask(json.dumps(self._status(now))).encode()
+                self._made_at = now
+            return self._made
+
+    def _status(self, now: float) -> dict[str, Any]:
+        verdicts = {
+            "live": _verdict(self._health.live()),
+            "ready": _verdict(self._health.ready()),
+        }
+        snapshot = self._snapshot()
+        status = {**self._facts, "health": verdicts, "graph": _drawn(self._graph)}
+        if snapshot is None:
+            return {**status, "taken_at": None}
+        shown = sorted(snapshot.partitions, key=lambda each: _need(each, snapshot))
+        return {
+            **status,
+            "taken_at": snapshot.taken_at,
+            "age_seconds": max(0.0, now - snapshot.taken_at),
+            "totals": _totals(snapshot),
+            "nodes": {each.id: self._figures(each, snapshot) for each in self._graph.nodes},
+            "partitions": [
+                _partition(each, snapshot)
+                for each in sorted(shown[:MOST_PARTITIONS], key=lambda each: each.partition)
+            ],
+            "partitions_total": len(snapshot.partitions),
+            "halted": {str(each): why for each, why in snapshot.halted.items()},
+            "failures": [
+                {
+                    "seconds_ago": max(0.0, now - each.at),
+                    "event": each.event,
+                    "step": each.step,
+                    "error_class": each.error_class,
+                    "error": each.error,
+                    "count": each.count,
+                }
+                for each in reversed(snapshot.recent_failures)
+            ],
+            "sinks": [
+                {
+                    "sink": each.sink,
+                    "failing_seconds": None
+                    if each.failing_since is None
+                    else max(0.0, snapshot.taken_at - each.failing_since),
+                    "last_error": each.last_error,
+                }
+                for each in snapshot.sinks
+            ],
+            "held_back": snapshot.held_back,
+        }
+
+    def _figures(self, node: Node, snapshot: Snapshot) -> dict[str, float]:
+        """The counts of a node; what is `done` only grows, so a rate can be read off two looks."""
+        if node.kind == "source":
+            return {"done": self._read(node.id, snapshot)}
+        if node.kind == "sink":
+            sinks = (each for each in snapshot.sinks if each.sink == node.name)
+            found = next(sinks, None)
+            if found is None:
+                return {"done": 0}
+            return {"done": found.rows_written, "waiting": found.rows_pending}
+        times, runner = snapshot.call_times.get(node.name), snapshot.runners.get(node.name)
+        figures: dict[str, float] = {
+            "done": 0 if times is None else times.count,
+            "failed": snapshot.failures.get(node.name, 0),
+        }
+        if runner is not None:
+            figures |= {"in_flight": runner.in_flight, "waiting": runner.waiting}
+        return figures
+
+    def _read(self, source: str, snapshot: Snapshot) -> int:
+        topic = self._topics[source]
+        return sum(
+            part.read
+            for part in snapshot.partitions
+            if (
+                part.partition.topic == topic
+                if isinstance(topic, str)
+                else topic.fullmatch(part.partition.topic)
+            )
+        )
+
+
+def _verdict(health: Health) -> dict[str, Any]:
+    return {"ok": health.ok, "problems": list(health.problems)}
+
+
+def _drawn(graph: Graph) -> dict[str, Any]:
+    return {
+        "nodes": [asdict(node) for node in graph.nodes],
+        "edges": [asdict(edge) for edge in graph.edges],
+    }
+
+
+def _totals(snapshot: Snapshot) -> dict[str, int]:
+    return {
+        "read": snapshot.read,
+        "sunk": snapshot.sunk,
+        "filtered": snapshot.filtered,
+        "dead_lettered": snapshot.dead_lettered,
+        "unresolved": snapshot.unresolved,
+        "retried": snapshot.retried,
+        "rows": snapshot.rows,
+    }
+
+
+def _need(part: PartitionStatistics, snapshot: Snapshot) -> tuple[object, ...]:
+    """What needs somebody's eyes most comes first."""
+    return (
+        part.partition not in snapshot.halted,
+        -part.commit_age_seconds,
+        -part.lag,
+        part.partition,
+    )
+
+
+def _partition(part: PartitionStatistics, snapshot: Snapshot) -> dict[str, Any]:
+    ledger = part.ledger
+    return {
+        "partition": str(part.partition),
+        "committed": part.committed,
+        "frontier": ledger.frontier,
+        "emitted_to": ledger.emitted_to,
+        "fetched_to": ledger.fetched_to,
+        "log_start": part.log_start,
+        "log_end": part.log_end,
+        "lag": part.lag,
+        "pending": ledger.pending,
+        "waiting": ledger.waiting,
+        "failed": ledger.failed,
+        "oldest_pending_seconds": part.oldest_pending_seconds,
+        "commit_age_seconds": part.commit_age_seconds,
+        "transaction_wait_seconds": part.transaction_wait_seconds,
+        "epoch": part.epoch,
+        "committed_txid": part.committed_txid,
+        "open_transactions": part.open_transactions,
+        "lost": sum(part.lost.values()),
+        "halted": snapshot.halted.get(part.partition),
+    }

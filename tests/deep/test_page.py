@@ -1,0 +1,106 @@
+"""The status page of a real run, in a real browser."""
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from service.embedded.ports import free_ports
+from tests.acceptance.processes import until
+from tests.worlds.browser import dom
+
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
+
+FLOW = """
+    import time
+    from headrace import Record, To, Topology, bolt
+    from headrace.sinks import DiscardSink, KafkaSink
+
+    @bolt
+    def parse(record: Record) -> int:
+        if record.value == b"bad":
+            raise ValueError("<img src=x onerror=alert(1)> is no number")
+        return 1
+
+    @bolt
+    def check(value: int) -> int:
+        time.sleep(0.002)
+        return value
+
+    topology = Topology("paged")
+    topology.source("TOPIC").then(parse).then(check).into(DiscardSink(), name="counted")
+    topology.dead_letters.into(KafkaSink("TOPIC.dead"))
+"""
+
+
+class Page:
+    """A run, and its page."""
+
+    def __init__(self, port: int, topic: str, kafka: str) -> None:
+        self.port, self.topic, self.kafka = port, topic, kafka
+
+    def status(self) -> dict:
+        asked = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            asked.request("GET", "/status.json")
+            return json.load(asked.getresponse())
+        finally:
+            asked.close()
+
+    def publish(self, *values: bytes) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka})
+        for value in values:
+            producer.produce(self.topic, value, partition=1)
+        assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def page(tmp_path: Path, topic, kafka, zookeeper) -> Iterator[Page]:
+    name = topic(partitions=2)
+    port = free_ports(1)[0]
+    (tmp_path / "flow.py").write_text(textwrap.dedent(FLOW).replace("TOPIC", name))
+    (tmp_path / "service.toml").write_text(
+        f'[kafka]\nbootstrap.servers = "{kafka.address}"\n'
+        f'[zookeeper]\nhosts = "{zookeeper.address}"\n[http]\nport = {port}\n'
+    )
+    command = [sys.executable, "-m", "headrace", "run", "flow:topology", "--config", "service.toml"]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env=dict(os.environ))
+    shown = Page(port, name, kafka.address)
+
+    def is_up() -> bool:
+        try:
+            return bool(shown.status()["taken_at"])
+        except OSError:
+            return False
+
+    try:
+        until("it is up", is_up, 120, (tmp_path / "log").read_text)
+        yield shown
+    finally:
+        run.terminate()
+        assert run.wait(60) == 0
+
+
+def test_the_page_shows_steps_partitions_and_why_records_failed_and_goes_on(page, tmp_path):
+    page.publish(*[b"1"] * 3_000, b"bad")
+    until("it has failed", lambda: page.status()["failures"], 60)
+    shown = dom(f"http://127.0.0.1:{page.port}/", tmp_path / "browser", 100)
+    assert int(re.search(r'data-looks="(\d+)"', shown)[1]) >= 2  # it has asked more than once
+    for node in (page.topic, "parse", "check", "counted"):
+        assert f'data-node="{node}"' in shown
+    assert "calls/s" in shown
+    assert f'data-partition="{page.topic}[1]"' in shown
+    assert "ValueError" in shown
+    assert ">ready<" in shown
+    # What stands in a record is text, and nothing else.
+    assert "&lt;img src=x onerror=alert(1)&gt; is no number" in shown
+    assert "<img" not in shown

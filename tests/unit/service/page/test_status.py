@@ -1,0 +1,119 @@
+"""What the status page is told: from snapshots, bounded, and without secrets."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from headrace.testing import topology_test
+from partition.chunk import Partition
+from service import redaction
+from service.health import HealthCheck
+from service.page.status import MOST_PARTITIONS, StatusPage
+from service.snapshot import Snapshot
+from tests.worlds.paging import snapshot, topology
+from topology.complaints import Complaint
+
+
+class World:
+    """A page on a snapshot that can be changed, and a clock."""
+
+    def __init__(self, first: Snapshot | None, made) -> None:
+        self.now = 100.0
+        self.snapshot = first
+        self.asked = 0
+        health = HealthCheck(self.look, clock=lambda: self.now)
+        self.page = StatusPage("orders-eu", made, self.look, health, lambda: self.now)
+
+    def look(self) -> Snapshot | None:
+        self.asked += 1
+        return self.snapshot
+
+    def status(self):
+        self.now += 1.0
+        return json.loads(self.page.json())
+
+
+@pytest.fixture
+def world():
+    made = topology()
+    with topology_test(made) as test:
+        test.send(b"1", b"99", b"x")
+        test.send(b"2", topic="returns")
+        yield World(snapshot(test), made)
+
+
+def test_the_counts_are_those_of_the_snapshot(world):
+    status = world.status()
+    names = {each["name"]: each["id"] for each in status["graph"]["nodes"]}
+    done = {name: status["nodes"][node]["done"] for name, node in names.items()}
+    assert (done["orders"], done["returns"]) == (3, 1)
+    assert (done["parse"], done["check"]) == (3, 3)
+    assert (done["all"], done["late"]) == (2, 1)
+    assert status["nodes"][names["parse"]]["failed"] > 0
+    assert status["totals"]["read"] == 4
+    assert status["totals"]["unresolved"] == 1
+    assert status["health"]["ready"] == {"ok": True, "problems": []}
+    assert {each["partition"] for each in status["partitions"]} >= {"orders[0]", "returns[0]"}
+
+
+def test_failures_are_told_with_their_reasons_the_newest_first(world):
+    (failure, *_) = world.status()["failures"]
+    assert failure["step"] == "parse"
+    assert failure["error_class"] == "ValueError"
+    assert "invalid literal for int()" in failure["error"]
+    older = Complaint(1.0, "step_failing", "parse", "KeyError", "older", 3)
+    world.snapshot = replace(
+        world.snapshot, recent_failures=(older, *world.snapshot.recent_failures)
+    )
+    assert [each["error_class"] for each in world.status()["failures"]][-1] == "KeyError"
+
+
+def test_a_halted_partition_is_told_with_its_reason_also_one_that_was_never_open(world):
+    gone = Partition("orders", 7)
+    world.snapshot = replace(world.snapshot, halted={gone: "the topic was made anew"})
+    status = world.status()
+    assert status["halted"] == {"orders[7]": "the topic was made anew"}
+    assert "orders[7] is halted" in status["health"]["ready"]["problems"][0]
+
+
+def test_of_many_partitions_those_are_shown_that_need_it_most(world):
+    first = world.snapshot.partitions[0]
+    many = [
+        replace(first, partition=Partition("orders", n), commit_age_seconds=float(n == 777))
+        for n in range(1_000)
+    ]
+    halted = {Partition("orders", 999): "why"}
+    world.snapshot = replace(world.snapshot, partitions=tuple(many), halted=halted)
+    status = world.status()
+    names = [each["partition"] for each in status["partitions"]]
+    assert len(names) == MOST_PARTITIONS
+    assert status["partitions_total"] == 1_000
+    assert "orders[777]" in names
+    assert "orders[999]" in names
+
+
+def test_however_many_ask_it_is_made_once(world):
+    first = world.page.json()
+    asked = world.asked
+    assert all(world.page.json() is first for _ in range(1_000))
+    assert world.asked == asked
+    world.now += 1.0
+    assert world.page.json() is not first
+
+
+def test_before_the_first_turn_it_says_so():
+    status = World(None, topology()).status()
+    assert status["taken_at"] is None
+    assert status["health"]["ready"]["problems"] == ["starting"]
+    assert status["graph"]["nodes"]
+
+
+def test_a_secret_in_a_reason_is_hidden(world, monkeypatch):
+    hidden = redaction.Mask()
+    hidden.learn(["canary-s3cret"])
+    monkeypatch.setattr("service.page.status.mask", hidden)
+    failure = Complaint(1.0, "step_failing", "parse", "E", "login canary-s3cret refused", 1)
+    world.snapshot = replace(world.snapshot, recent_failures=(failure,))
+    assert "canary-s3cret" not in json.dumps(world.status())
+    assert world.status()["failures"][0]["error"] == "login *** refused"
