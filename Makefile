@@ -12,7 +12,7 @@ JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash faults chaos deep bench docs lock clean
+        crash faults chaos deep bench docs site lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -101,6 +101,9 @@ docs: $(READY)  ## Write the generated parts of docs/ anew.
 	@$(BIN)/python -m service.reference
 	@$(BIN)/python -m deploy.chart
 
+site: $(READY)  ## Build the documentation site into site/, with every warning an error.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --quiet --extra dev --extra examples --extra schema-registry -o requirements/dev.lock pyproject.toml
@@ -111,4 +114,4 @@ lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	  --no-header --quiet -c requirements/dev.lock -o requirements/build.lock -
 
 clean:  ## Remove the environment and what runs have left here.
-	rm -rf $(VENV) .headrace .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .headrace site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,121 @@
+"""The documentation site is built without a warning, leads everywhere, and needs nobody else."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# What a browser fetches by itself, as `<a>` it does not.
+FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+NOT_FETCHED = {"canonical", "prev", "next", "alternate"}  # relations of a <link> that only tell
+FENCE = re.compile(r"^ *```\w*\n.*?^ *```$", re.DOTALL | re.MULTILINE)
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1"}
+    return subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site") / "site"
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Html(HTMLParser):
+    """What a page links to, what it makes a browser fetch, what can be linked to in it."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.anchors: set[str] = set()
+        self.blocks = self.tables = 0
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attributes}
+        self.anchors |= {values[name] for name in ("id", "name") if name in values}
+        self.blocks += tag == "pre"
+        self.tables += tag == "table"
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        where = values.get(FETCHED.get(tag, ""), "")
+        if where and not NOT_FETCHED & set(values.get("rel", "").split()):
+            self.fetched.append(where)
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Html]:
+    return {page: Html(page) for page in sorted(site.rglob("*.html")) if page.name != "404.html"}
+
+
+def test_every_link_of_the_site_leads_to_a_page_and_a_place_in_it(pages):
+    lost = []
+    for page, html in pages.items():
+        for link in html.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            place = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            place = place / "index.html" if place.is_dir() else place
+            if not place.is_file():
+                lost.append((page.name, link))
+            elif parts.fragment and place.suffix == ".html":
+                there = pages[place].anchors
+                lost += [(page.name, link)] if unquote(parts.fragment) not in there else []
+    assert lost == []
+    assert sum(len(html.links) for html in pages.values()) > 1000  # they were looked at
+
+
+def test_a_browser_fetches_nothing_from_elsewhere(site, pages):
+    elsewhere = [
+        (page.name, where)
+        for page, html in pages.items()
+        for where in html.fetched
+        if urlsplit(where).netloc
+    ]
+    assert elsewhere == []
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text("utf-8"))
+    for page, html in pages.items():
+        for where in html.fetched:
+            assert (page.parent / unquote(urlsplit(where).path)).is_file(), where
+
+
+def test_every_page_of_docs_is_a_page_with_all_its_code_and_tables(pages, site):
+    for source in sorted((ROOT / "docs").rglob("*.md")):
+        text = source.read_text(encoding="utf-8")
+        name = "index" if source.stem == "README" else source.stem
+        html = pages[site / source.relative_to(ROOT / "docs").with_name(f"{name}.html")]
+        assert html.blocks == len(FENCE.findall(text)), source
+        rest = FENCE.sub("", text)
+        assert html.tables == len(re.findall(r"^\|( *:?-+:? *\|)+$", rest, re.MULTILINE)), source
+
+
+def test_a_place_that_is_not_there_and_a_page_that_nothing_names_fail_the_build(tmp_path):
+    folders = ("docs", "deploy", "examples", "helm")
+    for folder in folders:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    for path in (*ROOT.glob("*.md"), ROOT / "mkdocs.yml", ROOT / "LICENSE"):
+        shutil.copy(path, tmp_path)
+    with (tmp_path / "docs/quickstart.md").open("a", encoding="utf-8") as page:
+        page.write("\n[nowhere](scale.md#no-such-place)\n")
+    (tmp_path / "docs/lonely.md").write_text("# Lonely\n", encoding="utf-8")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert "no-such-place" in done.stderr
+    assert "lonely.md" in done.stderr
