@@ -105,6 +105,8 @@ class Nursery:
         self._process.stdin.close()  # it ends all that live, and itself
         self._process.wait(_ANSWER_SECONDS)
         self._reader.join(_ANSWER_SECONDS)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def launch(
         self,

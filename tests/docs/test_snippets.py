@@ -14,32 +14,16 @@ import typer.main
 
 from service.cli.app import app
 from service.config import load
+from tests.docs.blocks import ROOT, all_pages, blocks, name_of
+from tests.docs.ledger import PYTHON_RUN_BY
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-)
+PAGES = all_pages()
 # The example's README shows parts of modules that its own tests run.
 RUNNABLE = [page for page in PAGES if not page.is_relative_to(ROOT / "examples")]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def snippets(page: Path, language: str) -> list[tuple[int, str]]:
-    """A page's snippets of a language, each with the line it begins in."""
-    text = page.read_text(encoding="utf-8")
-    return [
-        (text.count("\n", 0, match.start(2)) + 1, match[2])
-        for match in FENCE.finditer(text)
-        if match[1] == language
-    ]
 
 
 def pages_with(language: str, pages: list[Path] = PAGES) -> list[Any]:
-    return [
-        pytest.param(page, id=page.relative_to(ROOT).as_posix())
-        for page in pages
-        if snippets(page, language)
-    ]
+    return [pytest.param(page, id=name_of(page)) for page in pages if any(blocks(page, language))]
 
 
 @pytest.fixture
@@ -51,27 +35,28 @@ def module() -> Iterator[types.ModuleType]:
     del sys.modules[made.__name__]
 
 
-@pytest.mark.parametrize("page", pages_with("python", RUNNABLE))
+@pytest.mark.parametrize("page", pages_with("python"))
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, module):
-    for line, code in snippets(page, "python"):
-        exec(compile("\n" * (line - 1) + code, str(page), "exec"), vars(module))  # noqa: S102
+    for block in [each for each in blocks(page, "python") if each.head not in PYTHON_RUN_BY]:
+        code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+        exec(code, vars(module))  # noqa: S102
         for name in [name for name in vars(module) if name.startswith("test_")]:
             vars(module).pop(name)()
 
 
 @pytest.mark.parametrize("page", pages_with("console"))
 def test_the_commands_of_a_page_exist(page):
-    for line, text in snippets(page, "console"):
-        for command in [each[2:] for each in text.splitlines() if each.startswith("$ ")]:
-            assert fault_of(command) is None, f"{page}:{line}: {command}"
+    for block in blocks(page, "console"):
+        for command in block.commands:
+            assert fault_of(command) is None, f"{block.place}: {command}"
 
 
 @pytest.mark.parametrize("page", pages_with("toml"))
 def test_the_toml_of_a_page_is_a_configuration(page, tmp_path):
     reachable = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
-    for _line, text in snippets(page, "toml"):
+    for block in blocks(page, "toml"):
         path = tmp_path / "service.toml"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(block.text, encoding="utf-8")
         load(path, reachable)
 
 
@@ -84,6 +69,7 @@ def test_the_toml_of_a_page_is_a_configuration(page, tmp_path):
         ("headrace offsets show a:b --config x.toml --json", None),
         ("headrace offsets put", "no command 'put'"),
         ("headrace graph a:b --config x.toml", "no option '--config'"),
+        ("curl -s localhost:9095/health/ready", None),
         ("curl localhost", "no command 'curl'"),
         ("kubectl exec a -- headrace offsets put", "no command 'put'"),
         ("deploy/nothing.sh", "no command 'deploy/nothing.sh'"),
@@ -111,7 +97,8 @@ def fault_of(command: str) -> str | None:
         return _fault_of_headrace(rest)
     if program in ("docker", "helm", "kubectl"):  # what they do is told by tests of their own
         return fault_of(shlex.join(rest[rest.index("--") + 1 :])) if "--" in rest else None
-    if "/" in program and (ROOT / program).is_file():
+    asks = program == "curl" and rest[-1].endswith(("/health/ready", "/metrics"))
+    if asks or ("/" in program and (ROOT / program).is_file()):
         return None
     return f"no command '{program}'"
 

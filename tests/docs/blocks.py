@@ -1,0 +1,59 @@
+"""The code blocks of the documentation: which there are, and the commands in them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A fenced block: its page, the line in which its text begins, its language, its text."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+    @property
+    def head(self) -> tuple[str, str]:
+        """What it is known by, wherever on its page it stands: the page, and its first line."""
+        return name_of(self.page), self.text.partition("\n")[0]
+
+    @property
+    def commands(self) -> list[str]:
+        """The lines that a reader is to type."""
+        return [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def all_pages() -> list[Path]:
+    """Every page that the site has, and those beside the code."""
+    found = [*ROOT.glob("*.md")]
+    for folder in ("docs", "examples", "helm", "deploy"):
+        found += (ROOT / folder).rglob("*.md")
+    return sorted(found)
+
+
+def blocks(page: Path, *languages: str) -> Iterator[Block]:
+    """A page's blocks, of some languages or of all; in a list they are indented."""
+    text = page.read_text(encoding="utf-8")
+    for match in _FENCE.finditer(text):
+        indent, language, inner = match.groups()
+        if not languages or language in languages:
+            lines = [line.removeprefix(indent) for line in inner.splitlines(keepends=True)]
+            yield Block(page, text.count("\n", 0, match.start(3)) + 1, language, "".join(lines))
+
+
+def commands(page: Path) -> list[str]:
+    """The commands of a page, from top to bottom."""
+    return [each for block in blocks(page, "console") for each in block.commands]

@@ -1,0 +1,135 @@
+"""Who runs the code blocks of the documentation; and, of those that nobody runs, why not.
+
+Python runs from top to bottom of its page (`test_snippets.py`), and the operators' commands are
+given on real servers (`tests/integration/service/test_documented_commands.py`). Here is the rest.
+What is in none of these places fails `test_ledger.py`.
+"""
+
+import re
+from pathlib import Path
+
+from tests.docs.blocks import all_pages, commands
+
+QUICKSTART = "acceptance/test_quickstart.py::test_the_quickstart_works_as_it_is_written"
+EXAMPLES = "acceptance/test_examples.py::"
+CI = ".ci/run"  # it runs the command as it stands
+CRASHES = "takes hours; acceptance/test_exactly_once.py draws some of its cases in every run"
+FAULTS = "takes minutes for a case; acceptance/test_crash_points.py plays some in every run"
+CHAOS = "takes minutes and more; unit/chaos tests how its steps are drawn and judged"
+BENCHMARKS = "takes an hour with the machine to itself; acceptance/test_bench.py runs every suite"
+A_PART = "is a part of `make test`, which runs this very test"
+FROM_OUTSIDE = "fetches and installs packages, or tools, from outside"
+
+# Python that does not run with its page: the page and the block's first line, who runs it.
+PYTHON_RUN_BY = {
+    ("docs/quickstart.md", "from confluent_kafka import Producer"): QUICKSTART,
+    ("examples/flights/README.md", "def test_a_cancelled_flight_is_skipped():"): (
+        "unit/examples/test_flights.py::test_a_cancelled_flight_is_skipped"
+    ),
+}
+
+# Commands, and the tests that give them.
+RUN_BY = {
+    "make run": CI,
+    "make test": CI,
+    "make simulate": CI,
+    "headrace graph readings:topology": QUICKSTART,
+    "headrace dev up --topic readings": QUICKSTART,
+    "headrace check readings:topology --config service.toml": QUICKSTART,
+    "headrace run readings:topology --config service.toml": QUICKSTART,
+    "headrace offsets show readings:topology --config service.toml": QUICKSTART,
+    "headrace run orders:topology --embedded": (
+        "integration/service/test_cli.py::test_a_run_with_its_own_servers_needs_no_configuration"
+    ),
+    "headrace run orders:topology --engine spark --config service.toml": (
+        "acceptance/test_word_count.py::"
+        "test_every_word_is_counted_once_though_the_process_is_killed"
+    ),
+    "headrace tables compact sizes:topology --config service.toml": (
+        "integration/service/test_cli_exactly_once.py::"
+        "test_an_operator_sees_what_a_restart_will_replay_and_joins_files_in_between"
+    ),
+    "headrace tables compact sizes:topology sizes --target-mib 256 --config service.toml": (
+        "integration/service/test_cli_exactly_once.py::"
+        "test_an_operator_sees_what_a_restart_will_replay_and_joins_files_in_between"
+    ),
+    "HEADRACE_ZOOKEEPER__PASSWORD=… headrace run orders:topology --config service.toml": (
+        "integration/partition/test_zookeeper_security.py::"
+        "test_check_tells_refused_credentials_and_not_the_password"
+    ),
+    "python -m service.reference": (
+        "docs/test_reference.py::test_the_metrics_page_is_the_catalogue"
+    ),
+    "python -m examples.foreach": (
+        "unit/examples/test_foreach.py::test_the_example_runs_by_itself_and_stores_each_order_once"
+    ),
+    "python -m examples.iceberg": f"{EXAMPLES}test_page_views_are_in_the_iceberg_table_once",
+    "python -m examples.manifest": (
+        f"{EXAMPLES}test_weather_readings_are_in_the_files_that_the_manifest_names_once"
+    ),
+    "python -m examples.postgres": (
+        f"{EXAMPLES}test_every_parcel_on_its_way_has_the_row_of_its_last_scan"
+    ),
+    "python -m examples.spark_step": (
+        f"{EXAMPLES}test_every_order_of_a_known_customer_is_billed_once"
+    ),
+    "python -m examples.topic": f"{EXAMPLES}test_card_alerts_go_into_their_topic_once",
+    "python -m examples.upserts": (
+        f"{EXAMPLES}test_every_customer_that_is_left_has_the_row_of_its_last_change"
+    ),
+    "python -m examples.lookup": (
+        "unit/examples/test_lookup.py::test_the_example_runs_by_itself_and_asks_once_per_item"
+    ),
+    "python -m tests.simulation --seed 34 --tape tape.json --trace": (
+        "docs/test_ledger.py::test_a_tape_is_played_again_as_the_page_says"
+    ),
+    "python -m examples.word_count": (
+        "acceptance/test_word_count.py::"
+        "test_every_word_is_counted_once_though_the_process_is_killed"
+    ),
+    "python -m examples.word_count --engine spark": (
+        f"{EXAMPLES}test_every_word_is_counted_once_where_spark_s_executors_run_the_bolts"
+    ),
+}
+
+# Commands that no test gives, and why.
+NOT_RUN = {
+    "make check": A_PART,
+    "make crash": CRASHES,
+    "make crash CASES=delta,topic:sink_after_commit": CRASHES,
+    "make crash CASES=delta@spark,sql@spark:range_after_seal": CRASHES,
+    "make faults": FAULTS,
+    "make faults CASES=C07": FAULTS,
+    "make faults CASES=C07:kill:2,K02": FAULTS,
+    "make chaos": CHAOS,
+    "make chaos MINUTES=2 OUTPUT=lines CHAOS_SEED=7": CHAOS,
+    "make chaos SOAK=1 MINUTES=60": CHAOS,
+    "python -m benchmarks hot-path": BENCHMARKS,
+    "python -m benchmarks all --report docs/benchmarks.md": BENCHMARKS,
+    "make bench SUITE=scale": BENCHMARKS,
+    "make bench SUITE=scale REPORT=docs/scale.md": BENCHMARKS,
+    "make deep": FROM_OUTSIDE,
+    "make env": FROM_OUTSIDE,
+    "make lock": FROM_OUTSIDE,
+    "deploy/tools.sh": FROM_OUTSIDE,
+}
+
+
+def played_pages() -> list[Path]:
+    """The pages with commands that are given on real servers."""
+    return [page for page in all_pages() if any(map(is_played, commands(page)))]
+
+
+def is_played(command: str) -> bool:
+    """Whether a command is given on real servers, in the place of the operators' pages."""
+    if command in RUN_BY or command in NOT_RUN:
+        return False
+    return bool(
+        re.search(r"^(\S+=\S+ )*headrace .*(orders|payments):topology", command)
+        or command.startswith("curl -s localhost:")
+    )
+
+
+def needs_a_cluster(command: str) -> bool:
+    """Whether a command is for an engine of containers or a cluster; none is here."""
+    return command.split(maxsplit=1)[0] in ("docker", "helm", "kubectl")
