@@ -1,6 +1,7 @@
 """Writes what is generated in `docs/`: `python -m service.reference`, in a checkout.
 
 The text between `<!-- metrics -->` and `<!-- end -->` comes from the catalogue, that after
+`<!-- configuration -->` from the classes of the configuration, that after
 `<!-- tests: N -->` from the tests whose docstrings say that they hold promise N, and that
 after `<!-- storm: N -->` from those that say so of entry N of Storm's faults, or from the
 decision that says why the entry has none.
@@ -12,10 +13,12 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from service.configuration_table import configuration_table
 from service.metrics import CATALOGUE
 
 ROOT = Path(__file__).resolve().parent.parent
 METRICS = Path("docs/reference/metrics.md")
+CONFIGURATION = Path("docs/reference/configuration.md")
 PROMISES = Path("docs/promises.md")
 STORM = Path("docs/storm.md")
 WITHOUT_TESTS = Path("docs/decisions/0016-storms-fifty-five.md")
@@ -76,6 +79,8 @@ def generated(text: str, root: Path = ROOT) -> str:
         start, kind, number, end = match.groups()
         if kind == "metrics":
             body = metrics_table()
+        elif kind == "configuration":
+            body = configuration_table()
         else:
             body = "\n".join((faults if kind == "storm" else promises)[int(number)])
         return f"{start}\n{body or '- none'}\n\n{end}"
@@ -85,7 +90,7 @@ def generated(text: str, root: Path = ROOT) -> str:
 
 def main() -> int:
     """Write the pages."""
-    for page in (METRICS, PROMISES, STORM):
+    for page in (METRICS, CONFIGURATION, PROMISES, STORM):
         path = ROOT / page
         path.write_text(generated(path.read_text(encoding="utf-8")), encoding="utf-8")
         sys.stdout.write(f"{page}\n")

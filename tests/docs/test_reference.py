@@ -15,8 +15,10 @@ import headrace.testing
 from partition.kafka.properties import DEFAULTS, FORCED
 from service.cli.app import app
 from service.config import OTHER_VARIABLES, Config, Section
+from service.configuration_table import configuration_table
 from service.metrics import CATALOGUE
 from service.reference import (
+    CONFIGURATION,
     METRICS,
     PROMISES,
     STORM,
@@ -43,6 +45,29 @@ def test_the_metrics_page_is_the_catalogue():
     assert page == generated(page), "run `python -m service.reference`"
     named = set(re.findall(r"^\| `(headrace_\w+)`", page, re.MULTILINE))
     assert {name.removesuffix("_total") for name in named} == {each.name for each in CATALOGUE}
+
+
+def test_the_table_of_every_key_is_that_of_the_code():
+    page = read(CONFIGURATION)
+    assert page == generated(page), "run `python -m service.reference`"
+    listed = set(re.findall(r"^\| `\[(\w+)\] (\w+)` \|", page, re.MULTILINE))
+    assert listed == {(section, key) for section, key, _ in sections()}
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ("[pipeline] engine", '`"local"`, `"spark"`'),
+        ("[retries] jitter", "number from 0 to 1"),
+        ("[http] port", "whole number from 0 to 65535"),
+        ("[dead_letters] max_ratio", "number from 0 to 1"),
+        ("[zookeeper] password", "text that is shown nowhere"),
+        ("[spark] conf", "a table of properties"),
+    ],
+)
+def test_what_a_key_takes_is_said_with_its_limits(row, what):
+    [line] = [line for line in configuration_table().splitlines() if f"`{row}`" in line]
+    assert f" | {what} | " in line
 
 
 def sections() -> Iterator[tuple[str, str, object]]:
