@@ -57,3 +57,10 @@ def blocks(page: Path, *languages: str) -> Iterator[Block]:
 def commands(page: Path) -> list[str]:
     """The commands of a page, from top to bottom."""
     return [each for block in blocks(page, "console") for each in block.commands]
+
+
+def inline_commands(page: Path) -> list[str]:
+    """The commands that a page names in its sentences."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    found = re.findall(r"`((?:headrace|make|python -m)\s[a-z-][^`]*)`", text)
+    return [" ".join(command.split()) for command in found]

@@ -14,7 +14,7 @@ import typer.main
 
 from service.cli.app import app
 from service.config import load
-from tests.docs.blocks import ROOT, all_pages, blocks, name_of
+from tests.docs.blocks import ROOT, all_pages, blocks, inline_commands, name_of
 from tests.docs.ledger import PYTHON_RUN_BY
 
 PAGES = all_pages()
@@ -49,6 +49,16 @@ def test_the_commands_of_a_page_exist(page):
     for block in blocks(page, "console"):
         for command in block.commands:
             assert fault_of(command) is None, f"{block.place}: {command}"
+
+
+def test_the_commands_that_are_named_in_a_sentence_exist():
+    faults = {
+        (name_of(page), command): fault_of(command)
+        for page in PAGES
+        for command in inline_commands(page)
+    }
+    assert {place: fault for place, fault in faults.items() if fault} == {}
+    assert len(faults) > 50  # they were found
 
 
 @pytest.mark.parametrize("page", pages_with("toml"))
