@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Builds the image with buildah, and writes it and a pod's pause beside the tools, for deploy/node.sh:
+#   deploy/image.sh              on Python's image, from Docker's registry
+#   deploy/image.sh debootstrap  where no such registry is reached: on a Debian that is made here
+# Needs root, buildah, podman and Go; debootstrap if asked for.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools="${HEADRACE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/headrace/tools}"
+store="$tools/images"
+mkdir -p "$store"
+# Neither raised limits nor a cgroup manager: where the capabilities for them are missing, no build would start.
+printf '[containers]\ndefault_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]\n[engine]\ncgroup_manager = "cgroupfs"\n' \
+  >"$store/containers.conf"
+export CONTAINERS_CONF="$store/containers.conf"
+podman() { command podman --root "$store/root" --runroot "$store/run" "$@"; }
+buildah() { command buildah --root "$store/root" --runroot "$store/run" "$@"; }
+
+base=()
+if [ "${1:-}" = debootstrap ]; then
+  base=(--pull-never --build-arg BASE=localhost/python:3.11-slim-bookworm)
+  if ! podman image exists localhost/python:3.11-slim-bookworm; then
+    debian="$(mktemp -d)"
+    debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv bookworm "$debian"
+    # This machine's authorities, for pip and for Java: a proxy may have one of its own.
+    awk -v folder="$debian/usr/local/share/ca-certificates" \
+      '/BEGIN CERT/ {file = folder "/host-" ++n ".crt"} file {print > file} /END CERT/ {close(file); file = ""}' \
+      /etc/ssl/certs/ca-certificates.crt
+    chroot "$debian" update-ca-certificates >/dev/null
+    printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n' >"$debian/etc/pip.conf"
+    tar -C "$debian" -c . | podman import - localhost/python:3.11-slim-bookworm
+    rm -rf "$debian"
+  fi
+fi
+buildah bud --isolation chroot --network host --format docker --layers "${base[@]}" --tag localhost/headrace:dev .
+
+pause="$(mktemp -d)"
+CGO_ENABLED=0 go build -C deploy/tools -buildvcs=false -ldflags "-s -w" -o "$pause/pause" ./pause
+tar -C "$pause" -c pause | podman import --change 'ENTRYPOINT ["/pause"]' - localhost/pause:dev
+rm -rf "$pause" "$tools/images.tar"
+podman save -m --format docker-archive --output "$tools/images.tar" localhost/headrace:dev localhost/pause:dev
+echo "$tools/images.tar"
