@@ -15,6 +15,8 @@ while eval "[ -n \"\${SPARK_JAVA_OPT_$number+set}\" ]"; do
   number=$((number + 1))
 done
 jars="$(python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "jars")')"
+# An executor puts the driver's jars into its folder, and the root file system may be read-only.
+cd "${TMPDIR:-/tmp}"
 # Named first, so that the driver's own jars can be among them; the sinks' jars come from the driver.
 classpath="${SPARK_CLASSPATH:-}${SPARK_CLASSPATH:+:}$jars/*"
 exec tini -s -- java "$@" \

@@ -68,3 +68,11 @@ def test_an_executor_that_spark_tells_too_little_is_not_started(programs: Path):
     with pytest.raises(subprocess.CalledProcessError) as raised:
         started(programs, "executor", **told)
     assert "SPARK_DRIVER_URL" in raised.value.stderr
+
+
+def test_an_executor_is_where_it_may_write(programs: Path, tmp_path: Path):
+    """Spark puts the driver's jars into the current folder, and the root is read-only."""
+    (programs / "tini").write_text("#!/bin/sh\npwd\n", encoding="utf-8")
+    folder = tmp_path / "writable"
+    folder.mkdir()
+    assert started(programs, "executor", **EXECUTOR, TMPDIR=str(folder)) == [str(folder)]
