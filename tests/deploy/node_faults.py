@@ -34,7 +34,7 @@ _SECONDS = 150.0
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with opened(tmp_path_factory.mktemp("node")) as made:
+    with opened(tmp_path_factory.mktemp("node"), World) as made:
         restricted_namespace()
         liveness = {"periodSeconds": 2, "timeoutSeconds": 2}
         probes = {"startup": {"periodSeconds": 1}, "liveness": liveness}

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with opened(tmp_path_factory.mktemp("node")) as made:
+    with opened(tmp_path_factory.mktemp("node"), World) as made:
         yield made
 
 

@@ -8,11 +8,11 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 
@@ -32,6 +32,7 @@ REPLICAS = "--selector=app.kubernetes.io/component=replica"
 IMAGE = MappingProxyType({"repository": "localhost/headrace", "tag": "dev", "pullPolicy": "Never"})
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SECONDS = 120.0
+W = TypeVar("W", bound="World")
 # A file /tmp/hungry has a replica take all memory that it may have, once.
 PIPELINE = """\
 import asyncio
@@ -119,6 +120,8 @@ def ready() -> int:
 class World:
     """The servers, the load, and the release."""
 
+    reader: Sequence[tuple[str, str]] = ()  # as whom ZooKeeper is read
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.address = os.environ["NODE_ADDRESS"]
@@ -191,7 +194,7 @@ class World:
 
     def stored(self) -> dict[tuple[str, int], int]:
         """The offsets in ZooKeeper, read without any part of ours."""
-        client = KazooClient(hosts=self.zookeeper.address)
+        client = KazooClient(hosts=self.zookeeper.address, auth_data=self.reader)
         client.start(timeout=30)
         try:
             nodes = (f"/headrace/orders/orders/partition_{n}" for n in range(PARTITIONS))
@@ -235,8 +238,8 @@ def ids(ends: Mapping[tuple[str, int], int]) -> Iterator[str]:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[World]:
-    made = World(folder)
+def opened(folder: Path, kind: type[W]) -> Iterator[W]:
+    made = kind(folder)
     try:
         made.open()
         yield made
