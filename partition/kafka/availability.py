@@ -23,7 +23,8 @@ class Availability:
         self._outage = False  # told since a broker was last heard
         self._silent = False  # brokers owe answers, by the last statistics
         self._owed_since: dict[str, float] = {}  # microseconds of the statistics' clock
-        self._throttled: dict[str, float] = {}  # seconds that a broker has told us to wait
+        self._told_to_wait: dict[str, float] = {}  # seconds, since the last statistics
+        self._muted_until: dict[str, float] = {}  # by broker, as `_owed_since`
 
     def __bool__(self) -> bool:
         return self._heard and not self._outage and not self._silent
@@ -32,8 +33,7 @@ class Availability:
         """Begin anew; brokers may hold a fetch back so long."""
         self.patience_seconds = _SILENCE_SECONDS + held_back_seconds
         self._heard = self._outage = self._silent = False
-        self._owed_since = {}
-        self._throttled = {}
+        self._owed_since, self._told_to_wait, self._muted_until = {}, {}, {}
 
     def hear(self) -> None:
         """Take note of records: a broker answered, which says nothing of now in an outage."""
@@ -44,8 +44,11 @@ class Availability:
         self._outage = True
 
     def throttled(self, broker: str, seconds: float) -> None:
-        """Take note that a broker answers so much later, as a quota is used up; 0: not any more."""
-        self._throttled[broker] = seconds
+        """Take note that a broker answers nothing for so long, as a quota is used up.
+
+        An answer beside it that is not throttled comes at the same moment, and ends nothing.
+        """
+        self._told_to_wait[broker] = max(seconds, self._told_to_wait.get(broker, 0.0))
 
     def take(self, told: Mapping[str, Any]) -> None:
         """Take librdkafka's statistics."""
@@ -55,20 +58,24 @@ class Availability:
             for name, broker in told.get("brokers", {}).items()
             if broker.get("state") == "UP" and broker.get("source") != "logical"
         }
-        waits = {name: now - self._owed(name, broker, now) for name, broker in brokers.items()}
+        self._mute(now)
+        owed = {name: self._owed(name, broker, now) for name, broker in brokers.items()}
         self._owed_since = {
-            name: now - waited for name, waited in waits.items() if brokers[name]["waitresp_cnt"]
+            name: since for name, since in owed.items() if brokers[name]["waitresp_cnt"]
         }
-        self._silent = bool(waits) and all(
-            waited >= self._patience(brokers[name]) for name, waited in waits.items()
+        self._silent = bool(owed) and all(
+            now - max(since, self._muted_until.get(brokers[name].get("nodename", ""), since))
+            >= self.patience_seconds * 1e6
+            for name, since in owed.items()
         )
-        if waits and not self._silent:
+        if owed and not self._silent:
             self._heard, self._outage = True, False
 
-    def _patience(self, broker: dict[str, Any]) -> float:
-        """Return for how many microseconds a broker may owe an answer."""
-        throttled = self._throttled.get(broker.get("nodename", ""), 0.0)
-        return (self.patience_seconds + throttled) * 1e6
+    def _mute(self, now: float) -> None:
+        for broker, seconds in self._told_to_wait.items():
+            until = now + seconds * 1e6
+            self._muted_until[broker] = max(until, self._muted_until.get(broker, until))
+        self._told_to_wait = {}
 
     def _owed(self, name: str, broker: dict[str, Any], now: float) -> float:
         """Return since when a broker owes an answer; `now` if it owes none.

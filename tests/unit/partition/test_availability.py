@@ -50,10 +50,21 @@ def test_a_broker_that_told_us_to_wait_is_waited_for_so_much_longer() -> None:
     assert not found
 
 
-def test_once_the_quota_is_no_matter_any_more_patience_is_what_it_was() -> None:
+def test_an_answer_that_is_not_throttled_beside_one_that_is_ends_no_wait() -> None:
+    """Faults K16: many questions are under way, and their answers come at one moment."""
     found = begun()
     found.throttled(NODE, 8.0)
     found.throttled(NODE, 0.0)
     found.take(told(102, owes=True, idle=1.0))
-    found.take(told(108, owes=True, idle=7.0))
+    found.take(told(112, owes=True, idle=11.0))
+    assert found
+
+
+def test_once_the_wait_is_over_patience_is_what_it_was() -> None:
+    found = begun()
+    found.throttled(NODE, 8.0)
+    found.take(told(102, owes=True, idle=1.0))
+    found.take(told(120, owes=True, idle=1.0))
+    assert found
+    found.take(told(126, owes=True, idle=7.0))
     assert not found
