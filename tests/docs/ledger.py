@@ -12,6 +12,14 @@ from tests.docs.blocks import all_pages, commands
 
 QUICKSTART = "acceptance/test_quickstart.py::test_the_quickstart_works_as_it_is_written"
 EXAMPLES = "acceptance/test_examples.py::"
+LETTERS = (
+    "integration/service/test_dead_letters.py::"
+    "test_letters_are_listed_shown_sent_again_once_and_dropped"
+)
+SOME_LETTERS = (
+    "integration/service/test_dead_letters.py::"
+    "test_records_can_be_sent_to_another_topic_so_many_in_a_second"
+)
 CI = ".ci/run"  # it runs the command as it stands
 CRASHES = "takes hours; acceptance/test_exactly_once.py draws some of its cases in every run"
 FAULTS = "takes minutes for a case; acceptance/test_crash_points.py plays some in every run"
@@ -57,6 +65,24 @@ RUN_BY = {
         "integration/partition/test_zookeeper_security.py::"
         "test_check_tells_refused_credentials_and_not_the_password"
     ),
+    "headrace dead-letters list orders:topology --config service.toml": LETTERS,
+    "headrace dead-letters list orders:topology --config service.toml --step parse --since 2h": (
+        LETTERS
+    ),
+    "headrace dead-letters show orders:topology 0:17 --config service.toml": LETTERS,
+    "headrace dead-letters show orders:topology 0:17 --config service.toml "
+    "--value-only > value.bin": (
+        "integration/service/test_dead_letters.py::"
+        "test_a_value_that_was_left_out_of_its_letter_comes_from_its_own_topic"
+    ),
+    'headrace dead-letters replay orders:topology --step parse --why "the parser knows v2 now" '
+    "--dry-run --config service.toml": LETTERS,
+    'headrace dead-letters replay orders:topology --step parse --why "the parser knows v2 now" '
+    "--config service.toml": LETTERS,
+    'headrace dead-letters replay orders:topology 0:17 0:19 --why "mended" --yes --rate 100 '
+    "--config service.toml": SOME_LETTERS,
+    'headrace dead-letters drop orders:topology --error "no such currency" --until 1d '
+    '--why "a test\'s records" --config service.toml': LETTERS,
     "python -m service.reference": (
         "docs/test_reference.py::test_the_metrics_page_is_the_catalogue"
     ),

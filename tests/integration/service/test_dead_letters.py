@@ -131,8 +131,9 @@ def test_letters_are_listed_shown_sent_again_once_and_dropped(place):
     place.publish(b"1", b"bad", b"2")
     place.publish(b"\x1b[2Jworse", headers=[("trace", b"7")])
     place.run()
-    listed = place.headrace("list").facts
+    listed = place.headrace("list", "--step", "parse", "--since", "2h").facts
     assert listed["total"] == 2
+    assert place.headrace("list", "--until", "1d").facts["total"] == 0
     assert listed["by_error"] == [{"step": "parse", "error_class": "ValueError", "letters": 2}]
     newest = max(listed["letters"], key=lambda each: each["record"]["offset"])
     assert newest["record"]["topic"] == place.name
@@ -205,8 +206,10 @@ def test_what_is_asked_wrongly_is_told_and_nothing_is_done(place):
 def test_records_can_be_sent_to_another_topic_so_many_in_a_second(place, topic):
     other = topic(partitions=1)
     place.fail(b"a", b"b", b"c")
+    some = ("0:0", "0:2", *WHY, "--yes", "--to", other, "--rate", "10")
+    assert place.headrace("replay", *some).facts["replayed"] == 2
     sent = place.headrace("replay", "--every", *WHY, "--yes", "--to", other, "--rate", "10").facts
-    assert sent["replayed"] == 3
+    assert sent["replayed"] == 1
     assert sorted(each.value() for each in place.records(other, 0)) == [b"a", b"b", b"c"]
     assert len(place.records(place.name)) == 3
 
@@ -216,6 +219,8 @@ def test_a_value_that_was_left_out_of_its_letter_comes_from_its_own_topic(place,
     place.fail(b"x" * 10_000)
     (letter,) = place.headrace("list").facts["letters"]
     assert letter["value_bytes"] == 10_000
+    shown = place.headrace("show", letter["letter"], "--value-only", as_json=False).out
+    assert shown == "x" * 10_000
     assert place.headrace("replay", letter["letter"], *WHY, "--yes").facts["replayed"] == 1
     assert place.records(place.name)[-1].value() == b"x" * 10_000
 
