@@ -6,8 +6,10 @@ jitter, and with a limit that leads to the dead letters instead of to nothing.
 """
 
 import heapq
+import math
 import random
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Protocol
 
 
@@ -39,6 +41,13 @@ class RetryPolicy:
     max_seconds: float = 60.0
     jitter: float = 0.2
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no count, no time, or no share."""
+        _require("limit", self.limit, whole=True)
+        for name in ("initial_seconds", "multiplier", "max_seconds"):
+            _require(name, getattr(self, name))
+        _require("jitter", self.jitter, most=1.0)
+
     def delay_seconds(self, failures: int, rng: random.Random) -> float:
         """The pause after the record's n-th failure (n from 1)."""
         delay = self.initial_seconds
@@ -47,6 +56,15 @@ class RetryPolicy:
                 break
             delay *= self.multiplier
         return min(delay, self.max_seconds) * (1 - self.jitter * rng.random())
+
+
+def _require(name: str, given: object, *, whole: bool = False, most: float = math.inf) -> None:
+    kind = Integral if whole else Real
+    if isinstance(given, kind) and 0 <= float(given) <= most and float(given) < math.inf:
+        return
+    allowed = "whole number" if whole else "number"
+    up_to = "on" if most == math.inf else f"to {most:g}"
+    raise ValueError(f"RetryPolicy has {name}={given!r}; a {allowed} from 0 {up_to} is allowed")
 
 
 class RetryQueue:

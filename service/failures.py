@@ -11,7 +11,7 @@ from service.emitter import LETTERED, Emitter
 from service.joints import Joints
 from service.letters import Letters, dead_letter
 from service.reader import Reader
-from topology.complaints import Complaints
+from topology.complaints import Complaints, text_of
 from topology.errors import BoltError
 from topology.outcome import Failure
 from topology.record import Record
@@ -67,7 +67,7 @@ class Failures:
         if self.void is not None:
             self.void(owner)
         if self._reader.fail(owner, now, after, self._policies.get(failure.step)):
-            log.debug("record_failed", step=failure.step, error=str(error))
+            log.debug("record_failed", step=failure.step, error=text_of(error))
             return
         self.bury_owner(owner, failure)
 

@@ -17,6 +17,7 @@ import structlog
 from acker.acker import Acker, Edges, Flags, Owners, Resolved, Trees
 from service.owners import MAX_PLACE, OFFSET_BITS, OFFSET_MASK
 from topology.actions import Emission, moved
+from topology.complaints import text_of
 from topology.outcome import Failure
 
 log = structlog.get_logger()
@@ -227,7 +228,7 @@ class Joints:
         if self._lost:
             count, failure = len(self._lost), self._lost[0]
             self._lost = []
-            error = str(failure.error)
+            error = text_of(failure.error)
             log.warning("unanchored_tuples_lost", count=count, step=failure.step, error=error)
 
     def _anchors(self, trees: Trees) -> Trees:

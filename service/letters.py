@@ -13,6 +13,7 @@ from acker.acker import Edges, Trees
 from partition.loss import Loss
 from service.failpoints import nowhere
 from service.screen import Oversized
+from topology.complaints import text_of
 from topology.outcome import Failure
 from topology.record import Record
 from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
@@ -30,7 +31,7 @@ def dead_letter(record: Record, failure: Failure, attempts: int) -> DeadLetter:
     error = failure.error
     return DeadLetter(
         record=record,
-        reason=str(error) or type(error).__name__,
+        reason=text_of(error),
         attempts=attempts,
         error_class=type(error).__name__,
         step=failure.step,

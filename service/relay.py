@@ -176,7 +176,9 @@ class Relay:
     def _tick_here(self, step: BoltStep) -> None:
         try:
             step.bolt.tick()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # it may raise anything
             self._failed_ticks.add(step.name, failure_of(step.name, error))
 
 

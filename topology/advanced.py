@@ -16,11 +16,12 @@ from acker.acker import Owners, Trees
 from topology.actions import NO_TREE, Actions, Mark
 from topology.bolt import Component
 from topology.errors import BoltError
-from topology.signals import DEFAULT_STREAM, SKIP, Retry
+from topology.signals import DEFAULT_STREAM, SIGNALS, SKIP, Retry, To
 from topology.tuples import Tuple
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+_NO_VALUES = SIGNALS | {To}
 
 
 class Collector(Generic[Out]):
@@ -60,8 +61,8 @@ class Collector(Generic[Out]):
         """
         if get_ident() != self._thread:
             raise self._out_of_place("emit")
-        if value is None or value is SKIP:
-            message = f"bolt '{self._step}' emitted {value}; a value is allowed"
+        if value is None or value is SKIP or type(value) in _NO_VALUES:
+            message = f"bolt '{self._step}' emitted {value!r}; a value is allowed, and stream=NAME"
             raise BoltError(message)
         if stream not in self._streams:
             allowed = ", ".join(sorted(self._streams))
@@ -100,13 +101,18 @@ class Collector(Generic[Out]):
             raise self._settled("failed", tuple_)
         if error is None:
             error = Retry(f"bolt '{self._step}' failed the tuple")
+        self._check(error, Exception, "failed a tuple with", "an exception")
         tuple_.is_settled = True
         self._actions.failed.append((tuple_, error))
 
     def reset_timeout(self, tuple_: Tuple[Any]) -> None:
-        """Let the time of a tuple's records start anew: it is kept on purpose, not lost."""
+        """Let the time of a tuple's records start anew: it is kept on purpose, not lost.
+
+        Raises BoltError for what is no tuple.
+        """
         if get_ident() != self._thread:
             raise self._out_of_place("reset_timeout")
+        self._check(tuple_, Tuple, "reset the time of", "a tuple")
         self._actions.reset.append(tuple_)
 
     def pending(self, tuples: Iterable[Tuple[Any]]) -> list[Tuple[Any]]:
@@ -132,6 +138,10 @@ class Collector(Generic[Out]):
             return next(iter(trees))
         self._actions.several[len(self._actions.values)] = tuple(trees)
         return NO_TREE
+
+    def _check(self, given: object, kind: type, did: str, allowed: str) -> None:
+        if not isinstance(given, kind):
+            raise BoltError(f"bolt '{self._step}' {did} {given!r}; {allowed} is allowed")
 
     def _settled(self, did: str, tuple_: Tuple[Any]) -> BoltError:
         return BoltError(

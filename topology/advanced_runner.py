@@ -92,7 +92,9 @@ class AdvancedRunner:
                 returned = processes[task](tuple_, collector)
                 if returned is not None:
                     raise _misreturned(step, returned)  # noqa: TRY301 - as if the bolt had raised
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # it may raise anything
                 collector.undo(before, failure_of(step.name, error), tuple_)
         return self._ended(step, collector, [each for each in tuples if not each.is_settled])
 
@@ -145,7 +147,9 @@ class AdvancedRunner:
             before = collector.mark()
             try:
                 call(collector)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # it may raise anything
                 collector.undo(before, failure_of(step.name, error), None)
         return self._ended(step, collector, [])
 

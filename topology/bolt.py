@@ -135,6 +135,9 @@ class FunctionBolt(Bolt[In, Out]):
     """A function as a bolt; it can still be called like the function."""
 
     def __init__(self, function: Callable[[Any], Any], *, blocking: bool = False) -> None:
+        if not hasattr(function, "__name__"):
+            message = f"bolt() got {function!r}; a function is allowed, or a class of its own"
+            raise InvalidTopology(message)
         self.function = function
         self.blocking = blocking  # type: ignore[misc]  # a function has no class of its own
         self.__name__ = function.__name__

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.errors import BoltError, NothingReturned
-from topology.signals import DEFAULT_STREAM, SKIP, Skip, To
+from topology.signals import DEFAULT_STREAM, SIGNALS, SKIP, Skip, To
 from topology.sink import Piece
 
 Parents: TypeAlias = "npt.NDArray[np.int64] | None"  # None: the i-th came from the i-th
-_BAD = frozenset({NoneType, GeneratorType, CoroutineType, To})
+_BAD = frozenset({NoneType, GeneratorType, CoroutineType, To, *SIGNALS})
 _NEEDS_A_LOOK = _BAD | {Skip}
 
 
@@ -81,6 +81,8 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
             failures[origin] = BoltError(
                 f"bolt '{step}' sent to stream {value.stream!r}; the name of a stream is allowed"
             )
+        elif type(value.value if type(value) is To else value) in SIGNALS:
+            failures[origin] = no_value(step, value.value if type(value) is To else value)
         elif isinstance(value, (GeneratorType, CoroutineType)):
             failures[origin] = misreturned(step, value)
     keep = [
@@ -96,10 +98,20 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
 
 
 def failure_of(step: str, error: BaseException) -> Exception:
-    """What a bolt raised, as the failure of one value: nothing that would end the process."""
+    """What a bolt raised, as the failure of one value: nothing that would end the process.
+
+    That is more than exceptions: what a Rust extension raises when it panics is none.
+    """
     if isinstance(error, Exception):
         return error
     return RuntimeError(f"bolt '{step}' raised {error!r}")
+
+
+def no_value(step: str, signal: Any) -> BoltError:
+    """The error of a bolt that returned, yielded or emitted what says something else."""
+    if isinstance(signal, Exception):
+        return BoltError(f"bolt '{step}' returned {signal!r}; raise it instead")
+    return BoltError(f"bolt '{step}' returned {signal!r} as a value; return SKIP, or a value")
 
 
 def misreturned(
@@ -147,7 +159,9 @@ def _collect(
     while len(out) < count:
         try:
             out.extend(results)  # on an exception, what came before it stays in the list
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
             failures[len(out)] = failure_of(step, error)
             out.append(SKIP)
         else:

@@ -16,11 +16,11 @@ PARENT = "__parent"  # the hidden column that carries the lineage through vector
 _NAMINGS = 3  # of bad rows in one batch, before it is halved
 
 _STRANGE = (
-    f"bolt '{{}}' returned rows whose column '{PARENT}' it had changed, so their records "
+    "bolt '{}' returned rows whose column '{}' it had changed, so their records "
     "cannot be told; take it over as it is"
 )
 _DROPPED = (
-    f"bolt '{{}}' returned rows without the column '{PARENT}', so their records cannot be told; "
+    "bolt '{}' returned rows without the column '{}', so their records cannot be told; "
     "keep the columns it does not know, or say row_by_row=True if row i is always made from row i"
 )
 
@@ -49,7 +49,10 @@ def _call(
     row_by_row: bool,
 ) -> Called:
     """The same; after so many `namings` of bad rows, the batch is halved for the next."""
-    tagged = batch.append_column(PARENT, pa.array(np.arange(batch.num_rows)))
+    parent = PARENT
+    while parent in batch.schema.names:  # a record may have a member of that name
+        parent += "_"
+    tagged = batch.append_column(parent, pa.array(np.arange(batch.num_rows)))
     try:
         out = function(tagged)
     except RejectRows as rejected:
@@ -57,7 +60,9 @@ def _call(
             return _halves(step, function, batch, row_by_row=row_by_row)
         reasons = rejected.reasons
         return _without(step, function, batch, reasons, namings - 1, row_by_row=row_by_row)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
         if batch.num_rows <= 1:
             failed = failure_of(step, error)
             return Called(batch.slice(0, 0), np.empty(0, np.int64), {0: failed})
@@ -65,7 +70,7 @@ def _call(
     tables = out if isinstance(out, Mapping) else {DEFAULT_STREAM: out}
     try:
         named = {
-            stream: _with_lineage(step, table, batch.num_rows, row_by_row=row_by_row)
+            stream: _with_lineage(step, parent, table, batch.num_rows, row_by_row=row_by_row)
             for stream, table in tables.items()
         }
     except BoltError as error:
@@ -146,21 +151,21 @@ def _joined(batch: pa.RecordBatch, left: Sent, right: Sent, middle: int) -> Sent
     return Sent(joined, np.concatenate(parents))
 
 
-def _with_lineage(step: str, out: Any, num_rows: int, *, row_by_row: bool) -> Sent:
+def _with_lineage(step: str, parent: str, out: Any, num_rows: int, *, row_by_row: bool) -> Sent:
     if not isinstance(out, pa.RecordBatch):
         message = f"bolt '{step}' returned {type(out).__name__}; a pyarrow.RecordBatch is allowed"
         raise BoltError(message)
-    place = out.schema.get_field_index(PARENT)
+    place = out.schema.get_field_index(parent)
     if place >= 0:
         column = out.column(place)
         if column.null_count or not pa.types.is_int64(column.type):
-            raise LineageLost(_STRANGE.format(step))
+            raise LineageLost(_STRANGE.format(step, parent))
         parents = column.to_numpy()
         if len(parents) and not (parents.min() >= 0 and parents.max() < num_rows):
-            raise LineageLost(_STRANGE.format(step))
+            raise LineageLost(_STRANGE.format(step, parent))
         return Sent(out.remove_column(place), parents)
     if not row_by_row:
-        raise LineageLost(_DROPPED.format(step))
+        raise LineageLost(_DROPPED.format(step, parent))
     if out.num_rows != num_rows:
         raise LineageLost(
             f"bolt '{step}' says row_by_row and returned {out.num_rows} rows for {num_rows}; "

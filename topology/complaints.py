@@ -93,10 +93,15 @@ class Complaints:
         log.warning(event, step=step, error_class=kind, error=error, count=count)
 
 
+def text_of(error: BaseException) -> str:
+    """An error's text; its class where it has none, or none that can be told."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  # an error that cannot be told must stop nothing
+        return type(error).__name__
+
+
 def line_of(error: BaseException) -> str:
     """The first line of an error's text, cut short; its class where it has none."""
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:  # noqa: BLE001  # an error that cannot be told must stop nothing
-        lines = []
+    lines = text_of(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:_MAX_CHARACTERS]

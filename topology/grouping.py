@@ -149,8 +149,9 @@ def fields(*names: str) -> Grouping:
 
     A field is a key of a mapping, an attribute, or of a Record `key`, `topic` and the like.
     """
-    if not names:
-        raise InvalidTopology("fields() got no name; the names of one or more fields are allowed")
+    if not names or not all(isinstance(name, str) for name in names):
+        message = f"fields() got {names!r}; the names of one or more fields are allowed"
+        raise InvalidTopology(message)
     return Fields(names)
 
 
@@ -177,6 +178,8 @@ def custom(choose: Callable[[Any, int], int | Iterable[int]]) -> Grouping:
 
     To leave a value out, return SKIP from the bolt before.
     """
+    if not callable(choose):
+        raise InvalidTopology(f"custom() got {choose!r}; a function is allowed")
     return Custom(choose)
 
 

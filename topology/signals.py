@@ -1,7 +1,9 @@
 """What a bolt says besides returning a value. Signals are no errors."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Final, final
 
 DEFAULT_STREAM = "default"
@@ -9,7 +11,11 @@ DEFAULT_STREAM = "default"
 
 @final
 class Skip:
-    """The type of SKIP."""
+    """The type of SKIP, which is the only one."""
+
+    def __new__(cls) -> "Skip":
+        """Give SKIP, whoever calls it."""
+        return SKIP if "SKIP" in globals() else super().__new__(cls)
 
     def __repr__(self) -> str:
         return "SKIP"
@@ -60,10 +66,24 @@ class RejectRows(Reject):
 class Retry(Exception):
     """Raise this to have the record tried again, after `after_seconds` if given.
 
-    It counts against the retry limit like any failure.
+    It counts against the retry limit like any failure. Raises ValueError unless `after_seconds`
+    is a finite number from 0 on.
     """
 
     def __init__(self, reason: str, *, after_seconds: float | None = None) -> None:
         super().__init__(reason)
+        if after_seconds is not None and not _is_pause(after_seconds):
+            message = (
+                f"after_seconds is {after_seconds!r}; a number of seconds from 0 on is allowed"
+            )
+            raise ValueError(message)
         self.reason = reason
         self.after_seconds = after_seconds
+
+
+SIGNALS = frozenset({Reject, RejectRows, Retry, type})
+"""Types of what is no value: the first three are raised, and a class says nothing."""
+
+
+def _is_pause(seconds: Any) -> bool:
+    return isinstance(seconds, Real) and 0 <= float(seconds) < math.inf

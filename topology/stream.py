@@ -40,6 +40,7 @@ from topology.stream_checks import (
     check_retries,
     check_tasks,
     made_of,
+    refuse_unless,
 )
 from topology.through_spark import SparkRows
 
@@ -263,6 +264,10 @@ class Stream(Generic[T]):
     def merge(self, *others: "Stream[Any]") -> "Stream[Any]": ...
     def merge(self, *others: "Stream[Any]") -> "Stream[Any]":
         """The values of several streams in one; their order among each other is not kept."""
+        for other in others:
+            refuse_unless(other, Stream, "merge()", "a stream")
+            if other._names is not self._names:  # noqa: SLF001 - one of us
+                raise InvalidTopology("merge() got a stream of another topology; make one of both")
         for stream in (self, *others):
             stream._check_unordered("merge()")  # noqa: SLF001 - one of us
         lists = [steps for stream in (self, *others) for steps in stream.ends.lists]
@@ -280,9 +285,11 @@ class Stream(Generic[T]):
         if callable(key):
             of: Key = key
         else:
-            names = (key,) if isinstance(key, str) else tuple(key)
-            if not names:
-                message = "keyed_by() got no name; those of fields or a function are allowed"
+            names = (
+                (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
+            )
+            if not names or not all(isinstance(name, str) for name in names):
+                message = f"keyed_by() got {key!r}; names of fields or a function are allowed"
                 raise InvalidTopology(message)
             of = _FieldsKey(names)
         return Stream(self._names, replace(self.ends, order=Order.KEY, key=of))

@@ -1,6 +1,8 @@
 """What `then` and `into` are given: bolts are made of it, and what cannot be kept is refused."""
 
 import inspect
+import math
+import re
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
@@ -11,13 +13,14 @@ from topology.grouping import Grouping
 from topology.order import Order
 from topology.steps import Retries
 
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # as Kafka names them
 _AWAITED = ("open", "close", "tick")  # of an async bolt
 _NEVER_AWAITED = ("drain", "partition_assigned", "partition_revoked")
 
 
 def is_positive(number: Any) -> bool:
-    """Whether it is a number above zero."""
-    return isinstance(number, Real) and float(number) > 0
+    """Whether it is a finite number above zero."""
+    return isinstance(number, Real) and 0 < float(number) < math.inf
 
 
 def is_count(number: Any) -> bool:
@@ -25,11 +28,38 @@ def is_count(number: Any) -> bool:
     return isinstance(number, Integral) and int(number) > 0
 
 
+def refuse_unless(given: object, kind: type, where: str, allowed: str) -> None:
+    """Raise InvalidTopology for what is not of a kind: not everybody runs mypy."""
+    if not isinstance(given, kind):
+        raise InvalidTopology(f"{where} got {given!r}; {allowed} is allowed")
+
+
+def check_topic(topic: object) -> None:
+    """Raise InvalidTopology for what can be no topic's name, nor a pattern of names."""
+    if isinstance(topic, re.Pattern) and isinstance(topic.pattern, str):
+        return
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        message = (
+            f"source() got {topic!r}; a topic's name is allowed (1 to 249 of a-z, A-Z, 0-9, "
+            "'.', '_' and '-'), or a compiled pattern of names"
+        )
+        raise InvalidTopology(message)
+
+
 def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
     """The bolt that `then` was given, or made, and what makes another. Raises InvalidTopology."""
     if isinstance(bolt, Component):
         return bolt, None
+    if inspect.isabstract(bolt):
+        missing = ", ".join(sorted(bolt.__abstractmethods__))
+        raise InvalidTopology(f"then() got the class {bolt.__name__}, which lacks {missing}")
     made = bolt() if callable(bolt) and _takes_nothing(bolt) else None
+    if isinstance(bolt, type) and issubclass(bolt, Component) and made is None:
+        message = (
+            f"then() got the class {bolt.__name__}, which needs arguments; an instance is allowed, "
+            "or a function without arguments that makes one"
+        )
+        raise InvalidTopology(message)
     if not isinstance(made, Component):
         message = f"then() got {bolt!r}; a @bolt function, a Bolt or its class is allowed"
         raise InvalidTopology(message)
@@ -50,6 +80,9 @@ def _takes_nothing(make: Callable[..., Any]) -> bool:
 def check_calls(label: str, kind: Kind, workers: int, timeout_seconds: float | None) -> None:
     """Raise InvalidTopology unless it may run so many calls at once, each for so long."""
     waits = kind in (Kind.ASYNC, Kind.BLOCKING)
+    if waits and not is_count(workers):
+        message = f"bolt '{label}' has workers={workers!r}; a whole number from 1 on is allowed"
+        raise InvalidTopology(message)
     if not is_count(workers) or (workers > 1 and not waits):
         message = (
             f"bolt '{label}' has workers={workers!r}; a bolt that is neither a coroutine function "
@@ -59,7 +92,7 @@ def check_calls(label: str, kind: Kind, workers: int, timeout_seconds: float | N
     has_time = waits or kind is Kind.ADVANCED
     if timeout_seconds is not None and not (is_positive(timeout_seconds) and has_time):
         message = (
-            f"bolt '{label}' has timeout_seconds={timeout_seconds!r}; a positive number is "
+            f"bolt '{label}' has timeout_seconds={timeout_seconds!r}; a finite, positive number is "
             "allowed for a bolt that is a coroutine function, blocking, or advanced"
         )
         raise InvalidTopology(message)
@@ -70,6 +103,12 @@ def check_bolt(label: str, kind: Kind, bolt: Component) -> None:
     seconds = bolt.tick_seconds
     if seconds is not None and not is_positive(seconds):
         message = f"bolt '{label}' has tick_seconds={seconds!r}; a positive number is allowed"
+        raise InvalidTopology(message)
+    if kind is Kind.ADVANCED and inspect.iscoroutinefunction(getattr(bolt, "process", None)):
+        message = (
+            f"bolt '{label}' is advanced and its process is a coroutine function, which nobody "
+            "would run; a plain one is allowed"
+        )
         raise InvalidTopology(message)
     if kind is Kind.VECTORISED and isinstance(bolt, Bolt):
         check_columns(label, bolt.columns)

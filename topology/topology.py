@@ -16,7 +16,7 @@ from topology.signals import DEFAULT_STREAM
 from topology.sink import DeadLetterSink
 from topology.steps import BoltStep, Source, Step
 from topology.stream import Ends, Stream
-from topology.stream_checks import is_positive
+from topology.stream_checks import check_topic, is_positive, refuse_unless
 from topology.through_spark import check_place
 from topology.transactional import Kind
 
@@ -37,9 +37,10 @@ class DeadLetters:
         self.sink: DeadLetterSink | None = None
 
     def into(self, sink: DeadLetterSink) -> None:
-        """Send dead letters there."""
+        """Send dead letters there. Raises InvalidTopology."""
         if self.sink is not None:
             raise InvalidTopology("dead_letters.into() was called twice; one place is allowed")
+        refuse_unless(sink, DeadLetterSink, "dead_letters.into()", "a KafkaSink or its like")
         self.sink = sink
 
 
@@ -100,6 +101,7 @@ class Topology:
         itself does not belong to a pattern as well. No more than `records_per_second` are
         emitted of all its partitions together, retries aside. Raises InvalidTopology.
         """
+        check_topic(topic)
         source = Source(topic, records_per_second)
         if any(other.label == source.label for other in self.sources):
             message = f"topic '{source.label}' is read twice; use its stream twice instead"
@@ -107,7 +109,7 @@ class Topology:
         if records_per_second is not None and not is_positive(records_per_second):
             message = (
                 f"topic '{source.label}' has records_per_second={records_per_second!r}; "
-                "a positive number is allowed"
+                "a finite, positive number is allowed"
             )
             raise InvalidTopology(message)
         self.sources.append(source)

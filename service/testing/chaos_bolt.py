@@ -151,7 +151,8 @@ class _Columns(ChaosBolt[Any, pa.RecordBatch]):
     """
 
     def process(self, batch: pa.RecordBatch, /) -> Any:
-        shown = batch.drop_columns([PARENT]) if PARENT in batch.schema.names else batch
+        lineage = [name for name in batch.schema.names[-1:] if name.startswith(PARENT)]
+        shown = batch.drop_columns(lineage)
         rows = [repr(row) for row in shown.to_pylist()]
         verdicts = [self._chaos.verdict(row) for row in rows]
         if verdicts and verdicts[0].delay_seconds:

@@ -16,6 +16,7 @@ from service.testing.timeline import Timeline, What
 from service.transacting import Transacting
 from service.transaction_outlet import Told
 from sinks.transaction_writer import GroupCommitted
+from topology.complaints import text_of
 from topology.outcome import Failure
 from topology.record import Record
 from topology.sink import DeadLetter, DeadLetterSink
@@ -163,7 +164,7 @@ class WatchedPipeline(Pipeline):
 
     def _note_failure(self, owner: int, failure: Failure) -> None:
         message = self._reader.message(owner)
-        reason = str(failure.error) or type(failure.error).__name__
+        reason = text_of(failure.error)
         self._reader.note(self._clock(), "failed", message, failure.step, reason)
 
     def _take_ended(self, ended: Written | Told) -> None:

@@ -12,10 +12,6 @@ from topology.running.crew import Crew, Worker
 from topology.running.loop import EventLoop
 from topology.running.runner import Duty, Runner, RunnerStatistics
 
-# What a call may raise: anything. Two of these would end the event loop, and with it every bolt's.
-_RAISED = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
-
-
 TIMED = 16  # workers whose calls are timed: to time one costs a fiftieth of a call
 
 
@@ -115,7 +111,7 @@ class AsyncRunner(Runner):
             value, error = None, None
             try:
                 value = await process(call.value)
-            except _RAISED as raised:
+            except BaseException as raised:  # noqa: BLE001  # else a worker or the loop would end
                 error = raised
             if worker.call is not call:  # it has failed already
                 if self._is_needed_again(worker, error):
@@ -194,8 +190,9 @@ class AsyncRunner(Runner):
                 result = self._bolt.tick()
                 if inspect.isawaitable(result):
                     await result
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
-            # The user's code may raise anything, and the last two would end the event loop.
+        except BaseException as error:  # it may raise anything
+            if isinstance(error, asyncio.CancelledError) and self._is_closing:
+                raise
             self._failed_ticks.add(self._step, failure_of(self._step, error))
         finally:
             self._ticking.clear()

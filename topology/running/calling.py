@@ -5,14 +5,14 @@ from types import CoroutineType, GeneratorType, NoneType
 from typing import Any
 
 from topology.bolt import Bolt, target_of, yields_later, yields_many
-from topology.calls import misreturned
+from topology.calls import misreturned, no_value
 from topology.errors import NothingReturned
 from topology.running.call import Call, Many
-from topology.signals import SKIP
+from topology.signals import SIGNALS, SKIP
 
 Process = Callable[[Any], Any]
 AsyncProcess = Callable[[Any], Awaitable[Any]]
-_BROKEN = frozenset({NoneType, GeneratorType, CoroutineType})
+_BROKEN = frozenset({NoneType, GeneratorType, CoroutineType, *SIGNALS})
 
 
 def process_of(step: str, bolt: Bolt[Any, Any]) -> Process:
@@ -36,9 +36,12 @@ def async_process_of(step: str, bolt: Bolt[Any, Any]) -> AsyncProcess:
 
 
 def many(step: str, values: list[Any]) -> Many:
-    """The values of one call. Raises NothingReturned if one is None."""
-    if any(value is None for value in values):
-        raise NothingReturned(step)
+    """The values of one call. Raises NothingReturned if one is None, BoltError for a signal."""
+    for value in values:
+        if value is None:
+            raise NothingReturned(step)
+        if type(value) in SIGNALS:
+            raise no_value(step, value)
     return Many(value for value in values if value is not SKIP)
 
 
@@ -48,6 +51,8 @@ def finish(step: str, call: Call, value: Any) -> None:
         call.value = value
     elif value is None:
         call.error = NothingReturned(step)
+    elif type(value) in SIGNALS:
+        call.error = no_value(step, value)
     else:
         call.error = misreturned(step, value)
 

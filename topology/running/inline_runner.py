@@ -50,7 +50,9 @@ class InlineRunner(Runner):
         """Call the bolt's `tick`."""
         try:
             self._bolt.tick()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # it may raise anything
             self._failed_ticks.add(self._step, failure_of(self._step, error))
 
     def statistics(self) -> RunnerStatistics:
@@ -71,7 +73,9 @@ class InlineRunner(Runner):
     def _run(self, call: Call) -> None:
         try:
             value = self._process(call.value)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # it may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # it may raise anything
             call.error = failure_of(self._step, error)
         else:
             finish(self._step, call, value)

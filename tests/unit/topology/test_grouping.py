@@ -122,7 +122,7 @@ def test_a_key_chooses_as_a_field_of_the_same_value_does():
 
 
 def test_names_are_needed_to_group_by_fields():
-    with pytest.raises(InvalidTopology, match=r"fields\(\) got no name"):
+    with pytest.raises(InvalidTopology, match=r"fields\(\) got \(\); the names"):
         fields()
 
 

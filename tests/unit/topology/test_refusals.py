@@ -1,5 +1,6 @@
 """What `then`, `into`, `uses` and `hooks` refuse when the topology is drawn, and by which name."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -13,7 +14,9 @@ from headrace import (
     RetryPolicy,
     Topology,
     bolt,
+    custom,
     direct,
+    fields,
     shuffle,
 )
 from headrace.sinks import MemoryDeadLetters, MemorySink
@@ -246,7 +249,7 @@ def test_a_class_is_vectorised_if_it_says_so():
             lambda s: s.keyed_by("k").then(Own, tasks=2, grouping=shuffle()),
             "bolt 'Own' has several tasks .* keeps no order",
         ),
-        (lambda s: s.keyed_by([]), "keyed_by.. got no name"),
+        (lambda s: s.keyed_by([]), "keyed_by.. got .*; names of fields"),
         (lambda s: s.keyed_by("k").into(MemorySink()), "into.. stands behind keyed_by"),
         (lambda s: s.keyed_by("k").ordered(), "ordered.. stands behind keyed_by"),
         (lambda s: s.ordered().keyed_by("k"), "keyed_by.. stands behind keyed_by.. or ordered"),
@@ -291,3 +294,67 @@ def test_a_topology_that_cannot_run_is_refused_by_the_name_of_its_step(draw, err
     draw(records)
     with pytest.raises(InvalidTopology, match=error):
         topology.validate()
+
+
+class AsyncKept(AdvancedBolt):
+    async def process(self, tuple_, collector, /):
+        collector.ack(tuple_)
+
+
+class NeedsArguments(Own):
+    def __init__(self, table):
+        self.table = table
+
+
+class Unfinished(Bolt):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda s: s.then(AsyncKept), "nobody would run"),
+        (lambda s: s.then(NeedsArguments), "needs arguments"),
+        (lambda s: s.then(Unfinished), "lacks process"),
+        (lambda s: s.then(Own, tasks=2, grouping=custom(3)), "a function is allowed"),
+        (lambda s: s.then(Own, tasks=2, grouping=fields(["n"])), "names of one or more fields"),
+        (lambda s: s.keyed_by(None).then(same), "names of fields or a function"),
+        (lambda s: s.keyed_by(["n", 3]).then(same), "names of fields or a function"),
+        (lambda s: s.merge("x"), "merge() got 'x'"),
+        (lambda s: s.merge(Topology("other").source("b")), "of another topology"),
+        (lambda s: s.then(bolt(partial(max, 1))), "a function is allowed"),
+        (lambda s: s.then(wait, timeout_seconds=float("inf")), "a finite, positive number"),
+        (lambda s: s.then(wait, workers=0), "a whole number from 1 on"),
+    ],
+)
+def test_what_cannot_run_is_refused_when_it_is_drawn_with_what_is_allowed(draw, said):
+    with pytest.raises(InvalidTopology) as refused:
+        draw(Topology("t").source("a"))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("sink", [MemoryDeadLetters, MemorySink("x"), "topic"])
+def test_what_is_no_place_for_dead_letters_is_refused(sink):
+    with pytest.raises(InvalidTopology, match=r"dead_letters\.into\(\) got"):
+        Topology("t").dead_letters.into(sink)
+
+
+@pytest.mark.parametrize("topic", [None, "", "a b/c", "..", "x" * 250, re.compile(b"a")])
+def test_what_can_be_no_topic_is_refused(topic):
+    with pytest.raises(InvalidTopology, match=r"source\(\) got"):
+        Topology("t").source(topic)
+
+
+def test_a_rate_without_end_is_refused_by_its_topic():
+    with pytest.raises(InvalidTopology, match="topic 'a' has records_per_second=inf"):
+        Topology("t").source("a", records_per_second=float("inf"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"limit": "5"}, {"limit": -1}, {"initial_seconds": float("nan")}, {"jitter": 1.5}],
+)
+def test_a_retry_policy_that_is_none_is_refused_by_its_field(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"RetryPolicy has {name}="):
+        RetryPolicy(**wrong)

@@ -1,0 +1,204 @@
+"""What a bolt raises, returns or asks for by mistake costs its own record, and no other (B01)."""
+
+import asyncio
+import json
+
+import pyarrow as pa
+import pytest
+
+from headrace import (
+    AdvancedBolt,
+    Record,
+    Reject,
+    Retry,
+    RetryPolicy,
+    Skip,
+    To,
+    Topology,
+    bolt,
+)
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.testing import topology_test
+
+ONCE = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
+NUMBERS = [b'{"n":%d}' % n for n in range(4)]
+OTHERS = [{"n": 0}, {"n": 2}, {"n": 3}]
+
+
+@bolt
+def parse(record: Record) -> dict:
+    return json.loads(record.value or b"")
+
+
+def drawn(draw) -> Topology:
+    made = Topology("t")
+    draw(made.source("a").then(parse))
+    made.dead_letters.into(MemoryDeadLetters())
+    return made
+
+
+def through(made, **options) -> Topology:
+    return drawn(lambda stream: stream.then(made, **options).into(MemorySink("s")))
+
+
+class Panic(BaseException):
+    """As a Rust extension raises it when it panics: no Exception."""
+
+
+def raising(kind: str, error: BaseException):
+    def check(value):
+        if value["n"] == 1:
+            raise error
+        return value
+
+    def each(value):
+        yield check(value)
+
+    async def later(value):
+        return check(value)
+
+    def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+        for number in batch["n"].to_pylist():
+            check({"n": number})
+        return batch
+
+    class Advanced(AdvancedBolt):
+        def process(self, tuple_, collector):
+            collector.emit(check(tuple_.value), anchors=tuple_)
+            collector.ack(tuple_)
+
+    made = {
+        "function": lambda: bolt(check),
+        "keyed": lambda: bolt(check),
+        "generator": lambda: bolt(each),
+        "async": lambda: bolt(later),
+        "blocking": lambda: bolt(blocking=True)(check),
+        "vectorised": lambda: bolt(vectorised=True)(columns),
+        "advanced": lambda: Advanced,
+    }[kind]()
+    if kind == "keyed":
+        return drawn(lambda stream: stream.keyed_by("n").then(made).into(MemorySink("s")))
+    return through(made)
+
+
+@pytest.mark.parametrize(
+    "error", [Panic("no exception"), asyncio.CancelledError(), GeneratorExit()], ids=repr
+)
+@pytest.mark.parametrize(
+    "kind", ["function", "keyed", "generator", "async", "blocking", "vectorised", "advanced"]
+)
+def test_whatever_a_bolt_raises_fails_its_record_alone(kind, error):
+    with topology_test(raising(kind, error), retries=ONCE) as kit:
+        kit.send(*NUMBERS).advance(60)
+        assert sorted(kit.rows, key=str) == OTHERS
+        assert len(kit.rejected) == 1
+
+
+def test_only_the_owners_ctrl_c_is_no_failure_of_a_record():
+    with topology_test(raising("function", KeyboardInterrupt())) as kit:  # noqa: SIM117
+        with pytest.raises(KeyboardInterrupt):
+            kit.send(*NUMBERS)
+
+
+def test_async_calls_that_end_oddly_cost_no_worker():
+    @bolt
+    async def panics(value: dict) -> dict:
+        if value["n"] == 1:
+            raise Panic
+        return value
+
+    made = through(panics, workers=2, timeout_seconds=5)
+    with topology_test(made, retries=RetryPolicy(limit=0)) as kit:
+        kit.send(*[NUMBERS[1]] * 6, *NUMBERS)
+        assert sorted(kit.rows, key=str) == OTHERS
+
+
+def test_a_record_with_a_member_of_the_lineages_name_is_a_record_like_others():
+    @bolt(vectorised=True)
+    def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    with topology_test(through(same)) as kit:
+        kit.send(*NUMBERS, b'{"n":9,"__parent":1,"__parent_":2}')
+        assert [row["n"] for row in kit.rows] == [0, 1, 2, 3, 9]
+        assert kit.rows[-1] == {"n": 9, "__parent": 1, "__parent_": 2}
+
+
+@pytest.mark.parametrize("after", [float("nan"), float("inf"), -1, "5"])
+def test_a_pause_that_is_none_fails_its_record_alone_and_says_what_is_allowed(after):
+    @bolt
+    def waits(value: dict) -> dict:
+        if value["n"] == 1:
+            raise Retry("odd", after_seconds=after)
+        if value["n"] == 2 and kit.now < 1:
+            raise Retry("soon", after_seconds=1)
+        return value
+
+    with topology_test(through(waits), retries=ONCE) as kit:
+        kit.send(*NUMBERS).advance(1000)
+        assert sorted(kit.rows, key=str) == OTHERS
+        (letter,) = kit.rejected
+        assert "a number of seconds from 0 on is allowed" in letter.reason
+
+
+def test_an_error_that_cannot_be_told_fails_its_record_alone():
+    class Untold(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    @bolt
+    def fails(value: dict) -> dict:
+        if value["n"] == 1:
+            raise Untold
+        return value
+
+    with topology_test(through(fails), retries=ONCE) as kit:
+        kit.send(*NUMBERS).advance(60)
+        assert kit.rows == OTHERS
+        assert [letter.reason for letter in kit.rejected] == ["Untold"]
+
+
+@pytest.mark.parametrize("signal", [Reject("no"), Retry("later"), Skip, To("default", Reject("x"))])
+@pytest.mark.parametrize("kind", ["function", "generator", "async", "emit"])
+def test_a_signal_where_a_value_should_be_is_an_error_and_no_row(kind, signal):
+    def function(_value):
+        return signal
+
+    def generator(_value):
+        yield signal
+
+    async def later(_value):
+        return signal
+
+    class Emits(AdvancedBolt):
+        def process(self, tuple_, collector):
+            collector.emit(signal, anchors=tuple_)
+            collector.ack(tuple_)
+
+    made = {"function": bolt(function), "generator": bolt(generator), "async": bolt(later)}
+    with topology_test(through(made.get(kind, Emits))) as kit:
+        kit.send(b'{"n":1}')
+        assert kit.rows == []
+        assert len(kit.rejected) == 1
+
+
+def test_skip_is_one_however_it_is_made():
+    assert Skip() is Skip()
+
+
+@pytest.mark.parametrize("asked", ["reset_timeout", "fail"])
+def test_what_an_advanced_bolt_asks_of_no_tuple_fails_its_tuple_alone(asked):
+    class Asks(AdvancedBolt):
+        def process(self, tuple_, collector):
+            if tuple_.value["n"] == 1:
+                if asked == "fail":
+                    collector.fail(tuple_, "text")
+                collector.reset_timeout("x")
+            collector.emit(tuple_.value, anchors=tuple_)
+            collector.ack(tuple_)
+
+    with topology_test(through(Asks), retries=ONCE) as kit:
+        kit.send(*NUMBERS).advance(60)
+        assert kit.rows == OTHERS
+        (letter,) = kit.rejected
+        assert "is allowed" in letter.reason
