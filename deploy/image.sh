@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# Builds the image with buildah, and writes it and a pod's pause beside the tools, for deploy/node.sh:
-#   deploy/image.sh              on Python's image, from Docker's registry
-#   deploy/image.sh debootstrap  where no such registry is reached: on a Debian that is made here
-# Needs root, buildah, podman and Go; debootstrap if asked for.
+# Builds the image with buildah, and writes it and a pod's pause beside the tools, for deploy/node.sh.
+# It comes on Python's image from Docker's registry, or, where that is not reached, on a Debian that
+# is made here. Needs root, buildah, podman and Go, and there debootstrap.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+refuse() {
+  echo "no image can be built here: $1" >&2
+  exit 2
+}
+[ "$(id -u)" = 0 ] || refuse "it needs root"
+for each in buildah podman go; do
+  command -v "$each" >/dev/null || refuse "there is no $each (Debian: buildah podman golang)"
+done
 tools="${HEADRACE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/headrace/tools}"
 store="$tools/images"
 mkdir -p "$store"
@@ -15,8 +22,10 @@ export CONTAINERS_CONF="$store/containers.conf"
 podman() { command podman --root "$store/root" --runroot "$store/run" "$@"; }
 buildah() { command buildah --root "$store/root" --runroot "$store/run" "$@"; }
 
-base=()
-if [ "${1:-}" = debootstrap ]; then
+base=(--build-arg BASE=docker.io/library/python:3.11-slim-bookworm)
+if ! buildah pull --quiet docker.io/library/python:3.11-slim-bookworm >/dev/null 2>&1; then
+  command -v debootstrap >/dev/null || refuse "neither Docker's registry nor debootstrap is here"
+  echo "Docker's registry is not reached: building on a Debian that is made here" >&2
   base=(--pull-never --build-arg BASE=localhost/python:3.11-slim-bookworm)
   if ! podman image exists localhost/python:3.11-slim-bookworm; then
     debian="$(mktemp -d)"
@@ -36,6 +45,8 @@ buildah bud --isolation chroot --network host --format docker --layers "${base[@
 pause="$(mktemp -d)"
 CGO_ENABLED=0 go build -C deploy/tools -buildvcs=false -ldflags "-s -w" -o "$pause/pause" ./pause
 tar -C "$pause" -c pause | podman import --change 'ENTRYPOINT ["/pause"]' - localhost/pause:dev
-rm -rf "$pause" "$tools/images.tar"
-podman save -m --format docker-archive --output "$tools/images.tar" localhost/headrace:dev localhost/pause:dev
+rm -rf "$pause"
+rm -f "$tools/images.tar.new" # podman adds to what is there
+podman save -m --format docker-archive --output "$tools/images.tar.new" localhost/headrace:dev localhost/pause:dev
+mv "$tools/images.tar.new" "$tools/images.tar"
 echo "$tools/images.tar"

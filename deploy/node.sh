@@ -24,17 +24,23 @@ if [ "${1:-}" != --inside ]; then
   unshare --net --mount --pid --mount-proc --fork true 2>/dev/null ||
     refuse "this root may make no namespaces (a container needs to be privileged, with CAP_SYS_ADMIN)"
   state="$(mktemp -d /tmp/node.XXXXXX)" # short: a socket's path has at most 107 characters
-  status=0
+  ended() { # however it ends, nothing stays
+    status=$?
+    kill -9 "$inside" 2>/dev/null || true # and with it everything inside
+    wait "$inside" 2>/dev/null || true
+    for each in /sys/fs/cgroup/*/kubepods; do
+      [ -d "$each" ] && find "$each" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    done
+    [ "$status" = 0 ] || [ -z "${NODE_LOGS:-}" ] || cp "$state"/*.log "$NODE_LOGS" || true
+    rm -rf "$state"
+    exit "$status"
+  }
   unshare --net --mount --pid --mount-proc --fork --kill-child "$0" --inside "$state" "$@" <&0 &
-  trap "kill -9 $! 2>/dev/null || true" EXIT # told to end, it ends everything inside
+  inside=$!
+  trap ended EXIT
   trap 'exit 143' TERM INT
-  wait $! || status=$?
-  for each in /sys/fs/cgroup/*/kubepods; do
-    [ -d "$each" ] && find "$each" -depth -type d -exec rmdir {} + 2>/dev/null || true
-  done
-  [ "$status" = 0 ] || [ -z "${NODE_LOGS:-}" ] || cp "$state"/*.log "$NODE_LOGS" || true
-  rm -rf "$state"
-  exit "$status"
+  wait "$inside"
+  exit 0
 fi
 
 state="$2" images="$(realpath "$3")"
