@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 
+from tests.faults import rows
 from tests.faults.crash import ACTIONS, SESSION_SECONDS, Case
 from tests.faults.outcome import Outcome
 from tests.faults.points import POINTS
@@ -99,7 +100,9 @@ def _cell(case: Case, outcome: Outcome | None) -> str:
 
 
 def _rows(outcomes: Mapping[str, Outcome]) -> Iterable[str]:
-    yield "| row | outcome |"
-    yield "| --- | --- |"
+    every = rows.every_row()
+    yield "| row | what is done, and what must come of it | tests | outcome |"
+    yield "| --- | --- | ---: | --- |"
     for name, outcome in sorted(outcomes.items()):
-        yield f"| {name} | {'ok' if outcome.is_good else 'FAILED'} |"
+        row, word = every[name], "ok" if outcome.is_good else "FAILED"
+        yield f"| {name} | {row.expected} | {len(row.tests)} | {word} |"
