@@ -137,7 +137,7 @@ NOT_RUN = {
     "make deep": FROM_OUTSIDE,
     "make env": FROM_OUTSIDE,
     "make lock": FROM_OUTSIDE,
-    "deploy/tools.sh": FROM_OUTSIDE,
+    "deploy/node.sh ~/.cache/headrace/tools/images.tar bash": FROM_OUTSIDE,
 }
 
 
