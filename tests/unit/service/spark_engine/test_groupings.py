@@ -1,0 +1,72 @@
+"""Groupings choose among a bolt's tasks within an executor's task, as on the local engine."""
+
+import pytest
+
+from headrace import Record, Topology, all_tasks, bolt, custom, fields, global_, shuffle
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.testing import topology_test
+from service.spark_engine.running import process
+from service.spark_engine.task import TaskDone
+from tests.worlds.noting import KINDS, Seen
+from tests.worlds.tasking import KeepingStager, Tasks, opened, ranged, rows_in
+
+USERS = ["anna", "béla", "chidi", "dao", "eve", "farid", "grace", "hugo"]
+COUNT = 40
+
+
+@bolt
+def parse(record: Record) -> dict:
+    number = int(record.value or b"")
+    return {"n": number, "user": USERS[number % len(USERS)]}
+
+
+def drawn(kind: str, grouping, letters: MemoryDeadLetters, sink: MemorySink) -> Topology:
+    seen = Seen()
+    topology = Topology("grouped", reliability="exactly-once")
+    counted = topology.source("t").then(parse)
+    grouped = counted.then(lambda: seen.make(kind), name="g", tasks=3, grouping=grouping)
+    grouped.into(sink, name="rows")
+    topology.dead_letters.into(letters)
+    return topology
+
+
+def on_executor(kind: str, grouping, *ends: int) -> list[tuple[int, int]]:
+    """Each row's number and its task; a worker runs range after range, each with new bolts."""
+    tasks, letters = Tasks(), MemoryDeadLetters()
+    tasks.send(*(b"%d" % number for number in range(COUNT)))
+    rows = []
+    first = 0
+    for end in ends:
+        topology = drawn(kind, grouping, letters, MemorySink("rows"))
+        task = tasks.task([ranged(first, end)], {"rows": KeepingStager()})
+        done = process(task, tasks.fetcher, topology, opened(letters))
+        assert isinstance(done, TaskDone), done
+        rows += rows_in(done.staged["rows"])
+        first = end
+    return [(row["n"], row["task"]) for row in rows]
+
+
+def on_local_engine(kind: str, grouping) -> list[tuple[int, int]]:
+    topology = drawn(kind, grouping, MemoryDeadLetters(), MemorySink("rows"))
+    with topology_test(topology) as kit:
+        kit.send(*(b"%d" % number for number in range(COUNT)), topic="t")
+        kit.advance(5)
+        return [(row["n"], row["task"]) for row in kit.rows]
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each != "advanced"])
+@pytest.mark.parametrize(
+    "grouping",
+    [shuffle(), global_(), all_tasks(), fields("user"), custom(lambda v, count: v["n"] % count)],
+    ids=["shuffle", "global", "all", "fields", "custom"],
+)
+def test_a_value_goes_to_the_same_tasks_on_both_engines(kind, grouping):
+    assert sorted(on_executor(kind, grouping, COUNT)) == sorted(on_local_engine(kind, grouping))
+
+
+def test_fields_choose_the_same_task_in_every_range_and_every_process():
+    rows = on_executor("function", fields("user"), 7, 20, COUNT)
+    assert [number for number, _ in rows] == list(range(COUNT))
+    tasks = {USERS[number % len(USERS)]: task for number, task in rows}
+    assert all(tasks[USERS[number % len(USERS)]] == task for number, task in rows)
+    assert len(set(tasks.values())) > 1
