@@ -18,6 +18,7 @@ from topology.record import Record
 
 Row: TypeAlias = dict[str, Any]
 
+_MOST_CELLS = 1_000_000  # of a batch of several rows
 _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
 
 
@@ -58,7 +59,8 @@ def values_of(rows: Sequence[Row], name: str) -> list[Any]:
 def columns_of_values(values: Sequence[Any]) -> Columns:
     """Make values columns: every name that one of them has, null where another has none.
 
-    Values that fit into no columns with others stand in a batch of their own.
+    Values that fit into no columns with others stand in a batch of their own; a batch has at most
+    a million cells, unless one value alone has more.
     """
     columns = Columns([], {})
     rows, places = list(values), np.arange(len(values))
@@ -86,8 +88,14 @@ def _add(columns: Columns, rows: list[Row], places: npt.NDArray[np.int64]) -> No
         _add(columns, rows[middle:], places[middle:])
 
 
+class _TooWide(Exception):
+    """Rows that are better made columns in smaller batches."""
+
+
 def _batch(rows: list[Row]) -> pa.RecordBatch:
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     if not names:
         raise ValueError("it is empty")  # a batch without columns would have no rows either
+    if len(rows) > 1 and len(rows) * len(names) > _MOST_CELLS:
+        raise _TooWide  # one row with thousands of members must not give them to all the others
     return pa.RecordBatch.from_arrays([pa.array(values_of(rows, name)) for name in names], names)

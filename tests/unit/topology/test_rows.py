@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -120,3 +121,20 @@ def test_a_vectorised_bolt_behind_typed_records_gives_rows_and_names_itself_when
         assert kit.rows == [{"flightNumber": 0, "gate": None}, {"flightNumber": 1, "gate": "A"}]
         (letter,) = kit.rejected
         assert letter.reason == f"bolt 'columns' takes columns, and a int gives none: {ALLOWED}"
+
+
+def test_one_value_with_thousands_of_members_does_not_give_them_to_all_the_others():
+    wide = {"n": 1000} | {f"k{number}": number for number in range(20_000)}
+    values = [{"n": number} for number in range(1000)] + [wide] + [{"n": 1001}] * 999
+    columns = columns_of_values(values)
+    assert columns.refused == {}
+    assert sum(batch.num_rows for batch, _ in columns.batches) == len(values)
+    assert sum(batch.num_rows * batch.num_columns for batch, _ in columns.batches) < 2_000_000
+    places = np.concatenate([places for _, places in columns.batches])
+    assert sorted(places.tolist()) == list(range(len(values)))
+    (found,) = [batch for batch, _ in columns.batches if batch.num_columns > 1]
+    assert found.num_rows <= 50
+    assert wide in [
+        {name: value for name, value in row.items() if value is not None}
+        for row in found.to_pylist()
+    ]
