@@ -221,7 +221,7 @@ def test_a_replica_that_is_paused_reads_on_where_its_partitions_were_moved_to(pl
             place.facts("pause", "flow:topology", "--why", WHY)
             moved = place.facts(*reset)["partitions"]
             assert [each["outcome"] for each in moved.values()] == ["moved"] * 2
-            assert committed(until(lambda facts: facts["changes"])) == [0, 0]
+            assert committed(until(lambda facts: len(facts["changes"]) == 2)) == [0, 0]
             place.facts("resume", "flow:topology")
             facts = until(lambda facts: committed(facts) == [RECORDS] * 2)
             assert {each["owner"] for each in facts["partitions"].values()} == {"a"}
