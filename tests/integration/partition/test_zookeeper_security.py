@@ -252,7 +252,7 @@ def test_secrets_are_printed_by_nobody(secured, zookeeper, connect, caplog, capf
 
 FLOW = """
 from headrace import Record, Topology, bolt
-from headrace.sinks import DiscardSink, MemorySink
+from headrace.sinks import DiscardSink, MemoryDeadLetters
 
 @bolt
 def parse(record: Record) -> int:
@@ -260,7 +260,7 @@ def parse(record: Record) -> int:
 
 topology = Topology("numbers")
 topology.source("numbers").then(parse).into(DiscardSink())
-topology.dead_letters.into(MemorySink())
+topology.dead_letters.into(MemoryDeadLetters())
 """
 
 
