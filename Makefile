@@ -107,9 +107,10 @@ site: $(READY)  ## Build the documentation site into site/, with every warning a
 
 lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --quiet --extra dev --extra examples --extra schema-registry -o requirements/dev.lock pyproject.toml
+	  --no-header --quiet --extra dev --extra examples --extra schema-registry --extra tracing \
+	  -o requirements/dev.lock pyproject.toml
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --quiet --extra schema-registry -c requirements/dev.lock \
+	  --no-header --quiet --extra schema-registry --extra tracing -c requirements/dev.lock \
 	  -o requirements/run.lock pyproject.toml
 	echo hatchling | uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --quiet -c requirements/dev.lock -o requirements/build.lock -

@@ -52,6 +52,7 @@ from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section
 from service.sharing import SharingPolicy, SharingWay
+from service.tracing.config import TracingConfig
 from service.zookeeper_config import ZooKeeperConfig
 from topology.topology import can_name_offsets
 from transactions.policy import RangePolicy, TransactionPolicy
@@ -266,6 +267,7 @@ class Config(BaseSettings):
     replicas: ReplicasConfig = ReplicasConfig()
     http: HttpConfig = HttpConfig()
     logs: LogsConfig = LogsConfig()
+    tracing: TracingConfig = TracingConfig()
 
     def secrets(self) -> list[str]:
         """Values that must not be shown anywhere."""
@@ -273,7 +275,15 @@ class Config(BaseSettings):
             *secrets_in(self.kafka),
             *self.zookeeper.secrets(),
             *secrets_in(self.spark.conf),
+            *self.tracing.secrets(),
         ]
+
+    @model_validator(mode="after")
+    def _executors_trace_nothing(self) -> "Config":
+        if self.tracing.endpoint is not None and self.pipeline.engine == "spark":
+            message = 'tracing.endpoint: found with pipeline.engine = "spark"; allowed is "local"'
+            raise ValueError(message)
+        return self
 
     @model_validator(mode="after")
     def _handover_ends_with_the_session(self) -> "Config":

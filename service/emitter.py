@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from topology.running.call import Inputs
 from topology.running.runners import Runners
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep
+
+if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
 
 _ANSWER_SECONDS = 1.0
 
@@ -43,12 +47,14 @@ class Emitter:
         rng: np.random.Generator,
         *,
         add_rows: Callable[[str, Piece, Owners], object] | None = None,
+        traces: "Traces | None" = None,
     ) -> None:
         """`add_rows` takes the rows for a sink, by its name, if they are no tuples of a tree.
 
         So it is where a tree resolves when its rows are ready (exactly once).
         """
         self._add_rows = add_rows
+        self._traces = traces
         self._acker = acker
         self._joints = joints
         self._outlets = outlets
@@ -99,6 +105,8 @@ class Emitter:
         if self._joints and self._runners.held:
             # A record that comes again as part of another tuple must not wait for itself.
             self._runners.release(self._joints.records_of(trees).tolist())
+        if self._traces is not None:
+            self._traces.called(step.name, owners, edges)
         inputs = Inputs(values, trees, edges, owners, places_of(owners), delivery.tasks)
         self._runners.submit(step, inputs)
 

@@ -1,6 +1,7 @@
 """What becomes of tuples and records that could not be processed: a retry, or a dead letter."""
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import structlog
@@ -17,6 +18,9 @@ from topology.outcome import Failure
 from topology.record import Record
 from topology.signals import Reject, Retry
 from topology.steps import BoltStep
+
+if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
 
 log = structlog.get_logger()
 
@@ -40,6 +44,7 @@ class Failures:
         *,
         reasons: dict[int, Failure],
         complaints: Complaints,
+        traces: "Traces | None" = None,
     ) -> None:
         """`reasons` says why a failed tree failed, by owner."""
         self._policies = {step.name: step.retries for step in steps if step.retries is not None}
@@ -51,6 +56,7 @@ class Failures:
         self._tally = tally
         self._reasons = reasons
         self._complaints = complaints
+        self._traces = traces
         self.on_failure: Callable[[int, Failure], object] | None = None
         """Told whose try failed, and why, before that is retried or buried."""
         self.void: Callable[[int], object] | None = None
@@ -62,6 +68,8 @@ class Failures:
         after = error.after_seconds if isinstance(error, Retry) else None
         self._tally.failures[failure.step] += 1
         self._complaints.hear("step_failing", failure.step, error)
+        if self._traces is not None:
+            self._traces.failed(owner, failure)
         if self.on_failure is not None:
             self.on_failure(owner, failure)
         if self.void is not None:
@@ -115,7 +123,10 @@ class Failures:
             letter = dead_letter(record, failure, self._reader.attempts(owner))
             self._tally.letters[record.topic, record.partition] += 1
             self._tally.buried[failure.step, type(failure.error).__name__] += 1
-            self._letters.send(letter, one, its_edge)
+            span = None
+            if self._traces is not None:
+                letter, span = self._traces.letter(owner, letter, self._letters.name)
+            self._letters.send(letter, one, its_edge, span)
 
 
 def is_final(error: Exception) -> bool:

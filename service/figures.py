@@ -10,7 +10,7 @@ from service.engine import Engine
 from service.letters import Letters
 from service.reader import Reader
 from service.references import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot, SparkStatistics
+from service.snapshot import SinkStatistics, Snapshot, SparkStatistics, TraceStatistics
 
 
 class Observed(Protocol):
@@ -61,6 +61,20 @@ class Healing(Protocol):
         ...
 
 
+class Tracing(Protocol):
+    """What traces records, as far as their number goes."""
+
+    @property
+    def traced(self) -> int:
+        """How many were traced."""
+        ...
+
+    @property
+    def skipped(self) -> int:
+        """How many were to be traced while as many as may be were."""
+        ...
+
+
 def snapshot_of(
     parts: Observed,
     now: float,
@@ -68,6 +82,7 @@ def snapshot_of(
     *,
     ages: CommitAges | None = None,
     spark: Healing | None = None,
+    traces: Tracing | None = None,
 ) -> Snapshot:
     """The figures at `now`, in the seconds of the owner's clock. The owner thread calls it.
 
@@ -120,6 +135,7 @@ def snapshot_of(
         spark=None
         if spark is None
         else SparkStatistics(spark.running, spark.restarts, spark.renewals),
+        traces=None if traces is None else TraceStatistics(traces.traced, traces.skipped),
         kafka_available=parts.fetcher.available,
         store_available=parts.store.available,
         commit_seconds=parts.reader.commit_seconds(now),

@@ -1,7 +1,7 @@
 """The way in: one chunk at a time is fetched, run through the bolts, and delivered as trees."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from topology.outcome import Failure, Outcome
 from topology.record import Message
 from topology.topology import Topology
 
+if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
+
 
 class Intake:
     """Emits records: retries first, then those that are fetched. The owner calls everything."""
@@ -32,8 +35,11 @@ class Intake:
         failures: Failures,
         settle: Callable[[Owners, Flags], object],
         screen_policy: ScreenPolicy,
+        *,
+        traces: "Traces | None" = None,
     ) -> None:
         """`settle` is told of records that are done, and their flags."""
+        self._traces = traces
         self._topology = topology
         self._reader = reader
         self._executor = executor
@@ -82,7 +88,12 @@ class Intake:
         if len(chunk):
             source = self._topology.source_of(chunk.partition.topic)
             messages = _messages(chunk)
+            traces = self._traces
+            if traces is not None:
+                traces.read(chunk.partition, messages, owners)
             outcome = self._executor.run_source(source, messages, self._ahead.take(messages))
+            if traces is not None:
+                traces.ran(owners, outcome)
             self._emit(outcome, owners, now)
         return True
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import structlog
@@ -40,10 +40,19 @@ def dead_letter(record: Record, failure: Failure, attempts: int) -> DeadLetter:
     )
 
 
+class Ends(Protocol):
+    """What is told that a letter is durable: its span."""
+
+    def end(self) -> None:
+        """Learn of it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Sent:
     letter: DeadLetter | RangeNotice
     answer: "_Place | Future[None]"  # what waits for it
+    span: "Ends | None" = None
 
 
 class Letters:
@@ -63,9 +72,14 @@ class Letters:
         self._refused = 0
         self._waiting_since: float | None = None
 
-    def send(self, letter: DeadLetter, tree: int, edge: int) -> None:
+    @property
+    def name(self) -> str:
+        """Where they go."""
+        return self._sink.name
+
+    def send(self, letter: DeadLetter, tree: int, edge: int, span: Ends | None = None) -> None:
         """Send a letter; `poll` gives the tree and edge back when it is durable."""
-        self._send(_Sent(letter, (tree, edge)))
+        self._send(_Sent(letter, (tree, edge), span))
 
     def notify(self, loss: Loss) -> "Future[None]":
         """Tell that a range is skipped; the future ends when that is durable."""
@@ -96,7 +110,10 @@ class Letters:
             if delivered.error is None:
                 self._at("letter_durable")
                 self._waiting_since = None
-                answer = self._sent.pop(delivered.token).answer
+                sent = self._sent.pop(delivered.token)
+                answer = sent.answer
+                if sent.span is not None:
+                    sent.span.end()
                 if isinstance(answer, Future):
                     answer.set_result(None)
                 else:

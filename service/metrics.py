@@ -22,7 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from partition.statistics import PartitionStatistics
 from service.references import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot, SparkStatistics
+from service.snapshot import SinkStatistics, Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS, Distribution
 from topology.running.runner import RunnerStatistics
 
@@ -93,6 +93,11 @@ def _failing_seconds(since: float | None, snapshot: Snapshot) -> float:
 def _of_spark(read: Callable[[SparkStatistics], float]) -> Callable[[Snapshot], Samples]:
     """One sample, if there is a Spark."""
     return lambda s: [] if s.spark is None else [((), float(read(s.spark)))]
+
+
+def _of_traces(read: Callable[[TraceStatistics], int]) -> Callable[[Snapshot], Samples]:
+    """One sample where records are traced."""
+    return lambda s: [] if s.traces is None else [((), float(read(s.traces)))]
 
 
 def _per_reference(
@@ -310,6 +315,12 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_service_spark_restarts", "counter",
            "Times that Spark's JVM, or the context in it, was started anew.", (),
            _of_spark(lambda spark: spark.restarts + spark.renewals)),
+    Metric("headrace_service_traced_records", "counter",
+           "Records whose way was traced, where tracing is on.", (),
+           _of_traces(lambda traces: traces.traced)),
+    Metric("headrace_service_untraced_records", "counter",
+           "Records that were to be traced and were not, as too many were at that moment.", (),
+           _of_traces(lambda traces: traces.skipped)),
     Metric("headrace_service_range_groups_failing_seconds", "gauge",
            "For how long a group of ranges has failed on Spark's executors; 0 while all is well.",
            (), _total(lambda s: _failing_seconds(s.apart.failing_since, s))),

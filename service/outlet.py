@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from sinks.writer import Writer, WriteResult
 from topology.histogram import Histogram
 from topology.sink import Piece, Sink
 from topology.steps import SinkStep
+
+if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,11 @@ class Outlet:
         at_most_once: bool = False,
         write_retries: WriteRetries | None = None,
         at: Callable[[str], object] | None = None,
+        traces: "Traces | None" = None,
     ) -> None:
         """With `at_most_once` no batch is tried twice; see `Writer`, which has `at` too."""
         self.step = step
+        self._traces = traces
         self._batcher = Batcher(step.policy)
         self._writer = Writer(
             sink,
@@ -71,8 +76,11 @@ class Outlet:
             return False
         if not flush and not self._batcher.due(now):
             return False
-        self._writing = self._batcher.take()
-        self._writer.submit(self._writing)
+        pending = self._batcher.take()
+        if self._traces is not None:
+            pending = self._traces.batch(self.step.name, pending)
+        self._writing = pending
+        self._writer.submit(pending)
         return True
 
     def is_full(self, now: float) -> bool:
@@ -82,6 +90,8 @@ class Outlet:
     def ended(self, result: WriteResult) -> None:
         """Learn that the writer has finished a batch without error."""
         self._writing = None
+        if self._traces is not None:
+            self._traces.written(self.step.name, result.pending.sequence, len(result.rejected))
         self.rows_written += result.pending.num_rows - len(result.rejected)
         self.rows_rejected += len(result.rejected)
         self.batches_written += 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from partition.zookeeper.store import ZooKeeperStore
 from service.config import Config
 from service.deadline import Deadline
 from service.engine import Engine
+from service.errors import BadConfig
 from service.failpoints import failpoints
 from service.fences import Fences
 from service.gates import gates_of, policy_of
@@ -60,9 +61,13 @@ from topology.state import State
 from topology.steps import SinkStep
 from topology.topology import Topology
 
+if TYPE_CHECKING:  # an extra
+    from service.tracing.exporting import Tracing
+
 _TABLES = (SparkTableSink, ManifestSink, IcebergSink)  # they have a path
 _MOMENT_SECONDS = 0.5
 _SPARK_SECONDS = 10.0
+_SPANS_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -84,6 +89,7 @@ class Parts:
     pipeline: Engine
     exactly_once: bool = False
     letter_limit: LetterLimit = field(default_factory=LetterLimit)
+    tracing: "Tracing | None" = None
 
     def open(self) -> None:
         """Open sinks, then the reader, then the bolts: what receives before what sends.
@@ -92,6 +98,8 @@ class Parts:
         Then come the reference tables, which bolts may look into as soon as they open.
         """
         self.fetcher.open()
+        if self.tracing is not None:
+            self.tracing.open()
         self.references.open()
         for step in self.sinks:
             step.sink.open(self.context(step.name))
@@ -119,6 +127,9 @@ class Parts:
             if self.spark is not None:
                 spark = self.spark
                 closing.callback(lambda: spark.close(min(_SPARK_SECONDS, deadline.left)))
+            if self.tracing is not None:
+                tracing = self.tracing
+                closing.callback(lambda: tracing.close(min(_SPANS_SECONDS, deadline.left)))
             closing.callback(lambda: self.references.close(min(_MOMENT_SECONDS, deadline.left)))
             for step in self.sinks:
                 closing.callback(step.sink.close)
@@ -213,6 +224,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     )
     behind = [each for step in sinks for each in chain_of(step.sink)]
     spark = spark_for(behind, name, config, topology.references, of_engine)
+    tracing = _tracing(config, name)
     pipeline: Engine
     if ends is not None and spark is not None and fences is not None:
         pipeline = spark_engine(
@@ -237,6 +249,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
             np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
             fences=fences,
             at=at,
+            traces=None if tracing is None else tracing.traces,
         )
     return Parts(
         name=name,
@@ -259,7 +272,21 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         pipeline=pipeline,
         exactly_once=fences is not None,
         letter_limit=config.dead_letters.limit(),
+        tracing=tracing,
     )
+
+
+def _tracing(config: Config, pipeline: str) -> "Tracing | None":
+    """What traces records; None if nothing does. Raises BadConfig without the extra."""
+    if config.tracing.endpoint is None:
+        return None
+    try:
+        from service.tracing.exporting import Tracing  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        found = f"no package '{error.name}'"
+        allowed = "with headrace[tracing] installed only"
+        raise BadConfig("configuration", "tracing.endpoint", found, allowed) from error
+    return Tracing(config.tracing, pipeline, np.random.default_rng())
 
 
 def _sharing(config: Config, store: ZooKeeperStore, name: str, reader: Reader) -> Sharing:

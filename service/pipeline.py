@@ -18,7 +18,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +58,9 @@ from topology.steps import SinkStep
 from topology.ticks import TickFailures
 from topology.topology import Topology
 
+if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
+
 log = structlog.get_logger()
 
 _IDLE_SECONDS = 0.02
@@ -91,12 +94,14 @@ class Pipeline:
         *,
         fences: Fences | None = None,
         at: Callable[[str], object] = nowhere,
+        traces: "Traces | None" = None,
     ) -> None:
         """`sinks` stand in, by step name, for those of the topology (the test kit's do).
 
         `fences` are those that the reader opens partitions with; a topology that is exactly-once
         has them. `at` is told of the points where a test may end the process.
         """
+        self._traces = traces
         self._reader = reader
         self._letters = letters
         self._policy = policy
@@ -113,6 +118,8 @@ class Pipeline:
         self._failed_ticks = TickFailures(bolts, self._complaints)
         reasons: dict[int, Failure] = {}  # why a failed tree failed, by owner
         self._joints = Joints(self._acker, reasons)
+        if traces is not None:
+            traces.bind(self._acker.owners, self._joints.records_of)
         self._runners = Runners(
             [step for step in bolts if step.has_runner],
             self._results.put,
@@ -131,6 +138,7 @@ class Pipeline:
             self._runners,
             rng,
             add_rows=settling.add if isinstance(settling, Transacting) else None,
+            traces=traces,
         )
         self._failures = Failures(
             bolts,
@@ -142,6 +150,7 @@ class Pipeline:
             self.tally,
             reasons=reasons,
             complaints=self._complaints,
+            traces=traces,
         )
         self._failures.void = settling.void
         self._intake = Intake(
@@ -153,6 +162,7 @@ class Pipeline:
             self._failures,
             self._settle,
             policy.screen,
+            traces=traces,
         )
         self._relay = Relay(
             bolts,
@@ -163,6 +173,7 @@ class Pipeline:
             self._emitter,
             self._failures,
             self._failed_ticks,
+            traces=traces,
         )
         self._backpressure = Backpressure(
             topology,
@@ -190,15 +201,26 @@ class Pipeline:
         steps = [step for step in self._topology.steps() if isinstance(step, SinkStep)]
         places = [(step, sinks.get(step.name, step.sink)) for step in steps]
         tell, retries = self._results.put, self._policy.write_retries
+        traces = self._traces
         if fences is not None:
             ends = [
-                TransactionOutlet(step, sink, tell, write_retries=retries, at=at)
+                TransactionOutlet(step, sink, tell, write_retries=retries, at=at, traces=traces)
                 for step, sink in places
             ]
-            return Transacting(self._reader, ends, fences, self.tally, self._bury_owner, at)
+            settling = Transacting(self._reader, ends, fences, self.tally, self._bury_owner, at)
+            settling.on_done = None if traces is None else traces.resolved_to
+            return settling
         at_most_once = self._topology.reliability == "at-most-once"
         outlets = [
-            Outlet(step, sink, tell, at_most_once=at_most_once, write_retries=retries, at=at)
+            Outlet(
+                step,
+                sink,
+                tell,
+                at_most_once=at_most_once,
+                write_retries=retries,
+                at=at,
+                traces=traces,
+            )
             for step, sink in places
         ]
         return Acking(outlets, self._acker, self._reader, self.tally, self._bury)
@@ -335,6 +357,8 @@ class Pipeline:
                 for call in calls:
                     self._failures.fail(call.tree, call.edge, Failure(step.name, loss))
             self._settling.drop(place)
+            if self._traces is not None:
+                self._traces.lost(place)
         self._life.partition_revoked(partition.topic, partition.number)
 
     def close(self, timeout_seconds: float) -> bool:
@@ -411,6 +435,8 @@ class Pipeline:
     def _settle(self, owners: Owners, flags: Flags) -> None:
         """Records are done, but for the transactions they are in."""
         self._settling.processed(owners, flags)
+        if self._traces is not None and isinstance(self._settling, Acking):
+            self._traces.resolved(owners)
 
     # What settles is made before `Failures`, which needs what settles.
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter, is_
 from time import perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from topology.running.call import Answers, Call, Many
 from topology.running.runners import Runners
 from topology.steps import BoltStep
 from topology.ticks import TickFailures, Ticks
+
+if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
 _is_none = partial(is_, None)
@@ -44,7 +47,10 @@ class Relay:
         emitter: Emitter,
         failures: Failures,
         failed_ticks: TickFailures,
+        *,
+        traces: "Traces | None" = None,
     ) -> None:
+        self._traces = traces
         self._acker = acker
         self._joints = joints
         self._executor = executor
@@ -74,6 +80,8 @@ class Relay:
     def take_answers(self, answers: Answers, now: float) -> None:
         """Take what calls of a bolt came to; those of trees already resolved are void."""
         step, calls = answers.step, answers.take()
+        if self._traces is not None:
+            self._traces.answered(calls)
         live = self._acker.owners(_trees(calls)) >= 0
         if live.all() and all(map(_is_none, map(_ERROR, calls))):
             if calls:
@@ -107,6 +115,8 @@ class Relay:
 
     def _forward(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
         """Deliver what came of tuples and ack them; `trees` and `edges` are theirs."""
+        if self._traces is not None and self._traces.num_live:
+            self._traces.ran(self._acker.owners(trees), outcome)
         for place, failure in outcome.failures.items():
             self._failures.fail(int(trees[place]), int(edges[place]), failure)
             edges[place] = 0  # the letter keeps the edge, or the tree has failed
@@ -134,7 +144,10 @@ class Relay:
                 stream=delivery.origin.stream,
                 tasks=delivery.tasks,
             )
-            self._executor.times.add(step.name, len(delivery.piece), perf_counter() - started)
+            seconds = perf_counter() - started
+            self._executor.times.add(step.name, len(delivery.piece), seconds)
+            if self._traces is not None:
+                self._traces.advanced(step.name, each.trees, seconds)
             self._carry_out(step, actions, now)
 
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:

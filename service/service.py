@@ -142,6 +142,7 @@ class Service:
             parts.references.statistics(now),
             ages=self._ages,
             spark=parts.spark,
+            traces=None if parts.tracing is None else parts.tracing.traces,
         )
 
     def _publish(self, now: float) -> None:

@@ -31,6 +31,14 @@ class SinkStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceStatistics:
+    """Records chosen to be traced: those that were, and those too many at once."""
+
+    traced: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
 class SparkStatistics:
     """Spark as this process sees it."""
 
@@ -73,6 +81,7 @@ class Snapshot:
     recent_failures: tuple[Complaint, ...] = ()  # the oldest first
     moves: Moves = field(default_factory=Moves)
     spark: SparkStatistics | None = None  # None: there is none
+    traces: TraceStatistics | None = None  # None: tracing is off
 
     @property
     def read(self) -> int:

@@ -81,6 +81,8 @@ class Transacting:
         self._lettered: dict[tuple[int, int], set[int]] = {}  # owners with a letter
         self._groups: list[_Group] = []
         self._ready_since: float | None = None
+        self.on_done: Callable[[int, int], object] | None = None
+        """Told of a place, and of the offset below which its transactions are in every sink."""
         self._seconds = min(outlet.step.policy.batch_seconds for outlet in self.by_name.values())
         fences.bind(self.by_name.values())
 
@@ -346,6 +348,8 @@ class Transacting:
                 continue  # it is lost
             covered = line.done(transaction.txid)
             self._reader.resolve_to(place, covered.end)
+            if self.on_done is not None:
+                self.on_done(place, covered.end)
             self._tally.add(self._tallies.pop((place, transaction.txid), Tally()))
             self._lettered.pop((place, transaction.txid), None)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,8 +13,12 @@ from sinks.transaction_writer import Done
 from sinks.tries import WriteRetries
 from topology.sink import Piece, Sink
 from topology.steps import SinkStep
+from topology.traced import NO_TRACES
 from topology.transactional import Group, Share, Staged, TransactionalSink
 from transactions.rows import Rows
+
+if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
 
 _LADEN_BATCHES = 3
 
@@ -76,6 +80,7 @@ class TransactionOutlet(SinkEnd[Work]):
         *,
         write_retries: WriteRetries | None = None,
         at: Callable[[str], object] | None = None,
+        traces: "Traces | None" = None,
     ) -> None:
         if not isinstance(sink, TransactionalSink):  # Topology.validate has seen to that
             raise TypeError(type(sink).__name__)
@@ -87,6 +92,7 @@ class TransactionOutlet(SinkEnd[Work]):
             at=at,
         )
         self._rows = Rows()
+        self._traces = traces
         self._fill_rows = 0
         self._fill_bytes = 0
 
@@ -151,7 +157,11 @@ class TransactionOutlet(SinkEnd[Work]):
         num_rows = sum(share.num_rows for share in shares)
         offsets = np.concatenate([offsets_of(part.owners) for part in work.parts])
         work.num_bytes = sum(map(estimated_bytes, pieces))
-        self.writer.stage(Group(number, shares, pieces, num_rows, offsets))
+        traces = NO_TRACES
+        if self._traces is not None:
+            owners = np.concatenate([part.owners for part in work.parts])
+            traces = self._traces.group(self.name, number, shares, owners)
+        self.writer.stage(Group(number, shares, pieces, num_rows, offsets, traces))
 
     def staged(self, number: int, staged: Staged) -> Work:
         """Learn that a group is ready."""
@@ -168,6 +178,7 @@ class TransactionOutlet(SinkEnd[Work]):
         """Learn that the commit under way was refused for a line: stage the others anew."""
         work = self._ended()
         del self._works[work.number]
+        self._trace_anew(work)
         if work.staged is not None:
             self.writer.discard(work.staged)
         work.parts = [part for part in work.parts if part.share.line != line]
@@ -180,10 +191,19 @@ class TransactionOutlet(SinkEnd[Work]):
         if work.staged is None or len(parts) == len(work.parts):
             return
         del self._works[work.number]
+        self._trace_anew(work)
         self.writer.discard(work.staged)
         work.parts = parts
         self.stage(work)
 
     def committed(self, seconds: float) -> Work:
         """Learn that the commit under way is durable."""
-        return self._durable(lambda work: len(work.staged.rejected) if work.staged else 0, seconds)
+        work = self._durable(lambda work: len(work.staged.rejected) if work.staged else 0, seconds)
+        if self._traces is not None:
+            rejected = len(work.staged.rejected) if work.staged else 0
+            self._traces.written(self.name, work.number, rejected)
+        return work
+
+    def _trace_anew(self, work: Work) -> None:
+        if self._traces is not None:
+            self._traces.written(self.name, work.number, 0, "a line was lost; staged anew")

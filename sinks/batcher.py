@@ -3,7 +3,7 @@
 One owner: the thread that owns the acker. Every call costs O(pieces), never O(rows).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from topology.sink import Batch, Piece
 from topology.steps import BatchPolicy
+from topology.traced import RowTraces
 
 _SAMPLED_ROWS = 8
 _PLAIN_BYTES = 8  # a number, a date, a flag
@@ -30,11 +31,12 @@ class PendingBatch:
     num_bytes: int  # estimated, see `estimated_bytes`
     trees: npt.NDArray[np.int64]
     edges: npt.NDArray[np.uint64]
+    traces: RowTraces = field(default_factory=dict)
 
     @property
     def batch(self) -> Batch:
         """What the sink is given."""
-        return Batch(sequence=self.sequence, pieces=self.pieces, num_rows=self.num_rows)
+        return Batch(self.sequence, self.pieces, self.num_rows, self.traces)
 
 
 class Batcher:

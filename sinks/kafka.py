@@ -22,6 +22,7 @@ from topology.sink import (
     Scalar,
     SinkContext,
 )
+from topology.traced import is_of_trace
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -269,6 +270,8 @@ def _content(
         headers[VALUE_SHA256] = hashlib.sha256(payload).hexdigest().encode()
         value = None
         own = replay_headers(own)  # or how often it was sent again would be forgotten
+    if letter.trace:
+        own = (*(each for each in own if not is_of_trace(each[0])), *letter.trace)
     return {"value": value, "key": record.key, "headers": [*own, *headers.items()]}
 
 

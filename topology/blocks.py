@@ -50,7 +50,11 @@ def joined(parts: Sequence[Outcome]) -> Outcome:
         for each in part.deliveries:
             key = (each.boundary, each.origin, each.tasks is None)
             deliveries.setdefault(key, []).append((start, each))
-    took = [each for part in parts for each in part.took]
+    took = [
+        each._replace(start=number * RECORDS)
+        for number, part in enumerate(parts)
+        for each in part.took
+    ]
     return Outcome([_one(found, len(parts)) for found in deliveries.values()], failures, took)
 
 

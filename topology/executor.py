@@ -21,7 +21,7 @@ from topology.columns import call_columns
 from topology.errors import BoltError
 from topology.histogram import CallTimes
 from topology.messages import columns_of, records_of
-from topology.outcome import Delivery, Failure, Origin, Outcome
+from topology.outcome import Delivery, Failure, Origin, Outcome, Took
 from topology.record import Message, Record
 from topology.rows import columns_of_values
 from topology.signals import DEFAULT_STREAM
@@ -101,8 +101,8 @@ class Executor:
         return self._ended(outcome, len(values))
 
     def _ended(self, outcome: Outcome, count: int) -> Outcome:
-        for step, calls, seconds in outcome.took:
-            self.times.add(step, calls, seconds)
+        for took in outcome.took:
+            self.times.add(took.step, took.calls, took.seconds)
         return _without_failed(outcome, count)
 
     def _run_step(
@@ -118,7 +118,8 @@ class Executor:
             values = cast("list[Any]", piece)  # validated: no columns before a plain bolt
             started = perf_counter()
             called = _CALLS[step.kind](step.name, target_of(step.bolt), values)
-            outcome.took.append((step.name, len(values), perf_counter() - started))
+            ended = perf_counter()
+            outcome.took.append(Took(step.name, len(values), ended - started, ended, parents))
             self._continue(step, called, parents, outcome)
 
     def _run_columns(
@@ -130,7 +131,8 @@ class Executor:
         bolt = cast("Bolt[Any, Any]", step.bolt)
         started = perf_counter()
         called = call_columns(step.name, target_of(bolt), piece, row_by_row=bolt.row_by_row)
-        outcome.took.append((step.name, piece.num_rows, perf_counter() - started))
+        ended = perf_counter()
+        outcome.took.append(Took(step.name, piece.num_rows, ended - started, ended, parents))
         self._continue(step, called, parents, outcome)
 
     def _run_rows(

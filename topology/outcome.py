@@ -35,11 +35,22 @@ class Delivery:
     tasks: list[int] | None = None  # of a boundary with more than one task
 
 
+class Took(NamedTuple):
+    """One call of a bolt over many values: their number, and when it ended (`perf_counter`)."""
+
+    step: str
+    calls: int
+    seconds: float
+    ended: float
+    parents: Parents  # the inputs' places that the values came from
+    start: int = 0  # to be added to them
+
+
 @dataclass(slots=True)
 class Outcome:
     """What became of the inputs of one run, by their places."""
 
     deliveries: list[Delivery]
     failures: dict[int, Failure]
-    took: list[tuple[str, int, float]] = field(default_factory=list, compare=False)
-    """By step: how many values its bolt was called with, and how many seconds that took."""
+    took: list[Took] = field(default_factory=list, compare=False)
+    """The calls of bolts, in their order."""

@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from topology.record import Record
+from topology.traced import RowTraces, TraceHeaders
 
 if TYPE_CHECKING:
     from topology.passage import Passage
@@ -61,6 +62,7 @@ class Batch:
     sequence: int
     pieces: list[Piece]
     num_rows: int
+    traces: RowTraces = field(default_factory=dict)
 
 
 class Sink(ABC, Generic[Row]):
@@ -129,6 +131,7 @@ class DeadLetter:
     step: str
     failed_at_ms: int
     by_reference: bool = False  # without its payload: that was too large to be wanted
+    trace: TraceHeaders = ()  # instead of those that the record came with
 
 
 @dataclass(frozen=True, slots=True)

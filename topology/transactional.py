@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.sink import Piece, Sink
+from topology.traced import RowTraces
 
 Row = TypeVar("Row", contravariant=True)
 Kind: TypeAlias = Literal["transactional", "opaque"]
@@ -63,6 +64,7 @@ class Group:
     pieces: list[Piece]
     num_rows: int
     offsets: npt.NDArray[np.int64] | None = None
+    traces: RowTraces = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from partition.chunk import Chunk, Partition
-from service.letters import Letters
+from service.letters import Ends, Letters
 from service.outlet import Written, good_rows
 from service.owners import Owners, offset_of, place_of
 from service.pipeline import Pipeline
@@ -108,13 +108,13 @@ class WatchedLetters(Letters):
         self._timeline = timeline
         self._clock = clock
 
-    def send(self, letter: DeadLetter, tree: int, edge: int) -> None:
+    def send(self, letter: DeadLetter, tree: int, edge: int, span: Ends | None = None) -> None:
         """Tell of the letter, and send it."""
         partition = Partition(letter.record.topic, letter.record.partition)
         self._timeline.note(
             self._clock(), "rejected", partition, letter.record.offset, letter.step, letter.reason
         )
-        super().send(letter, tree, edge)
+        super().send(letter, tree, edge, span)
 
 
 class WatchedPipeline(Pipeline):

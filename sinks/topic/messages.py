@@ -1,5 +1,6 @@
 """Rows as messages, setting apart those that give none."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -10,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from topology.sink import Piece
+from topology.traced import NO_TRACES, RowTraces, is_of_trace
 
 Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]]
 Content: TypeAlias = Callable[[Any], str | bytes | None]
@@ -66,8 +68,13 @@ class Encoder:
         self._key = key
         self._headers = headers
 
-    def encode(self, pieces: Sequence[Piece], max_bytes: int) -> Encoded:
-        """One message per row; a row fails alone, be it by its function or by its size."""
+    def encode(
+        self, pieces: Sequence[Piece], max_bytes: int, traces: RowTraces = NO_TRACES
+    ) -> Encoded:
+        """One message per row; a row fails alone, be it by its function or by its size.
+
+        Those of `traces` get its headers, where there is room for them.
+        """
         encoded = Encoded([], {})
         for index, row in enumerate(_rows_of(pieces)):
             try:
@@ -83,6 +90,8 @@ class Encoder:
                 )
             else:
                 encoded.messages.append(message)
+        if traces:
+            _add_traces(encoded, traces, max_bytes)
         return encoded
 
     def _message(self, row: Any) -> Message:
@@ -165,6 +174,20 @@ def _has_no_number(value: Any) -> bool:
 
 def _as_null(value: Any) -> None:
     del value
+
+
+def _add_traces(encoded: Encoded, traces: RowTraces, max_bytes: int) -> None:
+    """Put headers into the messages of some rows, instead of such as are there."""
+    refused = sorted(encoded.rejected)
+    for row, headers in traces.items():
+        if row in encoded.rejected:
+            continue
+        place = row - bisect_left(refused, row)
+        message = encoded.messages[place]
+        kept = [each for each in message.headers if not is_of_trace(each[0])]
+        traced = message._replace(headers=(*kept, *headers))
+        if _size(traced) <= max_bytes:
+            encoded.messages[place] = traced
 
 
 def _size(message: Message) -> int:

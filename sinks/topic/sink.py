@@ -84,7 +84,7 @@ class TopicSink(TransactionalSink[Row]):
         """Return when all in-sync replicas have the batch's rows. Raises RowsRejected."""
         if self._plain is None:
             raise SinkFailed(f"topic '{self.topic}' is not open")
-        encoded = self._encoder.encode(batch.pieces, self._max_bytes)
+        encoded = self._encoder.encode(batch.pieces, self._max_bytes, batch.traces)
         self._plain.send(encoded.messages)
         if encoded.rejected:
             raise RowsRejected(encoded.rejected)
@@ -99,7 +99,7 @@ class TopicSink(TransactionalSink[Row]):
 
     def stage(self, group: Group) -> Staged:
         """Make the messages; nothing is sent."""
-        encoded = self._encoder.encode(group.pieces, self._max_bytes)
+        encoded = self._encoder.encode(group.pieces, self._max_bytes, group.traces)
         return Staged(
             group.shares, len(encoded.messages), tuple(encoded.messages), encoded.rejected
         )

@@ -127,6 +127,7 @@ class Works:
         chunk_records: int = 4_000,
         write_retries: WriteRetries | None = None,
         at: Callable[[str], object] = nowhere,
+        traces: Any = None,
     ) -> None:
         self.now = 0.0
         self.log = log or MemoryLog({"t": partitions})
@@ -196,6 +197,7 @@ class Works:
             clock=lambda: self.now,
             fences=fences,
             at=at,
+            traces=traces,
         )
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from partition.statistics import Moves
 from service.engine import Apart
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
 from service.references import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot, SparkStatistics
+from service.snapshot import SinkStatistics, Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS
 from topology.running.runner import RunnerStatistics
 
@@ -75,6 +75,7 @@ def snapshot() -> Snapshot:
             call_times=test._bench.pipeline.call_times,
             moves=Moves(taken=3, released=2, fenced=1),
             spark=SparkStatistics(is_running=True, restarts=2, renewals=3),
+            traces=TraceStatistics(traced=6, skipped=7),
             apart=Apart(retries=4, failing_since=0.25),
         )  # fmt: skip
 
@@ -163,6 +164,8 @@ def test_the_figures_are_the_pipeline_s_own(exposition):
     assert found["headrace_sinks_written_bytes_total", 'sink="discard"'] == 16
     assert found["headrace_service_spark_running_state", ""] == 1
     assert found["headrace_service_spark_restarts_total", ""] == 5
+    assert found["headrace_service_traced_records_total", ""] == 6
+    assert found["headrace_service_untraced_records_total", ""] == 7
     assert found["headrace_service_range_groups_failing_seconds", ""] == 0.75
     assert found["headrace_service_retried_range_groups_total", ""] == 4
     assert found["headrace_service_taken_partitions_total", ""] == 3

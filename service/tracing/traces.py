@@ -1,0 +1,291 @@
+"""The spans of traced records: from their headers to the sink's transaction.
+
+Of a record that is not traced nothing is done but a look at its headers, and that in C. What
+is kept of a traced one is kept until it resolves; there is a most of everything.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter, methodcaller
+from typing import Any
+
+import numpy as np
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+)
+
+from acker.acker import Edges, Trees
+from partition.chunk import Partition
+from service.owners import OFFSET_BITS, Owners, offset_of, place_of
+from service.tracing.headers import NO_CONTEXT, carried, is_sampled, parents_in
+from service.tracing.record import TracedRecord, error_attributes, shortened
+from service.tracing.writes import Writes
+from sinks.batcher import PendingBatch
+from topology.outcome import Failure, Outcome, Took
+from topology.record import Message
+from topology.running.call import Call
+from topology.sink import DeadLetter
+from topology.traced import RowTraces, TraceHeaders
+from topology.transactional import Share
+
+MAX_RECORDS = 4_096  # traced at once; further ones are not
+
+_headers_of = methodcaller("headers")
+_owner_of = attrgetter("owner")
+
+
+class Traces:
+    """Begins and ends spans. The owner thread calls everything, and nothing blocks or raises."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        ratio: float,
+        rng: np.random.Generator,
+        *,
+        max_records: int = MAX_RECORDS,
+    ) -> None:
+        """`ratio` is the share of records without a `traceparent` that begin a trace."""
+        self._tracer = tracer
+        self._ratio = ratio
+        self._rng = rng
+        self._max_records = max_records
+        self._live: dict[int, TracedRecord] = {}
+        self._writes = Writes(tracer)
+        self._owners_of: Callable[[Trees], Owners] = _nobody
+        self._records_of: Callable[[Trees], Owners] = _nobody
+        self.traced = 0
+        """Records that were traced so far."""
+        self.skipped = 0
+        """Records that were to be traced while as many as may be were."""
+
+    def bind(
+        self, owners_of: Callable[[Trees], Owners], records_of: Callable[[Trees], Owners]
+    ) -> None:
+        """Learn whose trees are, and which records joint ones among them belong to."""
+        self._owners_of, self._records_of = owners_of, records_of
+
+    @property
+    def num_live(self) -> int:
+        """Records that are traced now."""
+        return len(self._live)
+
+    # Records
+
+    def read(self, partition: Partition, messages: Sequence[Message], owners: Owners) -> None:
+        """Begin what a chunk has to trace; what comes again goes on."""
+        for owner in self._hits(owners):
+            self._live[owner].try_again()
+        headers = list(map(_headers_of, messages))
+        chosen: Iterable[int] = ()
+        if self._ratio:
+            chosen = np.flatnonzero(self._rng.random(len(messages)) < self._ratio).tolist()
+        parents = parents_in(headers) if any(headers) else {}
+        for place in sorted({*chosen, *parents}):
+            owner = int(owners[place])
+            context = parents.get(place)
+            if owner in self._live or (context is not None and not is_sampled(context)):
+                continue
+            if len(self._live) >= self._max_records:
+                self.skipped += 1
+                continue
+            self._begin(partition, messages[place], owner, context or NO_CONTEXT)
+
+    def _begin(self, partition: Partition, message: Message, owner: int, context: Context) -> None:
+        value = message.value()
+        span = self._tracer.start_span(
+            f"process {partition.topic}",
+            context,
+            SpanKind.CONSUMER,
+            {
+                "messaging.system": "kafka",
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": partition.topic,
+                "messaging.destination.partition.id": str(partition.number),
+                "messaging.kafka.offset": offset_of(owner),
+                "messaging.kafka.message.tombstone": value is None,
+                "messaging.message.body.size": len(value or b""),
+            },
+        )
+        inside = set_span_in_context(span, context)
+        self.traced += 1
+        self._live[owner] = TracedRecord(self._tracer, span, inside, carried(inside))
+
+    def resolved(self, owners: Owners) -> None:
+        """End the spans of records that are complete."""
+        for owner in self._hits(owners):
+            self._end(owner)
+
+    def resolved_to(self, place: int, end: int) -> None:
+        """End those of a partition below an offset: their transaction is committed."""
+        highest = end | place << OFFSET_BITS
+        lowest = place << OFFSET_BITS
+        for owner in [each for each in self._live if lowest <= each < highest]:
+            self._end(owner)
+
+    def lost(self, place: int) -> None:
+        """End those of a partition that is not ours any more."""
+        for owner in [each for each in self._live if place_of(each) == place]:
+            self._live[owner].span.set_status(Status(StatusCode.ERROR, "the partition was lost"))
+            self._end(owner)
+
+    def close(self) -> None:
+        """End what has not resolved: another process goes on with it."""
+        for owner in list(self._live):
+            self._live[owner].span.set_status(Status(StatusCode.ERROR, "the process ended first"))
+            self._end(owner)
+        self._writes.close("the process ended first")
+
+    def _end(self, owner: int) -> None:
+        self._live.pop(owner).end()
+
+    # Bolts
+
+    def ran(self, owners: Owners, outcome: Outcome) -> None:
+        """Tell of the bolts that were run over a chunk; `owners` are those of its inputs.
+
+        They were called in one go, so each record's span has the time of the whole call.
+        """
+        hits = self._hits(owners)
+        if not hits:
+            return
+        behind = time.time_ns() - time.perf_counter_ns()
+        # A record may stand at several places: tuples of one, and of joined ones.
+        for place in np.flatnonzero(np.isin(owners, list(hits))).tolist():
+            traced = self._live[int(owners[place])]
+            failure = outcome.failures.get(place)
+            for took in outcome.took:
+                if _was_in(took, place):
+                    error = failure.error if failure and failure.step == took.step else None
+                    traced.took(took, error, behind)
+
+    def called(self, step: str, owners: Owners, edges: Edges) -> None:
+        """Begin the calls of a bolt that end later."""
+        hits = self._hits(owners)
+        for place in np.flatnonzero(np.isin(owners, list(hits))).tolist() if hits else ():
+            self._live[int(owners[place])].called(step, int(edges[place]))
+
+    def answered(self, calls: Sequence[Call]) -> None:
+        """End the calls that have ended."""
+        if not self._live or self._live.keys().isdisjoint(map(_owner_of, calls)):
+            return
+        for call in calls:
+            traced = self._live.get(call.owner)
+            if traced is not None:
+                traced.answered(call.edge, call.error)
+
+    def advanced(self, step: str, trees: Trees, seconds: float) -> None:
+        """Tell of an advanced bolt that was just run."""
+        behind = time.time_ns() - time.perf_counter_ns()
+        took = Took(step, len(trees), seconds, time.perf_counter(), None)
+        for owner in self._hits_of(trees) if self._live else ():
+            self._live[owner].took(took, None, behind)
+
+    # Failures
+
+    def failed(self, owner: int, failure: Failure) -> None:
+        """Tell of a try that has failed."""
+        traced = self._live.get(owner)
+        if traced is not None:
+            said: dict[str, str | int] = {
+                "headrace.attempt": traced.attempt,
+                "headrace.step": failure.step,
+                **error_attributes(failure.error),
+            }
+            traced.span.add_event("headrace.try_failed", said)
+
+    def letter(self, owner: int, letter: DeadLetter, topic: str) -> tuple[DeadLetter, Span | None]:
+        """Begin the sending of a dead letter; it carries the trace on."""
+        traced = self._live.get(owner)
+        if traced is None:
+            return letter, None
+        span = self._tracer.start_span(
+            f"send {topic}",
+            traced.context,
+            SpanKind.PRODUCER,
+            {
+                "messaging.system": "kafka",
+                "messaging.operation.name": "send",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": topic,
+                "headrace.step": letter.step,
+                "headrace.attempts": letter.attempts,
+                "headrace.reason": shortened(letter.reason),
+                "error.type": letter.error_class,
+            },
+        )
+        traced.span.set_status(Status(StatusCode.ERROR, f"dead letter: {letter.error_class}"))
+        return replace(letter, trace=carried(set_span_in_context(span, traced.context))), span
+
+    # Sinks
+
+    def batch(self, sink: str, pending: PendingBatch) -> PendingBatch:
+        """Begin a batch's write; its rows learn of the traces that they belong to."""
+        if not self._live:
+            return pending
+        owners = self._owners_of(pending.trees)
+        hits = self._hits(owners)
+        linked = hits | self._hits(self._records_of(pending.trees))
+        if not linked:
+            return pending
+        said = {"headrace.batch.sequence": pending.sequence}
+        self._write(sink, pending.sequence, pending.num_rows, linked, said)
+        return replace(pending, traces=self._rows(owners, hits))
+
+    def group(self, sink: str, number: int, shares: Sequence[Share], owners: Owners) -> RowTraces:
+        """Begin the staging and commit of some transactions; what the rows carry on."""
+        hits = self._hits(owners)
+        if not hits:
+            return {}
+        said = {
+            "headrace.txids": [f"{share.line}:{share.txid}" for share in shares],
+            "headrace.epochs": [f"{share.line}:{share.epoch}" for share in shares],
+        }
+        self._write(sink, number, len(owners), hits, said)
+        return self._rows(owners, hits)
+
+    def written(self, sink: str, number: int, rejected: int, error: str | None = None) -> None:
+        """End a batch's or group's span."""
+        self._writes.end(sink, number, rejected, error)
+
+    def _write(
+        self,
+        sink: str,
+        number: int,
+        rows: int,
+        owners: Collection[int],
+        said: Mapping[str, Any],
+    ) -> None:
+        spans = [self._live[owner].span for owner in sorted(owners)]
+        self._writes.begin(sink, number, rows, spans, said)
+
+    def _rows(self, owners: Owners, hits: Collection[int]) -> dict[int, TraceHeaders]:
+        rows = np.flatnonzero(np.isin(owners, list(hits))).tolist() if hits else []
+        return {row: self._live[int(owners[row])].headers for row in rows}
+
+    def _hits(self, owners: Owners) -> set[int]:
+        """Those of the records that are traced."""
+        return self._live.keys() & owners.tolist() if self._live else set()
+
+    def _hits_of(self, trees: Trees) -> set[int]:
+        return self._hits(self._owners_of(trees)) | self._hits(self._records_of(trees))
+
+
+def _was_in(took: Took, place: int) -> bool:
+    inside = place - took.start
+    if took.parents is None:
+        return 0 <= inside < took.calls
+    return bool((took.parents == inside).any())
+
+
+def _nobody(trees: Trees) -> Owners:
+    del trees
+    return np.empty(0, np.int64)

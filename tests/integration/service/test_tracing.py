@@ -1,0 +1,181 @@
+"""Tracing on a real broker and ZooKeeper: spans arrive at a collector, or nobody waits for it."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from headrace import Record, Reject, Topology, bolt
+from headrace.sinks import KafkaSink, TopicSink
+from service.config import load
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.running import run_pipeline
+from tests.conftest import MakeTopic
+
+pytestmark = pytest.mark.integration
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SAMPLED = f"00-{TRACE}-{PARENT}-01".encode()
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes OTLP over HTTP on a free port, and keeps the spans."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.spans: list[Any] = []
+        self.tokens: set[str | None] = set()
+        self.services: set[str] = set()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1/traces"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        request = ExportTraceServiceRequest.FromString(body)
+        self.server.tokens.add(self.headers["x-token"])
+        for resource in request.resource_spans:
+            said = {each.key: each.value.string_value for each in resource.resource.attributes}
+            self.server.services.add(said["service.name"])
+            for scope in resource.scope_spans:
+                self.server.spans += scope.spans
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base
+        """Say nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    server = Collector()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@bolt
+def parse(record: Record) -> bytes:
+    if record.value == b"bad":
+        raise Reject("it is bad")
+    return record.value or b""
+
+
+def run(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, names: list[str], **tracing: Any):
+    source, out, dead = names
+    topology = Topology("traced", reliability="exactly-once")
+    topology.source(source).then(parse).into(TopicSink(out, value=bytes), batch_seconds=0.1)
+    topology.dead_letters.into(KafkaSink(dead))
+    config = load(
+        None,
+        {
+            "kafka": {"bootstrap.servers": kafka.address},
+            "zookeeper": {"hosts": zookeeper.address, "root": f"/{uuid.uuid4().hex[:8]}"},
+            "tracing": tracing,
+        },
+    )
+    return run_pipeline(topology, config, until_caught_up=True)
+
+
+def publish(kafka: EmbeddedKafka, name: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.address})
+    producer.produce(name, b"plain")
+    producer.produce(name, b"good", headers=[("traceparent", SAMPLED)])
+    producer.produce(name, b"bad", headers=[("traceparent", SAMPLED)])
+    assert producer.flush(30) == 0
+
+
+def headers(kafka: EmbeddedKafka, name: str, count: int) -> dict[bytes, list[Any]]:
+    """The trace's headers of a topic's first messages, by value."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.address,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([name])
+    found = consumer.consume(count, 60)
+    consumer.close()
+    return {
+        each.value() or b"": [v for k, v in each.headers() or [] if k == "traceparent"]
+        for each in found
+    }
+
+
+def said(span: Any) -> dict[str, Any]:
+    return {each.key: each.value for each in span.attributes}
+
+
+def test_a_record_is_followed_from_its_headers_to_the_txid_and_into_the_next_topics(
+    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: MakeTopic, collector: Collector
+) -> None:
+    names = [topic(), topic(), topic()]
+    kafka.create_topic(f"{names[1]}.transactions", 1, config={"cleanup.policy": "compact"})
+    publish(kafka, names[0])
+    run(
+        kafka,
+        zookeeper,
+        names,
+        endpoint=collector.endpoint,
+        sample_ratio=0,
+        service_name="orders",
+        headers="x-token=canary-4711",
+    )
+    assert collector.tokens == {"canary-4711"}
+    assert collector.services == {"orders"}
+    records = {
+        said(span)["messaging.kafka.offset"].int_value: span
+        for span in collector.spans
+        if span.name == f"process {names[0]}"
+    }
+    assert set(records) == {1, 2}
+    assert {span.trace_id.hex() for span in records.values()} == {TRACE}
+    assert {span.parent_span_id.hex() for span in records.values()} == {PARENT}
+    bolts = [span for span in collector.spans if span.name == "bolt parse"]
+    assert sorted(said(span)["headrace.outcome"].string_value for span in bolts) == [
+        "done",
+        "rejected",
+    ]
+    (write,) = [span for span in collector.spans if span.name.startswith("write ")]
+    assert [link.span_id for link in write.links] == [records[1].span_id]
+    (txid,) = said(write)["headrace.txids"].array_value.values
+    assert txid.string_value.startswith(f"{names[0]}[0]:")
+    sent = headers(kafka, names[1], 2)
+    assert sent[b"plain"] == []
+    assert sent[b"good"] == [f"00-{TRACE}-{records[1].span_id.hex()}-01".encode()]
+    (letter,) = [span for span in collector.spans if span.name == f"send {names[2]}"]
+    assert letter.parent_span_id == records[2].span_id
+    assert headers(kafka, names[2], 1) == {
+        b"bad": [f"00-{TRACE}-{letter.span_id.hex()}-01".encode()]
+    }
+
+
+def test_a_collector_that_is_not_there_stops_nothing(
+    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: MakeTopic
+) -> None:
+    gone = Collector()
+    endpoint = gone.endpoint
+    gone.server_close()
+    names = [topic(), topic(), topic()]
+    kafka.create_topic(f"{names[1]}.transactions", 1, config={"cleanup.policy": "compact"})
+    publish(kafka, names[0])
+    run(kafka, zookeeper, names, endpoint=endpoint, sample_ratio=1)
+    assert set(headers(kafka, names[1], 2)) == {b"plain", b"good"}

@@ -1,0 +1,84 @@
+"""What sends the spans: off it is not there, and without a collector it keeps quiet."""
+
+import logging
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from structlog.testing import capture_logs
+
+from partition.chunk import Partition
+from service.tracing.config import TracingConfig
+from service.tracing.exporting import Tracing, _Complaints
+from topology.record import KeptMessage
+
+IMPORTS = """
+import sys, service.running, sinks.topic.sink, headrace.testing
+sys.exit(any(name.startswith("opentelemetry") for name in sys.modules))
+"""
+
+
+def test_without_tracing_nothing_of_opentelemetry_is_imported():
+    found = subprocess.run([sys.executable, "-c", IMPORTS], check=False)
+    assert found.returncode == 0
+
+
+def test_a_collector_that_answers_nothing_holds_up_neither_records_nor_the_end():
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes a connection, and that is all
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
+        config = TracingConfig(endpoint=endpoint, sample_ratio=1.0)
+        tracing = Tracing(config, "orders", np.random.default_rng(1))
+        tracing.open()
+        message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
+        started = time.monotonic()
+        for first in range(0, 10_000, 1_000):  # more than the queue holds
+            owners = np.arange(first, first + 1_000)
+            tracing.traces.read(Partition("t", 0), [message] * 1_000, owners)
+            tracing.traces.resolved(owners)
+        assert time.monotonic() - started < 4.0  # before the first request's deadline
+        started = time.monotonic()
+        tracing.close(0.2)
+        assert time.monotonic() - started < 3.0
+
+
+def test_what_the_sdk_complains_of_is_told_once_a_minute():
+    now = [0.0]
+    complaints = _Complaints(lambda: now[0])
+    complaints.listen()
+    try:
+        with capture_logs() as logs:
+            for second in range(0, 90, 1):
+                now[0] = float(second)
+                logging.getLogger("opentelemetry.sdk").warning("failed %s", second)
+    finally:
+        complaints.stop()
+    assert [(line["event"], line["text"], line["others"]) for line in logs] == [
+        ("tracing_trouble", "failed 0", 0),
+        ("tracing_trouble", "failed 60", 59),
+    ]
+
+
+def test_the_headers_are_read_in_pairs_and_are_secrets():
+    config = TracingConfig.model_validate({"headers": "x-token=canary-4711, x-tenant=me=you"})
+    assert config.pairs() == {"x-token": "canary-4711", "x-tenant": "me=you"}
+    assert "canary-4711" in config.secrets()
+    assert "canary-4711" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"endpoint": "collector:4318"},
+        {"endpoint": "http://user:pass@collector:4318"},
+        {"sample_ratio": 1.5},
+        {"headers": "=x"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(wrong: dict):
+    with pytest.raises(ValidationError):
+        TracingConfig.model_validate(wrong)
