@@ -30,6 +30,7 @@ SUITES = {
     "guarantees": "benchmarks.guarantees",
     "tables": "benchmarks.tables",
     "latency": "benchmarks.latency",
+    "tracing": "benchmarks.tracing",
     "scale": "benchmarks.scale",
     "acker": "benchmarks.acker",
 }

@@ -19,7 +19,9 @@ class FakeBench:
         self.steps = []
         self.topics = []
         self.progress = SimpleNamespace(step=lambda text, *_counts: self.steps.append(text))
-        kafka = SimpleNamespace(create_topic=lambda name, _partitions: self.topics.append(name))
+        kafka = SimpleNamespace(
+            address="nowhere", create_topic=lambda name, _partitions: self.topics.append(name)
+        )
         self.servers = SimpleNamespace(kafka=kafka)
 
     def publish(self, topic, value_of, records):
@@ -37,6 +39,7 @@ class FakeBench:
             "rows": 11, "order_ids": 7, "cents": 9 if variant == self.odd else 8,
             "open_seconds": 1.5, "p50_ms": rate, "p99_ms": 3 * rate, "most_ms": 4 * rate,
             "commits": 60, "published_per_second": 19_998.4,
+            "traced": 20.0, "spans": 41.0, "end_mb": 130.0,
         }  # fmt: skip
 
 
