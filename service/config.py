@@ -29,7 +29,6 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -53,29 +52,13 @@ from service.screen import NullValues, ScreenPolicy
 from service.section import Section
 from service.sharing import SharingPolicy, SharingWay
 from service.tracing.config import TracingConfig
+from service.variables import PREFIX, Variables, check_names, flat
 from service.zookeeper_config import ZooKeeperConfig
 from topology.topology import can_name_offsets
 from transactions.policy import RangePolicy, TransactionPolicy
 
-PREFIX = "HEADRACE_"
-OTHER_VARIABLES = frozenset(
-    {"HEADRACE_DEBUG", "HEADRACE_FAILPOINT", "HEADRACE_IVY_SETTINGS", "HEADRACE_JAR_CACHE"}
-)  # read elsewhere
 Scalar = str | int | float | bool
 EngineName: TypeAlias = Literal["local", "spark"]
-
-
-def _flat(table: Any, prefix: str = "") -> Any:
-    """TOML reads `a.b = 1` as a table in a table; properties have dotted names."""
-    if not isinstance(table, Mapping):
-        return table
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _reachable(properties: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -85,8 +68,8 @@ def _reachable(properties: dict[str, Scalar]) -> dict[str, Scalar]:
     return properties
 
 
-KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(_flat), AfterValidator(_reachable)]
-SparkProperties = Annotated[dict[str, Scalar], BeforeValidator(_flat)]
+KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(flat), AfterValidator(_reachable)]
+SparkProperties = Annotated[dict[str, Scalar], BeforeValidator(flat)]
 
 
 def _start_from(value: Any) -> StartFrom:
@@ -362,21 +345,6 @@ class Config(BaseSettings):
         return ScreenPolicy(self.pipeline.null_values, self.pipeline.max_record_bytes)
 
 
-class _Variables(EnvSettingsSource):
-    """The variables; in a property's name their underscores are dots."""
-
-    def __call__(self) -> dict[str, Any]:
-        """The sections that variables speak of."""
-        found = super().__call__()
-        spark = found.get("spark")
-        for holder, section in ((found, "kafka"), (spark, "conf")):
-            if isinstance(holder, dict) and isinstance(holder.get(section), dict):
-                holder[section] = {
-                    key.replace("_", "."): value for key, value in _flat(holder[section]).items()
-                }
-        return found
-
-
 def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read the configuration: `overrides`, then variables, then the file.
 
@@ -386,9 +354,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     place = str(path) if path is not None else "environment"
     if path is not None and not path.is_file():
         raise BadConfig(place, "(file)", "no such file", "a readable TOML file")
-    for name in os.environ:
-        if name.startswith(PREFIX) and name not in OTHER_VARIABLES:
-            _check_variable(name)
+    check_names(os.environ, Config.model_fields)
 
     class Loaded(Config):
         @classmethod
@@ -402,7 +368,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             del env_settings, dotenv_settings, file_secret_settings
             file = TomlConfigSettingsSource(settings_cls, toml_file=path)
-            return (init_settings, _Variables(settings_cls), file)
+            return (init_settings, Variables(settings_cls), file)
 
     try:
         return Loaded(**(overrides or {}))
@@ -420,11 +386,3 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         raise BadConfig(
             "environment", PREFIX + "…", str(error), "a value of the key's type"
         ) from None
-
-
-def _check_variable(name: str) -> None:
-    """Raise BadConfig for a variable that names no section: a typing error, most likely."""
-    section = name.removeprefix(PREFIX).split("__")[0].lower()
-    if section not in Config.model_fields:
-        sections = ", ".join(f"{PREFIX}{known.upper()}__…" for known in Config.model_fields)
-        raise BadConfig("environment", name, f"section '{section}'", sections)

@@ -12,8 +12,9 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from service.config import PREFIX, Config
+from service.config import Config
 from service.section import Section
+from service.variables import PREFIX
 
 _WORDS: dict[Any, str] = {
     bool: "`true` or `false`",

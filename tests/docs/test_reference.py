@@ -14,7 +14,7 @@ import headrace.sinks
 import headrace.testing
 from partition.kafka.properties import DEFAULTS, FORCED
 from service.cli.app import app
-from service.config import OTHER_VARIABLES, Config, Section
+from service.config import Config, Section
 from service.configuration_table import configuration_table
 from service.metrics import CATALOGUE
 from service.reference import (
@@ -26,6 +26,7 @@ from service.reference import (
     storm_tests,
     storm_without_tests,
 )
+from service.variables import OTHER_VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("headrace", "service", "transactions", "sinks", "topology", "partition", "acker")

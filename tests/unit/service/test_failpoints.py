@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service.config import OTHER_VARIABLES
 from service.errors import BadConfig
 from service.failpoints import ACTIONS, PLACES, VARIABLE, FailpointReached, failpoints
+from service.variables import OTHER_VARIABLES
 
 ROOT = Path(__file__).parents[3]
 PASSES = """
