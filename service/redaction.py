@@ -1,36 +1,17 @@
-"""Secrets: which names tell of one, and hiding their values wherever text leaves the process."""
+"""Secrets: hiding their values wherever text leaves the process."""
 
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sinks.secret_names import is_secret
+from topology.complaints import text_of
+
 HIDDEN = "***"
 
-_WORDS = (
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "token",
-    "credential",
-    "jaas",
-    "private_key",
-    "access_key",
-    "account_key",
-    "api_key",
-    "ssl_key",
-    "oauthbearer_config",
-    "auth_data",
-)
 _SHORTEST_MASKED = 4  # hiding every "a" would make a text unreadable and hide nothing
 _DEEPEST = 8
-
-
-def is_secret(name: str) -> bool:
-    """Whether a field or property of this name holds a secret."""
-    plain = name.lower().replace(".", "_").replace("-", "_")
-    return any(word in plain for word in _WORDS)
 
 
 def redacted(value: Any, name: str = "", depth: int = 0) -> Any:
@@ -45,7 +26,7 @@ def redacted(value: Any, name: str = "", depth: int = 0) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [redacted(inner, name, depth + 1) for inner in value]
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {value}"
+        return f"{type(value).__name__}: {text_of(value)}"
     return value
 
 

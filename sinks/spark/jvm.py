@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, Literal, TypeAlias, TypeVar
 
 from sinks.errors import SparkStartFailed
+from sinks.secret_names import is_secret
 from sinks.spark.gateway import forget, release_connection, retire
 from sinks.spark.reasons import from_log, last_words, one_line
 from sinks.spark.settings import LOG4J, check, settings
@@ -93,7 +94,9 @@ class Jvm:
         with (home / "spark.log").open("wb") as output:
             try:
                 launch: Any = launch_gateway
-                spark_conf = SparkConf(loadDefaults=False).setAll(list(properties.items()))
+                # They become arguments, which everyone on the machine can read.
+                shown = [pair for pair in properties.items() if not is_secret(pair[0])]
+                spark_conf = SparkConf(loadDefaults=False).setAll(shown)
                 gateway = launch(spark_conf, _apart_from_the_terminal(output))
                 session = _session(properties, gateway)
             except Exception as error:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pytest
 import structlog
 
-from service.redaction import HIDDEN, is_secret, mask, redacted
+from service.redaction import HIDDEN, mask, redacted
 from service.stderr import PatientStderr
+from sinks.secret_names import is_secret
 
 CANARY = "canary-4f1e9b"
 _SECONDS = 30
