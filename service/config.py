@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -49,7 +49,7 @@ from service.errors import BadConfig
 from service.letter_limit import LetterLimit
 from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
-from service.section import Section
+from service.section import Section, hidden
 from service.sharing import SharingPolicy, SharingWay
 from service.tracing.config import TracingConfig
 from service.variables import PREFIX, Variables, check_names, flat
@@ -251,6 +251,10 @@ class Config(BaseSettings):
     http: HttpConfig = HttpConfig()
     logs: LogsConfig = LogsConfig()
     tracing: TracingConfig = TracingConfig()
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """What `repr` and `str` show: no secrets."""
+        return hidden(super().__repr_args__())
 
     def secrets(self) -> list[str]:
         """Values that must not be shown anywhere."""

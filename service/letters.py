@@ -12,6 +12,7 @@ import structlog
 from acker.acker import Edges, Trees
 from partition.loss import Loss
 from service.failpoints import nowhere
+from service.redaction import mask
 from service.screen import Oversized
 from topology.complaints import text_of
 from topology.outcome import Failure
@@ -31,7 +32,7 @@ def dead_letter(record: Record, failure: Failure, attempts: int) -> DeadLetter:
     error = failure.error
     return DeadLetter(
         record=record,
-        reason=text_of(error),
+        reason=mask(text_of(error)),
         attempts=attempts,
         error_class=type(error).__name__,
         step=failure.step,

@@ -1,0 +1,221 @@
+"""Canaries in the place of every secret: they must turn up nowhere that a run speaks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from service.config import load
+from service.embedded.kafka import EmbeddedKafka
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.conftest import MakeTopic
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+CANARIES = {
+    "HEADRACE_KAFKA__SASL_PASSWORD": "canary-of-kafka-4711",
+    "HEADRACE_KAFKA__SSL_KEY_PASSWORD": "canary-of-the-key-4712",
+    "HEADRACE_TRACING__HEADERS": "x-token=canary-of-traces-4713",
+    "HEADRACE_SPARK__CONF__SPARK_HADOOP_FS_S3A_SECRET_KEY": "canary-of-s3-4714",
+    "HEADRACE_ZOOKEEPER__PASSWORD__FILE": "canary-of-zookeeper-4715",
+}
+FLOW = """
+    import os
+    from headrace import Hooks, Record, Topology, bolt
+    from headrace.sinks import DiscardSink, KafkaSink
+
+    TOPIC = os.environ["TOPIC"]
+
+    @bolt
+    def parse(record: Record) -> int:
+        if record.value == b"bad":
+            raise OSError("login with canary-of-kafka-4711 and canary-of-s3-4714 was refused")
+        return 1
+
+    class Careless(Hooks):
+        def stopped(self) -> None:
+            raise RuntimeError("the token canary-of-traces-4713 has ended")
+
+    topology = Topology(TOPIC)
+    topology.source(TOPIC).then(parse).into(DiscardSink(), batch_seconds=0.1)
+    topology.dead_letters.into(KafkaSink(TOPIC + ".dead"))
+    if os.environ.get("CARELESS"):
+        topology.hooks(Careless())
+"""
+CONFIG = """
+    [kafka]
+    bootstrap.servers = "{kafka}"
+    sasl.username = "somebody"
+    debug = "conf,broker,security"
+
+    [zookeeper]
+    hosts = "{zookeeper}"
+    auth = "digest"
+    username = "somebody"
+
+    [retries]
+    limit = 1
+    initial_seconds = 0.1
+
+    [http]
+    port = 0
+
+    [logs]
+    level = "debug"
+
+    [tracing]
+    endpoint = "http://127.0.0.1:1/v1/traces"
+    sample_ratio = 1.0
+"""
+
+
+class Place:
+    """A folder with the flow and its configuration, and an environment full of canaries."""
+
+    def __init__(self, folder: Path, topic: str, kafka: str, zookeeper: str) -> None:
+        self.folder = folder
+        self.topic = topic
+        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
+        self.configure(kafka, zookeeper)
+        self.environment = {**os.environ, **CANARIES, "TOPIC": topic, "HEADRACE_DEBUG": "1"}
+        for name, canary in CANARIES.items():
+            if name.endswith("__FILE"):
+                (folder / "secret").write_text(canary)
+                self.environment[name] = str(folder / "secret")
+
+    def configure(self, kafka: str, zookeeper: str) -> None:
+        """Write service.toml; no secret is in it."""
+        text = textwrap.dedent(CONFIG).format(kafka=kafka, zookeeper=zookeeper)
+        (self.folder / "service.toml").write_text(text)
+
+    def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
+        """Start `headrace` with these words; `more` goes into its environment."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "headrace", *words, "--config", "service.toml"],
+            cwd=self.folder,
+            env=self.environment | more,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def said(self, *words: str, **more: str) -> str:
+        """All that a command prints."""
+        with self.start(*words, **more) as process:
+            try:
+                return "".join(process.communicate(timeout=120))
+            finally:
+                process.kill()
+
+
+class Run:
+    """A run that goes on until it is ended; `printed` is what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.printed = ""
+
+    def until(self, event: str) -> dict[str, Any]:
+        """The next line with this event."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.printed += line
+            if line.startswith("{") and (found := json.loads(line))["event"] == event:
+                return dict(found)
+        pytest.fail(f"it ended before it said {event}:\n{self.printed}")
+
+    def end(self) -> None:
+        """Ask it to stop, and hear the rest."""
+        self._process.send_signal(signal.SIGTERM)
+        self.printed += "".join(self._process.communicate(timeout=60))
+
+
+@pytest.fixture
+def place(
+    tmp_path: Path, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: MakeTopic
+) -> Place:
+    name = topic()
+    kafka.create_topic(f"{name}.dead", 1)
+    producer = Producer({"bootstrap.servers": kafka.address})
+    producer.produce(name, b"good")
+    producer.produce(name, b"bad")
+    assert producer.flush(30) == 0
+    return Place(tmp_path, name, kafka.address, zookeeper.address)
+
+
+def check(text: str, *, masked: bool) -> None:
+    """See that no canary is in a text; and, with `masked`, that one would have been."""
+    for canary in CANARIES.values():
+        value = canary.partition("=")[2] or canary
+        assert value not in text, value
+    assert "***" in text or not masked
+
+
+def page(address: str, path: str) -> str:
+    connection = HTTPConnection(address, timeout=30)
+    connection.request("GET", path)
+    found = connection.getresponse().read().decode()
+    connection.close()
+    return found
+
+
+def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka) -> None:
+    with place.start("run", "flow:topology") as process:
+        try:
+            run = Run(process)
+            address = f"127.0.0.1:{run.until('http_listening')['port']}"
+            run.until("step_failing")
+            check(Path(f"/proc/{process.pid}/cmdline").read_text(), masked=False)
+            while "login" not in page(address, "/status.json"):  # it is drawn a moment later
+                continue
+            check(page(address, "/status.json"), masked=True)
+            for path in ("/", "/metrics", "/health/live", "/health/ready", "/health/startup"):
+                check(page(address, path), masked=False)
+            run.end()
+        finally:
+            process.kill()
+    check(run.printed, masked=True)
+    for spoken in ("conf", "kafka_client_message", "tracing_trouble", "stopped"):
+        assert spoken in run.printed
+    (letter,) = letters(kafka.address, f"{place.topic}.dead")
+    reason = dict(letter.headers() or [])["headrace.reason"].decode()
+    assert reason == "login with *** and *** was refused"
+    check(place.said("dead-letters", "list", "flow:topology"), masked=True)
+    check(place.said("status", "flow:topology"), masked=False)
+
+
+def test_what_ends_a_run_tells_no_secret_in_its_traceback(place: Place) -> None:
+    said = place.said("run", "flow:topology", "--until-caught-up", CARELESS="yes")
+    assert "has ended" in said
+    check(said, masked=True)
+
+
+def test_a_check_of_servers_that_are_away_tells_no_secret(place: Place) -> None:
+    place.configure("127.0.0.1:1", "127.0.0.1:1")
+    said = place.said("check", "flow:topology")
+    assert "127.0.0.1:1" in said
+    check(said, masked=False)
+
+
+def test_the_configuration_can_be_shown_to_anyone(place: Place, monkeypatch) -> None:
+    for name in CANARIES:
+        monkeypatch.setenv(name, place.environment[name])
+    config = load(place.folder / "service.toml")
+    assert len(config.secrets()) >= len(CANARIES)
+    check(f"{config!r} {config!s} {config.zookeeper!r} {config.tracing!r}", masked=False)
+
+
+def letters(address: str, topic: str) -> list[Any]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "letters"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = consumer.consume(1, 60)
+    consumer.close()
+    return found
