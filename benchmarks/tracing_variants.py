@@ -37,5 +37,5 @@ VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "none": partial(run, share=0.0),
     "one_in_1000": partial(run, share=0.001),
     "one_in_100": partial(run, share=0.01),
-    "all": partial(run, share=1.0),
+    "one_in_10": partial(run, share=0.1),
 }

@@ -173,15 +173,24 @@ class KafkaCatalogue:
             outcomes = self._outcomes(cluster, questions, seconds)
         except Exception as error:  # noqa: BLE001 - a thread that died would leave all waiting
             outcomes = [KafkaFailed(f"the catalogue failed: {error!r}")] * len(questions)
+        cluster.poll()  # for what the client complains of
         again = []
         for question, outcome in zip(questions, outcomes, strict=True):
             if not isinstance(outcome, PartitionError):
+                self._complaints.last = ""
                 question.answer.set_result(outcome)
             elif self._may_change(question, outcome):
                 again.append(question)
             else:
-                question.answer.set_exception(outcome)
+                question.answer.set_exception(self._explained(outcome))
         return again
+
+    def _explained(self, error: PartitionError) -> PartitionError:
+        """The error, and why no broker may have answered: a certificate, say."""
+        last = self._complaints.last
+        if not isinstance(error, KafkaUnavailable) or not last:
+            return error
+        return KafkaUnavailable(error.what, f"{error.reason} ({last})")
 
     def _may_change(self, question: _Question, outcome: PartitionError) -> bool:
         waited = time.monotonic() - question.asked_at

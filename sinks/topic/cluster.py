@@ -40,10 +40,23 @@ class Cluster:
             "logger": _client_log,
         }
 
+    @property
+    def trouble(self) -> str:
+        """What its clients complained of last, to be added to an error's text."""
+        last = self._complaints.last
+        return last and f" ({last})"
+
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0: there is none."""
         # Asking for the one topic could make the broker create it with other settings.
-        found = self._admin().list_topics(timeout=_ANSWER_SECONDS).topics.get(topic)
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - see sinks/__init__
+
+        admin = self._admin()
+        try:
+            found = admin.list_topics(timeout=_ANSWER_SECONDS).topics.get(topic)
+        except KafkaException:
+            admin.poll(0)  # for why there is no answer
+            raise
         return 0 if found is None else len(found.partitions)
 
     def setting(self, topic: str, name: str) -> str:

@@ -68,8 +68,8 @@ class TopicSink(TransactionalSink[Row]):
                 cluster.require_compacted(self.transactions_topic)
         except (KafkaException, ValueError) as error:
             raise SinkFailed(
-                f"topic '{self.topic}': {said(error)}; a broker that answers, and the right to "
-                "write the topic and read its settings, are needed"
+                f"topic '{self.topic}': {said(error)}{cluster.trouble}; a broker that answers, and "
+                "the right to write the topic and read its settings, are needed"
             ) from error
         self._plain = PlainProducer(cluster, self._max_bytes)
         if context.exactly_once:

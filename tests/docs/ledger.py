@@ -65,6 +65,10 @@ RUN_BY = {
         "integration/partition/test_zookeeper_security.py::"
         "test_check_tells_refused_credentials_and_not_the_password"
     ),
+    "HEADRACE_KAFKA__SASL_PASSWORD__FILE=/run/secrets/kafka headrace run orders:topology "
+    "--config service.toml": (
+        "integration/partition/test_kafka_security.py::test_all_clients_of_a_run_sign_in"
+    ),
     "headrace dead-letters list orders:topology --config service.toml": LETTERS,
     "headrace dead-letters list orders:topology --config service.toml --step parse --since 2h": (
         LETTERS

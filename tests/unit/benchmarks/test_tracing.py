@@ -12,7 +12,7 @@ from benchmarks import tracing
 from benchmarks.collector import Collector
 from benchmarks.tracing_variants import VARIANTS
 
-RATES = {"off": 500.0, "none": 490.0, "one_in_1000": 440.0, "one_in_100": 300.0, "all": 50.0}
+RATES = {"off": 500.0, "none": 490.0, "one_in_1000": 440.0, "one_in_100": 300.0, "one_in_10": 50.0}
 
 
 @pytest.fixture
@@ -27,8 +27,14 @@ def test_every_variant_of_the_suite_is_there():
 
 def test_each_share_is_held_against_the_rate_without_tracing(bench):
     facts = tracing.run(bench).json
-    assert facts["ratio"] == {"none": 0.98, "one_in_1000": 0.88, "one_in_100": 0.6, "all": 0.1}
+    assert facts["ratio"] == {
+        "none": 0.98,
+        "one_in_1000": 0.88,
+        "one_in_100": 0.6,
+        "one_in_10": 0.1,
+    }
     assert [goal["met"] for goal in facts["goals"].values()] == [True, False]
+    assert facts["traced_us"]["one_in_10"] == round((1_000 / 50 - 2) * 336_776 / 20, 1)
     json.dumps(facts)
 
 

@@ -1,0 +1,290 @@
+"""Every client of ours signs in to a broker that asks for it: SCRAM, OAUTHBEARER, certificates."""
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from headrace import Record, Reject, Topology, bolt
+from headrace.sinks import KafkaSink, TopicSink
+from partition.errors import PartitionError
+from partition.kafka.catalogue import KafkaCatalogue
+from service.cli.app import app
+from service.config import load
+from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.running import run_pipeline
+from tests.integration.partition.conftest import STORE_PASSWORD, Authority
+from tests.worlds.guarded_kafka import (
+    CLIENT,
+    PASSWORD,
+    SCOPE,
+    SECRET,
+    USER,
+    GuardedKafka,
+    Rule,
+    TokenServer,
+)
+from tests.worlds.serving import Serving
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+WAYS = ("scram", "oauth", "tls")
+SECONDS = 60.0
+LIFETIME_SECONDS = 10.0  # renewed after 8; less would end before a connection may be asked again
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenServer]:
+    server = TokenServer(tmp_path_factory.mktemp("tokens"), LIFETIME_SECONDS)
+    server.open()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    authority: Authority, tokens: TokenServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GuardedKafka]:
+    server = GuardedKafka(
+        tmp_path_factory.mktemp("guarded"),
+        tokens,
+        server=authority.keys("server"),
+        elsewhere=authority.keys("elsewhere"),
+        trusted=authority.trusted,
+        password=STORE_PASSWORD,
+    )
+    server.open()
+    server.admit()
+    yield server
+    server.close()
+
+
+def rules(topic: str) -> list[Rule]:
+    """What docs/how-to/secure-kafka.md says that a pipeline's user must be allowed."""
+    return [
+        ("TOPIC", topic, "READ WRITE"),
+        ("TOPIC", f"{topic}.dead", "WRITE READ"),
+        ("TOPIC", f"{topic}.out", "WRITE DESCRIBE_CONFIGS"),
+        ("TOPIC", f"{topic}.out.transactions", "CREATE READ WRITE DESCRIBE_CONFIGS"),
+        ("TRANSACTIONAL_ID", "headrace.*", "WRITE DESCRIBE"),
+        ("GROUP", "headrace*", "READ"),
+    ]
+
+
+MakeProperties = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def properties(guarded: GuardedKafka, authority: Authority, tokens: TokenServer) -> MakeProperties:
+    """What `[kafka]` must say to come in by a way; `more` over it."""
+
+    def properties(way: str, **more: Any) -> dict[str, Any]:
+        certificate, key = authority.pem("client")
+        signed_in = {
+            "scram": {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": USER,
+                "sasl.password": PASSWORD,
+            },
+            "oauth": {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.token.endpoint.url": tokens.url,
+                "sasl.oauthbearer.client.id": CLIENT,
+                "sasl.oauthbearer.client.secret": SECRET,
+                "sasl.oauthbearer.scope": SCOPE,
+            },
+            "tls": {
+                "security.protocol": "SSL",
+                "ssl.certificate.location": str(certificate),
+                "ssl.key.location": str(key),
+            },
+            "elsewhere": {"security.protocol": "SSL"},
+        }
+        return {
+            "bootstrap.servers": guarded.at(way),
+            "ssl.ca.location": str(authority.certificate),
+            **signed_in[way],
+            **{name.replace("_", "."): value for name, value in more.items()},
+        }
+
+    return properties
+
+
+@pytest.fixture
+def topic(guarded: GuardedKafka, request: pytest.FixtureRequest) -> str:
+    """A topic of this test's own with four records, the last of them bad; and one for letters."""
+    name = f"t{abs(hash(request.node.nodeid)):x}"
+    for each in (name, f"{name}.dead", f"{name}.out"):
+        guarded.create_topic(each)
+    producer = Producer({"bootstrap.servers": guarded.address})
+    for value in (b"a", b"b", b"c", b"bad"):
+        producer.produce(name, value)
+    assert producer.flush(30) == 0
+    return name
+
+
+@bolt
+def parse(record: Record) -> bytes:
+    if record.value == b"bad":
+        raise Reject("it is bad")
+    return record.value or b""
+
+
+FLOW = """
+    import os
+    from headrace import Record, Topology, bolt
+    from headrace.sinks import KafkaSink, TopicSink
+
+    @bolt
+    def parse(record: Record) -> bytes:
+        return record.value
+
+    TOPIC = "{topic}"
+    topology = Topology(TOPIC)
+    topology.source(TOPIC).then(parse).into(TopicSink(TOPIC + ".out", value=bytes))
+    topology.dead_letters.into(KafkaSink(TOPIC + ".dead"))
+"""
+
+
+class Command:
+    """`headrace` in a folder with a flow, as its user has set it up."""
+
+    def __init__(self, folder: Path, topic: str, kafka: dict[str, Any], zookeeper: str) -> None:
+        self._folder, self._flow = folder, f"flow_{topic}"  # modules are kept by their names
+        (folder / f"{self._flow}.py").write_text(textwrap.dedent(FLOW).format(topic=topic))
+        lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in kafka.items()]
+        text = "\n".join(["[kafka]", *lines, "[zookeeper]", f'hosts = "{zookeeper}"', ""])
+        (folder / "service.toml").write_text(text)
+
+    def __call__(self, *words: str, more: Sequence[str] = ()) -> str:
+        config = ["--config", str(self._folder / "service.toml")]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.chdir(self._folder)
+            patched.syspath_prepend(self._folder)
+            words = (*words, f"{self._flow}:topology", *more, *config, "--json")
+            return CliRunner().invoke(app, words).stdout
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_clients_of_a_run_sign_in(
+    way: str,
+    properties: MakeProperties,
+    topic: str,
+    guarded: GuardedKafka,
+    zookeeper: EmbeddedZooKeeper,
+    tmp_path: Path,
+) -> None:
+    topology = Topology(topic, reliability="exactly-once")
+    topology.source(topic).then(parse).into(TopicSink(f"{topic}.out", value=bytes))
+    topology.dead_letters.into(KafkaSink(f"{topic}.dead"))
+    kafka = properties(way)
+    if way == "scram":
+        guarded.allow(*rules(topic))
+    config = load(
+        None,
+        {
+            "kafka": kafka,
+            "zookeeper": {"hosts": zookeeper.address},
+            "pipeline": {"mirror_to_group": True},
+        },
+    )
+    account = run_pipeline(topology, config, until_caught_up=True)
+    assert (account.sunk, account.dead_lettered, account.unresolved) == (3, 1, 0)
+    command = Command(tmp_path, topic, kafka, zookeeper.address)
+    checks = {each["name"]: each for each in json.loads(command("check"))["checks"]}
+    assert checks["kafka"]["ok"], checks
+    assert checks["dead letters"]["ok"], checks
+    assert (
+        json.loads(command("dead-letters", "list").splitlines()[-1])["letters"][0]["record"][
+            "offset"
+        ]
+        == 3
+    )
+
+
+def test_a_token_is_renewed_while_the_pipeline_runs(
+    properties: MakeProperties, topic: str, zookeeper, tokens: TokenServer, guarded: GuardedKafka
+) -> None:
+    serving = Serving(topic, properties("oauth"), zookeeper.address)
+    producer = Producer({"bootstrap.servers": guarded.address})
+    with serving.runs() as running:
+        running.committed(topic, {0: 4})
+        issued, since = tokens.issued, 4
+        for _ in range(2):
+            issued = tokens.issued
+            running.until("there is another token", lambda before=issued: tokens.issued > before)
+            producer.produce(topic, b"later")
+            assert producer.flush(30) == 0
+            since += 1
+            running.committed(topic, {0: since})
+        account = running.end()
+    assert account.unresolved == 0
+
+
+REFUSED = {
+    "a wrong password": ("scram", {"sasl.password": "canary-wrong-1"}, "invalid credentials"),
+    "no such user": ("scram", {"sasl.username": "nobody"}, "invalid credentials"),
+    "a wrong secret": ("oauth", {"sasl.oauthbearer.client.secret": "canary-2"}, "invalid_client"),
+    "another authority": ("scram", {"ssl.ca.location": "another"}, "certificate verify failed"),
+    "another host": ("elsewhere", {}, "certificate verify failed"),
+    "no certificate": (
+        "tls",
+        {"ssl.certificate.location": "", "ssl.key.location": ""},
+        "certificate",
+    ),
+    "no TLS": ("scram", {"security.protocol": "SASL_PLAINTEXT"}, "Disconnected"),
+}
+
+
+@pytest.fixture
+def refused(properties: MakeProperties, another: Authority) -> Callable[[str], dict[str, Any]]:
+    """The properties of a case of `REFUSED`."""
+
+    def refused(case: str) -> dict[str, Any]:
+        way, wrong, _ = REFUSED[case]
+        kafka = {**properties(way), **wrong}
+        if "ssl.ca.location" in wrong:
+            kafka["ssl.ca.location"] = str(another.certificate)
+        return {name: value for name, value in kafka.items() if value != ""}
+
+    return refused
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_who_is_refused_is_told_why(case: str, refused: Callable[[str], dict[str, Any]]) -> None:
+    catalogue = KafkaCatalogue(refused(case), ask_seconds=2.0)
+    catalogue.open()
+    with capture_logs() as logs, pytest.raises(PartitionError) as caught:
+        catalogue.topic("orders").result(SECONDS)
+    catalogue.close()
+    assert REFUSED[case][2] in str(caught.value)
+    assert "canary" not in f"{caught.value} {logs}"
+
+
+def test_a_check_says_why_of_every_part_that_kafka_refuses(
+    refused: Callable[[str], dict[str, Any]], topic: str, zookeeper, tmp_path: Path
+) -> None:
+    command = Command(tmp_path, topic, refused("another host"), zookeeper.address)
+    checks = {each["name"]: each for each in json.loads(command("check"))["checks"]}
+    for name in ("kafka", "sink", "dead letters"):
+        assert not checks[name]["ok"]
+        assert "certificate verify failed" in checks[name]["detail"]
+
+
+def test_a_topic_that_may_not_be_read_ends_the_run_by_its_name(
+    properties: MakeProperties, topic: str, guarded: GuardedKafka, zookeeper
+) -> None:
+    guarded.allow(*[rule for rule in rules(topic) if rule[1] != topic])
+    serving = Serving(topic, properties("scram"), zookeeper.address)
+    with pytest.raises(PartitionError, match=f"(?i){topic}.*authoriz|authoriz.*{topic}"):
+        serving.run()
+    assert serving.rows == []
