@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from partition.errors import StoreCorrupt
-from partition.offsets.znode import check_version, shown
+from partition.offsets.znode import check_version, said, shown
 
 _NEEDED = 'a JSON object with the partitions that were begun, as "headrace"."begun",'
 
@@ -45,7 +45,7 @@ def decode_topic(path: str, data: bytes) -> TopicNode:
         ours = others.pop("headrace", None)
         told = _Headrace() if ours is None else msgspec.json.decode(ours, type=_Headrace)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(path, f"{error} in {shown(data)}", _NEEDED) from error
+        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}", _NEEDED) from error
     return TopicNode(frozenset(told.begun), told.first, others)
 
 

@@ -25,6 +25,7 @@ VERSION = 1  # of what stands under "headrace"; not written as long as it is the
 MAX_BYTES = 1024 * 1024  # ZooKeeper's own limit (jute.maxbuffer)
 MAX_OFFSET = 2**63 - 1
 _SHOWN_BYTES = 60
+_SAID = 200  # characters
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
 # It becomes part of a path, so nothing else may stand there.
@@ -169,11 +170,11 @@ def decode(path: str, data: bytes) -> OffsetNode:
         check_version(path, data)
         node = _decoder.decode(data)
     except UnicodeDecodeError as error:
-        raise StoreCorrupt(path, f"{error} in {shown(data)}") from error
+        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}") from error
     except RecursionError as error:
         raise StoreCorrupt(path, f"nesting too deep in {shown(data)}") from error
     except msgspec.DecodeError as error:
-        raise StoreCorrupt(path, f"{error} in {shown(data)}") from error
+        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}") from error
     ours, name = node.headrace, node.topology.name or ""
     if ours is None:
         return OffsetNode(StoredOffset(Position(node.offset), node.topology.id, name))
@@ -235,3 +236,9 @@ def shown(data: bytes) -> str:
     """Return the beginning of bytes for an error message."""
     start = data[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
     return f"{start!r}" + ("..." if len(data) > _SHOWN_BYTES else "")
+
+
+def said(error: Exception) -> str:
+    """Return a parser's complaint; a long one, which holds a value, without its middle."""
+    text = str(error)
+    return text if len(text) <= 2 * _SAID else f"{text[:_SAID]}...{text[-_SAID:]}"

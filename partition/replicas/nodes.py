@@ -17,7 +17,7 @@ import msgspec
 
 from partition.chunk import Partition
 from partition.errors import StoreCorrupt
-from partition.offsets.znode import shown
+from partition.offsets.znode import said, shown
 from partition.replicas.plan import Control, Leaving, Member, Note, Plan
 from partition.replicas.ranges import by_topic, from_topics
 
@@ -212,7 +212,7 @@ def _decode(path: str, data: bytes, kind: type[T], what: str) -> T:
         if version <= VERSION:
             return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _corrupt(path, str(error), data, what) from error
+        raise _corrupt(path, said(error), data, what) from error
     found = f'"version" {version}, which a later version of this package wrote,'
     raise _corrupt(path, found, data, what)
 

@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from partition.errors import StormUnreadable
-from partition.offsets.znode import shown
+from partition.offsets.znode import said, shown
 
 T = TypeVar("T")
 
@@ -112,4 +112,4 @@ def _decode(decoder: "msgspec.json.Decoder[T]", path: str, data: bytes, needed: 
         data.decode("utf-8")  # msgspec looks at the strings it keeps only
         return decoder.decode(data)
     except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
-        raise StormUnreadable(path, f"{shown(data)} ({error})", needed) from error
+        raise StormUnreadable(path, f"{shown(data)} ({said(error)})", needed) from error

@@ -7,7 +7,7 @@ where nothing was stored.
 import msgspec
 
 from partition.errors import StoreCorrupt
-from partition.offsets.znode import shown
+from partition.offsets.znode import said, shown
 
 KEPT = 100  # the newest
 
@@ -37,7 +37,7 @@ def decode_changes(path: str, data: bytes | None) -> list[Change]:
     try:
         return msgspec.json.decode(data, type=list[Change])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(path, f"{error} in {shown(data)}", _NEEDED) from error
+        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}", _NEEDED) from error
 
 
 def with_change(path: str, data: bytes | None, change: Change) -> bytes:

@@ -58,6 +58,7 @@ class Traces:
         self._rng = rng
         self._max_records = max_records
         self._live: dict[int, TracedRecord] = {}
+        self._sorted: Owners | None = None  # its keys; None: they have changed
         self._writes = Writes(tracer)
         self._owners_of: Callable[[Trees], Owners] = _nobody
         self._records_of: Callable[[Trees], Owners] = _nobody
@@ -117,6 +118,7 @@ class Traces:
         )
         inside = set_span_in_context(span, context)
         self.traced += 1
+        self._sorted = None
         self._live[owner] = TracedRecord(self._tracer, span, inside, carried(inside))
 
     def resolved(self, owners: Owners) -> None:
@@ -145,6 +147,7 @@ class Traces:
         self._writes.close("the process ended first")
 
     def _end(self, owner: int) -> None:
+        self._sorted = None
         self._live.pop(owner).end()
 
     # Bolts
@@ -272,8 +275,13 @@ class Traces:
         return {row: self._live[int(owners[row])].headers for row in rows}
 
     def _hits(self, owners: Owners) -> set[int]:
-        """Those of the records that are traced."""
-        return self._live.keys() & owners.tolist() if self._live else set()
+        """Those of the records that are traced. It is asked of every chunk and batch, so in C."""
+        if not self._live or not len(owners):
+            return set()
+        if self._sorted is None:
+            self._sorted = np.sort(np.fromiter(self._live, np.int64, len(self._live)))
+        found = np.searchsorted(self._sorted[:-1], owners)  # the last place is that of all above
+        return set(owners[self._sorted[found] == owners].tolist())
 
     def _hits_of(self, trees: Trees) -> set[int]:
         return self._hits(self._owners_of(trees)) | self._hits(self._records_of(trees))

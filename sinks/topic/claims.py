@@ -31,6 +31,7 @@ class _Value(msgspec.Struct):
     txid: int
 
 
+_SHOWN = 200  # of what is read, in an error
 _decode_key = msgspec.json.Decoder(tuple[str, str, str, str]).decode
 _decode_value = msgspec.json.Decoder(_Value).decode
 
@@ -53,8 +54,9 @@ class Claims:
                 claims.pop(name, None)
                 return
             told = _decode_value(value)
-        except msgspec.MsgspecError as error:
-            message = f"what is read there is no claim of a sink: key {key!r}: {error}"
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            found = f"key {(key or b'')[:_SHOWN]!r}: {str(error)[:_SHOWN]}"
+            message = f"what is read there is no claim of a sink: {found}"
             raise SinkFailed(message) from error
         claims[name] = Claim(line, name, told.producer, told.epoch, told.txid)
 

@@ -1,0 +1,201 @@
+"""What comes from outside ends in a value or in its room's own error, whatever it is.
+
+Nodes of ZooKeeper, messages of topics that others can write, entries of tables, and the
+configuration: valid ones are damaged, with what has broken parsers elsewhere among the damage.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partition.chunk import Partition
+from partition.errors import StoreCorrupt, StormUnreadable
+from partition.offsets.topic_node import TopicNode, decode_topic, encode_topic
+from partition.offsets.znode import Broker, OffsetNode, Writer, decode, encode
+from partition.position import Position
+from partition.replicas.nodes import decode_control, decode_member, decode_plan
+from partition.store import StoredOffset
+from partition.storm import nodes as storm
+from partition.transaction import OpenTransaction, Range, Transactions
+from service.cli.changes import decode_changes
+from sinks.manifest.entry import InvalidEntry
+from sinks.manifest.entry import decode as decode_entry
+from sinks.topic.claims import Claims
+from topology.errors import SinkFailed
+
+DEEP = 100_000
+LONGEST = 2_000
+HOSTILE = [
+    b"[" * DEEP,
+    b'{"a":' * DEEP,
+    b"[" * 900 + b"]" * 900,
+    b"9" * 5_000,
+    b"-" + b"9" * 400,
+    b"1e999",
+    b"-1e-999",
+    b"0.1e",
+    b"NaN",
+    b"Infinity",
+    b"-1",
+    b"1.5",
+    b"9223372036854775808",
+    b"null",
+    b"true",
+    b"[]",
+    b"{}",
+    b'""',
+    b'"\\ud800"',
+    b'"\\u0000"',
+    b'"\x00"',
+    b'"\xff\xfe"',
+    b"\xc3",
+    b"\xef\xbb\xbf",
+    b'"' + b"a" * 70_000 + b'"',
+    b'"../../../etc/passwd"',
+    b'"0-999999999999"',
+    b'"5-1,-3"',
+    b'"\\n{\\"event\\":\\"forged\\"}"',
+]
+VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?|true|false|null')
+DIGEST = "00112233445566778899aabbccddeeff"
+OPEN = Transactions(
+    "transactional", 41, (OpenTransaction(42, 1, Range(900, 1300, 399, DIGEST, 5)),)
+)
+NODE = encode(
+    Partition("orders", 3),
+    OffsetNode(
+        StoredOffset(Position(900, 3, "kf3"), "shop-1", "shop", 9, OPEN), Writer("abc", 4), "abc-1"
+    ),
+    Broker(),
+)
+ENTRY = (
+    b'{"format":1,"version":1,"made_ms":5,"made_by":"me","add":[{"path":"a/b.parquet","rows":3,'
+    b'"bytes":9,"partition":{"d":"x"}}],"remove":["a/c.parquet"],"lines":{"p/s/l":{"epoch":7}}}'
+)
+MEMBER = b'{"version":1,"process":"p","seen":3,"holds":{"t":"0-5,7"},"way":"balanced","more":[1]}'
+PLAN = (
+    b'{"version":1,"number":4,"leader":"a","owners":{"a":{"t":"0-5,7"}},'
+    b'"leaving":{"b":{"3":{"t":"6"}}},"rebalanced":2}'
+)
+NOTE = b'{"by":"me","why":"so","at_ms":5}'
+
+
+class Parser(NamedTuple):
+    """A parser, bytes that it takes, and the error that is its own."""
+
+    read: Callable[[bytes], object]
+    valid: bytes
+    error: type[Exception]
+
+
+def _claims(data: bytes) -> object:
+    key, _, value = data.partition(b"\n")
+    claims = Claims("shop", "out")
+    claims.take(key, value)
+    return claims
+
+
+PARSERS = {
+    "offset": Parser(lambda data: decode("/p", data), NODE, StoreCorrupt),
+    "topic": Parser(
+        lambda data: decode_topic("/p", data),
+        encode_topic(TopicNode(frozenset({0, 1}), 2, {})),
+        StoreCorrupt,
+    ),
+    "replica": Parser(lambda data: decode_member("/p", data, 1), MEMBER, StoreCorrupt),
+    "plan": Parser(lambda data: decode_plan("/p", data), PLAN, StoreCorrupt),
+    "control": Parser(
+        lambda data: decode_control("/p", data),
+        b'{"version":1,"paused":' + NOTE + b',"drained":{"a":' + NOTE + b'},"rebalance":3}',
+        StoreCorrupt,
+    ),
+    "changes": Parser(
+        lambda data: decode_changes("/p", data),
+        b'[{"by":"me","why":"so","at_ms":5,"partition":"t[0]","from":3,"to":4}]',
+        StoreCorrupt,
+    ),
+    "storm's core": Parser(lambda data: storm.core("/p", data), NODE, StormUnreadable),
+    "storm's batch": Parser(
+        lambda data: storm.kafka_batch("/p", data), b'{"offset":5,"nextOffset":7}', StormUnreadable
+    ),
+    "storm's client": Parser(
+        lambda data: storm.client_batch("/p", data),
+        b'{"firstOffset":5,"lastOffset":7,"topologyId":"a"}',
+        StormUnreadable,
+    ),
+    "storm's transaction": Parser(
+        lambda data: storm.transaction("/p", data), b"4", StormUnreadable
+    ),
+    "claim": Parser(
+        _claims,
+        b'["shop","out","l","n"]\n{"producer":"p","epoch":3,"txid":4,"more":{"a":[1]}}',
+        SinkFailed,
+    ),
+    "entry": Parser(lambda data: decode_entry(data, 1), ENTRY, InvalidEntry),
+}
+
+
+def complaint(parser: Parser, data: bytes) -> str:
+    """What the parser says of the bytes; nothing if it takes them. Other errors are raised."""
+    try:
+        parser.read(data)
+    except parser.error as error:
+        return str(error)
+    return ""
+
+
+@st.composite
+def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
+    """A valid text with a value, or a part, made into something else."""
+    data = valid
+    for _ in range(draw(st.integers(1, 2))):
+        values = list(VALUE.finditer(data[:5_000]))
+        kind = draw(st.sampled_from(["value", "value", "insert", "cut", "repeat", "bytes"]))
+        if kind == "value" and values:
+            first, end = draw(st.sampled_from(values)).span()
+            data = data[:first] + draw(st.sampled_from(HOSTILE)) + data[end:]
+        elif kind == "insert":
+            at = draw(st.integers(0, min(len(data), 5_000)))
+            data = data[:at] + draw(st.sampled_from(HOSTILE)) + data[at:]
+        elif kind == "cut":
+            data = data[: draw(st.integers(0, len(data)))]
+        elif kind == "repeat":
+            first = draw(st.integers(0, min(len(data), 5_000)))
+            data = data[:first] + data[first : first + 50] * 3 + data[first:]
+        else:
+            data += draw(st.binary(max_size=50))
+    return data
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_what_is_valid_is_read(name: str) -> None:
+    parser = PARSERS[name]
+    assert parser.read(parser.valid) is not None
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_whatever_is_hostile_ends_in_the_parsers_own_error(name: str) -> None:
+    parser = PARSERS[name]
+
+    @settings(max_examples=150)
+    @given(st.one_of(damaged(parser.valid), st.binary(max_size=200)))
+    def check(data: bytes) -> None:
+        said = complaint(parser, data)
+        assert len(said) < LONGEST
+        assert said.isprintable()
+
+    check()
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda data: data[:12].decode("ascii", "replace"))
+def test_each_hostile_value_in_each_place_is_met(name: str, hostile: bytes) -> None:
+    parser = PARSERS[name]
+    for value in VALUE.finditer(parser.valid):
+        first, end = value.span()
+        data = parser.valid[:first] + hostile + parser.valid[end:]
+        assert len(complaint(parser, data)) < LONGEST
