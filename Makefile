@@ -90,9 +90,9 @@ chaos: $(READY)  ## Replicas come and go at random: make chaos MINUTES=10; a ste
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SOAK),--soak) \
 	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
 
-deep: $(READY)  ## What operators are given, on a real Kubernetes and Prometheus (as root; 20 minutes).
-	@deploy/tools.sh cluster
-	-@deploy/image.sh  # the tests that need it say so
+deep: $(READY)  ## What operators are given, on a real Kubernetes, engine, Prometheus (as root; 25 minutes).
+	@deploy/tools.sh cluster engine
+	-@deploy/image.sh compose  # the tests that need it say so
 	$(BIN)/pytest -m deep
 
 bench: $(READY)  ## Measure (docs/benchmarks.md): make bench SUITE=hot-path, or SUITE=all.

@@ -2,6 +2,8 @@
 # Builds the image with buildah, and writes it and a pod's pause beside the tools, for deploy/node.sh.
 # It comes on Python's image from Docker's registry, or, where that is not reached, on a Debian that
 # is made here. Needs root, buildah, podman and Go, and there debootstrap.
+#   deploy/image.sh          for deploy/node.sh
+#   deploy/image.sh compose  and the images of docker-compose.yml, for deploy/engine.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 refuse() {
@@ -40,13 +42,28 @@ if ! buildah pull --quiet docker.io/library/python:3.11-slim-bookworm >/dev/null
     rm -rf "$debian"
   fi
 fi
-buildah bud --isolation chroot --network host --format docker --layers "${base[@]}" --tag localhost/headrace:dev .
+build() { buildah bud --isolation chroot --network host --format docker --layers "${base[@]}" "$@"; }
+build --tag localhost/headrace:dev .
 
 pause="$(mktemp -d)"
 CGO_ENABLED=0 go build -C deploy/tools -buildvcs=false -ldflags "-s -w" -o "$pause/pause" ./pause
 tar -C "$pause" -c pause | podman import --change 'ENTRYPOINT ["/pause"]' - localhost/pause:dev
 rm -rf "$pause"
-rm -f "$tools/images.tar.new" # podman adds to what is there
-podman save -m --format docker-archive --output "$tools/images.tar.new" localhost/headrace:dev localhost/pause:dev
-mv "$tools/images.tar.new" "$tools/images.tar"
-echo "$tools/images.tar"
+save() { # archive, images...
+  rm -f "$1.new" # podman adds to what is there
+  podman save -m --format docker-archive --output "$1.new" "${@:2}"
+  mv "$1.new" "$1"
+  echo "$1"
+}
+save "$tools/images.tar" localhost/headrace:dev localhost/pause:dev
+
+# And those that docker-compose.yml names, for the tests of it: ours, and what stands in for others.
+[ "${1:-}" = compose ] || exit 0
+build --target flights --tag docker.io/library/headrace-flights:dev .
+names=(docker.io/library/headrace-flights:dev)
+for each in apache/kafka:4.1.1 library/zookeeper:3.9 library/postgres:17 prom/prometheus:v3.5.0; do
+  target="${each#*/}"
+  build --target "${target%%:*}" --tag "docker.io/$each" tests/deploy/stand_ins
+  names+=("docker.io/$each")
+done
+save "$tools/compose.tar" "${names[@]}"

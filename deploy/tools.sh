@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Fetches and builds, pinned, what `make deep` checks the chart with; prints the folder.
 # Needs Go, Python and their registries. Again and again is quick: what is there stays.
-#   deploy/tools.sh          helm, kubeconform, kube-score, hadolint, schemas
+#   deploy/tools.sh          helm, kubeconform, kube-score, hadolint, check-jsonschema, schemas
 #   deploy/tools.sh cluster  and a Kubernetes of one node: five minutes more on two processors
+#   deploy/tools.sh engine   and docker-compose, three minutes more; without dockerd on PATH Debian's
+# Both words may be given.
 set -euo pipefail
 cd "$(dirname "$0")/tools"
 tools="${HEADRACE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/headrace/tools}"
@@ -36,12 +38,12 @@ if ! cmp -s requirements.lock "$tools/venv/requirements.lock"; then
   cp requirements.lock "$tools/venv/"
 fi
 
+folder() { go mod download -json "$1" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
 # The API's own description, and the operators' definitions, come with their modules.
 operators="github.com/prometheus-operator/prometheus-operator@v0.85.0 github.com/kedacore/keda/v2@v2.21.0"
 schemas="$kubernetes $operators $(sha256sum <../schemas.py)"
 if [ "$(cat "$tools/schemas/.pin" 2>/dev/null)" != "$schemas" ]; then
   rm -rf "$tools/schemas"
-  folder() { go mod download -json "$1" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
   read -r prometheus keda <<<"$operators"
   "$tools/venv/bin/python" ../schemas.py "$tools/schemas" \
     "$(folder "k8s.io/kubernetes@$kubernetes")/api/openapi-spec/swagger.json" \
@@ -49,8 +51,33 @@ if [ "$(cat "$tools/schemas/.pin" 2>/dev/null)" != "$schemas" ]; then
   echo "$schemas" >"$tools/schemas/.pin"
 fi
 
-if [ "${1:-}" = cluster ]; then
-  flags="-X k8s.io/component-base/version.gitVersion=$kubernetes"
-  build kube ./kube "$flags -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34"
-fi
+for each in "$@"; do
+  case "$each" in
+  cluster)
+    flags="-X k8s.io/component-base/version.gitVersion=$kubernetes"
+    build kube ./kube "$flags -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34"
+    ;;
+  engine)
+    compose=github.com/docker/compose/v2@v2.40.3
+    if ! have docker-compose "$compose"; then # in its own folder: it leaves out versions of others
+      echo "building docker-compose" >&2
+      mkdir -p "$tools/src"
+      cp -rT "$(folder "$compose")" "$tools/src/compose"
+      chmod -R u+w "$tools/src/compose"
+      go build -C "$tools/src/compose" -ldflags "-s -w -X ${compose%@*}/internal.Version=${compose#*@}" \
+        -o "$tools/bin/docker-compose" ./cmd
+      rm -rf "$tools/src"
+      echo "$compose" >"$tools/bin/docker-compose.pin"
+    fi
+    if ! command -v dockerd >/dev/null && [ ! -x "$tools/engine/usr/sbin/dockerd" ]; then
+      rm -rf "$tools/engine" && mkdir "$tools/engine"
+      (cd "$tools/engine" && apt-get download --quiet=2 'docker.io=20.10.*' && dpkg -x docker.io_*.deb . && rm docker.io_*.deb)
+    fi
+    ;;
+  *)
+    echo "tools.sh knows cluster and engine, not $each" >&2
+    exit 2
+    ;;
+  esac
+done
 echo "$tools"

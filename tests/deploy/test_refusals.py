@@ -32,24 +32,27 @@ def said(script: str, *arguments: str, prefix: tuple[str, ...] = (), **environme
     return done.stderr
 
 
-@pytest.mark.parametrize("script", ["node.sh", "image.sh"])
+@pytest.mark.parametrize("script", ["node.sh", "engine.sh", "image.sh"])
 def test_who_is_not_root_is_told(script: str):
     prefix = NOBODY if os.geteuid() == 0 else ()
     assert "it needs root" in said(script, "images.tar", "true", prefix=prefix)
 
 
-def test_a_call_without_a_command_is_told():
-    assert "say node.sh IMAGES COMMAND" in said("node.sh")
+@pytest.mark.parametrize("script", ["node.sh", "engine.sh"])
+def test_a_call_without_a_command_is_told(script: str):
+    assert f"say {script} IMAGES COMMAND" in said(script)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are told of root first")
-def test_what_is_to_be_built_first_is_told(tmp_path: Path):
-    build_first = said("node.sh", "images.tar", "true", HEADRACE_TOOLS=str(tmp_path))
-    assert "run deploy/tools.sh cluster" in build_first
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/kube").symlink_to("/bin/true")
-    build_next = said("node.sh", "images.tar", "true", HEADRACE_TOOLS=str(tmp_path))
-    assert "run deploy/image.sh" in build_next
+@pytest.mark.parametrize(
+    ("script", "wanted"),
+    [("node.sh", "run deploy/tools.sh cluster"), ("engine.sh", "run deploy/image.sh compose")],
+)
+def test_what_is_to_be_built_first_is_told(script: str, wanted: str, tmp_path: Path):
+    engine = tmp_path / "engine/usr/sbin"
+    engine.mkdir(parents=True)
+    (engine / "dockerd").symlink_to("/bin/true")
+    assert wanted in said(script, "images.tar", "true", HEADRACE_TOOLS=str(tmp_path))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are told of root first")

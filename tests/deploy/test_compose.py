@@ -1,0 +1,107 @@
+"""docker-compose.yml: without an engine, and on one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.chart import ROOT
+from tests.deploy.tools import TOOLS, manifests, run, tool
+from tests.worlds.dashboards import DASHBOARDS
+
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
+
+FILE = ROOT / "docker-compose.yml"
+COMPOSE = ROOT / "deploy/compose"
+IMAGES = TOOLS / "compose.tar"
+
+
+@pytest.fixture(scope="module")
+def config() -> dict[str, Any]:
+    """The file as docker-compose reads it."""
+    done = run("docker-compose", "--file", FILE, "config", "--format=json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_it_keeps_to_the_specification_of_compose():
+    done = run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILE)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_key_that_is_none_would_be_found(tmp_path: Path):
+    spoilt = tmp_path / "docker-compose.yml"
+    text = FILE.read_text(encoding="utf-8").replace("healthcheck:", "healthchecks:", 1)
+    spoilt.write_text(text, encoding="utf-8")
+    done = run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", spoilt)
+    assert done.returncode == 1
+
+
+def test_all_that_it_mounts_is_there_and_read_only(config: dict[str, Any]):
+    mounts = [mount for each in config["services"].values() for mount in each.get("volumes", [])]
+    bound = [mount for mount in mounts if mount["type"] == "bind"]
+    assert bound
+    for mount in bound:
+        assert Path(mount["source"]).exists(), mount
+        assert mount["read_only"], mount
+
+
+def test_nothing_listens_but_on_this_machine(config: dict[str, Any]):
+    ports = [port for each in config["services"].values() for port in each.get("ports", [])]
+    assert {port["host_ip"] for port in ports} == {"127.0.0.1"}
+
+
+def test_everything_that_runs_on_has_a_health_check(config: dict[str, Any]):
+    lasting = {name for name, each in config["services"].items() if name != "publish"}
+    assert lasting == {name for name, each in config["services"].items() if
+                       "test" in each.get("healthcheck", {})}  # fmt: skip
+
+
+def test_grafana_is_provisioned_with_every_dashboard_and_a_prometheus(config: dict[str, Any]):
+    grafana = config["services"]["grafana"]
+    mounted = {mount["target"]: Path(mount.get("source", "")) for mount in grafana["volumes"]}
+    provisioning = mounted["/etc/grafana/provisioning"]
+    (sources,) = manifests((provisioning / "datasources/prometheus.yml").read_text("utf-8"))
+    (source,) = sources["datasources"]
+    (job,) = manifests((COMPOSE / "prometheus.yml").read_text("utf-8"))
+    assert source["type"] == "prometheus"
+    assert source["url"].removeprefix("http://").split(":")[0] in config["services"]
+    assert [each["job_name"] for each in job["scrape_configs"]] == ["headrace"]
+    (providers,) = manifests((provisioning / "dashboards/headrace.yml").read_text("utf-8"))
+    folder = mounted[providers["providers"][0]["options"]["path"]]
+    assert sorted(folder.glob("*.json")) == DASHBOARDS
+    home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert folder / home.name in DASHBOARDS
+
+
+def test_the_images_that_stand_in_have_the_names_and_versions_of_the_file(config: dict[str, Any]):
+    script = (ROOT / "deploy/image.sh").read_text(encoding="utf-8")
+    found = re.search(r"for each in (.*:.*); do", script)
+    assert found is not None
+    made = {each.removeprefix("library/") for each in found[1].split()}
+    named = {each["image"] for each in config["services"].values()}
+    assert made == {each for each in named if not each.startswith(("headrace", "grafana"))}
+
+
+def test_on_an_engine(tmp_path: Path):
+    tool("docker-compose")
+    assert IMAGES.is_file(), f"there is no {IMAGES}: run deploy/image.sh compose"
+    inside = [sys.executable, "-m", "pytest", "tests/deploy/engine_compose.py", "-m", "deep", "-x"]
+    options = ["-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inside'}"]
+    done = subprocess.run(
+        [ROOT / "deploy/engine.sh", IMAGES, *inside, *options],
+        cwd=ROOT,
+        env={**os.environ, "NODE_LOGS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"=+ \d+ passed in ", done.stdout), done.stdout  # and none was left out
