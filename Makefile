@@ -12,7 +12,7 @@ JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash faults chaos deep bench docs site lock clean
+        crash faults chaos deep bench docs site sbom lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -104,6 +104,9 @@ docs: $(READY)  ## Write the generated parts of docs/ anew.
 
 site: $(READY)  ## Build the documentation site into site/, with every warning an error.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+sbom: $(READY)  ## Write what Headrace is made of to sbom.cdx.json (CycloneDX 1.6).
+	$(BIN)/python -m deploy.sbom sbom.cdx.json
 
 lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \

@@ -378,6 +378,9 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         return Loaded(**(overrides or {}))
     except tomllib.TOMLDecodeError as error:
         raise BadConfig(place, "(file)", str(error), "TOML") from error
+    except RecursionError:
+        found, allowed = "values nested too deep", "tables as deep as its keys"
+        raise BadConfig(f"{place} or a variable", "(all)", found, allowed) from None
     except UnicodeDecodeError as error:
         raise BadConfig(place, "(file)", "bytes that are no UTF-8", "TOML") from error
     except OSError as error:

@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        answer = self.paths.get(urlsplit(self.path).path)
+        answer = self.paths.get(_path_of(self.path))
         if answer is None:
             body = f"allowed: {', '.join(self.paths)}\n".encode()
             status, kind = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8"
@@ -235,6 +235,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         log.debug("http_request", line=format % args)
+
+
+def _path_of(target: str) -> str:
+    """The path of a request's target; nothing if it is none."""
+    try:
+        return urlsplit(target).path
+    except ValueError:
+        return ""
 
 
 def _page_routes(page: StatusPage) -> dict[str, Callable[[], Answer]]:

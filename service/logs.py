@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
+from service.printing import escaped
 from service.redaction import mask, redacted
 from service.stderr import stderr
 
@@ -35,6 +36,7 @@ def configure(level: str, form: str, secrets: Iterable[str] = ()) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _json_traceback if is_json else structlog.processors.format_exc_info,
         redact,
+        *([] if is_json else [_escape]),  # JSON is escaped by itself
     ]
     render: Any = (
         structlog.processors.JSONRenderer()
@@ -62,6 +64,16 @@ def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mutab
     """Hide the values of fields, at any depth, whose names tell of a secret."""
     for key, value in event.items():
         event[key] = redacted(value, key)
+    return event
+
+
+def _escape(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Let no text of a record or an error be a command to the terminal, or another line."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = escaped(value, keeping="\n" if key == "exception" else "")
     return event
 
 

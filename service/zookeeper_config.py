@@ -8,7 +8,14 @@ import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PositiveFloat,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 
 from partition.zookeeper.security import ZooKeeperSecurity
 from service.section import Section
@@ -17,7 +24,15 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")
 _FORM = "host:port,host:port, and once, at the end, a /path to live under if you like"
 _HIGHEST_PORT = 65535
 
-_NodePath = Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")]
+
+def _node_path(path: str) -> str:
+    if not path.startswith("/") or not all(map(_is_name, path[1:].split("/"))):
+        message = "a path such as /headrace, whose parts print and are not empty, '.' or '..'"
+        raise ValueError(message)
+    return path
+
+
+_NodePath = Annotated[str, AfterValidator(_node_path)]
 
 
 class ZooKeeperConfig(Section):

@@ -15,7 +15,8 @@ from service.dead_letters.judging import Row, in_words, moment
 from service.dead_letters.letter import Content, Letter
 from service.dead_letters.marks import Mark
 from service.dead_letters.planning import Passed
-from service.dead_letters.words import cut, escaped, header_text, value_lines
+from service.dead_letters.words import cut, header_text, value_lines
+from service.printing import escaped
 
 _REASON = 60  # characters in a table
 _GROUPS = 10

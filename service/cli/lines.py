@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from service.redaction import mask
+from service.printing import escaped
 
 _ROOMS = ("service", "topology", "sinks", "partition", "acker", "transactions", "headrace")
 _LONGEST = 1000
@@ -21,7 +21,7 @@ def describe(error: BaseException) -> str:
     line = " | ".join(part for part in map(str.strip, text.splitlines()) if part)
     is_ours = type(error).__module__.partition(".")[0] in _ROOMS
     line = line if is_ours and line else f"{name}: {line}" if line else name
-    return mask(line)[:_LONGEST]
+    return escaped(line)[:_LONGEST]
 
 
 def print_json(facts: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from partition.errors import KafkaMisconfigured
 from service.cli.app import app
 from service.cli.lines import describe
 from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
-from service.redaction import mask
+from service.printing import escaped
 from service.stderr import stderr
 from topology.errors import InvalidTopology
 
@@ -36,7 +36,7 @@ def main() -> int:
 
 def _tell(error: Exception, code: int) -> int:
     if os.environ.get(DEBUG_VARIABLE):
-        stderr.write(mask("".join(traceback.format_exception(error))))
+        stderr.write(escaped("".join(traceback.format_exception(error)), keeping="\n"))
     stderr.write(f"headrace: {describe(error)}\n")
     return code
 

@@ -5,19 +5,11 @@ Pure. What does not print (control characters, marks of writing direction) is es
 
 import msgspec
 
-from service.redaction import mask
+from service.printing import escaped
 
 _LARGEST_JSON = 1_000_000  # bytes that are parsed to be laid out
 _PER_LINE = 16
 _PRINTED = frozenset(map(chr, range(0x20, 0x7F)))  # of ASCII
-
-
-def escaped(text: str) -> str:
-    """The text in one line, with everything escaped that does not print."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode()
-        for each in mask(text)
-    )
 
 
 def cut(text: str, most: int) -> str:

@@ -34,6 +34,7 @@ def test_each_share_is_held_against_the_rate_without_tracing(bench):
         "one_in_10": 0.1,
     }
     assert [goal["met"] for goal in facts["goals"].values()] == [True, False]
+    assert bench.profiled == ["one_in_1000"]
     assert facts["traced_us"]["one_in_10"] == round((1_000 / 50 - 2) * 336_776 / 20, 1)
     json.dumps(facts)
 

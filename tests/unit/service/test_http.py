@@ -75,7 +75,7 @@ def test_not_ready_is_503_and_says_why(server, health):
     assert ask(server, "/health/live")[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics/", "/health", "/favicon.ico"])
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/health", "/favicon.ico", "//["])
 def test_an_unknown_path_is_404_and_lists_what_is_allowed(path, server):
     status, _, body = ask(server, path)
     assert status == 404

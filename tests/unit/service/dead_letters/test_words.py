@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.dead_letters.words import cut, escaped, header_text, value_lines
+from service.dead_letters.words import cut, header_text, value_lines
+from service.printing import escaped
 
 
 @given(st.text() | st.binary().map(lambda each: each.decode(errors="surrogateescape")))

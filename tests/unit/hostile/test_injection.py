@@ -1,0 +1,123 @@
+"""What stands in records, names and errors is data: no line of a log, no path, no statement."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.cli.lines import describe
+from service.config import load
+from service.errors import BadConfig
+from service.printing import escaped
+from sinks.files.layout import _folder
+from sinks.manifest.entry import InvalidEntry, decode
+from topology.topology import can_name_offsets
+
+FORGED = '\n{"event":"forged","level":"critical"}\r\n\x1b[2J\x1b]0;owned\x07\u2028\u202e\x00\x85end'
+WALKS = [
+    "..", "../x", "a/../../x", "/a/../b", "a//b", "a/./b", ".", "", "a\0b", "a\nb",
+    "\x1b[31m", "\ud800",
+]  # fmt: skip
+
+
+def logged(form: str) -> str:
+    """What a process logs of hostile texts, to a pipe."""
+    code = f"""
+        import structlog
+        from service import logs
+        logs.configure("info", {form!r})
+        log = structlog.get_logger()
+        text = {FORGED!r}
+        log.warning("step_failing", error=text, step=text, deep={{"a": [text]}})
+        log.info("library", **{{"key": text}})
+        try:
+            raise ValueError(text)
+        except ValueError as error:
+            log.exception("loop_failed", error=error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stderr
+
+
+def test_a_text_is_part_of_one_line_of_json_and_forges_no_other() -> None:
+    lines = [json.loads(line) for line in logged("json").split("\n") if line]
+    assert [line["event"] for line in lines] == ["step_failing", "library", "loop_failed"]
+    assert lines[0]["error"] == FORGED
+
+
+def test_a_text_is_no_command_to_a_terminal() -> None:
+    printed = logged("console")
+    assert printed.replace("\n", "").isprintable()
+    assert printed.split("\n")[0].count("forged") == 3
+    assert "forged" in printed.split("\n")[1]
+
+
+def test_an_error_is_one_printable_line() -> None:
+    line = describe(ValueError(FORGED))
+    assert line.isprintable()
+    assert "forged" in line
+
+
+@given(st.text())
+def test_whatever_is_escaped_prints_and_what_prints_stays(text: str) -> None:
+    assert escaped(text).isprintable()
+    assert escaped(text) == text or not text.isprintable()
+
+
+@pytest.mark.parametrize("name", WALKS, ids=repr)
+def test_no_name_of_a_pipeline_leaves_its_node(name: str) -> None:
+    parts = name.split("/")
+    is_allowed = all(map(can_name_offsets, parts))
+    assert not is_allowed
+    given = {"pipeline": {"name": name}} if name else {}
+    if given:
+        with pytest.raises(BadConfig, match="pipeline"):
+            load(None, {**SERVERS, **given})
+
+
+@pytest.mark.parametrize(
+    "root", [each if each[:1] == "/" else f"/{each}" for each in WALKS], ids=repr
+)
+def test_no_root_of_zookeeper_walks_or_is_unprintable(root: str) -> None:
+    for key in ("root", "storm_mirror"):
+        with pytest.raises(BadConfig, match=key):
+            load(None, {**SERVERS, "zookeeper": {"hosts": "b:2", key: root}})
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "a b", "", "a\0", "ü", "x" * 201], ids=repr)
+def test_a_replica_has_a_name_that_is_one_node(name: str) -> None:
+    with pytest.raises(BadConfig, match="replicas"):
+        load(None, {**SERVERS, "replicas": {"name": name}})
+
+
+SERVERS = {"kafka": {"bootstrap.servers": "a:1"}, "zookeeper": {"hosts": "b:2"}}
+PATHS = ["../x", "a/../../x", "/etc/passwd", "a//b", "a/./b", "_headrace/1.json", "a\0b"]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=repr)
+def test_no_entry_of_a_table_names_a_file_outside(path: str) -> None:
+    entry = {
+        "format": 1, "version": 1, "made_ms": 5, "made_by": "me",
+        "add": [{"path": path, "rows": 1, "bytes": 1}],
+    }  # fmt: skip
+    with pytest.raises(InvalidEntry):
+        decode(json.dumps(entry).encode(), 1)
+
+
+@given(st.text(), st.text(min_size=1))
+def test_no_value_of_a_record_makes_its_folder_another_one(value: str, column: str) -> None:
+    folder = _folder(column, value)
+    assert "/" not in folder
+    assert "\0" not in folder
+    assert folder not in ("", ".", "..")
+    assert len(folder.encode()) <= 255
