@@ -6,6 +6,7 @@ test_compose.py, and its dashboards are asked of a real Prometheus in tests/deep
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from deploy.chart import ROOT
 from examples.flights import tables
-from examples.flights.publish import MALFORMED
+from examples.flights.publish import MALFORMED, messages
 from tests.acceptance.processes import until
 from tests.deploy.delta_rows import delta_rows
 from tests.deploy.tools import tool
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 SERVICES = ("kafka", "zookeeper", "postgres", "spark", "spark-worker", "publish", "headrace",
             "prometheus")  # fmt: skip
 LATE_MINUTES = 180
+EVENT = ["kind", "hour", "carrier", "flight", "airport", "other_airport", "delay_minutes"]
 _SECONDS = 240.0
 _ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1]).read().decode())"
 
@@ -77,16 +79,67 @@ def stored() -> dict[str, tuple[int, int]]:
     return {name: (each["committed"], each["log_end"]) for name, each in found.items()}
 
 
-def events() -> int:
-    """How many events the year has, by the CSV file alone."""
-    flown = tables.flights().filter(pc.field("dep_time").is_valid())
-    return flown.num_rows + flown.num_rows - flown["arr_time"].null_count
+def of_year() -> pa.Table:
+    """The flights of the year that left, by the CSV file alone."""
+    return tables.flights().filter(pc.field("dep_time").is_valid())
 
 
-def late() -> int:
-    """How many flights left so late."""
-    rows: pa.Table = tables.flights().filter(pc.field("dep_delay") >= LATE_MINUTES)
-    return rows.group_by(["time_hour", "carrier", "flight", "origin"]).aggregate([]).num_rows
+def wanted() -> list[dict[str, Any]]:
+    """The events that those flights have."""
+    left = of_year()
+    landed = left.filter(pc.field("arr_time").is_valid())
+    return sorted_rows(
+        pa.concat_tables(
+            [
+                named("departure", left, ("origin", "dest", "dep_delay")),
+                named("arrival", landed, ("dest", "origin", "arr_delay")),
+            ]
+        )
+    )
+
+
+def named(kind: str, flights: pa.Table, columns: tuple[str, str, str]) -> pa.Table:
+    kinds = pa.array([kind] * flights.num_rows)
+    hours = pc.cast(flights["time_hour"], pa.timestamp("us", tz="UTC"))
+    values = [kinds, hours, *(flights[each] for each in ("carrier", "flight", *columns))]
+    return pa.table(dict(zip(EVENT, values, strict=True)))
+
+
+def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """All rows, as often as they are there, in an order that does not depend on the writer."""
+    return table.sort_by([(name, "ascending") for name in EVENT]).select(EVENT).to_pylist()
+
+
+def late() -> list[str]:
+    """What left so late, as psql would print it."""
+    found = of_year().filter(pc.field("dep_delay") >= LATE_MINUTES)
+    columns = (found[each].to_pylist() for each in ("carrier", "flight", "origin", "dep_delay"))
+    hours = pc.cast(pc.cast(found["time_hour"], pa.timestamp("s", tz="UTC")), pa.int64())
+    lines = zip(hours.to_pylist(), *columns, strict=True)
+    return sorted("|".join(map(str, line)) for line in lines)
+
+
+def letters() -> dict[tuple[int, int], str]:
+    """The step at which records failed, by partition and offset, as the topic of letters has it."""
+    listing = ("headrace", "dead-letters", "list", "flights:topology", "--config",
+               "/etc/headrace/service.toml", "--all", "--limit=10000", "--json")  # fmt: skip
+    told_ = json.loads(compose("exec", "-T", "headrace", *listing).splitlines()[-1])
+    assert told_["total"] == len(told_["letters"])
+    found = [(each["record"], each["step"]) for each in told_["letters"]]
+    assert len({(at["partition"], at["offset"]) for at, _ in found}) == len(found)
+    return {(at["partition"], at["offset"]): step for at, step in found}
+
+
+def malformed() -> set[tuple[int, int]]:
+    """Partition and offset of what was damaged on purpose."""
+    ends: Counter[int] = Counter()
+    found = set()
+    for message in messages(tables.flights()):
+        if message.key.startswith(b"malformed-"):
+            found.add((message.partition, ends[message.partition]))
+        ends[message.partition] += 1
+    assert len(found) == MALFORMED
+    return found
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -105,17 +158,37 @@ def warehouse() -> Path:
     return Path(done.stdout.strip())
 
 
+def table() -> pa.Table | None:
+    return delta_rows(warehouse() / "flight_events", EVENT)
+
+
 def rows() -> int:
-    found = delta_rows(warehouse() / "flight_events", ["flight"])
+    found = table()
     return 0 if found is None else found.num_rows
 
 
-def test_one_command_brings_a_year_of_flights_into_both_tables():
-    until("all events are in the table", lambda: rows() >= events(), _SECONDS, told)
+def test_one_command_brings_a_year_of_flights_into_both_tables_and_the_account_closes():
+    events = wanted()
+    until("all events are in the table", lambda: rows() >= len(events), _SECONDS, told)
     until("all is committed", lambda: all(at == end for at, end in stored().values()), 60, told)
-    assert rows() == events()
-    assert int(in_postgres("SELECT count(*) FROM late_departures")) == late()
-    assert sum(end for _, end in stored().values()) == tables.flights().num_rows + MALFORMED
+    found = table()
+    assert found is not None
+    assert found.num_rows == len(events)
+    differing = [
+        each for each in zip(sorted_rows(found), events, strict=True) if each[0] != each[1]
+    ]
+    assert not differing[:5]
+    columns = "extract(epoch from hour)::bigint, carrier, flight, origin, delay_minutes"
+    rows_late = in_postgres(f"SELECT {columns} FROM late_departures").splitlines()  # noqa: S608
+    assert sorted(rows_late) == late()
+
+    # Each record of the topic left, was cancelled, or is a dead letter; there is no fourth.
+    cancelled = tables.flights().num_rows - of_year().num_rows
+    dead = letters()
+    assert set(dead) == malformed()
+    assert set(dead.values()) == {"parse", "Enrich"}  # no flight at all; of no known carrier
+    departed = pc.sum(pc.equal(found["kind"], "departure")).as_py()
+    assert departed + cancelled + len(dead) == sum(end for _, end in stored().values())
 
 
 def test_prometheus_scrapes_it_and_knows_the_alerts():
