@@ -5,6 +5,7 @@ test_compose.py, and its dashboards are asked of a real Prometheus in tests/deep
 """
 
 import json
+import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 SERVICES = ("kafka", "zookeeper", "postgres", "spark", "spark-worker", "publish", "headrace",
             "prometheus")  # fmt: skip
 LATE_MINUTES = 180
+AGAIN = 5000  # flights that are published once more
 EVENT = ["kind", "hour", "carrier", "flight", "airport", "other_airport", "delay_minutes"]
 _SECONDS = 240.0
 _ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1]).read().decode())"
@@ -66,9 +68,13 @@ def queried(expr: str) -> list[Any]:
     return [series["value"][1] for series in answer["data"]["result"]]
 
 
-def in_postgres(query: str) -> str:
+def late_in_postgres() -> list[str]:
+    query = """SELECT extract(epoch from hour)::bigint, carrier, flight, origin, delay_minutes
+               FROM late_departures"""
     client = ("psql", "--host=127.0.0.1", "--username=flights", "-tA", "-c", query)
-    return compose("exec", "-T", "-e", "PGPASSWORD=flights", "postgres", *client).strip()
+    return sorted(
+        compose("exec", "-T", "-e", "PGPASSWORD=flights", "postgres", *client).splitlines()
+    )
 
 
 def stored() -> dict[str, tuple[int, int]]:
@@ -79,14 +85,18 @@ def stored() -> dict[str, tuple[int, int]]:
     return {name: (each["committed"], each["log_end"]) for name, each in found.items()}
 
 
-def of_year() -> pa.Table:
+def flown_of_the_year() -> pa.Table:
     """The flights of the year that left, by the CSV file alone."""
-    return tables.flights().filter(pc.field("dep_time").is_valid())
+    return flown(tables.flights())
+
+
+def flown(flights: pa.Table) -> pa.Table:
+    return flights.filter(pc.field("dep_time").is_valid())
 
 
 def wanted() -> list[dict[str, Any]]:
     """The events that those flights have."""
-    left = of_year()
+    left = flown_of_the_year()
     landed = left.filter(pc.field("arr_time").is_valid())
     return sorted_rows(
         pa.concat_tables(
@@ -112,7 +122,7 @@ def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 def late() -> list[str]:
     """What left so late, as psql would print it."""
-    found = of_year().filter(pc.field("dep_delay") >= LATE_MINUTES)
+    found = flown_of_the_year().filter(pc.field("dep_delay") >= LATE_MINUTES)
     columns = (found[each].to_pylist() for each in ("carrier", "flight", "origin", "dep_delay"))
     hours = pc.cast(pc.cast(found["time_hour"], pa.timestamp("s", tz="UTC")), pa.int64())
     lines = zip(hours.to_pylist(), *columns, strict=True)
@@ -178,12 +188,10 @@ def test_one_command_brings_a_year_of_flights_into_both_tables_and_the_account_c
         each for each in zip(sorted_rows(found), events, strict=True) if each[0] != each[1]
     ]
     assert not differing[:5]
-    columns = "extract(epoch from hour)::bigint, carrier, flight, origin, delay_minutes"
-    rows_late = in_postgres(f"SELECT {columns} FROM late_departures").splitlines()  # noqa: S608
-    assert sorted(rows_late) == late()
+    assert late_in_postgres() == late()
 
     # Each record of the topic left, was cancelled, or is a dead letter; there is no fourth.
-    cancelled = tables.flights().num_rows - of_year().num_rows
+    cancelled = tables.flights().num_rows - flown_of_the_year().num_rows
     dead = letters()
     assert set(dead) == malformed()
     assert set(dead.values()) == {"parse", "Enrich"}  # no flight at all; of no known carrier
@@ -212,9 +220,49 @@ def test_the_table_was_committed_by_executors_of_the_cluster():
     assert [app["name"] for app in state["activeapps"]]
 
 
-def test_the_same_command_again_repeats_nothing_and_a_restart_goes_on_where_it_was():
+def test_what_the_page_says_to_look_with_answers():
+    page = (ROOT / "docs/how-to/try-with-compose.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("$ docker compose exec ")]
+    said = [
+        compose("exec", "-T", "-e", "PGPASSWORD=flights", *shlex.split(line)[4:]) for line in lines
+    ]
+    status, offsets, psql = said
+    assert "flights[3]" in status
+    assert "flights[3]" in offsets
+    assert "ExpressJet Airlines Inc." in psql
+
+
+def up_again() -> None:
+    compose("up", "--no-build", "--pull=never", "--wait", "--wait-timeout=200", *SERVICES)
+
+
+def exit_code(service: str) -> int:
+    shown = compose("ps", "--all", "--format=json", service)
+    code: int = json.loads(shown)["ExitCode"]
+    return code
+
+
+def test_the_same_command_again_repeats_nothing_and_goes_on_where_all_was_taken_down():
     before = rows(), stored()
-    compose("up", "--no-build", "--pull=never", "--wait", "--wait-timeout=200", *SERVICES)
-    compose("restart", "headrace")
-    compose("up", "--no-build", "--pull=never", "--wait", "--wait-timeout=200", *SERVICES)
+    up_again()
     assert (rows(), stored()) == before
+    compose("stop", "headrace")
+    assert exit_code("headrace") == 0  # drained, not killed
+    compose("down")
+    up_again()
+    assert (rows(), stored()) == before
+
+    # The first flights once more: appended to one table, the same rows by key in the other.
+    again = flown(tables.flights().slice(0, AGAIN))
+    more = "from examples.flights.publish import publish; publish('kafka:9092', 'flights', "
+    compose("exec", "-T", "headrace", "env", "PYTHONPATH=/pipeline", "python", "-c",
+            more + f"limit={AGAIN}, malformed=0)")  # fmt: skip
+    landed = pc.sum(pc.is_valid(again["arr_time"])).as_py()
+    expected = before[0] + again.num_rows + landed
+    until("the repeated flights are in the table", lambda: rows() >= expected, _SECONDS, told)
+    until("all is committed", lambda: all(at == end for at, end in stored().values()), 60, told)
+    ends = sum(end for _, end in stored().values())
+    assert ends == sum(end for _, end in before[1].values()) + AGAIN
+    assert rows() == expected
+    assert late_in_postgres() == late()
+    assert set(letters()) == malformed()
