@@ -26,8 +26,10 @@ if [ "${1:-}" != --inside ]; then
     status=$?
     kill -9 "$inside" 2>/dev/null || true # and with it everything inside
     wait "$inside" 2>/dev/null || true
-    for each in /sys/fs/cgroup/*/"${state##*/}"; do
-      [ -d "$each" ] && find "$each" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    for _ in {1..300}; do # for what is killed with it ends a moment after it
+      find /sys/fs/cgroup/*/"${state##*/}" -depth -type d -exec rmdir {} + 2>/dev/null || true
+      [ -n "$(find /sys/fs/cgroup -maxdepth 2 -name "${state##*/}")" ] || break
+      sleep 0.1
     done
     [ "$status" = 0 ] || [ -z "${NODE_LOGS:-}" ] || cp "$state"/*.log "$NODE_LOGS" || true
     rm -rf "$state"

@@ -1,8 +1,12 @@
 """What the scripts say where they cannot do their work, and what they leave: nothing."""
 
+import hashlib
+import io
+import json
 import os
 import re
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -83,3 +87,55 @@ def test_a_node_that_is_told_to_end_leaves_neither_processes_nor_files(tmp_path:
         node.wait()
     assert not Path(folder).exists()
     until("nothing runs", lambda: not naming(folder), 30)
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return target.getvalue()
+
+
+def image_of_nothing() -> bytes:
+    """An archive of the image `nothing:dev`, which has one empty file."""
+    layer = packed({"nothing": b""})
+    layers = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    config = {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": layers}
+    image = {"Config": "config.json", "RepoTags": ["nothing:dev"], "Layers": ["layer.tar"]}
+    named = {"manifest.json": json.dumps([image]), "config.json": json.dumps(config)}
+    return packed({name: text.encode() for name, text in named.items()} | {"layer.tar": layer})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others are told of root first")
+def test_an_engine_that_is_told_to_end_leaves_neither_containers_nor_groups_nor_files(
+    tmp_path: Path,
+):
+    images = tmp_path / "images.tar"
+    images.write_bytes(image_of_nothing())
+    started = tmp_path / "started"
+    mounts = " ".join(f"--volume /{each}:/{each}:ro" for each in ("usr", "lib", "lib64"))
+    contained = f"docker run --detach --network none {mounts} nothing:dev /usr/bin/sleep 1000"
+    runs = f'{contained} && {contained} && echo "$DOCKER_HOST" >{started}.new'
+    engine = subprocess.Popen(
+        [ROOT / "deploy/engine.sh", images, "bash", "-c",
+         f"{runs} && mv {started}.new {started} && sleep 1000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        until("containers run", lambda: started.exists() or engine.poll() is not None, 120)
+        assert engine.poll() is None, engine.communicate()
+        folder = Path(started.read_text(encoding="utf-8").strip().removeprefix("unix://")).parent
+        assert [*Path("/sys/fs/cgroup").glob(f"*/{folder.name}")]
+        engine.terminate()
+        assert engine.wait(60) == 143
+    finally:
+        engine.kill()
+        engine.communicate()
+    assert not folder.exists()
+    assert not [*Path("/sys/fs/cgroup").glob(f"*/{folder.name}")]
+    until("nothing runs", lambda: not naming(str(folder)), 30)
