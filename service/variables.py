@@ -16,7 +16,13 @@ from service.errors import BadConfig
 
 PREFIX = "HEADRACE_"
 OTHER_VARIABLES = frozenset(
-    {"HEADRACE_DEBUG", "HEADRACE_FAILPOINT", "HEADRACE_IVY_SETTINGS", "HEADRACE_JAR_CACHE"}
+    {
+        "HEADRACE_DEBUG",
+        "HEADRACE_FAILPOINT",
+        "HEADRACE_IVY_SETTINGS",
+        "HEADRACE_JAR_CACHE",
+        "HEADRACE_TOOLS",
+    }
 )  # read elsewhere
 
 _FILE = "__FILE"

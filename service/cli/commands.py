@@ -16,7 +16,7 @@ from service.cli.embedded import embedded
 from service.cli.lines import print_json
 from service.cli.loading import configured, load_topology
 from service.cli.offsets import read_offsets, show_offsets
-from service.cli.render import RunProgress, show_account
+from service.cli.render import RunProgress, answers, show_account
 from service.config import Config, EngineName, load
 from service.errors import AccountOpen, BadConfig, NotStarted, ServerEnded
 from service.running import run_pipeline
@@ -58,7 +58,7 @@ def run(
     if as_json:
         print_json(account.as_json())
     else:
-        show_account(Console(), account)
+        show_account(answers(), account)
     gaps = account.gaps() if account.caught_up else account.losses()
     if gaps:
         raise AccountOpen(gaps)
@@ -135,7 +135,7 @@ def offsets_show(target: str, config: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"partitions": {row.partition: row.as_json() for row in rows}})
     else:
-        show_offsets(Console(), rows)
+        show_offsets(answers(), rows)
 
 
 def dev_up(state_dir: Path, topics: Sequence[str], *, as_json: bool) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from partition.replicas.nodes import check_name
 from partition.replicas.plan import Control, Note
 from service.cli.lines import print_json
 from service.cli.loading import configured, load_topology
+from service.cli.render import answers
 from service.cli.replica_nodes import ReplicaNodes, moment, now_ms, replica_nodes, whoami
 
 
@@ -109,7 +109,7 @@ def _show(nodes: ReplicaNodes, control: Control, *, as_json: bool) -> None:
         facts = {"pipeline": nodes.pipeline, "control": nodes.control_path}
         print_json({**facts, **facts_of(control), "replicas": names})
         return
-    console = Console()
+    console = answers()
     for line in (
         *in_words(control),
         f"rebalances asked for: {control.rebalance}",

@@ -32,6 +32,7 @@ from partition.storm.takeover import Found, Layout, StormOffset, Tree, read_offs
 from partition.zookeeper.reader import ZooKeeperReader
 from service.cli.lines import describe, print_json
 from service.cli.loading import configured, load_topology
+from service.cli.render import answers
 from service.cli.takeover import Known, Outcome, Row, judge, refused
 from service.cli.topics import ASK_SECONDS, answer, topics_of
 from service.config import Config
@@ -95,7 +96,7 @@ def import_storm(target: str, config: Path | None, order: Order, *, as_json: boo
     if as_json:
         print_json(_facts(rows, order, place))
     else:
-        show_rows(Console(), rows, order, place)
+        show_rows(answers(), rows, order, place)
     bad = refused(rows)
     if bad:
         written = sum(row.outcome == "imported" for row in rows)

@@ -25,6 +25,7 @@ from service.cli.letters_shown import (
 )
 from service.cli.lines import print_json
 from service.cli.loading import configured, load_topology
+from service.cli.render import answers
 from service.cli.replica_nodes import now_ms, whoami
 from service.dead_letters.errors import NoLetterTopic, NotDealtWith
 from service.dead_letters.judging import Row, Wish
@@ -146,7 +147,7 @@ def show_list(
     if as_json:
         print_json({"topic": room.topic.name, "pipeline": room.pipeline, **listed.as_json()})
     else:
-        show_letters(Console(), room.topic.name, listed)
+        show_letters(answers(), room.topic.name, listed)
 
 
 def show_one(
@@ -178,7 +179,7 @@ def show_one(
     elif as_json:
         print_json(letter_facts(letter, content, marks))
     else:
-        show_letter(Console(), letter, content, marks, most)
+        show_letter(answers(), letter, content, marks, most)
 
 
 def replay(target: str, config: Path | None, order: Order) -> None:
@@ -305,7 +306,7 @@ def _tell(room: Room, order: Order, rows: Sequence[Row], done: str) -> None:
             }
         )
     else:
-        show_rows(Console(), rows)
+        show_rows(answers(), rows)
     if not_done:
         raise NotDealtWith(done, len(not_done), len(rows), count, not_done[0].note)
 

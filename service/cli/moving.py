@@ -43,6 +43,7 @@ from service.cli.moves import (
     refused,
     still_open,
 )
+from service.cli.render import answers
 from service.cli.replica_nodes import ReplicaNodes, now_ms, replica_nodes, whoami
 from service.cli.topics import ASK_SECONDS, answer, topics_of
 from service.errors import ServiceError
@@ -217,7 +218,7 @@ def _move(target: str, config: Path | None, order: Order, *, as_json: bool) -> N
             }
         )
     else:
-        show_rows(Console(), rows, order, reason)
+        show_rows(answers(), rows, order, reason)
     if refused(rows):
         raise NotMoved(len(refused(rows)), len(rows), moved)
 

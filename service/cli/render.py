@@ -1,5 +1,6 @@
 """What a run looks like to a person: progress while it works, the account at the end."""
 
+import sys
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,16 @@ from rich.table import Table
 
 from service.account import Account
 from service.snapshot import Snapshot
+
+_WIDE = 500  # characters
+
+
+def answers() -> Console:
+    """Where answers go: standard output, and with long lines where no terminal breaks them.
+
+    A text that was broken to fit could not be found by `grep`.
+    """
+    return Console() if sys.stdout.isatty() else Console(width=_WIDE)
 
 
 class RunProgress:

@@ -18,6 +18,7 @@ from partition.replicas.plan import Member
 from service.cli.control import in_words
 from service.cli.lines import describe, print_json
 from service.cli.loading import configured, load_topology
+from service.cli.render import answers
 from service.cli.replica_nodes import moment, replica_nodes
 from service.cli.replicas import PartitionRow, Rooms, Status, read_status
 from service.parts import wire
@@ -55,7 +56,7 @@ def status(
     if as_json:
         print_json(found.as_json())
     else:
-        Console().print(shown(found))
+        answers().print(shown(found))
     if found.trouble is not None:
         raise found.trouble  # after what is known
 
@@ -73,7 +74,7 @@ def follow(
     What cannot be read is shown in its place, and read again. A terminal shows the partitions
     that have room there. JSON, and a console that is no terminal, get one after the other.
     """
-    console = console or Console()
+    console = console or answers()
     on_terminal = console.is_terminal and not as_json
     with Live(console=console, auto_refresh=False) if on_terminal else nullcontext() as live:
         while True:

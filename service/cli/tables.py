@@ -19,7 +19,7 @@ from rich.table import Table
 
 from service.cli.lines import describe, print_json
 from service.cli.loading import configured, load_topology
-from service.cli.render import RunProgress
+from service.cli.render import RunProgress, answers
 from service.errors import SinksFailed
 from service.parts import Parts, wire
 from topology.compaction import Compactable, Compaction
@@ -79,7 +79,7 @@ def compact(
     if as_json:
         print_json({"sinks": {row.sink: row.as_json() for row in rows}})
     else:
-        show_rows(Console(), rows)
+        show_rows(answers(), rows)
     failed = [row.sink for row in rows if row.outcome == "failed"]
     if failed:
         raise SinksFailed("not compacted", failed)

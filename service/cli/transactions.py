@@ -13,6 +13,7 @@ from rich.table import Table
 
 from service.cli.lines import describe, print_json
 from service.cli.loading import configured, load_topology
+from service.cli.render import answers
 from service.cli.standing import Ask, Compared, Standing, compare
 from service.cli.topics import partitions_of
 from service.config import Config
@@ -37,7 +38,7 @@ def show(target: str, config: Path | None, *, as_json: bool) -> None:
             }
         )
     else:
-        show_standings(Console(), topology, found)
+        show_standings(answers(), topology, found)
     if found.failed:
         raise SinksFailed("not asked", list(found.failed))
 
