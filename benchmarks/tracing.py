@@ -6,7 +6,7 @@ from examples.flights.publish import publish
 
 RECORDS = 2_000_000
 ROUNDS = 5
-TOPIC = "flights"
+TOPIC = "flights-traced"
 FLIGHTS = 336_776
 MODULE = "benchmarks.tracing_variants"
 BASE = "off"
