@@ -12,7 +12,7 @@ JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash faults chaos deep bench docs site sbom lock clean
+        crash faults chaos score deep bench docs site sbom lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,8 +90,12 @@ chaos: $(READY)  ## Replicas come and go at random: make chaos MINUTES=10; a ste
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SOAK),--soak) \
 	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
 
+score: $(READY)  ## Build kube-score, and see what it says of the Helm chart.
+	@deploy/tools.sh score
+	$(BIN)/pytest -q -m deep tests/deploy/test_chart_score.py
+
 deep: $(READY)  ## What operators are given, on a real Kubernetes, engine, Prometheus (as root; 25 minutes).
-	@deploy/tools.sh cluster engine
+	@deploy/tools.sh score chart cluster engine
 	-@deploy/image.sh compose  # the tests that need it say so
 	$(BIN)/pytest -m deep
 

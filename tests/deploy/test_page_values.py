@@ -7,8 +7,6 @@ import pytest
 from deploy.chart import CHART, ROOT
 from tests.deploy.tools import manifests, only, rendered
 
-pytestmark = pytest.mark.deep
-
 SMALLEST = ROOT / CHART / "ci/configmap-values.yaml"
 PAGE = (ROOT / "docs/how-to/deploy-with-helm.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -1,37 +1,56 @@
-"""The tools that `deploy/tools.sh` fetches, and Helm's output through them."""
+"""The tools that look at what operators are given, and Helm's output through them.
+
+Some come with the environment; `make deep` has more, which `deploy/tools.sh` fetches and builds.
+"""
 
 import json
 import os
+import platform
 import subprocess
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deploy.chart import CHART, ROOT
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 TOOLS = Path(os.environ.get("HEADRACE_TOOLS") or _CACHE / "headrace/tools")
-SCHEMAS = f"{TOOLS}/schemas/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+CI = ROOT / CHART / "ci"
+CASES = sorted(path.name.removesuffix("-values.yaml") for path in CI.glob("*-values.yaml"))
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 _SECONDS = 60.0
+
+each_case = pytest.mark.parametrize("case", CASES)
 
 Manifest = dict[str, Any]
 
 
 def tool(name: str) -> str:
-    """Return a tool's path. Without it the test fails: a check that is not made says nothing."""
-    for path in (TOOLS / "bin" / name, TOOLS / "venv/bin" / name):
-        if path.is_file():
-            return str(path)
-    pytest.fail(f"there is no {name} in {TOOLS}: run deploy/tools.sh")
+    """Return a built tool's path. Without it the test fails: a check that is not made is none."""
+    path = TOOLS / "bin" / name
+    if not path.is_file():
+        pytest.fail(f"there is no {name} in {TOOLS}: run deploy/tools.sh")
+    return str(path)
+
+
+def packaged(name: str) -> str:
+    """Return the path of a tool that comes as a wheel."""
+    path = Path(sysconfig.get_path("scripts")) / name
+    if name == "helm" and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        pytest.skip("Helm's wheel is for Linux on x86-64 alone")
+    return str(path)
 
 
 def run(
-    name: str, *arguments: str | Path, given: str | None = None
+    program: str, *arguments: str | Path, given: str | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run a program that `tool` or `packaged` found."""
     return subprocess.run(
-        [tool(name), *map(str, arguments)],
+        [program, *map(str, arguments)],
         input=given,
         capture_output=True,
         text=True,
@@ -40,9 +59,16 @@ def run(
     )
 
 
-def template(*arguments: str | Path, chart: Path = ROOT / CHART) -> str:
+def values_of(case: str) -> Path:
+    """Return one of the chart's files of values."""
+    return CI / f"{case}-values.yaml"
+
+
+def template(*arguments: str | Path, chart: Path = ROOT / CHART, helm: str | None = None) -> str:
     """Return what Helm makes of the chart in the namespace `prod`."""
-    done = run("helm", "template", "orders", chart, "--namespace", "prod", *arguments)
+    done = run(
+        helm or packaged("helm"), "template", "orders", chart, "--namespace", "prod", *arguments
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -50,7 +76,7 @@ def template(*arguments: str | Path, chart: Path = ROOT / CHART) -> str:
 def with_values(values: Mapping[str, Any], base: Path) -> subprocess.CompletedProcess[str]:
     """Have Helm make manifests from a file and these values over it."""
     arguments = ("orders", ROOT / CHART, "--namespace", "prod", "-f", base, "-f", "-")
-    return run("helm", "template", *arguments, given=json.dumps(values))  # JSON is YAML
+    return run(packaged("helm"), "template", *arguments, given=json.dumps(values))  # JSON is YAML
 
 
 def refusal(values: Mapping[str, Any], *, base: Path) -> str:
@@ -69,12 +95,7 @@ def rendered(values: Mapping[str, Any], *, base: Path) -> Sequence[Manifest]:
 
 def manifests(text: str) -> Sequence[Manifest]:
     """Read YAML documents."""
-    read = "filter(None, yaml.safe_load_all(sys.stdin))"
-    script = f"import json, sys, yaml; json.dump([*{read}], sys.stdout)"
-    done = run("python", "-c", script, given=text)
-    assert done.returncode == 0, done.stderr
-    found: list[Manifest] = json.loads(done.stdout)
-    return found
+    return [each for each in yaml.safe_load_all(text) if each]
 
 
 def only(found: Sequence[Manifest], kind: str, *, suffix: str = "") -> Manifest:

@@ -40,6 +40,7 @@ PYTHON_RUN_BY = {
 RUN_BY = {
     "make run": CI,
     "make test": CI,
+    "make score": CI,
     "make simulate": CI,
     "headrace graph readings:topology": QUICKSTART,
     "headrace dev up --topic readings": QUICKSTART,

@@ -1,0 +1,22 @@
+"""docker-compose.yml against the specification of such files."""
+
+from pathlib import Path
+
+from deploy.chart import ROOT
+from tests.deploy.tools import packaged, run
+
+FILE = ROOT / "docker-compose.yml"
+SPECIFICATION = ("--builtin-schema", "vendor.compose-spec")
+
+
+def test_it_keeps_to_the_specification_of_compose():
+    done = run(packaged("check-jsonschema"), *SPECIFICATION, FILE)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_key_that_is_none_would_be_found(tmp_path: Path):
+    spoilt = tmp_path / "docker-compose.yml"
+    text = FILE.read_text(encoding="utf-8").replace("healthcheck:", "healthchecks:", 1)
+    spoilt.write_text(text, encoding="utf-8")
+    done = run(packaged("check-jsonschema"), *SPECIFICATION, spoilt)
+    assert done.returncode == 1
