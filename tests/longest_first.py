@@ -25,6 +25,7 @@ LONGEST = (
     "integration/service/test_documented_commands.py",
     "integration/service/test_cli.py",
     "acceptance/test_replicas.py",
+    "integration/partition/test_kafka_security.py",
     "integration/service/test_operating.py",
     "integration/service/test_import_storm.py",
     "acceptance/test_spark_engine.py",

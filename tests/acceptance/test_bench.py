@@ -165,7 +165,7 @@ def test_latency_stands_beside_that_of_structured_streaming(suites):
 def test_the_report_has_every_suite_and_where_the_time_goes(suites, page):
     text = page.read_text(encoding="utf-8")
     assert "Not measured yet." not in text
-    assert text.count("Where the owner thread is in") == 11
+    assert text.count("Where the owner thread is in") == 12
     for suite in suites:
         assert f"\n## {suite}\n" in text
 
