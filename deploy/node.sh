@@ -28,8 +28,10 @@ if [ "${1:-}" != --inside ]; then
     status=$?
     kill -9 "$inside" 2>/dev/null || true # and with it everything inside
     wait "$inside" 2>/dev/null || true
-    for each in /sys/fs/cgroup/*/kubepods; do
-      [ -d "$each" ] && find "$each" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    for _ in {1..50}; do # for what is killed with it ends a moment after it; another node has groups there, too
+      find /sys/fs/cgroup/*/kubepods -depth -type d -exec rmdir {} + 2>/dev/null || true
+      [ -n "$(find /sys/fs/cgroup -maxdepth 2 -name kubepods)" ] || break
+      sleep 0.1
     done
     [ "$status" = 0 ] || [ -z "${NODE_LOGS:-}" ] || cp "$state"/*.log "$NODE_LOGS" || true
     rm -rf "$state"
