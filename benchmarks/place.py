@@ -24,8 +24,9 @@ from sinks.spark.driver import SparkDriver
 
 KAFKA_SOURCE = "kafka-source"
 _ALL_JARS = ("delta", "iceberg", KAFKA_SOURCE)
-# Code that runs once or twice is not worth compiling well.
-_SOON = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+# Code that runs once or twice is not worth compiling well. Java would then keep 48 MB for it, which
+# one Spark for all suites may fill.
+LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 
 
 class HeldSpark(SparkDriver):
@@ -93,7 +94,7 @@ _shared: list[HeldSpark] = []
 def _spark(jars: tuple[str, ...], *, together: bool) -> Iterator[HeldSpark]:
     if together:
         if not _shared:
-            _shared.append(_driver(_ALL_JARS, _SOON))
+            _shared.append(_driver(_ALL_JARS, LIGHT))
         yield _shared[0]
         return
     spark = _driver(jars)
