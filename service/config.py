@@ -44,7 +44,7 @@ from partition.replicas.balance import of_ordinal
 from partition.replicas.nodes import check_name
 from partition.retries import RetryPolicy
 from partition.transaction import TransactionKind
-from service.config_errors import as_bad_config
+from service.config_errors import as_bad_config, check_numbers
 from service.errors import BadConfig
 from service.letter_limit import LetterLimit
 from service.redaction import secrets_in
@@ -372,6 +372,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             del env_settings, dotenv_settings, file_secret_settings
             file = TomlConfigSettingsSource(settings_cls, toml_file=path)
+            check_numbers(place, file.toml_data)
             return (init_settings, Variables(settings_cls), file)
 
     try:
@@ -393,3 +394,5 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         raise BadConfig(
             "environment", PREFIX + "…", str(error), "a value of the key's type"
         ) from None
+    except ValueError as error:  # TOML's, of a whole number longer than Python reads
+        raise BadConfig(place, "(file)", str(error), "numbers of the keys' types") from None

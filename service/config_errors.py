@@ -11,6 +11,7 @@ from sinks.secret_names import is_secret
 
 _LONGEST_FOUND = 80
 _CREDENTIALS = re.compile(r"[^/'\"]*@")  # user:password@host, where only hosts belong
+_BITS = 63  # beside the sign: what TOML asks of those who read it
 _SCALARS = ("str", "int", "float", "bool")  # the arms of a property's type, in pydantic's words
 
 
@@ -47,6 +48,22 @@ def as_bad_config(
     if is_property:
         allowed = "a string, a number, true or false"
     return BadConfig(place, key, _found(key, fault["input"]), allowed)
+
+
+def check_numbers(place: str, value: Any, key: str = "") -> None:
+    """Refuse a whole number of a file that has more than 64 bits: Python may not even print it.
+
+    Raises BadConfig, which names the key.
+    """
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            check_numbers(place, inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            check_numbers(place, inner, key)
+    elif isinstance(value, int) and value.bit_length() > _BITS:
+        found = f"a whole number of {value.bit_length()} bits"
+        raise BadConfig(place, key, found, "whole numbers of 64 bits, one of them the sign")
 
 
 def _found(key: str, value: Any) -> str:

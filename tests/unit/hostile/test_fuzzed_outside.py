@@ -79,7 +79,7 @@ endpoint = "http://c:4318/v1/traces"
 PARTS = [
     "[" * 5_000, "{" * 5_000, "a." * 1_000 + "b=1\n", "9" * 5_000, "nan", "inf", "-1", "0x_", "'''",
     '"', "\\ud800", "\x00", "\ufeff", "[kafka]\n", "[[pipeline]]\n", "name = []\n", "true",
-    "1979-05-27", "=", "\n", "x" * 70_000, "../..", "\x1b[31m",
+    "0x" + "f" * 5_000, "1979-05-27", "=", "\n", "x" * 70_000, "../..", "\x1b[31m",
 ]  # fmt: skip
 
 
@@ -96,6 +96,14 @@ def damaged_toml(draw: st.DrawFn) -> str:
 
 @settings(max_examples=200)
 @given(st.one_of(damaged_toml(), st.text(max_size=200)))
+@example(GOOD.replace('"b:2"', "9" * 5_000))
+@example(GOOD.replace('"b:2"', "0x" + "f" * 5_000))
+@example(GOOD.replace('"orders"', "0x" + "f" * 5_000))
+@example(GOOD.replace("timestamp_ms = 5", "timestamp_ms = 0x" + "f" * 5_000))
+@example(GOOD.replace('"local[1]"', "0x" + "f" * 5_000))
+@example(GOOD + "[retries]\nlimit = 0x" + "f" * 5_000)
+@example(GOOD + "[retries]\nlimit = -0x" + "f" * 5_000)
+@example(GOOD + "[retries]\nfirst_delay_seconds = 0x" + "f" * 5_000)
 def test_a_configuration_is_taken_or_refused_in_one_line(tmp_path_factory: Any, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.toml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -115,7 +123,12 @@ def test_a_variable_is_taken_or_refused_in_one_line(
     name: str, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = part.replace("\x00", "")  # no variable can hold it
-    for value in (part, '{"a":' * 5_000, f'{{"bootstrap.servers": {json.dumps(part)}}}'):
+    tables = (
+        '{"a":' * 5_000,
+        f'{{"a": {"9" * 5_000}}}',
+        f'{{"bootstrap.servers": {json.dumps(part)}}}',
+    )
+    for value in (part, *tables):
         monkeypatch.setenv(f"HEADRACE_{name}", value)
         said = ""
         try:

@@ -136,6 +136,9 @@ def test_spark_properties_from_variables_have_dots(write, monkeypatch):
             "host:port",
         ),
         ("[kafka\n", "(file)", "line 1", "TOML"),
+        (GOOD + "[retries]\nlimit = 0x1" + "0" * 16, "retries.limit", "65 bits", "of 64 bits"),
+        (GOOD + "[kafka.x]\ny = [0x1" + "0" * 16 + "]", "kafka.x.y", "65 bits", "of 64 bits"),
+        (GOOD + "[retries]\nlimit = " + "9" * 5_000, "(file)", "4300 digits", "numbers"),
     ],
 )
 def test_a_fault_names_the_key_what_was_found_and_what_is_allowed(text, key, found, allowed, write):
