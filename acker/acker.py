@@ -1,26 +1,41 @@
 """The XOR acker: tells when everything that came out of a record is processed.
 
-Storm's algorithm (org.apache.storm.daemon.Acker): each tuple that travels has a random
-64-bit edge id, XORed into its tree's value once when it is emitted and once when it is
-acked, so the value is 0 when every edge has come back. Pure: no I/O, no clock, no lock;
-the owner thread drives it. Unlike Storm's, a failed tree never completes, and late
-messages make no ghost entries, because a handle tells its tree from the slot's next one.
+Each tuple that travels has a random 64-bit edge id, XORed into its tree's value once when it
+is emitted and once when it is acked, so the value is 0 when every edge has come back. Pure:
+no I/O, no clock, no lock; the owner thread drives it.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from acker.arrays import Edges, Flags, Owners, Slots, Tags, Trees, turned_back
-from acker.errors import TooManyTrees
-from acker.outcomes import Outcomes, Resolved
-from acker.singles import MOST, Singles
-from acker.slots import FAILED, FLAG_SHIFT, INIT, SlotTable, bytes_of, checked_flags
-from acker.wheel import Wheel
+from acker.errors import TimeoutTooLong, TooManyTrees
+from acker.slots import (
+    FAILED,
+    FLAG_SHIFT,
+    INIT,
+    Edges,
+    Flags,
+    Owners,
+    Slots,
+    SlotTable,
+    Tags,
+    Trees,
+    checked_flags,
+    turned_back,
+)
 
 __all__ = ["Acker", "AckerStatistics", "Edges", "Flags", "Owners", "Resolved", "Trees"]
 
+Item = TypeVar("Item", bound=np.generic)
+
 _BYTE = 0xFF
+_TICKS = 254  # a byte tells 255 ticks ahead from each other; one of them is the one that runs
+_TICKS_PER_TIMEOUT = 8
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +52,36 @@ class AckerStatistics:
     unanchored: int  # tuples that were emitted outside any tree
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Trees that resolved: whose they are, the marks they carried, and how they ended."""
+
+    acked: Owners
+    acked_flags: Flags
+    failed: Owners
+    expired: Owners
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(len(self.acked) or len(self.failed) or len(self.expired))
+
+
+_NO_OWNERS: Owners = np.empty(0, np.int64)
+_NOTHING = Resolved(_NO_OWNERS, np.empty(0, np.uint8), _NO_OWNERS, _NO_OWNERS)
+
+
 class Acker:
-    """One 64-bit value per tree in flight, in flat slot arrays; batch calls first.
+    """Storm's init, ack and fail (org.apache.storm.daemon.Acker), for arrays of trees.
 
     `begin` gives handles; `init`, `ack` and `fail` may then come in any order
     (promise 6). A tree resolves exactly once (promise 5): what comes later, and what was
     never begun, is counted and changes nothing. `drain` tells what resolved since it was
     asked last. An owner is any 63-bit number of the caller's, an edge any 64-bit one.
+
+    Differences from Storm's: a tree opens with `begin`, which bounds how many are in flight, and
+    has a handle instead of a random root id, so a message for no live tree makes no entry. A
+    failed tree never completes; Storm's is acked if its value happens to be 0. Trees expire
+    here alone; Storm's spout keeps a second time-out beside the acker's.
 
     A handle holds its slot, the slot's generation (8 bits) and the owner's low 23 bits. So
     a stale handle can be mistaken for a live one only if its slot has been used again exactly
@@ -54,9 +92,6 @@ class Acker:
     One batch call counts as one message per tree. That a live tree's edge is acked twice
     cannot be seen in a sum of XORs: its value never gets to 0 by it, so the tree expires, and
     its record is tried again.
-
-    `begin_one`, `init_one`, `ack_one` and `fail_one` do the same for single trees, and cost
-    no more than a dictionary does. All calls may be mixed.
     """
 
     def __init__(
@@ -71,20 +106,15 @@ class Acker:
         self._max_trees = max_trees
         self._wheel = Wheel(timeout_seconds, longest_seconds)
         self._table = SlotTable(min(capacity, max_trees))
-        self._outcomes = Outcomes()
-        self._singles = Singles(self._table, self._wheel, self._outcomes, max_trees=max_trees)
-        self.begin_one = self._singles.begin_one
-        self.init_one = self._singles.init_one
-        self.ack_one = self._singles.ack_one
-        self.fail_one = self._singles.fail_one
+        self._acked, self._failed, self._expired = _Ended(), _Ended(), _Ended()
+        self._acked_tags: list[Tags] = []
+        self._ignored = 0
+        self._unanchored = 0
 
     def begin(self, owners: Owners) -> Trees:
         """Open a tree for each owner and return its handle. Raises TooManyTrees."""
-        after = self.in_flight + len(owners)
-        if after + MOST > self._max_trees:
-            if after > self._max_trees:
-                raise TooManyTrees(self._max_trees)
-            self._singles.stop_giving()
+        if self.in_flight + len(owners) > self._max_trees:
+            raise TooManyTrees(self._max_trees)
         wheel = self._wheel
         deadline = wheel.current + wheel.timeout_advances & _BYTE
         return self._table.take(owners, deadline, self._max_trees)
@@ -99,12 +129,11 @@ class Acker:
         marks = checked_flags(flags) << FLAG_SHIFT
         slots, tags, owners, live = table.find(trees)
         if live is not None:
-            for tree, edge in zip(trees[~live].tolist(), edges[~live].tolist(), strict=True):
-                self.init_one(tree, edge, flags)
+            self._ignored += len(trees) - len(slots)
             edges = edges[live]
         if np.count_nonzero(tags & INIT):
             new = tags & INIT == 0
-            self._outcomes.ignored += len(slots) - int(np.count_nonzero(new))
+            self._ignored += len(slots) - int(np.count_nonzero(new))
             slots, tags, owners, edges = slots[new], tags[new], owners[new], edges[new]
         table.waiting -= len(slots)
         tags |= INIT | marks
@@ -112,7 +141,7 @@ class Acker:
         if table.doomed:
             failed = tags & FAILED != 0
             table.doomed -= int(np.count_nonzero(failed))
-            self._outcomes.failed.add(owners[failed])
+            self._failed.add(owners[failed])
             table.release(slots[failed], tags[failed])
             left = ~failed
             slots, tags, owners, values = slots[left], tags[left], owners[left], values[left]
@@ -136,7 +165,7 @@ class Acker:
         table = self._table
         slots, tags, owners, live = table.find(trees)
         if live is not None:
-            self._ack_singly(trees[~live], edges[~live])
+            self._ignored += len(trees) - len(slots)
             edges = edges[live]
         if distinct:
             values = table.values.take(slots)
@@ -170,31 +199,27 @@ class Acker:
 
     def unanchored(self, count: int) -> None:
         """Count tuples that are emitted outside any tree: nobody waits for them."""
-        self._outcomes.unanchored += count
+        self._unanchored += count
 
     def fail(self, trees: Trees) -> None:
         """Fail trees. No later ack revives them (promise 4)."""
         table = self._table
-        slots, tags, _owners, live = table.find(trees)
-        if live is not None:
-            for tree in trees[~live].tolist():
-                self.fail_one(tree)
+        slots, tags, _owners, _live = table.find(trees)
         slots = table.once_each(slots[tags & FAILED == 0])
-        self._outcomes.ignored += len(tags) - len(slots)
+        self._ignored += len(trees) - len(slots)
         tags = table.tags.take(slots) | np.uint16(FAILED)
         table.tags[slots] = tags
         ready = tags & INIT != 0
         gone = slots[ready]
         table.doomed += len(slots) - len(gone)
-        self._outcomes.failed.add(table.owners.take(gone))
+        self._failed.add(table.owners.take(gone))
         table.release(gone, tags[ready])
 
     def mark(self, trees: Trees, flags: int) -> None:
         """Set flag bits (1 to 16) on trees; `drain` gives them back. Raises FlagsTooHigh."""
         bits = checked_flags(flags)
-        slots, tags, _owners, live = self._table.find(trees)
-        if live is not None:
-            self._singles.mark(trees[~live].tolist(), bits)
+        slots, tags, _owners, _live = self._table.find(trees)
+        self._ignored += len(trees) - len(slots)
         self._table.tags[slots] = tags | np.uint16(bits << FLAG_SHIFT)
 
     def flags(self, trees: Trees) -> Flags:
@@ -205,8 +230,6 @@ class Acker:
             return found
         flags: Flags = np.zeros(len(trees), np.uint8)
         flags[live] = found
-        for place in np.flatnonzero(~live).tolist():
-            flags[place] = self._singles.flags(int(trees[place]))
         return flags
 
     def owners(self, trees: Trees) -> Owners:
@@ -217,11 +240,6 @@ class Acker:
             return found
         owners: Owners = np.full(len(trees), -1, np.int64)
         owners[live] = found
-        entries = self._singles.entries
-        for place in np.flatnonzero(~live).tolist() if entries else ():
-            entry = entries.get(int(trees[place]))
-            if entry is not None:
-                owners[place] = entry[1]
         return owners
 
     @property
@@ -237,9 +255,8 @@ class Acker:
         """
         wheel, table = self._wheel, self._table
         advances = wheel.timeout_advances if seconds is None else wheel.advances(seconds)
-        slots, _tags, _owners, live = table.find(trees)
-        if live is not None:
-            self._singles.reset(trees[~live].tolist(), advances)
+        slots, _tags, _owners, _live = table.find(trees)
+        self._ignored += len(trees) - len(slots)
         current = np.uint8(wheel.current & _BYTE)
         left = table.deadlines.take(slots) - current  # modulo 256, as the ticks are
         table.deadlines[slots] = np.maximum(left, np.uint8(advances)) + current
@@ -256,52 +273,105 @@ class Acker:
         """
         if not self._wheel.advance(now):
             return
-        self._singles.expire()
         table = self._table
         due = table.due(self._wheel.current & _BYTE)
         if len(due):
             tags = table.tags.take(due)
             table.waiting -= int(np.count_nonzero(tags & INIT == 0))
             table.doomed -= int(np.count_nonzero(tags & FAILED))
-            self._outcomes.expired.add(table.owners.take(due))
+            self._expired.add(table.owners.take(due))
             table.release(due, tags)
 
     def drain(self) -> Resolved:
         """What resolved since the last call, each tree once."""
-        return self._outcomes.drain()
+        if not (self._acked.parts or self._failed.parts or self._expired.parts):
+            return _NOTHING
+        tags, self._acked_tags = self._acked_tags, []
+        flags: Flags = (_joined(tags, np.uint16) >> FLAG_SHIFT).astype(np.uint8)
+        return Resolved(self._acked.drain(), flags, self._failed.drain(), self._expired.drain())
 
     @property
     def in_flight(self) -> int:
         """Trees that have begun and not resolved."""
-        return self._table.in_use + len(self._singles.entries)
+        return self._table.in_use
 
     def statistics(self) -> AckerStatistics:
         """What the acker holds and has seen."""
-        outcomes, entries = self._outcomes, self._singles.entries
         return AckerStatistics(
             in_flight=self.in_flight,
             capacity=self._table.capacity,
-            bytes_held=self._table.bytes_held + (bytes_of(entries) if entries else 0),
-            acked=outcomes.acked,
-            failed=outcomes.failed.count,
-            expired=outcomes.expired.count,
-            ignored=outcomes.ignored,
-            unanchored=outcomes.unanchored,
+            bytes_held=self._table.bytes_held,
+            acked=self._acked.count,
+            failed=self._failed.count,
+            expired=self._expired.count,
+            ignored=self._ignored,
+            unanchored=self._unanchored,
         )
 
     def _complete(self, slots: Slots, tags: Tags, owners: Owners) -> None:
         if len(slots):
-            self._outcomes.ack(owners, tags)
+            self._acked.add(owners)
+            self._acked_tags.append(tags)
             self._table.release(slots, tags)
 
-    def _ack_singly(self, trees: Trees, edges: Edges) -> None:
-        """Ack what has no live slot: trees begun by single calls, and what is ignored."""
-        entries = self._singles.entries
-        sums: dict[int, int] = {}
-        for tree, edge in zip(trees.tolist(), edges.tolist(), strict=True):
-            if tree in entries:
-                sums[tree] = sums.get(tree, 0) ^ edge
-            else:
-                self._outcomes.ignored += 1
-        for tree, edge in sums.items():
-            self.ack_one(tree, edge)
+
+@dataclass(slots=True)
+class _Ended:
+    """Trees that ended in one way: how many, and the turned owners of the latest, by batch."""
+
+    count: int = 0
+    parts: list[Owners] = field(default_factory=list)
+
+    def add(self, owners: Owners) -> None:
+        self.parts.append(owners)
+        self.count += len(owners)
+
+    def drain(self) -> Owners:
+        """The owners since the last call."""
+        parts, self.parts = self.parts, []
+        return turned_back(_joined(parts, np.int64)) if parts else _NO_OWNERS
+
+
+def _joined(parts: list[npt.NDArray[Item]], kind: type[Item]) -> npt.NDArray[Item]:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, kind)
+
+
+class Wheel:
+    """Counts ticks, and says how many of them a time-out is.
+
+    A tick is an eighth of the time-out, or as much longer as 254 of them need to reach
+    `longest_seconds`; a whole number of ticks make the time-out. One advance ends one tick,
+    at the earliest a whole tick after the advance before. A time-out of n ticks is up
+    after n + 1 advances: the running tick does not count, as nobody knows how much of it
+    was left.
+    """
+
+    def __init__(self, timeout_seconds: float, longest_seconds: float | None) -> None:
+        self._longest = max(timeout_seconds, longest_seconds or 0.0)
+        per_timeout = math.floor(_TICKS * timeout_seconds / self._longest + _ROUNDING)
+        self.tick_seconds = (
+            timeout_seconds / min(per_timeout, _TICKS_PER_TIMEOUT)
+            if per_timeout
+            else self._longest / _TICKS
+        )
+        self.current = 0
+        self.timeout_advances = self.advances(timeout_seconds)
+        self._ends_at: float | None = None
+
+    def advances(self, seconds: float) -> int:
+        """After how many advances so many seconds have passed for sure. Raises TimeoutTooLong."""
+        if seconds > self._longest:
+            raise TimeoutTooLong(seconds, self._longest)
+        return min(max(math.ceil(seconds / self.tick_seconds - _ROUNDING), 0), _TICKS) + 1
+
+    def advance(self, now: float) -> bool:
+        """End the tick that runs, if it has lasted; the first call starts the first tick."""
+        if self._ends_at is None:
+            self._ends_at = now + self.tick_seconds
+        if now < self._ends_at:
+            return False
+        self._ends_at = now + self.tick_seconds
+        self.current += 1
+        return True

@@ -1,26 +1,33 @@
-"""Slots: 19 bytes for each tree, in flat arrays that grow in place."""
+"""Slots: 19 bytes for each tree, in flat arrays that grow in place.
 
-import sys
+A tree's handle is a non-negative 64-bit integer: the slot in the low 32 bits, the slot's
+generation in the 8 above, and the low 23 bits of the owner in the 23 above those. Slots
+keep the owner turned by 23 bits, so that both sets of check bits lie in one place and one
+XOR compares them.
+"""
+
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from acker.arrays import (
-    CHECK_SHIFT,
-    CHECKED,
-    GENERATION,
-    SLOT,
-    SLOT_BITS,
-    Edges,
-    Flags,
-    Owners,
-    Slots,
-    Tags,
-    Trees,
-    turned,
-    turned_one,
-)
 from acker.errors import FlagsTooHigh
+
+Trees = npt.NDArray[np.int64]  # handles
+Edges = npt.NDArray[np.uint64]
+Owners = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.uint8]
+Slots = npt.NDArray[np.int64]
+Tags = npt.NDArray[np.uint16]
+
+SLOT_BITS = 32
+SLOT = (1 << SLOT_BITS) - 1
+GENERATION = 0xFF
+CHECK_SHIFT = 40
+CHECK_BITS = 23
+_CHECK = (1 << CHECK_BITS) - 1
+_REST = (1 << CHECK_SHIFT) - 1
+CHECKED = _CHECK << CHECK_SHIFT  # the bits of a handle, and of a turned owner, that are checked
 
 # The high byte of a tag; the low one is the generation.
 FREE, INIT, FAILED = 1 << 8, 1 << 9, 1 << 10
@@ -33,6 +40,22 @@ _GROWS_BY = 64  # a part of the capacity, above that
 _SMALL_STACK = 1 << 12
 
 
+def turned(owners: Owners) -> Owners:
+    """Owners with their low 23 bits above the other 40."""
+    high: Owners = owners & _CHECK
+    high <<= CHECK_SHIFT
+    high |= owners >> CHECK_BITS
+    return high
+
+
+def turned_back(owners: Owners) -> Owners:
+    """The owners of which `turned` made these."""
+    high: Owners = owners & _REST
+    high <<= CHECK_BITS
+    high |= owners >> CHECK_SHIFT
+    return high
+
+
 def checked_flags(flags: int) -> int:
     """The flags, if a tree has bits for them. Raises FlagsTooHigh."""
     if not 0 <= flags <= HIGHEST_FLAGS:
@@ -43,7 +66,7 @@ def checked_flags(flags: int) -> int:
 class SlotTable:
     """Which slot belongs to which tree, and the arrays with what is known of it.
 
-    A slot's arrays: `values` (the XOR of its edges), `owners` (turned, see acker.arrays),
+    A slot's arrays: `values` (the XOR of its edges), `owners` (turned),
     `tags` (state bits, flags, generation) and `deadlines` (the tick at which it expires, as
     a byte). What a free slot holds means nothing, but for its tag. The stack of free slots is
     as long as there are free slots, so it is short when memory matters.
@@ -59,7 +82,6 @@ class SlotTable:
         self.doomed = 0  # those of them that have failed
         self._free: np.ndarray[Any, np.dtype[np.uint32]] = np.arange(capacity, dtype=np.uint32)
         self._num_free = capacity
-        self._views: tuple[memoryview, memoryview, memoryview, memoryview] | None = None
 
     @property
     def in_use(self) -> int:
@@ -105,7 +127,7 @@ class SlotTable:
         try:
             tags = self.tags.take(slots)
             owners = self.owners.take(slots)
-        except IndexError:  # handles of slots that never were, or of trees that have none
+        except IndexError:  # handles of slots that never were
             there = slots < self.capacity
             found, tags, owners, live = self.find(trees[there])
             mask = np.zeros(len(trees), np.bool_)
@@ -148,71 +170,14 @@ class SlotTable:
         used: Slots = slots[self.tags.take(slots) & FREE == 0]
         return used
 
-    # One slot at a time, through memoryviews: they give plain integers, and sooner than an
-    # array gives a numpy scalar.
-
-    def views(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
-        """Values, owners, tags and deadlines, until the table grows."""
-        if self._views is None:
-            self._views = (
-                memoryview(self.values),  # type: ignore[arg-type]
-                memoryview(self.owners),  # type: ignore[arg-type]
-                memoryview(self.tags),  # type: ignore[arg-type]
-                memoryview(self.deadlines),  # type: ignore[arg-type]
-            )
-        return self._views
-
-    def take_one(self, owner: int, deadline: int, most: int) -> int:
-        """Give one owner a slot and return the handle."""
-        if not self._num_free:
-            self._grow(1, most)
-        values, owners, tags, deadlines = self.views()
-        self._num_free -= 1
-        slot = int(self._free[self._num_free])
-        generation = tags[slot] & GENERATION
-        kept = turned_one(owner)
-        values[slot], owners[slot], tags[slot], deadlines[slot] = 0, kept, generation, deadline
-        self.waiting += 1
-        return kept & CHECKED | generation << SLOT_BITS | slot
-
-    def find_one(self, tree: int) -> int:
-        """The slot of a tree, or -1 if it does not live."""
-        slot = tree & SLOT
-        if slot >= self.capacity:
-            return -1
-        _values, owners, tags, _deadlines = self._views or self.views()
-        if tags[slot] & _NOT_LIVE != tree >> SLOT_BITS & GENERATION:
-            return -1
-        return slot if (owners[slot] ^ tree) >> CHECK_SHIFT == 0 else -1
-
-    def release_one(self, slot: int) -> None:
-        """Free one slot."""
-        tags = self.views()[2]
-        tags[slot] = tags[slot] + 1 & GENERATION | FREE
-        if self._num_free == len(self._free):
-            size = min(self._num_free + self._num_free // 2 + 1, self.capacity)
-            self._free.resize(size, refcheck=False)
-        self._free[self._num_free] = slot
-        self._num_free += 1
-
     def _grow(self, count: int, most: int) -> None:
         """Make room for so many more trees: twice as much while small, then little by little."""
         old = self.capacity
         step = old if old < _DOUBLES_UP_TO else old // _GROWS_BY
         capacity = min(max(old + step, self.in_use + count), most)
-        self._views = None  # a resized array may have moved
         for array in (self.values, self.owners, self.tags, self.deadlines):
             array.resize(capacity, refcheck=False)
         self.tags[old:] = FREE
         new = np.arange(old, capacity, dtype=np.uint32)
         free = np.concatenate([new, self._free[: self._num_free]])
         self._free, self._num_free, self.capacity = free, len(free), capacity
-
-
-def bytes_of(entries: dict[int, list[Any]]) -> int:
-    """About how many bytes a dictionary of lists of integers holds."""
-    held = sys.getsizeof(entries)
-    for tree, entry in entries.items():
-        held += sys.getsizeof(tree) + sys.getsizeof(entry)
-        held += sum(sys.getsizeof(part) for part in entry if part is not None and part > GENERATION)
-    return held

@@ -167,18 +167,12 @@ class Bolts:
         return self.rng.getrandbits(64) | 1
 
     def init(self, tree: int, edges: int) -> None:
-        """Tell the acker of a tree's first edges, by either of its calls."""
-        if edges & 2:
-            self.acker.init_one(tree, edges)
-        else:
-            self.acker.init(np.array([tree], np.int64), np.array([edges], np.uint64))
+        """Tell the acker of a tree's first edges."""
+        self.acker.init(np.array([tree], np.int64), np.array([edges], np.uint64))
 
     def ack(self, tree: int, edges: int) -> None:
-        """Tell the acker of edges, by either of its calls."""
-        if edges & 4:
-            self.acker.ack_one(tree, edges)
-        else:
-            self.acker.ack(np.array([tree], np.int64), np.array([edges], np.uint64))
+        """Tell the acker of edges."""
+        self.acker.ack(np.array([tree], np.int64), np.array([edges], np.uint64))
 
     def ack_tuple(self, tup: Tuple) -> None:
         """Ack a tuple in each of its trees."""

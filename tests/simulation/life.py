@@ -294,7 +294,7 @@ class Life(Bolts):
         burial.open, burial.emitted = 1, True
         attempt.letter = burial
         self.attempts[owner] = burial
-        burial.tree = self.acker.begin_one(owner)
+        burial.tree = int(self.acker.begin(np.array([owner], np.int64))[0])
         tup = Tuple([burial], self.edge())
         self.init(burial.tree, tup.edge)
         self.bury(tup)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from acker.acker import Acker
-from acker.arrays import SLOT
-from acker.slots import FREE, SlotTable
+from acker.slots import FREE, SLOT, SlotTable
 from partition.ledger import Ledger
 from partition.manager import PartitionManager
 from partition.retries import RetryPolicy, RetryQueue
@@ -59,7 +58,7 @@ def failed_tree_lives_on() -> Patches:
 
     def fail(_original: Any, acker: Acker, trees: Any) -> None:
         slots, _tags, owners, _live = acker._table.find(trees)
-        acker._outcomes.failed.add(owners)
+        acker._failed.add(owners)
         acker._table.values[slots] = 0
 
     return [around(Acker, "fail", fail)]

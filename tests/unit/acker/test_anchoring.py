@@ -3,7 +3,6 @@
 from itertools import permutations
 
 import numpy as np
-import pytest
 
 from acker.acker import Acker
 
@@ -45,18 +44,15 @@ def orders(*names):
             yield order
 
 
-def begun(single):
+def begun():
     trees = Acker(timeout_seconds=30)
-    if single:
-        return trees, array(trees.begin_one(10), trees.begin_one(20))
     return trees, trees.begin(array(10, 20))
 
 
-@pytest.mark.parametrize("single", [False, True])
-def test_two_records_complete_only_when_what_was_joined_from_them_is_acked(single):
+def test_two_records_complete_only_when_what_was_joined_from_them_is_acked():
     """Promise 6: in every order of the messages."""
     for order in orders("init a", "init b", "anchor", "ack a", "ack b", "ack joined"):
-        trees, handles = begun(single)
+        trees, handles = begun()
         acked = []
         for place, name in enumerate(order):
             message(trees, handles, name)
@@ -67,11 +63,10 @@ def test_two_records_complete_only_when_what_was_joined_from_them_is_acked(singl
         assert trees.statistics().ignored == 0, order
 
 
-@pytest.mark.parametrize("single", [False, True])
-def test_what_was_joined_fails_both_records(single):
+def test_what_was_joined_fails_both_records():
     """Promise 4: in every order, and whatever else of them is acked."""
     for order in orders("init a", "init b", "anchor", "ack a", "ack b", "fail joined"):
-        trees, handles = begun(single)
+        trees, handles = begun()
         for name in order:
             message(trees, handles, name)
         resolved = trees.drain()

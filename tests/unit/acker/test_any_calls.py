@@ -113,25 +113,12 @@ class Calls(RuleBasedStateMachine):
         for handle, owner in zip(self.acker.begin(array(owners)).tolist(), owners, strict=True):
             self.begun(handle, owner)
 
-    @rule()
-    def begin_one(self):
-        owner = (3 << 48) + self.num_begun
-        self.num_begun += 1
-        self.begun(self.acker.begin_one(owner), owner)
-
     @rule(picks=PICKS, edges=st.lists(EDGE, min_size=8, max_size=8), flags=FLAGS)
     def init(self, picks, edges, flags):
         trees = list(dict.fromkeys(self.some(picks)))
         self.acker.init(array(trees), numbers(edges[: len(trees)]), flags)
         for handle, edge in zip(trees, edges, strict=False):
             self.model_init(handle, edge, flags)
-
-    @precondition(lambda self: self.handles)
-    @rule(pick=PICK, edge=EDGE, flags=FLAGS)
-    def init_one(self, pick, edge, flags):
-        (handle,) = self.some([pick])
-        self.acker.init_one(handle, edge, flags)
-        self.model_init(handle, edge, flags)
 
     @rule(
         picks=PICKS,
@@ -153,22 +140,12 @@ class Calls(RuleBasedStateMachine):
             self.model_ack(handle, edge, times[handle])
 
     @precondition(lambda self: self.live)
-    @rule(pick=PICK, single=st.booleans())
-    def ack_the_rest(self, pick, single):
+    @rule(pick=PICK)
+    def ack_the_rest(self, pick):
         """What is left of a tree, so that many complete."""
         handle = list(self.live)[pick % len(self.live)]
         edge = self.live[handle].value
-        if single:
-            self.acker.ack_one(handle, edge)
-        else:
-            self.acker.ack(array([handle]), numbers([edge]))
-        self.model_ack(handle, edge)
-
-    @precondition(lambda self: self.handles)
-    @rule(pick=PICK, edge=EDGE)
-    def ack_one(self, pick, edge):
-        (handle,) = self.some([pick])
-        self.acker.ack_one(handle, edge)
+        self.acker.ack(array([handle]), numbers([edge]))
         self.model_ack(handle, edge)
 
     @rule(picks=PICKS)
@@ -180,13 +157,6 @@ class Calls(RuleBasedStateMachine):
         for handle, times in Counter(handle for handle in trees if handle in live).items():
             self.counts["ignored"] += times - 1
             self.model_fail(handle)
-
-    @precondition(lambda self: self.handles)
-    @rule(pick=PICK)
-    def fail_one(self, pick):
-        (handle,) = self.some([pick])
-        self.acker.fail_one(handle)
-        self.model_fail(handle)
 
     @rule(picks=PICKS, flags=FLAGS)
     def mark(self, picks, flags):
@@ -226,8 +196,8 @@ class Calls(RuleBasedStateMachine):
         self.model_ack(handle, edge)
         self.acker.init(array([handle]), numbers([edge]))
         self.acker.ack(array([handle]), numbers([edge]))
-        self.acker.fail_one(handle)
-        self.acker.ack_one(handle, edge)
+        self.acker.fail(array([handle]))
+        self.acker.ack(array([handle]), numbers([edge]), distinct=True)
 
     # What always holds
 
@@ -257,8 +227,7 @@ class Calls(RuleBasedStateMachine):
 
     @invariant()
     def what_saves_looking_is_right(self):
-        slotted = [tree for handle, tree in self.live.items() if not handle & 1 << 31]
-        waiting = [tree for tree in slotted if not tree.has_init]
+        waiting = [tree for tree in self.live.values() if not tree.has_init]
         assert self.acker._table.waiting == len(waiting)
         assert self.acker._table.doomed == sum(tree.has_failed for tree in waiting)
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from acker.acker import Acker
-from acker.singles import MOST
 from benchmarks.acker import bytes_per_tree
 
 PLACE = 3 << 48
@@ -21,19 +20,6 @@ def edges(*numbers):
 @pytest.mark.parametrize("in_flight", [200_000, 1_000_000])
 def test_a_tree_in_flight_takes_at_most_twenty_bytes(in_flight):
     assert bytes_per_tree(in_flight) <= 20
-
-
-def test_trees_begun_one_by_one_take_at_most_twenty_bytes():
-    trees = Acker(timeout_seconds=30)
-    for owner in range(1_000):
-        trees.init_one(trees.begin_one(PLACE + owner), 5)
-    half = np.arange(999_000 - MOST, dtype=np.int64)
-    trees.begin(PLACE + half)
-    for owner in range(MOST):
-        trees.init_one(trees.begin_one(PLACE + owner), 5)
-    statistics = trees.statistics()
-    assert statistics.in_flight == 1_000_000
-    assert statistics.bytes_held <= 20 * 1_000_000
 
 
 def test_growth_keeps_every_tree_and_its_flags():
@@ -65,12 +51,10 @@ def test_the_stack_of_free_slots_is_small_while_they_are_used_and_grows_when_the
 def test_an_owner_of_63_bits_comes_back_as_it_was(owner):
     trees = Acker(timeout_seconds=30)
     tree = trees.begin(array(owner))
-    single = trees.begin_one(owner)
     assert tree[0] >= 0
-    assert trees.owners(array(tree[0], single)).tolist() == [owner, owner]
+    assert trees.owners(tree).tolist() == [owner]
     trees.init(tree, edges(0))
-    trees.init_one(single, 0)
-    assert trees.drain().acked.tolist() == [owner, owner]
+    assert trees.drain().acked.tolist() == [owner]
 
 
 @pytest.mark.parametrize("reuses", [*range(1, 256), 256, 512])
@@ -88,11 +72,9 @@ def test_a_stale_handle_never_touches_the_slots_next_tree(reuses):
     trees.ack(old, edges(5))
     trees.fail(old)
     trees.mark(old, 1)
-    trees.ack_one(int(old[0]), 5)
-    trees.fail_one(int(old[0]))
     assert trees.owners(old).tolist() == [-1]
     assert trees.owners(new).tolist() == [PLACE + reuses]
-    assert trees.statistics().ignored == 5
+    assert trees.statistics().ignored == 3
     trees.ack(new, edges(5))
     resolved = trees.drain()
     assert (resolved.acked.tolist(), resolved.acked_flags.tolist()) == ([PLACE + reuses], [0])
@@ -108,9 +90,8 @@ def test_a_stale_handle_of_a_free_slot_is_ignored_whoever_it_belonged_to(reuses)
         trees.init(trees.begin(array(PLACE)), edges(0))
     trees.drain()
     trees.ack(old, edges(0))
-    trees.ack_one(int(old[0]), 0)
     assert len(trees.drain().acked) == 0
-    assert trees.statistics().ignored == 2
+    assert trees.statistics().ignored == 1
 
 
 def test_a_stale_handle_is_mistaken_only_after_256_reuses_by_the_same_23_bits_of_owner():
@@ -122,36 +103,3 @@ def test_a_stale_handle_is_mistaken_only_after_256_reuses_by_the_same_23_bits_of
         trees.init(trees.begin(array(PLACE)), edges(0))
     assert trees.begin(array((5 << 48) + 2**23)).tolist() == old.tolist()
     assert trees.begin(array(PLACE)).tolist() != old.tolist()
-
-
-def test_handles_of_single_trees_are_never_given_again():
-    trees = Acker(timeout_seconds=30)
-    seen = set()
-    for owner in range(3 * MOST):
-        tree = trees.begin_one(owner)
-        seen.add(tree)
-        trees.init_one(tree, 0)
-        if owner % 100 == 0:
-            trees.expire(owner)
-    assert len(seen) == 3 * MOST
-
-
-def test_single_calls_go_on_beyond_what_the_dictionary_takes():
-    trees = Acker(timeout_seconds=30)
-    count = 2 * MOST
-    handles = [trees.begin_one(owner) for owner in range(count)]
-    for tree in handles:
-        trees.init_one(tree, 7, 1)
-    batch = np.array(handles, np.int64)
-    assert trees.owners(batch).tolist() == list(range(count))
-    trees.mark(batch[::2], 2)
-    trees.reset_timeout(batch)
-    for tree in handles[: count // 4]:
-        trees.fail_one(tree)
-    trees.ack(batch[count // 4 :], np.full(count - count // 4, 7, np.uint64))
-    resolved = trees.drain()
-    assert sorted(resolved.failed.tolist()) == list(range(count // 4))
-    assert sorted(resolved.acked.tolist()) == list(range(count // 4, count))
-    marks = dict(zip(resolved.acked.tolist(), resolved.acked_flags.tolist(), strict=True))
-    assert all(flags == (3 if owner % 2 == 0 else 1) for owner, flags in marks.items())
-    assert trees.in_flight == 0

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acker.acker import Acker
+from acker.acker import Acker, Wheel
 from acker.errors import TimeoutTooLong
-from acker.wheel import Wheel
 
 SLACK = 1e-6  # of float sums
 
@@ -34,9 +33,9 @@ timeouts = st.floats(0.5, 600)
 parts = st.lists(st.floats(0.01, 0.5), min_size=1, max_size=5)  # of a tick, between calls
 
 
-@given(timeouts, parts, st.integers(0, 40), st.floats(0, 1), st.booleans(), st.booleans())
+@given(timeouts, parts, st.integers(0, 40), st.floats(0, 1), st.booleans())
 def test_a_tree_expires_between_the_timeout_and_one_tick_more(
-    timeout, gaps, calls_before, moment, single, has_init
+    timeout, gaps, calls_before, moment, has_init
 ):
     """Storm 46: T <= age <= T + tick + (n + 1) * d, by calls at most d apart."""
     trees = Acker(timeout_seconds=timeout)
@@ -49,19 +48,19 @@ def test_a_tree_expires_between_the_timeout_and_one_tick_more(
         now += gaps[turn % len(gaps)]
         trees.expire(now)
     begun = now + moment * gaps[0]  # at any moment between two calls
-    tree = trees.begin_one(1) if single else int(trees.begin(array(1))[0])
+    tree = trees.begin(array(1))
     if has_init:
-        trees.init_one(tree, 5)
+        trees.init(tree, edges(5))
     age = expires_at(trees, now, gaps) - begun
     assert timeout - SLACK <= age <= timeout + tick + 9 * max(gaps) + gaps[0] + SLACK
     assert trees.in_flight == 0
-    trees.ack_one(tree, 5)
+    trees.ack(tree, edges(5))
     assert trees.statistics().ignored == 1
 
 
-@given(timeouts, st.floats(0.01, 40), st.floats(1, 40), parts, st.integers(0, 12), st.booleans())
+@given(timeouts, st.floats(0.01, 40), st.floats(1, 40), parts, st.integers(0, 12))
 def test_a_bolts_own_timeout_has_the_same_bounds_and_never_shortens_what_is_left(
-    timeout, factor, longest_factor, gaps, calls_before, single
+    timeout, factor, longest_factor, gaps, calls_before
 ):
     """Storm 52: also when the reset comes before init."""
     seconds, longest = timeout * min(factor, longest_factor), timeout * longest_factor
@@ -71,7 +70,7 @@ def test_a_bolts_own_timeout_has_the_same_bounds_and_never_shortens_what_is_left
     gaps = [part * tick for part in gaps]
     now = 0.0
     trees.expire(now)
-    tree = array(trees.begin_one(1)) if single else trees.begin(array(1))
+    tree = trees.begin(array(1))
     begun = now
     for turn in range(calls_before):
         now += gaps[turn % len(gaps)]
@@ -116,12 +115,10 @@ def test_an_owner_that_stood_still_expires_nobody_it_resets_before_it_asks():
     assert len(trees.drain().expired) == 0
 
 
-@pytest.mark.parametrize("single", [False, True])
-def test_one_call_ends_one_tick_however_long_the_owner_stood_still(single):
+def test_one_call_ends_one_tick_however_long_the_owner_stood_still():
     trees = Acker(timeout_seconds=8)
     trees.expire(0)
-    tree = trees.begin_one(1) if single else int(trees.begin(array(1))[0])
-    trees.init_one(tree, 5)
+    trees.init(trees.begin(array(1)), edges(5))
     for call in range(8):
         trees.expire(1000 + 100 * call)
         assert len(trees.drain().expired) == 0
@@ -138,12 +135,11 @@ def test_calls_in_quick_succession_after_a_pause_do_not_hurry_the_ticks():
     assert trees.in_flight == 1
 
 
-@pytest.mark.parametrize("single", [False, True])
-def test_a_reset_keeps_a_slow_tree_alive(single):
+def test_a_reset_keeps_a_slow_tree_alive():
     """Storm 38: what waits is slow, not lost, and does not time out."""
     trees = Acker(timeout_seconds=7)
     trees.expire(0)
-    tree = array(trees.begin_one(1)) if single else trees.begin(array(1))
+    tree = trees.begin(array(1))
     trees.init(tree, edges(5))
     for second in range(600):
         trees.reset_timeout(tree)
@@ -157,13 +153,11 @@ def test_a_failed_tree_whose_init_never_comes_expires_and_leaves_nothing():
     trees = Acker(timeout_seconds=8)
     trees.expire(0)
     two = trees.begin(array(1, 2))
-    three = trees.begin_one(3)
     trees.fail(two[:1])
-    trees.fail_one(three)
     trees.ack(two[1:], edges(9))
     for second in range(12):
         trees.expire(second)
-    assert sorted(trees.drain().expired.tolist()) == [1, 2, 3]
+    assert sorted(trees.drain().expired.tolist()) == [1, 2]
     assert trees.in_flight == trees._table.waiting == trees._table.doomed == 0
     later = trees.begin(array(4))
     trees.init(later, edges(5))
