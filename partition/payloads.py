@@ -1,5 +1,6 @@
 """The payloads of a partition's records, which stay until they are resolved."""
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sized
 from dataclasses import dataclass
@@ -40,10 +41,10 @@ class Payloads:
 
     def message(self, offset: int) -> Sized:
         """The message of a record that is kept. Raises KeyError when it is not."""
-        for kept in self._kept:
-            if offset <= kept.chunk.offsets[-1]:
-                place = int(np.searchsorted(kept.chunk.offsets, offset))
-                if kept.chunk.offsets[place] == offset:
-                    return kept.chunk.messages[place]
-                break
+        found = bisect_left(self._kept, offset, key=lambda kept: kept.chunk.offsets[-1])
+        if found < len(self._kept):
+            chunk = self._kept[found].chunk
+            place = int(np.searchsorted(chunk.offsets, offset))
+            if chunk.offsets[place] == offset:
+                return chunk.messages[place]
         raise KeyError(offset)
