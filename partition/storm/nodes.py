@@ -5,12 +5,13 @@ storm-kafka Trident  {"offset", "nextOffset", "instanceId", "partition", "broker
                      "topology"}; no instanceId where a fetch had failed
 storm-kafka-client   {"firstOffset", "lastOffset", "topologyId"}
 
-Keys come in any order, and further ones are passed over. What is needed must be there and
-of its own type: 0 is an offset, and nothing else stands for one.
+Keys come in any order, each once, and further ones are passed over. What is needed must be
+there and of its own type: 0 is an offset, and nothing else stands for one, -0 neither.
 """
 
+import json
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -109,7 +110,24 @@ def transaction(path: str, data: bytes) -> int:
 
 def _decode(decoder: "msgspec.json.Decoder[T]", path: str, data: bytes, needed: str) -> T:
     try:
-        data.decode("utf-8")  # msgspec looks at the strings it keeps only
-        return decoder.decode(data)
-    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
+        text = data.decode("utf-8")  # msgspec looks at the strings it keeps only
+        node = decoder.decode(data)
+        json.loads(text, parse_int=_checked, object_pairs_hook=_with_keys_once)
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
         raise StormUnreadable(path, f"{shown(data)} ({said(error)})", needed) from error
+    return node
+
+
+def _checked(number: str) -> None:
+    """Refuse what msgspec takes for 0, and Storm never writes."""
+    if number == "-0":
+        raise ValueError("a number is -0")
+
+
+def _with_keys_once(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse an object that says something twice: which of them holds is not guessed."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"an object has the key {json.dumps(key)} twice")
+        seen.add(key)

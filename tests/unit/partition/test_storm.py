@@ -152,6 +152,31 @@ def test_a_core_node_that_is_no_offset_is_an_error_that_names_it(data):
     assert len(str(error)) < 1000
 
 
+WRITTEN = b'{"topology": {"id": "x"}, "offset": %s}'
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (WRITTEN % b"-0", "-0"),
+        (WRITTEN % b'5, "offset": 6', 'key "offset" twice'),
+        (WRITTEN % b'5, "offset": 5', 'key "offset" twice'),
+        (b'{"topology": {"id": "x", "id": "y"}, "offset": 5}', 'key "id" twice'),
+        (b'{"offset": 5, "o\\u0066fset": 6, "topology": {"id": "x"}}', 'key "offset" twice'),
+    ],
+)
+def test_an_offset_that_is_written_ambiguously_is_refused(data, said):
+    assert said in str(fault("core", {"/s/partition_0": data}))
+
+
+def test_a_transactions_number_that_is_minus_nought_is_refused():
+    nodes = {"/s/user/t@0/4": client(0, 1), "/s/coordinator/currtx": b"-0"}
+    assert "-0" in str(fault("trident-client", nodes))
+    nodes["/s/coordinator/currtx"] = b"5"
+    nodes["/s/user/t@0/4"] = b'{"firstOffset": -0, "lastOffset": 4}'
+    assert fault("trident-client", nodes).path == "/s/user/t@0/4"
+
+
 def test_one_unreadable_node_does_not_hide_the_others():
     found = read_offsets(
         Nodes({"/s/partition_0": b"?", "/s/partition_1": core(5, 1)}), "core", "/s", ["t"]
