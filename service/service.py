@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import structlog
 
-from partition.errors import PartitionError
 from service.account import Account
 from service.commit_ages import CommitAges
 from service.deadline import Deadline
@@ -67,11 +66,12 @@ class Service:
             try:
                 with rare_collections():
                     caught_up = self._loop(until_caught_up=until_caught_up)
+                deadline = Deadline(self._drain_seconds)
+                self._drain(deadline)
             except Exception:
-                self._commit_resolved()
+                longest = min(self._drain_seconds, _LAST_COMMIT_SECONDS)
+                self._commit_resolved(deadline or Deadline(longest))
                 raise
-            deadline = Deadline(self._drain_seconds)
-            self._drain(deadline)
             seconds = time.monotonic() - self._started
             self._publish(time.monotonic())
             return self._account(seconds, caught_up=caught_up)
@@ -127,11 +127,11 @@ class Service:
             reader.commit(time.monotonic(), force=True)
             time.sleep(_COMMIT_POLL_SECONDS)
 
-    def _commit_resolved(self) -> None:
+    def _commit_resolved(self, deadline: Deadline) -> None:
         """Store what was resolved before the run failed; the failure itself is what counts."""
         try:
-            self._commit(Deadline(min(self._drain_seconds, _LAST_COMMIT_SECONDS)))
-        except PartitionError as error:
+            self._commit(deadline)
+        except Exception as error:  # noqa: BLE001 - also what a hook raises
             log.warning("last_commit_failed", error=str(error))
 
     def _figures(self, now: float) -> Snapshot:

@@ -78,6 +78,17 @@ class GatedSink(Sink[Any]):
         pass
 
 
+class KeepFromTwo(AdvancedBolt[dict[str, Any], dict[str, Any]]):
+    """Passes 0 and 1 on, and never answers what is more."""
+
+    def process(
+        self, tuple_: Tuple[dict[str, Any]], collector: Collector[dict[str, Any]], /
+    ) -> None:
+        if tuple_.value["n"] < 2:
+            collector.emit(tuple_.value, anchors=tuple_)
+            collector.ack(tuple_)
+
+
 class World:
     """A service and what it stands on."""
 
@@ -188,16 +199,8 @@ def test_a_finite_run_closes_its_account():
 def test_what_is_resolved_is_stored_even_if_a_bolt_keeps_a_tuple_beyond_the_drain():
     """Promise 16: the deadline has a part for storing the frontiers."""
 
-    class Keep(AdvancedBolt[dict[str, Any], dict[str, Any]]):
-        def process(
-            self, tuple_: Tuple[dict[str, Any]], collector: Collector[dict[str, Any]], /
-        ) -> None:
-            if tuple_.value["n"] < 2:
-                collector.emit(tuple_.value, anchors=tuple_)
-                collector.ack(tuple_)
-
     world = World(commit_interval_seconds=3600.0, drain_seconds=3)
-    world.bolts = [Keep]
+    world.bolts = [KeepFromTwo]
     world.send(0, 1, 2, 3)
     running = InBackground(world.service())
     running.wait_for(lambda snapshot: snapshot.sunk == 2)
@@ -254,6 +257,30 @@ def test_stopping_drains_what_is_in_flight_and_commits_it():
     assert account.unresolved == 0
     assert account.losses() == []
     assert world.committed() == len(sink.rows) == account.sunk
+
+
+@pytest.mark.parametrize("error", [SinkFailed("table gone"), ValueError("a bug")], ids=repr)
+def test_what_is_resolved_is_stored_even_if_the_drain_raises(error, monkeypatch):
+    """Promise 16: and the run ends with what was raised."""
+    world = World(commit_interval_seconds=3600.0)
+    world.bolts = [KeepFromTwo]
+    world.send(0, 1, 2)
+    service = world.service()
+    step = Pipeline.step
+
+    def raising(pipeline: Pipeline, **options: bool) -> bool:
+        if not options.get("read", True):
+            raise error
+        moved = step(pipeline, **options)
+        if pipeline.tally.sunk == 2:
+            service.stop()
+        return moved
+
+    monkeypatch.setattr(Pipeline, "step", raising)
+    with pytest.raises(type(error)) as raised:
+        service.run()
+    assert raised.value is error
+    assert world.committed() == 2
 
 
 def test_a_record_that_waits_for_its_retry_stays_uncommitted_when_the_run_stops():
