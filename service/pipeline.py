@@ -17,6 +17,7 @@ the first reading of a topic, for a second at most.
 import queue
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -109,6 +110,7 @@ class Pipeline:
         self._topology = topology
         self._executor = Executor()
         self._results: queue.SimpleQueue[Answers | Written | Told] = queue.SimpleQueue()
+        self._awaited: list[Answers | Written | Told] = []  # one at most: the next to be taken
         bolts = list(topology.bolts())
         self._acker = Acker(
             timeout_seconds=policy.message_timeout_seconds,
@@ -382,9 +384,9 @@ class Pipeline:
 
     def _take_results(self, now: float) -> bool:
         taken = False
-        while not self._results.empty():
+        while self._awaited or not self._results.empty():
             taken = True
-            result = self._results.get()
+            result = self._awaited.pop() if self._awaited else self._results.get()
             if isinstance(result, Written | Told):
                 self._take_ended(result)
             else:
@@ -392,12 +394,9 @@ class Pipeline:
         return taken
 
     def _wait(self, seconds: float) -> None:
-        """Wait for a result, at most so long, and put it back for the next turn."""
-        try:
-            result = self._results.get(timeout=seconds)
-        except queue.Empty:
-            return
-        self._results.put(result)
+        """Wait for a result, at most so long; the next turn begins with it."""
+        with suppress(queue.Empty):
+            self._awaited.append(self._results.get(timeout=seconds))
 
     def _take_ended(self, ended: Written | Told) -> None:
         """Hear what a sink's thread has done."""

@@ -16,6 +16,7 @@ import queue
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -104,6 +105,7 @@ class SparkEngine:
         self._fences = fences
         self._clock = clock
         self._results: queue.SimpleQueue[TasksEnded | RangeTold] = queue.SimpleQueue()
+        self._awaited: list[TasksEnded | RangeTold] = []  # one at most: the next to be taken
         steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
         self.outlets = [
             RangeOutlet(
@@ -258,9 +260,9 @@ class SparkEngine:
 
     def _take_results(self, now: float) -> bool:
         taken = False
-        while not self._results.empty():
+        while self._awaited or not self._results.empty():
             taken = True
-            result = self._results.get()
+            result = self._awaited.pop() if self._awaited else self._results.get()
             if isinstance(result, TasksEnded):
                 sealed = self._runs.ended(result, now)
                 if sealed is not None:
@@ -274,13 +276,11 @@ class SparkEngine:
         return taken
 
     def _wait(self) -> None:
-        """Wait for a result, and put it back for the next turn."""
+        """Wait for a result; the next turn begins with it."""
         is_storing = any(m.line.is_due for group in self._groups for m in group.members)
-        try:
-            result = self._results.get(timeout=_STORING_SECONDS if is_storing else _IDLE_SECONDS)
-        except queue.Empty:
-            return
-        self._results.put(result)
+        seconds = _STORING_SECONDS if is_storing else _IDLE_SECONDS
+        with suppress(queue.Empty):
+            self._awaited.append(self._results.get(timeout=seconds))
 
 
 def _only_hooks(topology: Topology) -> Topology:

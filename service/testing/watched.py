@@ -155,6 +155,7 @@ class WatchedPipeline(Pipeline):
                 or not any(outlet.rows_pending for outlet in self._settling.outlets)
             )
             and not self._letters.pending
+            and not self._awaited
             and self._results.empty()
         )
 
