@@ -135,9 +135,9 @@ class Assignment:
         return frozenset(held.partition for held in self if held.is_held)
 
     @property
-    def has_leaving(self) -> bool:
-        """Whether a partition is leaving: what is in flight of it should not wait for more."""
-        return self._policy.shared and any(held.is_leaving for held in self)
+    def leaving(self) -> list[int]:
+        """The places of partitions that leave: what is in flight of them should not wait."""
+        return [held.place for held in self if held.is_leaving] if self._policy.shared else []
 
     def want(
         self, partitions: Collection[Partition] | None, *, planned_at: float, leave_by: float

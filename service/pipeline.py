@@ -246,7 +246,8 @@ class Pipeline:
 
         Without `read` no new record is emitted and none is fetched; with `flush` batches
         go to their writers before they are due; with `drain` advanced bolts are asked for what
-        they keep. Raises SinkFailed, partition.Fenced and whatever else cannot heal.
+        they keep, else only those that keep something of a partition that leaves. Raises
+        SinkFailed, partition.Fenced and whatever else cannot heal.
         """
         now = self._clock()
         self._reader.poll(now, opens=read)
@@ -254,7 +255,7 @@ class Pipeline:
         moved = self._take_results(now)
         moved |= self._take_letters(now)
         moved |= self._resolve(now)
-        moved |= self._relay.tick(now, drain=drain)
+        moved |= self._relay.tick(now, drain=drain, leaving=self._reader.leaving)
         moved |= self._settling.turn(now, flush=flush, plans=read)
         if not read:
             self._intake.forget()

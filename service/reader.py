@@ -182,9 +182,9 @@ class Reader:
         return self._is_shared
 
     @property
-    def has_leaving(self) -> bool:
-        """Whether a partition is leaving: what is in flight of it should not wait for more."""
-        return self._assignment.has_leaving
+    def leaving(self) -> list[int]:
+        """The places of partitions that leave: what is in flight of them should not wait."""
+        return self._assignment.leaving
 
     @property
     def departed(self) -> Departed:

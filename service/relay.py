@@ -12,7 +12,7 @@ from acker.acker import Acker, Edges, Trees
 from service.emitter import Emitter, tree_seconds
 from service.failures import Failures
 from service.joints import Joints
-from service.owners import places_of
+from service.owners import MAX_PLACE, places_of
 from topology.actions import Actions
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind
@@ -169,8 +169,11 @@ class Relay:
         for error in actions.errors:
             self._failed_ticks.add(step.name, error)
 
-    def tick(self, now: float, *, drain: bool) -> bool:
-        """Tick the bolts whose time has come."""
+    def tick(self, now: float, *, drain: bool, leaving: Sequence[int] = ()) -> bool:
+        """Tick the bolts whose time has come, and ask advanced ones for what they keep.
+
+        All of them with `drain`, else those that keep something of the places that are `leaving`.
+        """
         steps = self._ticks.due(now)
         for step in steps:
             if step.kind is Kind.ADVANCED:
@@ -179,12 +182,18 @@ class Relay:
                 self._runners.tick(step)
             else:
                 self._tick_here(step)
-        for step in self._advanced_steps if drain else ():
-            self._carry_out(step, self._advanced.drain(step, now), now)
+        for step in self._advanced_steps if drain or leaving else ():
+            if drain or self._keeps_of(leaving, step):
+                self._carry_out(step, self._advanced.drain(step, now), now)
         for step in self._timed:
             self._carry_out(step, self._advanced.overdue(step, now), now)
         self.run_advanced(now)
         return bool(steps)
+
+    def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
+        """Whether a bolt keeps what is, or may be, made of records of these partitions."""
+        kept = self._advanced.held_by_place(step)
+        return MAX_PLACE in kept or any(place in kept for place in places)
 
     def _tick_here(self, step: BoltStep) -> None:
         try:

@@ -94,7 +94,7 @@ class Service:
                 flush = parts.pipeline.has_last
             parts.references.poll()
             parts.sharing.poll(time.monotonic())
-            leaves = parts.reader.has_leaving  # what leaves should not wait for a full batch
+            leaves = bool(parts.reader.leaving)  # what leaves should not wait for a full batch
             parts.pipeline.step(flush=flush or leaves, drain=flush)
             parts.letter_limit.look(parts.pipeline.tally)
             now = time.monotonic()

@@ -213,5 +213,7 @@ class AdvancedBolt(Component, ABC, Generic[In, Out]):
     def drain(self, collector: Collector[Out], /) -> None:
         """Answer what you keep. Called, perhaps often, while the run ends: no new records come.
 
-        What is not acked within the drain's deadline is read again at the next start.
+        Called, too, while a partition goes to another replica and you keep tuples of it; those of
+        other partitions then come on. What is not acked by the drain's or the hand-over's deadline
+        is read again, at the next start or over there.
         """

@@ -128,7 +128,9 @@ class Works:
         write_retries: WriteRetries | None = None,
         at: Callable[[str], object] = nowhere,
         traces: Any = None,
+        is_shared: bool = False,
     ) -> None:
+        """With `is_shared` nothing is read before `reader.want` was told of it."""
         self.now = 0.0
         self.log = log or MemoryLog({"t": partitions})
         self.nodes = nodes or MemoryNodes()
@@ -173,6 +175,7 @@ class Works:
                     retries=retries
                     or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
                     commit_ahead=at_most_once,
+                    shared=is_shared,
                     make_gate=None if fences is None else gates_of(topology, cut),
                 ),
                 commit_interval_seconds=0,

@@ -72,7 +72,7 @@ def test_a_partition_that_leaves_is_released_once_what_is_in_flight_is_resolved_
     owners = np.concatenate([owners for _, owners in bench.take()])
     bench.want(TWO)
     assert bench.reader.holds == {ONE, TWO}
-    assert bench.reader.has_leaving
+    assert bench.reader.leaving
     bench.fill(ONE, 3)
     assert bench.take() == []  # nothing new of it
     bench.reader.ack(owners)
@@ -213,7 +213,7 @@ def test_a_partition_that_is_wanted_again_while_it_leaves_is_released_first():
     ((_, owners),) = bench.take()
     bench.want(planned_at=1.0, now=1.0)
     bench.want(ONE, planned_at=2.0, now=2.0)
-    assert bench.reader.has_leaving
+    assert bench.reader.leaving
     bench.reader.ack(owners)
     bench.reader.commit(2.0, force=True)
     bench.reader.commit(2.0, force=True)
