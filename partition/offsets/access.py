@@ -90,15 +90,9 @@ class Access:
     def write(self, operations: list[Operation]) -> Steps[dict[str, int]]:
         """Return the new version of each node by its path.
 
-        Raises NodeChanged, NodeExists and OutcomeUnknown; and StoreError when too many in a row
-        got no reply.
+        Raises NodeChanged, NodeExists and OutcomeUnknown.
         """
-        try:
-            reply = yield from self.ask(Write(tuple(operations)))
-        except OutcomeUnknown:
-            self.held.lost.count(operations)
-            raise
-        self.held.lost.end()
+        reply = yield from self.ask(Write(tuple(operations)))
         paths = [operation.path for operation in operations]
         return dict(zip(paths, cast("list[int]", reply), strict=True))
 

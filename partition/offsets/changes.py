@@ -26,7 +26,9 @@ from partition.transaction import Transactions
 log = structlog.get_logger()
 
 MAX_OPERATIONS = 1000  # per write; a partition's are two
-_LOST_BEFORE_SPLIT = 2  # in a row; a connection may break once for any reason
+# Half of ZooKeeper's default jute.maxbuffer (1 MiB): a server closes the connection on a larger
+# request without an error, and a commit that is sent again as it was would never succeed.
+MAX_REQUEST_BYTES = 512 * 1024
 
 
 class Change(NamedTuple):
@@ -62,14 +64,14 @@ def change_to(
     return Change(partition, at.names.path(partition), known, node, data)
 
 
-def batches(changes: Iterable[Change], most_bytes: int) -> Iterator[list[Change]]:
-    """Split changes into as few writes as the limits allow; one that is larger stands alone."""
+def batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """Split changes into as few writes as the limits allow; a larger change is a write alone."""
     batch: list[Change] = []
     operations = size = 0
     for change in changes:
         own = list(change.operations())
         length = sum(map(size_of, own))
-        if batch and (operations + len(own) > MAX_OPERATIONS or size + length > most_bytes):
+        if batch and (operations + len(own) > MAX_OPERATIONS or size + length > MAX_REQUEST_BYTES):
             yield batch
             batch, operations, size = [], 0, 0
         batch.append(change)
@@ -82,48 +84,28 @@ def batches(changes: Iterable[Change], most_bytes: int) -> Iterator[list[Change]
 def set_all(
     at: Access, batch: Sequence[Change], refused: dict[Partition, StoreError]
 ) -> Steps[None]:
-    """Write until each is known to be done, or known to be impossible: then it is `refused`.
-
-    What gets no reply and is not done is written again, in smaller writes from the third time on:
-    a server ends the connection at a request that is too large for it, and says nothing.
-    """
+    """Write until each is known to be done, or known to be impossible: then it is `refused`."""
     pending = {change.partition: change for change in batch}
     held = at.held
-    lost = 0
     for change in batch:
         held.wrote(change.partition, change.known.version + 1, cast("Writer", change.node.writer))
     try:
         while pending:
-            tried = next(batches(pending.values(), held.most_bytes))
+            tried = list(pending.values())
             operations = [each for change in tried for each in change.operations()]
             try:
                 versions = yield from at.write(operations)
             except (NodeChanged, OutcomeUnknown) as reason:
                 log.warning("commit_read_back", partitions=len(tried), reason=type(reason).__name__)
-                is_lost = isinstance(reason, OutcomeUnknown)
             else:
                 for change in tried:
                     held.take(change.partition, Known(versions[change.path], change.node))
-                    del pending[change.partition]
-                lost = 0
-                continue
+                return
             yield from _read_back(at, tried, pending, refused)
-            lost = lost + 1 if is_lost and all(each.partition in pending for each in tried) else 0
-            if lost >= _LOST_BEFORE_SPLIT and len(tried) > 1:
-                _split(at, operations)
-                lost = 0
             if pending:
                 yield from at.pause()
     except SessionEnded:
         refused.update((partition, OwnershipLost(partition)) for partition in pending)
-
-
-def _split(at: Access, operations: Sequence[Operation]) -> None:
-    """Write half as much at once from now on."""
-    held = at.held
-    held.most_bytes = sum(map(size_of, operations)) // 2
-    held.lost.end()
-    log.warning("commit_split", bytes=held.most_bytes)
 
 
 def _read_back(

@@ -4,10 +4,7 @@ from dataclasses import dataclass
 
 from partition.chunk import Partition
 from partition.errors import OwnershipLost, StoreError
-from partition.offsets.lost_writes import LostWrites
 from partition.offsets.znode import OffsetNode, Writer
-
-MAX_REQUEST_BYTES = 512 * 1024  # per write; ZooKeeper takes 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +26,6 @@ class Holdings:
     def __init__(self, process: str) -> None:
         self.process = process
         self.session = 0  # grows with each session that ended
-        self.most_bytes = MAX_REQUEST_BYTES
-        """How large a write may be; less than at first once larger ones got no reply."""
-        self.lost = LostWrites()
         self.damaged: dict[Partition, int | None] = {}
         self._sequence = 0
         self._owned: dict[Partition, Known] = {}
@@ -62,7 +56,6 @@ class Holdings:
     def take(self, partition: Partition, known: Known) -> None:
         """The node is ours and known to be so."""
         self._owned[partition] = known
-        self.lost.end()
         self._refusals.pop(partition, None)
         self.damaged.pop(partition, None)
         writer = known.node.writer

@@ -149,7 +149,7 @@ class OffsetNodes:
             position = _merged(stored.position, asked)
             if (position, transactions) != (stored.position, stored.transactions):
                 changes.append(change_to(at, partition, known, position, transactions))
-        for batch in batches(changes, self._held.most_bytes):
+        for batch in batches(changes):
             yield from set_all(at, batch, refused)
         for change in changes:
             if change.node.stored.transactions is None and change.partition not in refused:

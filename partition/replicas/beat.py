@@ -8,7 +8,7 @@ Generators of requests, as in `partition.offsets`. What is guaranteed, whatever 
   before it read the members. So nobody that it has not seen can have read an older plan.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,7 +16,6 @@ import structlog
 
 from partition.chunk import Partition
 from partition.errors import ReplicaReplaced, StoreCorrupt, StoreError
-from partition.offsets.lost_writes import LostWrites
 from partition.offsets.requests import (
     ANY_VERSION,
     Children,
@@ -106,7 +105,6 @@ class Beats:
         self._path = replica_path(root, pipeline, check_name(mine.name))
         self._plan_at = plan_path(root, pipeline)
         self._control_at = control_path(root, pipeline)
-        self._lost = LostWrites()
         self._was_registered = False
         self._created: int | None = None  # which of the path's nodes was ours last
         self._leader: tuple[str, int] | None = None  # its name, and which node
@@ -184,7 +182,7 @@ class Beats:
                     operations.append(DeleteNode(self._path, found.version))
                 operations.append(CreateEphemeral(self._path, data))
             try:
-                yield from self._write(operations)
+                yield Write(tuple(operations))
             except OutcomeUnknown:
                 yield Pause(_RETRY_SECONDS)
             except (NodeChanged, NodeExists):
@@ -196,7 +194,7 @@ class Beats:
         """Return what notes in the members' parent that one registers; make it if need be."""
         while (yield from _asked(Read(self._members_at))) is None:
             try:
-                yield from self._write((CreateNode(self._members_at, b""),))
+                yield Write((CreateNode(self._members_at, b""),))
             except OutcomeUnknown:
                 yield Pause(_RETRY_SECONDS)
             except (NodeChanged, NodeExists):
@@ -232,7 +230,7 @@ class Beats:
                 f"{self._plan_at} would be {len(data)} bytes, more than ZooKeeper's {MAX_BYTES}"
             )
         try:
-            yield from self._write(
+            yield Write(
                 (
                     SetNode(self._members_at, b"", parent),
                     CreateNode(self._plan_at, data)
@@ -254,15 +252,6 @@ class Beats:
             )
             return plan
         return (yield from self._plan())[0]
-
-    def _write(self, operations: Sequence[Operation]) -> Steps[None]:
-        """Raises StoreError when too many in a row got no reply, and what a Write raises."""
-        try:
-            yield Write(tuple(operations))
-        except OutcomeUnknown:
-            self._lost.count(operations)
-            raise
-        self._lost.end()
 
     def _leader_stays(self) -> Steps[bool]:
         """Whether another led at the last beat and does so yet: nobody can join before it."""

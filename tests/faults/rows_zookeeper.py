@@ -9,7 +9,7 @@ _SECURITY = "tests/integration/partition/test_zookeeper_security.py"
 _SLOW = "tests/integration/faults/test_zookeeper_faults_slow.py"
 _READ_ONLY = "tests/integration/faults/test_zookeeper_faults_read_only.py"
 _ROLLBACK = "tests/integration/faults/test_zookeeper_faults_rollback.py"
-_SIZE = "tests/integration/faults/test_zookeeper_faults_size.py"
+_NODES = "tests/unit/partition/test_nodes.py"
 _OUTAGES = "tests/acceptance/test_outages.py"
 
 ROWS = {
@@ -128,11 +128,11 @@ ROWS = {
         ),
     ),
     "Z14": Row(
-        "a write is larger than the server takes: it is split; a single node's is an error",
-        "commit_split; an error that names the node, its bytes and jute.maxbuffer",
+        "a commit is cut into requests of at most 512 KiB; a single node larger than 1 MiB is an "
+        "error and is not sent",
+        "an error that names the node, its bytes and jute.maxbuffer",
         (
-            f"{_SIZE}::test_a_commit_that_is_too_large_for_the_server_is_split",
-            f"{_SIZE}::test_a_server_that_takes_not_even_one_node_ends_the_run_with_the_reason",
+            f"{_NODES}::test_commit_is_cut_into_requests_of_at_most_512_kib",
             f"{_REAL}::test_what_is_larger_than_a_request_may_be_is_not_sent",
         ),
     ),

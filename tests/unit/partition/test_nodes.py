@@ -1,6 +1,7 @@
 """The offset store's generators, driven request by request: every reply may be lost or late."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from structlog.testing import capture_logs
 from partition.chunk import Partition
 from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
 from partition.memory import MemoryNodes
+from partition.offsets.changes import MAX_REQUEST_BYTES
 from partition.offsets.nodes import NodeNames, OffsetNodes
 from partition.offsets.requests import (
     NodeChanged,
@@ -19,6 +21,7 @@ from partition.offsets.requests import (
     SessionEnded,
     Write,
     missing_parents,
+    size_of,
 )
 from partition.position import Position
 from partition.store import Progress
@@ -109,6 +112,24 @@ def test_a_write_that_is_done_late_is_done_once(server: MemoryNodes) -> None:
     assert run(server, nodes.commit({A: Position(7)})) == {}
     assert isinstance(call.carry_out(late), NodeChanged)
     assert offset(server, A) == 7
+
+
+def test_commit_is_cut_into_requests_of_at_most_512_kib(server: MemoryNodes) -> None:
+    """Faults Z14."""
+    nodes = OffsetNodes(NodeNames("/headrace", "shop", "shop-1", "n" * 5_000), "process-large")
+    partitions = [Partition("orders", number) for number in range(300)]
+    for partition in partitions:
+        run(server, nodes.begin(partition, Position(5)))
+    call = Call(server, nodes.commit(dict.fromkeys(partitions, Position(6))))
+    sizes = []
+    while not call.done:
+        if isinstance(call.request, Write):
+            sizes.append(sum(map(size_of, call.request.operations)))
+        call.go(call.carry_out())
+    assert call.result == {}
+    assert max(sizes) <= MAX_REQUEST_BYTES == 512 * 1024
+    assert len(sizes) == math.ceil(sum(sizes) / MAX_REQUEST_BYTES)
+    assert {offset(server, partition) for partition in partitions} == {6}
 
 
 def test_a_late_write_of_a_zombie_is_done_never(server: MemoryNodes) -> None:

@@ -257,17 +257,3 @@ def test_a_plan_is_not_written_twice_by_leaders_that_follow_each_other(server: M
     assert b.beat().plan.number == 2
     stored = decode_plan(PLAN, server.nodes[PLAN][0])
     assert (stored.leader, stored.of("b")) == ("b", ALL)
-
-
-def test_a_node_of_ours_that_never_gets_a_reply_is_an_error_and_not_tried_for_ever(
-    server: MemoryNodes,
-) -> None:
-    """Faults Z14: a server ends the connection at a request that is too large, and says nothing."""
-    replica = Replica(server, "a", "p-a")
-
-    def loses(_count: int, request: Any) -> Any:
-        return OutcomeUnknown("ConnectionLoss") if isinstance(request, Write) else None
-
-    with pytest.raises(StoreError, match=r"10 writes in a row got no reply.*jute\.maxbuffer"):
-        replica.run(replica.beats.beat(replica.report), loses)
-    assert replica.beat().leads
