@@ -183,8 +183,6 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         topology_name=topology.name,
         session_timeout_seconds=config.zookeeper.session_timeout_seconds,
         kazoo_options=config.zookeeper.security().kazoo_options(),
-        storm_mirror=config.zookeeper.storm_mirror,
-        storm_mirror_by_topic=mirrors_by_topic(topology),
         at=at,
     )
     sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
@@ -348,8 +346,3 @@ def warehouse_of(config: Config) -> str:
     """The warehouse; a local path is made absolute."""
     place = config.spark.warehouse
     return place if is_uri(place) else str(Path(place).resolve())
-
-
-def mirrors_by_topic(topology: Topology) -> bool:
-    """Whether storm-kafka's layout needs the topic's name: there is, or may be, more than one."""
-    return len(topology.sources) > 1 or not isinstance(topology.sources[0].topic, str)

@@ -49,7 +49,6 @@ class ZooKeeperConfig(Section):
     tls_cert: Path | None = None
     tls_key: Annotated[Path | None, Field(validate_default=True)] = None
     acl: Literal["open", "creator"] | None = None
-    storm_mirror: _NodePath | None = None
 
     @field_validator("hosts")
     @classmethod

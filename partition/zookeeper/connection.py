@@ -40,7 +40,7 @@ from partition.offsets.requests import (
     size_of,
 )
 from partition.zookeeper.log import KazooLog
-from partition.zookeeper.operations import LOST, add, name_of, reasons, versions
+from partition.zookeeper.operations import LOST, add, name_of, versions
 
 log = structlog.get_logger()
 
@@ -184,22 +184,6 @@ class ZooKeeperConnection:
     def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self.closed or self._ended, seconds)
-
-    def put(self, nodes: Mapping[str, bytes], end: float) -> None:
-        """Set nodes whatever they hold, or make them. Raises as `answer`."""
-        results = self._transaction(
-            f"{len(nodes)} nodes",
-            lambda transaction: [transaction.set_data(*node) for node in nodes.items()],
-            end,
-        )()
-        if not reasons(results):
-            return
-        for path, data in nodes.items():
-            try:
-                self._make(path, end)
-                self._request(f"for {path}", methodcaller("set_async", path, data), end)
-            except KazooException as error:  # somebody deleted it meanwhile, say
-                raise StoreError(f"{path} cannot be set: {name_of(error)}") from error
 
     def _make(self, path: str, end: float) -> None:
         """Make a node and its parents where they are missing, the chroot included."""

@@ -4,7 +4,6 @@ What is written when, and what a lost reply means, is `partition.offsets.nodes`;
 `partition.zookeeper.connection`. Here is the one thread that brings them together.
 """
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -17,11 +16,10 @@ import structlog
 from partition.chunk import Partition
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.offsets.nodes import NodeNames, OffsetNodes
-from partition.offsets.requests import OutcomeUnknown, SessionEnded, Steps
-from partition.offsets.storm_mirror import StormMirror
+from partition.offsets.requests import Steps
 from partition.offsets.znode import Broker
 from partition.position import Position
-from partition.store import Claim, Progress, StoredOffset, split_progress
+from partition.store import Claim, Progress, StoredOffset
 from partition.transaction import Transactions
 from partition.zookeeper.carrying import carry_out, carry_out_together
 from partition.zookeeper.connection import NEVER, ZooKeeperConnection
@@ -31,7 +29,6 @@ T = TypeVar("T")
 
 _Claims: TypeAlias = dict[Partition, tuple[Future[Claim], Callable[[OffsetNodes], Steps[Claim]]]]
 
-_MIRRORED_AT_ONCE = 500
 _CLAIMED_AT_ONCE = 32
 
 
@@ -41,11 +38,6 @@ class ZooKeeperStore:
     One thread of its own makes every request; `open` and `load` wait for it at most
     `timeout_seconds`, everything else is a future. `kazoo_options` (TLS, `auth_data`,
     `default_acl`, ...) go to KazooClient; with TLS the server's name is always checked.
-
-    With `storm_mirror`, a path below the chroot, what is stored is then written there too, as
-    storm-kafka would, whoever wrote there last (`StormMirror`). If that fails it is logged,
-    and the next commit of the partition tries again; no commit fails by it, and each waits for
-    it at most `timeout_seconds`.
 
     `at` is told, by name, of the points of a claim and of a write, on the store's thread, for
     tests that end the process there.
@@ -63,8 +55,6 @@ class ZooKeeperStore:
         session_timeout_seconds: float = 10.0,
         timeout_seconds: float = 15.0,
         kazoo_options: Mapping[str, Any] | None = None,
-        storm_mirror: str | None = None,
-        storm_mirror_by_topic: bool = False,
         at: Callable[[str], object] | None = None,
     ) -> None:
         self._hosts = hosts
@@ -73,10 +63,6 @@ class ZooKeeperStore:
         self._timeout_seconds = timeout_seconds
         self._kazoo_options = dict(kazoo_options or {})
         self._at = at or _nowhere
-        self._mirror: StormMirror | None = None
-        if storm_mirror is not None:
-            self._mirror = StormMirror(storm_mirror, self._names, by_topic=storm_mirror_by_topic)
-        self._mirror_failing = False
         self._connection: ZooKeeperConnection | None = None
         self._nodes: OffsetNodes | None = None
         self._worker: ThreadPoolExecutor | None = None
@@ -168,7 +154,6 @@ class ZooKeeperStore:
         return self._submit(
             "a first offset",
             lambda nodes: nodes.begin(partition, position, partitions, transactions),
-            stored=lambda _: {partition: position},
         )
 
     def move(
@@ -182,7 +167,6 @@ class ZooKeeperStore:
         return self._submit(
             "a move",
             lambda nodes: nodes.move(partition, position, reason, transactions),
-            stored=lambda _: {partition: position},
         )
 
     def commit(
@@ -194,13 +178,7 @@ class ZooKeeperStore:
         def commit(nodes: OffsetNodes) -> Steps[Mapping[Partition, StoreError]]:
             return (yield from nodes.commit(asked))
 
-        return self._submit(
-            "a commit",
-            commit,
-            stored=lambda refused: {
-                each: split_progress(at)[0] for each, at in asked.items() if each not in refused
-            },
-        )
+        return self._submit("a commit", commit)
 
     def submit(self, steps: Steps[T]) -> Future[T]:
         """Carry out requests in the offsets' own session, before whatever else waits here.
@@ -235,8 +213,6 @@ class ZooKeeperStore:
         if connection is None or worker is None:
             return
         end = time.monotonic() + self._timeout_seconds
-        if self._mirror is not None and connection.connected:
-            _done(worker.submit(_nothing), self._timeout_seconds / 4)
         connection.close()
         # While connected a request in flight gets its time; without, none can succeed.
         idle = worker.submit(_nothing)
@@ -275,16 +251,9 @@ class ZooKeeperStore:
         return future
 
     def _submit(
-        self,
-        what: str,
-        work: Callable[[OffsetNodes], Steps[T]],
-        end: float = NEVER,
-        stored: Callable[[T], Mapping[Partition, Position]] | None = None,
+        self, what: str, work: Callable[[OffsetNodes], Steps[T]], end: float = NEVER
     ) -> Future[T]:
-        """Do `work` on the worker; then mirror what it `stored`.
-
-        Claims that come later are not done before it.
-        """
+        """Do `work` on the worker, before claims that are submitted later."""
         with self._claims_lock:
             self._claims = None
         connection, nodes, worker = self._connection, self._nodes, self._worker
@@ -295,10 +264,7 @@ class ZooKeeperStore:
 
         def run() -> T:
             self._run_first()
-            result = carry_out(connection, nodes, work, end)
-            if self._mirror is not None and stored is not None and self._worker is worker:
-                worker.submit(self._copy, connection, self._mirror.nodes(stored(result)))
-            return result
+            return carry_out(connection, nodes, work, end)
 
         return worker.submit(run)
 
@@ -306,25 +272,6 @@ class ZooKeeperStore:
         """Before each piece of work: a beat waits for one claim, not for a thousand."""
         while self._first:
             self._first.popleft()()
-
-    def _copy(self, connection: ZooKeeperConnection, nodes: Mapping[str, bytes]) -> None:
-        """Write storm-kafka's copy; one series of failures is logged once."""
-        self._run_first()
-        end = time.monotonic() + self._timeout_seconds
-        left = iter(nodes.items())
-        try:
-            while batch := dict(itertools.islice(left, _MIRRORED_AT_ONCE)):
-                connection.put(batch, end)
-        except (StoreError, OutcomeUnknown, SessionEnded) as error:
-            if not self._mirror_failing and not connection.closed:
-                log.warning("storm_mirror_failed", partitions=len(nodes), error=_text(error))
-            self._mirror_failing = True
-        else:
-            self._mirror_failing = False
-
-
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 def _nothing() -> None:

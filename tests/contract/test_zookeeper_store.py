@@ -6,10 +6,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kazoo.security import make_acl
 from structlog.testing import capture_logs
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
@@ -221,56 +219,24 @@ def test_a_chroot_whose_parent_is_missing_is_a_clear_error(world: ZooKeeperWorld
         begin(store, A, 5)
 
 
-@pytest.mark.parametrize("by_topic", [False, True])
-def test_storm_finds_its_own_json_where_it_would_look(
-    world: ZooKeeperWorld, by_topic: bool
-) -> None:
-    mirror = f"{world.root}-storm/wc"
-    store = world.store(storm_mirror=mirror, storm_mirror_by_topic=by_topic)
-    folder = f"{mirror}/orders" if by_topic else mirror
-
-    def mirrored() -> dict[str, Any]:
-        return {
-            name: json.loads(world.client.get(f"{folder}/{name}")[0])
-            for name in (world.client.get_children(folder) if world.client.exists(folder) else ())
-        }
-
+def test_storm_kafka_finds_its_json_at_zk_root_and_id(world: ZooKeeperWorld) -> None:
+    """The way back to Storm: zkRoot and id lead a core spout to the committed offset."""
+    store = world.store()
     begin(store, A, 5)
-    begin(store, B, 1)
-    claim(world.store(), B)
-    assert list(commit(store, {A: 7, B: 2})) == [B]  # what is refused is not shown
-    expected = {
-        f"partition_{partition.number}": {
-            "topology": {"id": "shop-1", "name": "shop-1"},
-            "offset": offset,
-            "partition": partition.number,
-            "broker": {"host": "", "port": 0},
-            "topic": "orders",
-        }
-        for partition, offset in ((A, 7), (B, 1))
+    assert commit(store, {A: 7}) == {}
+    zk_root, spout_id = f"{world.root}/shop", "orders"
+    found = json.loads(world.client.get(f"{zk_root}/{spout_id}/partition_{A.number}")[0])
+    found.pop("headrace")  # storm-kafka ignores other fields
+    assert found == {
+        "topology": {"id": "shop-1", "name": "shop-1"},
+        "offset": 7,
+        "partition": A.number,
+        "broker": {"host": "", "port": 0},
+        "topic": "orders",
     }
-    assert within(SECONDS, lambda: mirrored() == expected)
-    assert commit_plans(store, {A: plan(8, 12)}) == {}  # the first that is not in every sink
-    expected["partition_0"]["offset"] = 8
-    assert within(SECONDS, lambda: mirrored() == expected)
-    store.move(A, Position(3), "a test").result(SECONDS)
-    store.close()  # it ends with the copy written
-    assert mirrored()["partition_0"]["offset"] == 3
-
-
-def test_a_copy_for_storm_that_fails_holds_nothing_up(world: ZooKeeperWorld) -> None:
-    mirror = f"{world.root}-storm"
-    world.client.create(mirror, acl=[make_acl("world", "anyone", read=True)])
-    store = world.store(storm_mirror=mirror)
-    with capture_logs() as logs:
-        begin(store, A, 5)
-        for offset in (6, 7, 8):
-            assert commit(store, {A: offset}) == {}
-        store.close()
-    failures = [log for log in logs if log["event"] == "storm_mirror_failed"]
-    assert len(failures) == 1
-    assert "NoAuth" in failures[0]["error"]
-    assert node(world, A)["offset"] == 8
+    assert commit_plans(store, {A: plan(8, 12)}) == {}
+    found = json.loads(world.client.get(f"{zk_root}/{spout_id}/partition_{A.number}")[0])
+    assert found["offset"] == 8  # the first record that is missing in a sink
 
 
 def test_credentials_never_reach_the_log(
