@@ -7,8 +7,10 @@ import gc
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
+import pytest_timeout
 from hypothesis import Phase, settings
 
 from service.embedded.kafka import EmbeddedKafka
@@ -16,6 +18,7 @@ from service.embedded.postgres import EmbeddedPostgres
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes
+from tests.support import patience
 from tests.worlds.shared_spark import SharedSpark
 
 MakeTopic = Callable[..., str]
@@ -30,6 +33,12 @@ settings.register_profile(
     "unshrunk", settings.get_profile("tests"), phases=set(Phase) - {Phase.shrink}, print_blob=True
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
+    """Scale what a test as a whole may take, too."""
+    scaled = settings._replace(timeout=patience.seconds(settings.timeout))
+    return pytest_timeout.pytest_timeout_set_timer(item, scaled)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,12 +18,12 @@ from service.failpoints import PLACES, VARIABLE
 from tests.acceptance import evidence, processes, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.acceptance.store import Site
 from tests.acceptance.stored import Watch
 from tests.acceptance.stores import STORES
 from tests.acceptance.trial import Trial, places
 from tests.acceptance.wanted import OTHERS, ROWS
+from tests.support.patience import Limit, until
 from topology.transactional import Kind
 
 TOPOLOGIES = "tests.acceptance.crashing"
@@ -249,10 +249,10 @@ class Play:
         What lies below a stored offset must be there, and nothing too often; at the end the
         stored offset is behind all. What is on its way in the servers is waited for.
         """
-        ends = time.monotonic() + _SETTLED_SECONDS
+        ends = Limit(_SETTLED_SECONDS)
         while True:
             verdict = self._verdict(at_end=at_end, of_letters=of_letters)
-            if not verdict.lost or time.monotonic() > ends:
+            if not verdict.lost or ends.passed:
                 return verdict
 
     def _verdict(self, *, at_end: bool, of_letters: bool) -> Verdict:

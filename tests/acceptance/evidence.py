@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from tests.support.patience import seconds
+
 Place: TypeAlias = tuple[int, int]  # a record's partition and offset
 Row: TypeAlias = tuple[str, datetime, str, int]  # kind, scheduled hour, carrier, flight: unique
 
@@ -133,14 +135,16 @@ def _messages(bootstrap: str, topic: str) -> Iterator[Message]:
         }
     )
     try:
-        known = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        known = consumer.list_topics(topic, timeout=seconds(20)).topics[topic].partitions
         left = 0
         for number in known:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(topic, number), timeout=seconds(20)
+            )
             left += high - low
         consumer.assign([TopicPartition(topic, number, 0) for number in known])
         while left:
-            messages = consumer.consume(min(left, 10_000), timeout=20)
+            messages = consumer.consume(min(left, 10_000), timeout=seconds(20))
             assert messages, f"{topic}: {left} records did not come"
             for message in messages:
                 assert message.error() is None, message.error()

@@ -12,14 +12,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from service.embedded.kafka import EmbeddedKafka
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 
 Part: TypeAlias = tuple[str, int]  # a topic and the number of a partition
 Ends: TypeAlias = dict[Part, int]  # by partition: so many records of it, from the first on
 
 _PAUSE_SECONDS = 0.05
-_FLUSH_SECONDS = 60.0
-_TOPIC_SECONDS = 20.0
+_FLUSH_SECONDS = seconds(60.0)
+_TOPIC_SECONDS = seconds(20.0)
 
 
 def payload(id_: str) -> int:

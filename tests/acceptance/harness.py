@@ -19,7 +19,8 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import evidence, processes, stored
-from tests.acceptance.processes import until
+from tests.support import patience
+from tests.support.patience import seconds, until
 
 REPOSITORY = Path(__file__).parents[2]
 HEADRACE = Path(sys.executable).with_name("headrace")
@@ -59,7 +60,7 @@ class Stage:
     kafka: EmbeddedKafka
     zookeeper: EmbeddedZooKeeper
     folder: Path
-    drain_seconds: float = DRAIN_SECONDS
+    drain_seconds: float = field(default_factory=lambda: patience.slack(DRAIN_SECONDS))
     name: str = field(default_factory=lambda: f"flights-{uuid.uuid4().hex[:8]}")
     port: int = field(default_factory=lambda: free_ports(1)[0])
     runs: "list[Run]" = field(default_factory=list)
@@ -126,7 +127,7 @@ class Stage:
         """What /health/ready answers; 0 when nobody does."""
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/health/ready", timeout=5
+                f"http://127.0.0.1:{self.port}/health/ready", timeout=seconds(5)
             ) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
@@ -215,10 +216,10 @@ class Run:
     def wait(self, seconds: float = 120.0) -> int:
         """Wait for the end; the exit code."""
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(patience.seconds(seconds))
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
-            self.process.wait(10)
+            self.process.wait(seconds(10))
             pytest.fail(f"still runs after {seconds:g} s; its log ends:\n{self.tail(200)}")
 
     def account(self) -> dict[str, Any]:

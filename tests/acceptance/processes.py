@@ -1,28 +1,12 @@
-"""What runs on this machine, as /proc tells it; and waiting with a deadline."""
+"""What runs on this machine, as /proc tells it."""
 
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 MARK = "ACCEPTANCE_RUN"  # a variable that every process started under a run inherits
 _PROC = Path("/proc")
-_POLL_SECONDS = 0.02
-
-
-def until(
-    what: str,
-    holds: Callable[[], object],
-    seconds: float = 60.0,
-    told: Callable[[], str] = str,  # what else to tell of the failure; nothing
-) -> None:
-    """Wait until something holds; fail when it does not within the deadline."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}\n{told()}".rstrip()
-        time.sleep(_POLL_SECONDS)
 
 
 def marked(mark: str) -> dict[int, str]:

@@ -18,10 +18,10 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.acceptance import stored
 from tests.acceptance.feed import Part
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 
 _POLL_SECONDS = 0.03
-_ANSWER_SECONDS = 2.0
+_ANSWER_SECONDS = seconds(2.0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Nodes:
     ) -> None:
         self._ended.set()
         assert self._thread is not None
-        self._thread.join(30)
+        self._thread.join(seconds(30))
 
     @property
     def leader(self) -> str:

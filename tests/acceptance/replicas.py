@@ -17,9 +17,9 @@ from service.config import EngineName
 from tests.acceptance import evidence, feed, table_files
 from tests.acceptance.feed import Ends, Feed, Part
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.acceptance.replica_nodes import Nodes, Plan, Stored
 from tests.acceptance.trial import Trial
+from tests.support.patience import until
 from tests.worlds.committed import committed_values
 
 Output: TypeAlias = Literal["lines", "manifest", "messages", "delta"]

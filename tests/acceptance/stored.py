@@ -15,6 +15,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from partition.zookeeper.log import quiet_logger
+from tests.support.patience import seconds
 
 Offsets = dict[int, int]  # by partition
 PARTITIONS = range(4)
@@ -79,7 +80,7 @@ class Watch:
     ) -> None:
         self._ended.set()
         assert self._thread is not None
-        self._thread.join(30)
+        self._thread.join(seconds(30))
 
     @property
     def total(self) -> int:

@@ -1,5 +1,6 @@
 """Every suite runs, and the last line is what its readers expect."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.__main__ import SUITES
 from benchmarks.publishing import publish
+from tests.support.patience import seconds
 
-pytestmark = pytest.mark.timeout(600)  # they wait for all suites, one of which starts Spark
+pytestmark = pytest.mark.acceptance
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/benchmarks.md"
 
@@ -26,34 +28,36 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def suites(page):
-    """All suites, once, with few records, in one process: what they measure is of no interest."""
-    ended = subprocess.run(
-        [
-            sys.executable, "-m", "benchmarks", "all", "--records", "40000", "--rounds", "1",
-            "--slow-seconds", "0.5", "--trees", "8000", "--in-flight", "50000",
-            "--together", "--report", str(page),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=560,
-        check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert found["suite"] == "all"
-    return {facts["suite"]: facts for facts in found["suites"]}
+    """`suites(name)` runs a suite, once, with few records: its figures are of no interest."""
+
+    @functools.cache
+    def run(name):
+        ended = subprocess.run(
+            [
+                sys.executable, "-m", "benchmarks", name, "--records", "40000", "--rounds", "1",
+                "--slow-seconds", "0.5", "--trees", "8000", "--in-flight", "50000",
+                "--together", "--report", str(page),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=seconds(180),
+            check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout.splitlines()[-1])
+
+    return run
 
 
-@pytest.mark.acceptance
-def test_all_suites_end_with_their_figures_as_one_json_object(suites):
-    assert list(suites) == list(SUITES)
-    for suite, facts in suites.items():
-        assert suite == "acker" or facts["goals"], suite
+@pytest.mark.parametrize("name", SUITES)
+def test_suite_ends_with_its_figures_as_a_json_object(suites, name):
+    facts = suites(name)
+    assert facts["suite"] == name
+    assert name == "acker" or facts["goals"]
 
 
-@pytest.mark.acceptance
 def test_the_hot_path_is_held_against_the_bare_loops(suites):
-    facts = suites["hot-path"]
+    facts = suites("hot-path")
     assert facts["records"] == 40_000
     ours = {"noop", "functions", "vectorised", "functions_flights", "vectorised_flights"}
     bare = {"raw", "raw_json", "raw_few", "raw_json_few"}
@@ -64,41 +68,36 @@ def test_the_hot_path_is_held_against_the_bare_loops(suites):
     assert set(facts["goals"]) == {"noop: rate", "functions: rate", "vectorised: rate"}
 
 
-@pytest.mark.acceptance
 def test_enriching_gives_the_same_rows_by_hand_as_by_headrace(suites):
-    facts = suites["enrich"]
+    facts = suites("enrich")
     assert 0 < facts["rows"] < facts["records"] == 40_000
     assert set(facts["cpu_ratio"]) == set(facts["cpu_ratio_few"]) == {"functions", "vectorised"}
 
 
-@pytest.mark.acceptance
 def test_waiting_calls_are_held_against_the_ideal_and_no_offset_passes_a_slow_one(suites):
     """Promise 1."""
-    facts = suites["io"]
+    facts = suites("io")
     assert set(facts["of_ideal"]) == {"100", "100 slow", "1,000", "1,000 slow"}
     assert all(0 < share < 1.1 for each in facts["of_ideal"].values() for share in each.values())
     assert facts["looks"] > 0
     assert facts["passed_slow"] == 0
 
 
-@pytest.mark.acceptance
 def test_fanning_out_is_measured_per_tuple(suites):
-    facts = suites["fanout"]
+    facts = suites("fanout")
     assert facts["tuples_per_record"] == 10
     assert set(facts["cpu_us_per_tuple"]) == {"loop", "functions", "vectorised"}
 
 
-@pytest.mark.acceptance
 def test_memory_is_measured_on_the_way_and_per_pending_record(suites):
-    facts = suites["memory"]
+    facts = suites("memory")
     assert set(facts["growth"]) == {"noop", "functions"}
     assert set(facts["bytes_per_pending"]) == {"behind", "unresolved"}
     assert all(9 < payload < 15 for payload in facts["payload_bytes"].values())
 
 
-@pytest.mark.acceptance
 def test_the_jvm_s_and_python_s_memory_are_looked_at_over_many_small_commits(suites):
-    facts = suites["commits"]
+    facts = suites("commits")
     assert facts["records"] == 40_000
     early, end = facts["commits"]["local"]
     assert 13 <= early <= end
@@ -109,9 +108,8 @@ def test_the_jvm_s_and_python_s_memory_are_looked_at_over_many_small_commits(sui
     assert len(facts["goals"]) == 3
 
 
-@pytest.mark.acceptance
 def test_tables_are_held_against_structured_streaming_with_the_same_rows(suites):
-    facts = suites["spark"]
+    facts = suites("spark")
     ours = {
         "local_vectorised", "local_functions", "spark_vectorised",
         "spark_vectorised_200k", "spark_functions", "spark_native",
@@ -128,20 +126,18 @@ def test_tables_are_held_against_structured_streaming_with_the_same_rows(suites)
     }  # fmt: skip
 
 
-@pytest.mark.acceptance
 def test_exactly_once_is_held_against_at_least_once_into_the_same_kind_of_table(suites):
-    facts = suites["guarantees"]
-    assert facts["rows"] == suites["spark"]["rows"]
+    facts = suites("guarantees")
+    assert facts["rows"] == suites("spark")["rows"]
     assert set(facts["per_second"]) == {"at_least_once", "exactly_once"}
     assert facts["exactly_once_cost"] < 1
     assert list(facts["goals"]) == ["exactly once: rate of at least once"]
 
 
-@pytest.mark.acceptance
 def test_other_tables_are_held_against_structured_streaming_into_the_same_kind(suites):
-    facts = suites["tables"]
+    facts = suites("tables")
     local = {"local_iceberg", "local_manifest", "local_spool"}
-    assert 0 < facts["rows"] == suites["spark"]["rows"]
+    assert 0 < facts["rows"] == suites("spark")["rows"]
     assert set(facts["cpu_us"]) == local | {"structured_iceberg", "structured_parquet"}
     assert set(facts["per_second"]) == set(facts["batches"]) == set(facts["cpu_us"])
     assert set(facts["ratio"]) == set(facts["cpu_ratio"]) == set(facts["against"]) == local
@@ -149,11 +145,10 @@ def test_other_tables_are_held_against_structured_streaming_into_the_same_kind(s
     assert set(facts["goals"]) == {f"{name}: rate" for name in local}
 
 
-@pytest.mark.acceptance
 def test_latency_stands_beside_that_of_structured_streaming(suites):
-    facts = suites["latency"]
+    facts = suites("latency")
     assert facts["records"] == 40_000
-    assert facts["rows"] == suites["spark"]["rows"]
+    assert facts["rows"] == suites("spark")["rows"]
     assert set(facts["latency_ms"]) == set(facts["commits"]) == {"headrace", "structured"}
     for found in facts["latency_ms"].values():
         assert 0 < found["p50"] <= found["p99"]
@@ -161,16 +156,16 @@ def test_latency_stands_beside_that_of_structured_streaming(suites):
     assert len(facts["goals"]) == 2
 
 
-@pytest.mark.acceptance
 def test_the_report_has_every_suite_and_where_the_time_goes(suites, page):
+    for name in SUITES:
+        suites(name)
     text = page.read_text(encoding="utf-8")
     assert "Not measured yet." not in text
     assert text.count("Where the owner thread is in") == 12
-    for suite in suites:
+    for suite in SUITES:
         assert f"\n## {suite}\n" in text
 
 
-@pytest.mark.acceptance
 def test_records_are_published_to_the_partitions_in_turn(kafka):
     name = f"published-{uuid.uuid4().hex[:8]}"
     publish(kafka, name, b"%d".__mod__, 10_007, partitions=3)

@@ -12,9 +12,9 @@ from tests.acceptance import evidence, processes
 from tests.acceptance.conftest import MakeStage
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run, Stage
-from tests.acceptance.processes import until
 from tests.acceptance.stored import Offsets, Watch
 from tests.oracles import flights as oracle
+from tests.support.patience import until
 
 pytestmark = pytest.mark.acceptance
 

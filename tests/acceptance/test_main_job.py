@@ -9,8 +9,8 @@ import pytest
 
 from tests.acceptance import evidence, processes
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.oracles import flights as oracle
+from tests.support.patience import until
 
 pytestmark = pytest.mark.acceptance
 

@@ -10,9 +10,9 @@ from examples.flights.publish import publish
 from tests.acceptance import evidence
 from tests.acceptance.conftest import MakeStage
 from tests.acceptance.harness import SESSION_SECONDS, Run, Stage
-from tests.acceptance.processes import until
 from tests.acceptance.stored import Watch
 from tests.oracles import flights as oracle
+from tests.support.patience import until
 
 pytestmark = pytest.mark.acceptance
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.acceptance import evidence
-from tests.acceptance.processes import until
 from tests.docs.blocks import ROOT, blocks, commands
+from tests.support.patience import seconds, until
 from tests.worlds.following import SECONDS, Follower, Given
 
 pytestmark = pytest.mark.acceptance
@@ -70,7 +70,9 @@ def test_the_quickstart_works_as_it_is_written(newcomer: Follower, servers: Give
               lambda: running.errors)  # fmt: skip
         port = str(newcomer.ports[-1])
         until("all four are committed", lambda: _committed(newcomer, show, port) == 4, SECONDS)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/metrics", timeout=seconds(10)
+        ) as answer:
             assert b"headrace_partition_committed_offset{" in answer.read()
         running.end(signal.SIGINT)
     finally:

@@ -19,6 +19,7 @@ from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import SESSION_SECONDS, TOPICS, TOPOLOGIES, Output, Replicas
 from tests.acceptance.trial import Trial
+from tests.support.patience import slack
 
 pytestmark = pytest.mark.acceptance
 
@@ -92,7 +93,7 @@ def test_a_killed_replicas_partitions_are_taken_over_when_its_session_ends(
         print(f"taken over {seconds:.1f} s after the kill")  # noqa: T201
         replicas.settle(*{"a", "b", "c"} - {name})
         replicas.finish()
-    assert seconds < SESSION_SECONDS + SLACK_SECONDS
+    assert seconds < SESSION_SECONDS + slack(SLACK_SECONDS)
 
 
 @pytest.mark.parametrize(("output", "leads"), [("lines", False), ("messages", True)])
@@ -123,7 +124,7 @@ def test_a_replica_that_stood_still_past_its_session_does_no_harm_and_comes_back
         assert plan.owners[name]
         replicas.goes_on()
         replicas.finish()
-    assert seconds < SESSION_SECONDS + SLACK_SECONDS
+    assert seconds < SESSION_SECONDS + slack(SLACK_SECONDS)
 
 
 def test_replicas_that_are_replaced_one_by_one_hand_over_at_once_and_repeat_nothing(

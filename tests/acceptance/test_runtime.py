@@ -14,9 +14,9 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.acceptance.stored import Offsets
 from tests.acceptance.trial import Trial, places, rows_below, rows_of
+from tests.support.patience import slack, until
 
 pytestmark = pytest.mark.acceptance
 
@@ -124,7 +124,7 @@ def test_sigterm_finishes_what_bolts_have_begun_and_waits_for_no_retry(
     sent = time.monotonic()
     run.send(SIGTERM)
     assert run.wait() == 0, run.tail()
-    assert time.monotonic() - sent < ENDS_WITHIN_SECONDS
+    assert time.monotonic() - sent < slack(ENDS_WITHIN_SECONDS)
     assert run.events("drain_deadline_passed") == []
     done = {partition: set[int]() for partition in range(len(counts))}
     for row in trial.rows():

@@ -12,8 +12,8 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.crashes import GOOD, RECORDS, SECONDS, TOPOLOGIES, Play
-from tests.acceptance.processes import until
 from tests.acceptance.trial import Trial
+from tests.support.patience import until
 from tests.worlds.spark_cluster import SparkMaster, SparkWorker
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]

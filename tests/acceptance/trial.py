@@ -19,11 +19,11 @@ from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import evidence, stored
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import HEADRACE, Launch, Run
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 
 TOPOLOGIES = "tests.acceptance.troubled"
 
-_PUBLISH_SECONDS = 60.0
+_PUBLISH_SECONDS = seconds(60.0)
 _DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "pipeline": {"commit_interval_seconds": 0.05, "message_timeout_seconds": 300.0},
     "retries": {"limit": 1_000_000, "initial_seconds": 0.1, "multiplier": 1.0, "jitter": 0.0},

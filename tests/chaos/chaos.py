@@ -13,7 +13,6 @@ from random import Random
 
 from tests.acceptance import processes
 from tests.acceptance.feed import Part
-from tests.acceptance.processes import until
 from tests.acceptance.replica_nodes import Stored
 from tests.acceptance.replicas import Break, Replicas
 from tests.chaos.drawing import KINDS, MOST_HURT, NAMES, State, Step, draw
@@ -21,6 +20,7 @@ from tests.chaos.memory import resident_mb
 from tests.faults.judge import found_of, judge
 from tests.faults.outcome import Outcome
 from tests.faults.points import Guarantee
+from tests.support.patience import until
 
 MOST_PAUSE_SECONDS = 0.5
 SESSION_SECONDS = 4.0

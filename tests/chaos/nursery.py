@@ -20,6 +20,8 @@ from queue import Queue
 from types import TracebackType
 from typing import IO, Any, Self
 
+from tests.support.patience import seconds
+
 MODULES = (
     "headrace.sinks",
     "service.cli.main",
@@ -33,7 +35,7 @@ MODULES = (
 )
 _REPOSITORY = Path(__file__).parents[2]
 _LOOK_SECONDS = 0.01  # how often those that have ended are looked for
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = seconds(60.0)
 # So that numpy and pyarrow start no threads when they are imported: a fork would lack them.
 _ALONE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 

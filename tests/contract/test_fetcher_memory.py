@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.support.patience import seconds
 from tests.worlds.fetching import KafkaWorld
 
 pytestmark = pytest.mark.integration
@@ -48,7 +49,7 @@ def grown(world: KafkaWorld, topic: str, kbytes: str) -> int:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(READER), world.kafka.address, topic,
          str(PARTITIONS), kbytes],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=seconds(60), check=True,
     )  # fmt: skip
     return int(done.stdout)
 
@@ -61,7 +62,7 @@ def test_what_is_fetched_ahead_is_bounded_by_its_property(real: Any) -> None:
         producer.produce(topic, b"x" * BYTES, partition=number % PARTITIONS)
         if number % 1000 == 0:
             producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(seconds(60)) == 0
     little, much = grown(real, topic, "4096"), grown(real, topic, "default")
     assert little < 30_000_000
     assert much > little + 20_000_000

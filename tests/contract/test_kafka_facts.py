@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, TopicPartition
 
 from partition.chunk import Partition
+from tests.support.patience import Limit
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 
 pytestmark = pytest.mark.integration
@@ -45,9 +46,9 @@ def filled(world: KafkaWorld, count: int) -> str:
 def events(client: Consumer, count: int) -> list[Any]:
     """The next so many messages and errors."""
     found: list[Any] = []
-    end = time.monotonic() + SECONDS
+    end = Limit(SECONDS)
     while len(found) < count:
-        assert time.monotonic() < end, f"only {len(found)} of {count}"
+        assert not end.passed, f"only {len(found)} of {count}"
         event = client.poll(0.2)
         if event is not None:
             found.append(event)

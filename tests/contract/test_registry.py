@@ -22,6 +22,7 @@ from partition.replicas.nodes import (
 )
 from partition.replicas.plan import Control, Note, Plan
 from partition.zookeeper.registry import ZooKeeperRegistry
+from tests.support.patience import until
 from tests.worlds.storing import (
     BOTH,
     SECONDS,
@@ -33,7 +34,6 @@ from tests.worlds.storing import (
     claim,
     opened,
     opened_apart,
-    within,
 )
 
 ALL = frozenset({A, B})
@@ -138,7 +138,7 @@ def test_when_the_leader_dies_the_next_leads_and_takes_over(world: NodesWorld) -
     a.beat()
     assert not b.beat().leads
     a.store.close()
-    assert within(SECONDS, lambda: b.beat().leads)
+    until("b.beat().leads", lambda: b.beat().leads, SECONDS)
     assert b.beat().plan.of("b") == ALL
     assert names(b.beat()) == ["b"]
 
@@ -337,7 +337,7 @@ def test_the_last_contact_grows_with_answers_alone(fragile: Any) -> None:
     is_real = not isinstance(fragile, MemoryNodesWorld)
     (fragile.server.freeze if is_real else fragile.lose)()
     beat = a.registry.beat(Report(NOTHING, 0, ALL))
-    assert within(SECONDS, lambda: not a.store.available)
+    until("not a.store.available", lambda: not a.store.available, SECONDS)
     assert (beat.done(), a.registry.last_contact) == (False, second)
     (fragile.server.thaw if is_real else fragile.find)()
     assert beat.result(SECONDS).leads

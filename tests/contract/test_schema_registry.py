@@ -25,6 +25,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
+from tests.support.patience import seconds
 from tests.worlds.registering import HttpWorld, MockWorld, RegistryWorld
 from topology.bolt import Kind, kind_of
 from topology.errors import InvalidTopology
@@ -34,7 +35,7 @@ from topology.payloads.registry.place import Registry
 from topology.record import Record
 from topology.signals import Reject, Retry
 
-SECONDS = 30.0
+SECONDS = seconds(30.0)
 TOPIC = "orders"
 TOPIC_SUBJECTS = {"subject.name.strategy.type": "TOPIC"}
 ORDER = json.dumps(
@@ -398,7 +399,7 @@ def test_a_record_that_is_nested_too_deep_would_end_a_process_without_the_refusa
         "fastavro.schemaless_reader(io.BytesIO(b'\\x02' * 1_000_000 + b'\\0'), schema)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, timeout=seconds(60), check=False
     )
     if done.returncode >= 0:
         pytest.fail("fastavro survives this now: the refusal can go")

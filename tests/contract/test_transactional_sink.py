@@ -31,6 +31,7 @@ from sinks import (
 )
 from sinks.spark.driver import SparkDriver
 from tests.acceptance import table_files
+from tests.support.patience import seconds
 from tests.worlds.committed import committed_values
 from tests.worlds.sql_table import SqlTable
 from tests.worlds.staged_apart import StagedApart, copied, halves, staged_apart
@@ -517,10 +518,10 @@ def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(
 
     zombie = threading.Thread(target=commit_on_and_on)
     zombie.start()
-    assert [ended.get(timeout=60) for _ in range(3)] == [1, 2, 3]
+    assert [ended.get(timeout=seconds(60)) for _ in range(3)] == [1, 2, 3]
     successor = opened()
     (told,) = successor.fence([Fence(FIRST, 2)])
-    zombie.join(60)
+    zombie.join(seconds(60))
     ends = [ended.get_nowait() for _ in range(ended.qsize())]
     assert isinstance(ends[-1], SinkFenced), ends[-1]
     assert numbers(house) == list(range(1, told.txid + 1))

@@ -23,7 +23,8 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from service.embedded.zookeeper import EmbeddedZooKeeper
-from tests.worlds.storing import SECONDS, Proxy, expire, within
+from tests.support.patience import until
+from tests.worlds.storing import SECONDS, Proxy, expire
 
 pytestmark = pytest.mark.integration
 
@@ -72,7 +73,11 @@ def test_a_lock_tells_a_zombie_that_it_still_holds_it(
     assert held.acquire()
     expire(zombie, zookeeper)
     assert taken.acquire(timeout=SECONDS)
-    assert within(SECONDS, lambda: KazooState.LOST in states and zombie.connected)
+    until(
+        "the zombie has a new session",
+        lambda: KazooState.LOST in states and zombie.connected,
+        SECONDS,
+    )
     assert held.is_acquired
     zombie.set(path, b"the zombie's")
     taken.release()
@@ -86,7 +91,11 @@ def test_an_ephemeral_owner_made_anew_passes_a_zombies_check(
     first.create(f"{path}-owner", b"first", ephemeral=True)
     seen = zombie.exists(f"{path}-owner").version
     expire(first, zookeeper)
-    assert within(SECONDS, lambda: zombie.exists(f"{path}-owner") is None)
+    until(
+        "the first owner is gone",
+        lambda: zombie.exists(f"{path}-owner") is None,
+        SECONDS,
+    )
     second.create(f"{path}-owner", b"second", ephemeral=True)
     transaction = zombie.transaction()
     transaction.check(f"{path}-owner", seen)
@@ -155,7 +164,7 @@ def test_a_write_whose_reply_is_lost_is_done_and_its_repetition_refused(
     with pytest.raises(ConnectionLoss):
         client.set(path, b"mine", version=0)
     assert proxy.lost.is_set()
-    assert within(SECONDS, lambda: client.connected)
+    until("client.connected", lambda: client.connected, SECONDS)
     with pytest.raises(BadVersionError):
         client.set(path, b"mine", version=0)
     assert client.get(path)[0] == b"mine"
@@ -174,13 +183,15 @@ def test_a_session_is_known_to_be_lost_only_at_the_next_connection(
     client.add_listener(lambda state: states.append((state, time.monotonic())))
     deaf_since = time.monotonic()
     proxy.hears.clear()
-    assert within(SECONDS, lambda: len(states) == 1)
+    until("len(states) == 1", lambda: len(states) == 1, SECONDS)
     assert states[0][0] == KazooState.SUSPENDED
     assert 1.0 < states[0][1] - deaf_since < 4.0
-    assert within(SECONDS, lambda: observer.exists(owner) is None)  # the session is over
+    until(
+        "the session is over", lambda: observer.exists(owner) is None, SECONDS
+    )  # the session is over
     assert [state for state, _ in states] == [KazooState.SUSPENDED]
     proxy.hears.set()
-    assert within(SECONDS, lambda: len(states) == 3)
+    until("len(states) == 3", lambda: len(states) == 3, SECONDS)
     assert [state for state, _ in states[1:]] == [KazooState.LOST, KazooState.CONNECTED]
 
 
@@ -197,7 +208,11 @@ def test_no_request_is_taken_over_into_the_next_session(
 
     client.add_listener(ask)
     expire(client, zookeeper)
-    assert within(SECONDS, lambda: client.connected and len(asked) == 2)
+    until(
+        "both have asked",
+        lambda: client.connected and len(asked) == 2,
+        SECONDS,
+    )
     client.remove_listener(ask)
     for _state, answer in asked:
         with pytest.raises(SessionExpiredError):

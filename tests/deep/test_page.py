@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from service.embedded.ports import free_ports
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 from tests.worlds.browser import dom
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
@@ -48,7 +48,7 @@ class Page:
         self.port, self.topic, self.kafka = port, topic, kafka
 
     def status(self) -> dict:
-        asked = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        asked = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds(10))
         try:
             asked.request("GET", "/status.json")
             return json.load(asked.getresponse())
@@ -59,7 +59,7 @@ class Page:
         producer = Producer({"bootstrap.servers": self.kafka})
         for value in values:
             producer.produce(self.topic, value, partition=1)
-        assert producer.flush(30) == 0
+        assert producer.flush(seconds(30)) == 0
 
 
 @pytest.fixture

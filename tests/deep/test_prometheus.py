@@ -14,7 +14,7 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.reference import ROOT
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 from tests.unit.deploy.test_alerts import ALERTS, RULES
 from tests.worlds.dashboards import DASHBOARDS, expressions, filled_in, read
 from tests.worlds.prometheus import Prometheus
@@ -90,7 +90,7 @@ def _feed(kafka: EmbeddedKafka) -> None:
     for number in range(2_000):
         value = b"{" if number % 100 == 7 else json.dumps({"id": number, "euros": 1.5}).encode()
         producer.produce(TOPIC, value, partition=number % 2)
-    assert producer.flush(60) == 0
+    assert producer.flush(seconds(60)) == 0
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)

@@ -23,7 +23,7 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.reference import ROOT
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 from tests.unit.deploy.test_alerts import RULES
 from tests.worlds.dashboards import expressions, filled_in, read
 from tests.worlds.prometheus import Prometheus
@@ -107,7 +107,7 @@ class Desk:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=seconds(120),
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -124,7 +124,7 @@ class Desk:
             {"bootstrap.servers": self.kafka, "group.id": "r", "enable.auto.commit": False}
         )
         place = TopicPartition("priced", 0, 0)
-        end = consumer.get_watermark_offsets(place, timeout=30)[1]
+        end = consumer.get_watermark_offsets(place, timeout=seconds(30))[1]
         consumer.assign([place])
         found: list[int] = []
         while len(found) < end and (messages := consumer.consume(end, 10)):
@@ -170,7 +170,7 @@ def desk(tmp_path: Path, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper) -> 
         currency = "XAF" if number in STRANGE else "EUR"
         order = json.dumps({"id": number, "currency": currency}).encode()
         producer.produce("orders", order, partition=1 if number in STRANGE else number % 3)
-    assert producer.flush(60) == 0
+    assert producer.flush(seconds(60)) == 0
     desk = Desk(tmp_path, kafka.address, zookeeper.address)
     yield desk
     desk.stop()

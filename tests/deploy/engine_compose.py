@@ -19,9 +19,9 @@ import pytest
 from deploy.chart import ROOT
 from examples.flights import tables
 from examples.flights.publish import MALFORMED, messages
-from tests.acceptance.processes import until
 from tests.deploy.delta_rows import delta_rows
 from tests.deploy.tools import tool
+from tests.support.patience import until
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.processes import until
 from tests.deploy.node_world import (
     PODS,
     REPLICAS,
@@ -25,6 +24,7 @@ from tests.deploy.node_world import (
     tried,
 )
 from tests.deploy.tools import tool
+from tests.support.patience import seconds, until
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 
@@ -101,7 +101,7 @@ def test_a_node_that_is_drained_gives_up_one_replica_and_not_the_other(world: Wo
     try:
         until("one is evicted", lambda: ready() == 1, _SECONDS, told)
         world.more_come()
-        said, _ = draining.communicate(timeout=120)
+        said, _ = draining.communicate(timeout=seconds(120))
     finally:
         draining.kill()
         draining.wait()

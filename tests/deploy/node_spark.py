@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.processes import until
 from tests.deploy.delta_rows import delta_rows
 from tests.deploy.node_world import (
     PARTITIONS,
@@ -22,6 +21,7 @@ from tests.deploy.node_world import (
     restricted_namespace,
     told,
 )
+from tests.support.patience import until
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 

@@ -17,10 +17,10 @@ import pytest
 
 from deploy.chart import CHART, ROOT
 from service.embedded.ports import free_ports
-from tests.acceptance.processes import until
 from tests.deploy.node_world import IMAGE, PIPELINE, SPACE, World, kubectl, opened, told
 from tests.deploy.secured_servers import Certificates, SecuredKafka, SecuredZooKeeper
 from tests.deploy.tools import TOOLS, manifests, tool
+from tests.support.patience import seconds, until
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 
@@ -85,7 +85,7 @@ class Secured(World):
             capture_output=True,
             text=True,
             check=False,
-            timeout=400,
+            timeout=seconds(400),
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}\n{told()}"
         assert PASSWORD not in done.stdout + done.stderr
@@ -159,7 +159,7 @@ def test_it_is_changed_back_and_removed_as_the_page_says(world: Secured):
 
 def _answer(url: str) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as reply:  # noqa: S310
+        with urllib.request.urlopen(url, timeout=seconds(5)) as reply:  # noqa: S310
             found: dict[str, Any] = json.load(reply)
     except OSError:
         return {}

@@ -21,8 +21,8 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance.feed import Feed
-from tests.acceptance.processes import until
 from tests.deploy.tools import tool
+from tests.support.patience import seconds, until
 from tests.worlds.committed import committed_values
 
 PARTITIONS = 6
@@ -195,7 +195,7 @@ class World:
     def stored(self) -> dict[tuple[str, int], int]:
         """The offsets in ZooKeeper, read without any part of ours."""
         client = KazooClient(hosts=self.zookeeper.address, auth_data=self.reader)
-        client.start(timeout=30)
+        client.start(timeout=seconds(30))
         try:
             nodes = (f"/headrace/orders/orders/partition_{n}" for n in range(PARTITIONS))
             found = [json.loads(client.get(node)[0]) for node in nodes]

@@ -14,8 +14,9 @@ from confluent_kafka.admin import (
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import HOST, free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.support.patience import seconds
 
-_SECONDS = 30.0
+_SECONDS = seconds(30.0)
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -51,7 +52,11 @@ class Certificates:
 
     def _run(self, *arguments: str) -> None:
         subprocess.run(
-            ["openssl", *arguments], cwd=self.folder, check=True, capture_output=True, timeout=60
+            ["openssl", *arguments],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+            timeout=seconds(60),
         )
 
 

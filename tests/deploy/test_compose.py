@@ -12,6 +12,7 @@ import pytest
 
 from deploy.chart import ROOT
 from tests.deploy.tools import TOOLS, manifests, run, tool
+from tests.support.patience import seconds
 from tests.worlds.dashboards import DASHBOARDS
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
@@ -88,7 +89,7 @@ def test_on_an_engine(tmp_path: Path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=580,
+        timeout=seconds(580),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"=+ \d+ passed in ", done.stdout), done.stdout  # and none was left out

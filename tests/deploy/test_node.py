@@ -10,6 +10,7 @@ import pytest
 
 from deploy.chart import ROOT
 from tests.deploy.tools import TOOLS, tool
+from tests.support.patience import seconds
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 
@@ -34,7 +35,7 @@ def test_on_a_node(tests: Path, tmp_path: Path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=580,
+        timeout=seconds(580),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"=+ \d+ passed in ", done.stdout), done.stdout  # and none was left out

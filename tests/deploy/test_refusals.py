@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.chart import ROOT
-from tests.acceptance.processes import naming, until
+from tests.acceptance.processes import naming
+from tests.support.patience import seconds, until
 
 pytestmark = pytest.mark.deep
 
@@ -29,7 +30,7 @@ def said(script: str, *arguments: str, prefix: tuple[str, ...] = (), **environme
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=seconds(60),
     )
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -81,7 +82,7 @@ def test_a_node_that_is_told_to_end_leaves_neither_processes_nor_files(tmp_path:
         until("containerd runs", lambda: naming(f"{folder}/containerd.sock") or
               (Path(folder) / "containerd.log").exists(), 30)  # fmt: skip
         node.terminate()
-        assert node.wait(30) == 143
+        assert node.wait(seconds(30)) == 143
     finally:
         node.kill()
         node.wait()
@@ -132,7 +133,7 @@ def test_an_engine_that_is_told_to_end_leaves_neither_containers_nor_groups_nor_
         folder = Path(started.read_text(encoding="utf-8").strip().removeprefix("unix://")).parent
         assert [*Path("/sys/fs/cgroup").glob(f"*/{folder.name}")]
         engine.terminate()
-        assert engine.wait(60) == 143
+        assert engine.wait(seconds(60)) == 143
     finally:
         engine.kill()
         engine.communicate()

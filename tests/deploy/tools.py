@@ -16,13 +16,14 @@ import pytest
 import yaml
 
 from deploy.chart import CHART, ROOT
+from tests.support.patience import seconds
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 TOOLS = Path(os.environ.get("HEADRACE_TOOLS") or _CACHE / "headrace/tools")
 CI = ROOT / CHART / "ci"
 CASES = sorted(path.name.removesuffix("-values.yaml") for path in CI.glob("*-values.yaml"))
 SNAPSHOTS = Path(__file__).with_name("snapshots")
-_SECONDS = 60.0
+_SECONDS = seconds(60.0)
 
 each_case = pytest.mark.parametrize("case", CASES)
 

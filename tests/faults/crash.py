@@ -17,13 +17,13 @@ import pytest
 from service.failpoints import VARIABLE
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.acceptance.replica_nodes import Stored
 from tests.acceptance.replicas import Break, Output, Replicas
 from tests.faults.judge import found_of, judge
 from tests.faults.outcome import Outcome
 from tests.faults.points import POINTS, Guarantee
 from tests.faults.servers import Servers
+from tests.support.patience import until
 
 Action: TypeAlias = Literal["kill", "stop", "term"]
 

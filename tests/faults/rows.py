@@ -15,10 +15,11 @@ import tests.faults
 from tests.faults.outcome import Outcome
 from tests.faults.row import Row
 from tests.faults.servers import Servers
+from tests.support.patience import seconds
 
 ROOT = Path(__file__).parents[2]
 TABLES = "rows_"  # so begin the modules that have one, as ROWS
-_SECONDS = 900.0
+_SECONDS = seconds(900.0)
 _SHOWN_LINES = 15
 
 _played: "dict[tuple[str, ...], Outcome]" = {}

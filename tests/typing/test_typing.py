@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.patience import seconds
+
 CHAINS = Path(__file__).with_name("chains.py")
 HOME = CHAINS.parents[2]
 
@@ -16,7 +18,7 @@ def test_mypy_takes_the_right_chains_and_refuses_every_wrong_one(tmp_path):
             "--config-file", str(HOME / "pyproject.toml"), "--cache-dir", str(tmp_path),
             str(CHAINS),
         ],
-        cwd=HOME, capture_output=True, text=True, check=False, timeout=240,
+        cwd=HOME, capture_output=True, text=True, check=False, timeout=seconds(240),
     )  # fmt: skip
     assert done.stdout.startswith("Success: no issues found"), done.stdout + done.stderr
 

@@ -8,6 +8,7 @@ import pytest
 from benchmarks import place
 from service.embedded.java import find_java
 from tests import spark_classes
+from tests.support.patience import seconds
 
 RESERVED = re.compile(r"ReservedCodeCacheSize\s*=\s*(\d+)")
 
@@ -15,7 +16,9 @@ RESERVED = re.compile(r"ReservedCodeCacheSize\s*=\s*(\d+)")
 def room(*options: str) -> int:
     """How many bytes a JVM with these options has for compiled code."""
     command = [str(find_java()), *options, "-XX:+PrintFlagsFinal", "-version"]
-    said = subprocess.run(command, env={}, check=True, capture_output=True, text=True, timeout=60)
+    said = subprocess.run(
+        command, env={}, check=True, capture_output=True, text=True, timeout=seconds(60)
+    )
     (size,) = RESERVED.findall(said.stdout)
     return int(size)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import patience
+
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _PACKAGE = "chromium-headless-shell"
 _KEPT = Path(sys.prefix) / _PACKAGE
@@ -38,7 +40,7 @@ def dom(url: str, folder: Path, seconds: float) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience.seconds(120),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

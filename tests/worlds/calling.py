@@ -1,11 +1,10 @@
 """One step's runners, and what comes out of them."""
 
 import queue
-import threading
-import time
 
 import numpy as np
 
+from tests.support.patience import seconds, until
 from topology.complaints import Complaints
 from topology.running.call import Inputs
 from topology.running.runners import Runners
@@ -54,9 +53,8 @@ class Bench:
     def take(self, count):
         """The next calls that end."""
         ended = []
-        until = time.monotonic() + SECONDS
         while len(ended) < count:
-            ended += self.answers.get(timeout=max(until - time.monotonic(), 0.001)).take()
+            ended += self.answers.get(timeout=seconds(SECONDS)).take()
         assert len(ended) == count
         return ended
 
@@ -68,7 +66,4 @@ class Bench:
         self.runners.poll(self.now)
 
     def wait_until(self, condition):
-        until = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < until
-            threading.Event().wait(0.001)
+        until("the condition", condition, SECONDS)

@@ -10,6 +10,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from tests.support.patience import seconds
 from topology.sink import SinkContext
 
 _MOST_LOOKS = 20
@@ -32,7 +33,7 @@ def committed_messages(
     admin = AdminClient(dict(context.kafka))
     parts = [
         TopicPartition(topic, each)
-        for each in admin.list_topics(timeout=20).topics[topic].partitions
+        for each in admin.list_topics(timeout=seconds(20)).topics[topic].partitions
     ]
     ends = _ends(admin, parts, level)
     consumer = Consumer(
@@ -68,9 +69,9 @@ def _ends(admin: AdminClient, parts: list[TopicPartition], level: IsolationLevel
     for attempt in range(_MOST_LOOKS):
         try:
             answers = admin.list_offsets(asked, isolation_level=level).items()
-            return {part.partition: answer.result(20).offset for part, answer in answers}
+            return {part.partition: answer.result(seconds(20)).offset for part, answer in answers}
         except KafkaException as error:
             if attempt == _MOST_LOOKS - 1 or error.args[0].code() not in _PASSING:
                 raise
-            admin.list_topics(timeout=20)  # what it knew of the leaders is old
+            admin.list_topics(timeout=seconds(20))  # what it knew of the leaders is old
     raise AssertionError

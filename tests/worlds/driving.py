@@ -31,6 +31,7 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.wiring import range_gates_of
 from sinks.rows import rows_of
 from sinks.tries import WriteRetries
+from tests.support.patience import seconds, until
 from tests.worlds.alone import alone
 from tests.worlds.tasking import SETTINGS
 from topology.sink import Sink
@@ -38,7 +39,7 @@ from topology.steps import SinkStep
 from topology.transactional import Group, Share, Staged, StagesApart
 from transactions.policy import RangePolicy
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = seconds(20.0)
 
 
 @bolt
@@ -314,12 +315,13 @@ class Driving:
 
     def until(self, ask: Callable[[], bool], *, read: bool = True, opens: bool = False) -> None:
         """Turn until something is so; AssertionError if it never is."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while not ask():
-            assert time.monotonic() < end, f"it never came about: {self.stored}"
+
+        def turn() -> None:
             if opens:
                 self.reader.poll(time.monotonic())
             self.engine.step(read=read)
+
+        until("the condition", ask, PATIENCE_SECONDS, lambda: self.stored, turn)
 
     def turn(self, times: int = 1) -> None:
         """Let the loop turn."""

@@ -18,8 +18,9 @@ from partition.kafka.fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
 from partition.position import Position
 from service.embedded.kafka import EmbeddedKafka
+from tests.support.patience import Limit, seconds, until
 
-SECONDS = 30.0
+SECONDS = seconds(30.0)
 Headers = Sequence[tuple[str, bytes | None]]
 # The client hears of a topic's end and a new beginning soon.
 BRISK = {
@@ -189,12 +190,12 @@ class KafkaWorld(LogWorld):
 
     def recreate_topic(self, topic: str, partitions: int = 1) -> None:
         self.delete_topic(topic)
-        end = time.monotonic() + SECONDS
+        end = Limit(SECONDS)
         while True:
             try:
                 self.kafka.create_topic(topic, partitions)
             except KafkaException:  # its deletion is not everywhere yet
-                assert time.monotonic() < end
+                assert not end.passed
             else:
                 return
 
@@ -296,12 +297,11 @@ class Reading:
         return [message.value() for message in self.messages.get(partition, [])]
 
     def until(self, done: Callable[[], bool], max_records: int = 1000) -> None:
-        end = time.monotonic() + SECONDS
-        while not done():
-            assert time.monotonic() < end, (
-                f"only {self.messages.keys()}, ends {self.ends}, failures {self.failures}"
-            )
-            self.take(self.fetcher.fetch(max_records, 0.1))
+        until(
+            "the condition", done, SECONDS,
+            lambda: f"only {self.messages.keys()}, ends {self.ends}, failures {self.failures}",
+            lambda: self.take(self.fetcher.fetch(max_records, 0.1)),
+        )  # fmt: skip
 
     def quiet(self, seconds: float) -> None:
         """Fetch for a while."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from service.embedded.ports import free_ports
 from tests.acceptance.harness import Launch, Process
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 
-SECONDS = 120.0
+SECONDS = seconds(120.0)
 
 
 class Given:
@@ -86,7 +86,7 @@ class Follower:
 
 def _is_ready(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=5):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=seconds(5)):
             return True
     except urllib.error.HTTPError as error:
         error.close()

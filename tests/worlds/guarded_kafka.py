@@ -16,8 +16,9 @@ from joserfc.jwk import KeySet, RSAKey
 
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import HOST, free_ports
+from tests.support.patience import seconds
 
-SECONDS = 30.0
+SECONDS = seconds(30.0)
 USER, PASSWORD = "orders", "canary-of-scram-93"
 CLIENT, SECRET = "orders-client", "canary-of-oauth-94"
 AUDIENCE, SCOPE = "kafka", "read-and-write"

@@ -10,6 +10,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from service.embedded.java import find_java, pyspark_jars
 from service.embedded.postgres import EmbeddedPostgres
 from service.jars.resolver import resolve
+from tests.support.patience import seconds
 
 
 def rows_of(server: EmbeddedPostgres, query: str) -> list[dict[str, Any]]:
@@ -42,4 +43,4 @@ def _jvm() -> Iterator[Any]:
     finally:
         gateway.shutdown()
         process.stdin.close()
-        process.wait(10)
+        process.wait(seconds(10))

@@ -11,8 +11,9 @@ from confluent_kafka.cimpl import NewTopic
 from partition.chunk import Partition
 from service.embedded.kafka import EmbeddedKafka, new_cluster_id
 from service.embedded.ports import HOST, free_ports
+from tests.support.patience import Limit, seconds
 
-SECONDS = 60.0
+SECONDS = seconds(60.0)
 _POLL_SECONDS = 0.05
 
 
@@ -83,7 +84,7 @@ class KafkaCluster:
     def until(self, partition: Partition, holds: Callable[[int, set[int]], bool]) -> None:
         """Wait until a partition's leader and in-sync replicas are so."""
         admin = self.admin
-        deadline = time.monotonic() + SECONDS
+        deadline = Limit(SECONDS)
         found: object = None
         while True:
             try:
@@ -95,7 +96,7 @@ class KafkaCluster:
                 found = (place.leader, place.isrs)
                 if holds(place.leader, set(place.isrs)):
                     return
-            assert time.monotonic() < deadline, f"{partition}: {found}"
+            assert not deadline.passed, f"{partition}: {found}"
             time.sleep(_POLL_SECONDS)
 
     def elect(self, partition: Partition, *, unclean: bool = False) -> None:

@@ -8,8 +8,9 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from service.embedded.ports import free_ports
+from tests.support.patience import seconds
 
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = seconds(5.0)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from sinks.tries import WriteRetries
 from tests.acceptance import evidence, table_files
 from tests.worlds.running import Works
 
-SECONDS = 120.0
 QUICK = WriteRetries(first_seconds=0.05, longest_seconds=0.5)
 
 
@@ -48,6 +47,8 @@ KEEP_TRANSACTIONS = ["delta", "iceberg", "manifest"]
 class Plant(Works):
     """A pipeline into a table in `warehouse`."""
 
+    patience_seconds = 120.0  # Spark takes longer than what others do in memory
+
     def __init__(self, kind: str, warehouse: Path, spark: SparkDriver, guarantee: str) -> None:
         make, self._read = SINKS[kind]
         self.folder = warehouse / "rows"
@@ -60,13 +61,6 @@ class Plant(Works):
         self.table.open(
             SinkContext("faults", "rows", {}, str(warehouse), spark, exactly_once=exactly_once)
         )
-
-    def until(self, ask: Callable[[], bool]) -> None:
-        """Spark takes longer than what others do in memory."""
-        end = time.monotonic() + SECONDS
-        while not ask():
-            assert time.monotonic() < end, f"it never came about: {self.ledger}"
-            self.turn()
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)

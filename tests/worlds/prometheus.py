@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from service.embedded.ports import free_ports
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 
 DEBIAN = "prometheus=2.42.*"  # its libraries are linked into it
 _KEPT = Path(sys.prefix) / "prometheus-2.42"
@@ -96,7 +96,7 @@ class Prometheus:
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(seconds(30))
 
     def log(self) -> str:
         """What it wrote."""
@@ -106,7 +106,7 @@ class Prometheus:
         """The data that its API answers."""
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=seconds(30)) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             pytest.fail(f"{query}: {error.read().decode()}")
@@ -117,7 +117,7 @@ class Prometheus:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=5):
+            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=seconds(5)):
                 return True
         except OSError:
             return False

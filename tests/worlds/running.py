@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -25,13 +24,14 @@ from service.letters import Letters
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from sinks.tries import WriteRetries
+from tests.support.patience import seconds, until
 from topology.sink import Delivered
 from topology.transactional import Kind
 from transactions.policy import TransactionPolicy
 
 PLACE = Partition("t", 0)
 RETRY_SECONDS = 1.0
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = seconds(10.0)
 
 
 class HeldSink(Sink[Any]):
@@ -103,6 +103,8 @@ class Door:
 
 class Works:
     """A topology `t -> bolts -> every sink`, on one partition."""
+
+    patience_seconds = PATIENCE_SECONDS
 
     def __init__(
         self,
@@ -207,10 +209,11 @@ class Works:
         """Open everything, the partition too."""
         self.reader.open()
         self.pipeline.open()
-        end = time.monotonic() + PATIENCE_SECONDS
-        while not self.reader.is_settled or not list(self.reader.statistics(self.now)):
-            assert time.monotonic() < end, "it never opened"
-            self.pipeline.step()
+
+        def opened() -> bool:
+            return self.reader.is_settled and bool(list(self.reader.statistics(self.now)))
+
+        until("all is open", opened, PATIENCE_SECONDS, turn=self.pipeline.step)
         return self
 
     def __exit__(
@@ -243,10 +246,7 @@ class Works:
 
     def until(self, ask: Callable[[], bool]) -> None:
         """Turn until something is so; AssertionError if it never is."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while not ask():
-            assert time.monotonic() < end, f"it never came about: {self.ledger}"
-            self.turn()
+        until("the condition", ask, self.patience_seconds, lambda: self.ledger, self.turn)
 
     def advance(self, seconds: float, step: float = 0.5) -> None:
         """Let time pass, as a loop that turns now and then sees it."""

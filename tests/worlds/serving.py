@@ -1,7 +1,6 @@
 """A whole service in a thread, on real servers: what it reads, tells and shows."""
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,10 +18,12 @@ from service.metrics import figures
 from service.parts import wire
 from service.service import Service
 from service.snapshot import Snapshot
+from tests.support import patience
+from tests.support.patience import Limit, seconds, until
 from tests.worlds.fetching import BRISK
 from topology.topology import Reliability
 
-SECONDS = 60.0
+SECONDS = seconds(60.0)
 _POLL_SECONDS = 0.02
 _DRAIN_SECONDS = 10.0
 BAD = b"bad"  # a value that begins so is refused by the bolt
@@ -127,8 +128,8 @@ class Serving:
         try:
             _first, end = consumer.get_watermark_offsets(TopicPartition(self.dead, 0), SECONDS)
             consumer.assign([TopicPartition(self.dead, 0, 0)])
-            deadline = time.monotonic() + SECONDS
-            while len(found) < end and time.monotonic() < deadline:
+            deadline = Limit(SECONDS)
+            while len(found) < end and not deadline.passed:
                 found += consumer.consume(end, 0.2)
         finally:
             consumer.close()
@@ -180,12 +181,13 @@ class Running:
 
     def until(self, what: str, holds: Callable[[], object], seconds: float = SECONDS) -> None:
         """Wait until something holds while the service runs."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            if self.has_ended:
-                raise AssertionError(f"ended before {what}: {self._error!r}") from self._error
-            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; {self.snapshot}"
-            time.sleep(_POLL_SECONDS)
+
+        def so() -> object:
+            if (found := holds()) or not self.has_ended:
+                return found
+            raise AssertionError(f"ended before {what}: {self._error!r}") from self._error
+
+        until(what, so, seconds, lambda: self.snapshot)
 
     def committed(self, topic: str, ends: Mapping[int, int]) -> None:
         """Wait until these offsets of these partitions are stored."""
@@ -212,7 +214,7 @@ class Running:
 
     def wait(self, seconds: float = SECONDS) -> None:
         """Wait until the run is over."""
-        self._thread.join(seconds)
+        self._thread.join(patience.seconds(seconds))
         assert self.has_ended, f"still runs after {seconds:g} s; {self.snapshot}"
 
     def leave(self) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.acceptance.processes import until
+from tests.support.patience import until
 
 _GROUPS = Path("/sys/fs/cgroup/memory")
 

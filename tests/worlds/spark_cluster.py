@@ -8,8 +8,9 @@ from typing import Any
 
 from service.embedded.ports import HOST
 from service.embedded.server import EmbeddedServer
+from tests.support.patience import seconds
 
-_ANSWER_SECONDS = 2.0
+_ANSWER_SECONDS = seconds(2.0)
 
 
 class _SparkDaemon(EmbeddedServer):

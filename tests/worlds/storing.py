@@ -5,9 +5,8 @@ import itertools
 import json
 import socket
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import pytest
@@ -21,6 +20,7 @@ from partition.store import Claim, OffsetStore, Progress
 from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
 from partition.zookeeper.store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.support.patience import seconds, until
 
 A = Partition("orders", 0)
 B = Partition("orders", 1)
@@ -28,7 +28,7 @@ STORM = (
     b'{"topology":{"id":"wc-3","name":"wc"},"offset":41,"partition":0,'
     b'"broker":{"host":"k1","port":9092},"topic":"orders"}'
 )
-SECONDS = 30.0
+SECONDS = seconds(30.0)
 BOTH = ["memory", pytest.param("zookeeper", marks=pytest.mark.integration)]
 
 
@@ -134,7 +134,7 @@ class ZooKeeperWorld:
 
     def end_session(self, store: ZooKeeperStore) -> None:
         expire(kazoo_of(store), self.server)
-        assert within(SECONDS, lambda: session_is_new(store))
+        until("session_is_new(store)", lambda: session_is_new(store), SECONDS)
 
     def lose(self) -> None:
         self.server.kill()
@@ -232,15 +232,6 @@ def commit_plans(
     store: OffsetStore, plans: Mapping[Partition, Position | Progress]
 ) -> dict[Partition, StoreError]:
     return dict(store.commit(plans).result(SECONDS))
-
-
-def within(seconds: float, ask: Callable[[], bool]) -> bool:
-    end = time.monotonic() + seconds
-    while not ask():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 class Proxy:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sinks.topic.claims import Claims
 from sinks.topic.messages import Message
 from sinks.topic.producer import TransactionLost
+from tests.support.patience import seconds
 
 TOPIC = "transactions"
 
@@ -47,9 +48,9 @@ class Shuffled:
             thread.start()
         while running:
             semaphores[self.random.choice(sorted(running))].release()
-            assert self._moved.acquire(timeout=30)
+            assert self._moved.acquire(timeout=seconds(30))
         for thread in threads:
-            thread.join(30)
+            thread.join(seconds(30))
         return raised
 
     def step(self) -> bool:
@@ -58,7 +59,7 @@ class Shuffled:
         if turn is None:
             return False
         self._moved.release()
-        assert turn.acquire(timeout=30)
+        assert turn.acquire(timeout=seconds(30))
         return True
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from service.embedded.ports import HOST, free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
-from tests.acceptance.processes import until
+from tests.support.patience import until
 
 SERVERS = (1, 2, 3)
 _SECONDS = 60.0

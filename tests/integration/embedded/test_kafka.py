@@ -1,5 +1,4 @@
 import threading
-import time
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -7,6 +6,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from service.embedded.errors import ServerFailed
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import connects
+from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration
 
@@ -16,7 +16,7 @@ def send(server, topic, values):
     failed = []
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: failed.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(seconds(30)) == 0
     assert failed == [None] * len(values)
 
 
@@ -32,8 +32,8 @@ def read(server, topic, count):
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         values = []
-        deadline = time.monotonic() + 30
-        while len(values) < count and time.monotonic() < deadline:
+        deadline = Limit(30)
+        while len(values) < count and not deadline.passed:
             values += [each.value() for each in consumer.consume(count, 1.0) if not each.error()]
         return values
     finally:
@@ -51,7 +51,7 @@ def test_records_of_long_ago_are_kept(kafka, topic):
     name = topic()
     producer = Producer({"bootstrap.servers": kafka.address})
     producer.produce(name, b"old", timestamp=1_357_000_000_000)
-    assert producer.flush(30) == 0
+    assert producer.flush(seconds(30)) == 0
     assert read(kafka, name, 1) == [b"old"]
 
 

@@ -10,6 +10,7 @@ from kazoo.client import KazooClient
 from service.embedded.errors import NotRunning, PortTaken, ServerFailed, StateDirInUse
 from service.embedded.ports import HOST, connects
 from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
+from tests.support.patience import seconds
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +33,7 @@ def lives(pid):
 
 def with_client(server, work):
     client = KazooClient(hosts=server.address, timeout=5)
-    client.start(timeout=10)
+    client.start(timeout=seconds(10))
     try:
         return work(client)
     finally:
@@ -172,5 +173,5 @@ def test_a_server_of_a_living_process_is_left_alone_and_ends_with_it(tmp_path):
             EmbeddedZooKeeper(tmp_path).open()
         assert lives(pid)
         owner.stdin.close()
-        owner.wait(30)
+        owner.wait(seconds(30))
     assert not lives(pid)

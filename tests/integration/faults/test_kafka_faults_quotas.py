@@ -9,6 +9,7 @@ from partition.chunk import Partition
 from service.embedded.java import find_java, java_command
 from service.jars.resolver import resolve
 from tests.integration.faults.conftest import MakeServing
+from tests.support.patience import seconds
 from tests.worlds.fetching import KafkaWorld
 
 pytestmark = pytest.mark.faults
@@ -31,7 +32,7 @@ def limit(world: KafkaWorld, client: str, bytes_per_second: int) -> None:
             *("--add-config", f"consumer_byte_rate={bytes_per_second}"),
         ],
     )
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds(60))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from partition.chunk import Partition
 from tests.integration.faults.conftest import MakeServing
+from tests.support.patience import Limit
 from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
 
 pytestmark = pytest.mark.faults
@@ -66,7 +67,7 @@ def test_the_holes_of_a_compacted_log_leave_no_lag_behind(
 def compact(world: KafkaWorld, partition: Partition) -> int:
     """Write few keys again and again until the cleaner has been there; how many records."""
     count = 0
-    deadline = time.monotonic() + SECONDS
+    deadline = Limit(SECONDS)
     while True:
         for key in range(KEYS):
             now = time.time_ns() // 1_000_000
@@ -74,7 +75,7 @@ def compact(world: KafkaWorld, partition: Partition) -> int:
             count += 1
         if held(world, partition) < count:
             return count
-        assert time.monotonic() < deadline, "it was not compacted"
+        assert not deadline.passed, "it was not compacted"
 
 
 def held(world: KafkaWorld, partition: Partition) -> int:

@@ -15,6 +15,7 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance.trial import Trial, places, rows_of
+from tests.support.patience import seconds
 
 pytestmark = pytest.mark.faults
 
@@ -22,7 +23,7 @@ COUNTS = (10_000, 10_000)
 PACE = 2_000.0  # rows a second, by the sink
 SCRAPERS, SCRAPES_A_SECOND = 10, 100
 SLOW_CLIENTS = 300
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = seconds(5.0)
 SECONDS = 180.0
 
 
@@ -64,7 +65,7 @@ class Crowd:
     def __exit__(self, *_error: object) -> None:
         self._ended.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(seconds(30))
 
     def _scrape(self) -> None:
         while not self._ended.wait(SCRAPERS / SCRAPES_A_SECOND):

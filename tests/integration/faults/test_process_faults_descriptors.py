@@ -11,9 +11,9 @@ import pytest
 
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
-from tests.acceptance.processes import until
 from tests.acceptance.replicas import Replicas
 from tests.acceptance.trial import Trial
+from tests.support.patience import until
 from tests.worlds.looking import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]

@@ -12,6 +12,7 @@ from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import SESSION_SECONDS, Output, Replicas
 from tests.acceptance.trial import Trial
+from tests.support.patience import slack
 from tests.worlds.small_memory import SmallMemory
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
@@ -51,7 +52,7 @@ def test_out_of_memory_ends_one_process_and_a_new_one_goes_on(trial: Trial, outp
         stored = replicas.lose("a", eat)
         assert memory.kills == 1
         since = time.monotonic()
-        assert replicas.taken_over(stored, since) < SESSION_SECONDS + SLACK_SECONDS
+        assert replicas.taken_over(stored, since) < SESSION_SECONDS + slack(SLACK_SECONDS)
         replicas.settle("b")
         hungry.unlink()
         replicas.start("a", prefix=memory.prefix)

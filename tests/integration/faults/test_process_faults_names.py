@@ -8,9 +8,9 @@ import pytest
 
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
-from tests.acceptance.processes import until
 from tests.acceptance.replicas import TOPOLOGIES, Break, Output, Replicas
 from tests.acceptance.trial import Trial
+from tests.support.patience import until
 from tests.worlds.looking import Window
 from tests.worlds.names import Names
 

@@ -12,6 +12,7 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance.replicas import SESSION_SECONDS, TOPOLOGIES, Break, Output, Replicas
 from tests.acceptance.trial import Trial
+from tests.support.patience import slack
 from tests.worlds.apart import Apart, Way
 from tests.worlds.looking import Window
 
@@ -63,7 +64,7 @@ def test_a_replica_cut_off_from_zookeeper_stops_by_its_own_clock_and_is_taken_ov
         replicas.breaks.append(Break(stored, replicas.feed.ends()))  # nothing later may repeat
         seconds = replicas.taken_over(stored, since)
         print(f"taken over {seconds:.1f} s after the cut")  # noqa: T201
-        assert seconds < SESSION_SECONDS + SLACK_SECONDS
+        assert seconds < SESSION_SECONDS + slack(SLACK_SECONDS)
         (suspended,) = a.events("ownership_suspended")
         assert SILENT_SECONDS <= suspended["silent_seconds"] < SESSION_SECONDS
         problems = apart.call(window.problems)

@@ -11,8 +11,8 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.acceptance.trial import Trial, places, rows_of
+from tests.support.patience import until
 
 pytestmark = pytest.mark.faults
 

@@ -12,8 +12,8 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.acceptance.trial import Trial, places, rows_of
+from tests.support.patience import seconds, until
 
 pytestmark = pytest.mark.faults
 
@@ -37,7 +37,7 @@ def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) ->
         for offset in range(count):
             producer.produce(trial.name, b"%d:%d%b" % (number, offset, PADDING), partition=number)
             producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(seconds(60)) == 0
     yield trial
     trial.end()
 

@@ -9,7 +9,7 @@ import pytest
 from service.embedded.postgres import EmbeddedPostgres
 from sinks.errors import DatabaseError
 from sinks.spark.driver import SparkDriver
-from tests.acceptance.processes import until
+from tests.support.patience import seconds, until
 from tests.worlds.sql_table import LINE, SqlTable, group, rows, write
 from topology.transactional import Committed, Fence
 
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 ROWS = 400_000
-SECONDS = 120.0
+SECONDS = seconds(120.0)
 COPYING = "SELECT count(*) FROM pg_stat_progress_copy WHERE tuples_processed > 1000"
 TERMINATE = "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_progress_copy"
 COUNT = "SELECT count(*) || ' ' || count(DISTINCT number) FROM %T"

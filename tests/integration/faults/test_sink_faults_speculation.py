@@ -11,8 +11,8 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance.crashes import GOOD, RECORDS, SECONDS, TOPOLOGIES, Play
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.acceptance.trial import Trial
+from tests.support.patience import until
 from tests.worlds.spark_cluster import SparkMaster, SparkWorker
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]

@@ -10,6 +10,7 @@ import pytest
 
 from service.embedded.ports import HOST, free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.support.patience import seconds
 
 STORE_PASSWORD = "of-the-keystore"  # noqa: S105
 USER = "orders"
@@ -99,7 +100,7 @@ def _run(tool: str, *arguments: object) -> bytes:
     quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
     flags = [f"-J{flag}" for flag in quick] if tool == "keytool" else quick
     command = [str(shutil.which(tool)), *flags, *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    return subprocess.run(command, check=True, capture_output=True, timeout=seconds(60)).stdout
 
 
 @pytest.fixture(scope="session")

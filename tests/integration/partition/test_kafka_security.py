@@ -20,6 +20,7 @@ from service.config import load
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.running import run_pipeline
 from tests.integration.partition.conftest import STORE_PASSWORD, Authority
+from tests.support.patience import seconds
 from tests.worlds.guarded_kafka import (
     CLIENT,
     PASSWORD,
@@ -35,7 +36,7 @@ from tests.worlds.serving import Serving
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 WAYS = ("scram", "oauth", "tls")
-SECONDS = 60.0
+SECONDS = seconds(60.0)
 LIFETIME_SECONDS = 10.0  # renewed after 8; less would end before a connection may be asked again
 
 
@@ -128,7 +129,7 @@ def topic(guarded: GuardedKafka, request: pytest.FixtureRequest) -> str:
     producer = Producer({"bootstrap.servers": guarded.address})
     for value in (b"a", b"b", b"c", b"bad"):
         producer.produce(name, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(seconds(30)) == 0
     return name
 
 
@@ -223,7 +224,7 @@ def test_a_token_is_renewed_while_the_pipeline_runs(
             issued = tokens.issued
             running.until("there is another token", lambda before=issued: tokens.issued > before)
             producer.produce(topic, b"later")
-            assert producer.flush(30) == 0
+            assert producer.flush(seconds(30)) == 0
             since += 1
             running.committed(topic, {0: since})
         account = running.end()

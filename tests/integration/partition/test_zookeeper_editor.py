@@ -11,6 +11,7 @@ from kazoo.security import make_digest_acl
 from partition.errors import StoreError, StoreUnavailable
 from partition.zookeeper.editor import ZooKeeperEditor
 from partition.zookeeper.security import ZooKeeperSecurity
+from tests.support.patience import seconds, slack
 from tests.worlds.storing import Proxy, expire
 
 pytestmark = pytest.mark.integration
@@ -24,7 +25,7 @@ def path():
 @pytest.fixture
 def client(zookeeper):
     made = KazooClient(zookeeper.address)
-    made.start(timeout=30)
+    made.start(timeout=seconds(30))
     yield made
     made.stop()
     made.close()
@@ -77,7 +78,7 @@ def test_of_many_who_change_a_node_none_loses_a_change(zookeeper, editor_of, cli
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(seconds(60))
     assert client.get(path)[0] == b"x" * 80
 
 
@@ -136,6 +137,6 @@ def test_a_server_that_is_away_is_no_answer_in_bounded_time(zookeeper, editor_of
         ):
             with pytest.raises(StoreUnavailable):
                 what()
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < slack(20)
     finally:
         proxy.close()

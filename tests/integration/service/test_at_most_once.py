@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import stored
-from tests.acceptance.processes import until
 from tests.conftest import MakeTopic
+from tests.support.patience import seconds, until
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +25,7 @@ PARTITIONS = 2
 RECORDS = 10_000  # of each partition
 WINDOW = 500
 KILLS = 4
-SECONDS = 60.0
+SECONDS = seconds(60.0)
 
 
 def test_kill_9_at_random_moments_repeats_nothing_and_loses_no_more_than_the_windows(

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.support.patience import Limit, seconds, slack
+
 pytestmark = pytest.mark.integration
 
 FLOW = """
@@ -38,7 +40,7 @@ FLOW = """
     topology.dead_letters.into(KafkaSink(TOPIC + ".dead"))
 """
 NOBODY = "127.0.0.1:1"  # a port where nothing listens
-_SECONDS = 120
+_SECONDS = seconds(120)
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def publish(address: str, topic: str, *values: bytes) -> None:
     producer = Producer({"bootstrap.servers": address})
     for value in values:
         producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(seconds(30)) == 0
 
 
 def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -137,7 +139,7 @@ def test_check_of_servers_that_are_down_ends_soon_and_names_them(folder, configu
     configure(brokers=NOBODY, hosts=NOBODY)
     started = time.monotonic()
     code, out, err = headrace(folder, "check", "flow:topology", "--config", "service.toml")
-    assert time.monotonic() - started < 40
+    assert time.monotonic() - started < slack(40)
     assert code == 1
     assert "Traceback" not in out + err
     assert verdicts(out) == {
@@ -196,16 +198,16 @@ def test_a_running_service_shows_its_frontier_and_sigterm_drains_it(
                 port = event.get("port", port)
                 if event["event"] == "service_started":
                     break
-            ends = time.monotonic() + 60
+            ends = Limit(60)
             frontier = None
-            while frontier != 3 and time.monotonic() < ends:
+            while frontier != 3 and not ends.passed:
                 _, out, _ = headrace(
                     folder, "offsets", "show", *command, TOPIC=name, HEADRACE_HTTP__PORT=str(port)
                 )
                 frontier = json.loads(out)["partitions"][f"{name}[0]"]["frontier"]
             assert frontier == 3
             process.send_signal(signal.SIGTERM)
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=seconds(60))
         finally:
             process.kill()
     assert process.returncode == 0
@@ -254,7 +256,7 @@ def test_the_pipeline_outlives_the_reader_of_its_logs(folder, configure, topic, 
             fill(process.pid)
         try:
             account = json.loads(process.stdout.read().splitlines()[-1])
-            assert process.wait(60) == 0
+            assert process.wait(seconds(60)) == 0
         finally:
             process.kill()
         if reader == "stuck":
@@ -274,7 +276,7 @@ def test_dev_up_prints_addresses_that_work_and_a_signal_stops_both_servers(folde
             assert len(servers) == 2
             assert not any(map(is_gone, servers))
             process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=seconds(60))
         finally:
             process.kill()
     assert (process.returncode, out) == (0, ""), err
@@ -288,7 +290,7 @@ def test_dev_up_ends_with_1_when_a_server_ends(folder):
             kafka = int((folder / ".headrace/kafka/kafka.pid").read_text().split()[0])
             servers = servers_of(folder / ".headrace")
             os.kill(kafka, signal.SIGKILL)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=seconds(60))
         finally:
             process.kill()
     assert process.returncode == 1
@@ -315,7 +317,7 @@ def test_a_run_with_its_own_servers_needs_no_configuration(folder):
             servers = servers_of(folder / ".headrace")
             assert len(servers) == 2
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+            process.communicate(timeout=seconds(60))
         finally:
             process.kill()
     assert process.returncode == 0
@@ -326,12 +328,12 @@ def test_a_run_stopped_while_its_servers_start_leaves_none(folder):
     with start(folder, "run", "flow:topology", "--embedded") as process:
         try:
             pid_file = folder / ".headrace/zookeeper/zookeeper.pid"
-            ends = time.monotonic() + 60
-            while not pid_file.exists() and time.monotonic() < ends:
+            ends = Limit(60)
+            while not pid_file.exists() and not ends.passed:
                 time.sleep(0.02)
             (zookeeper,) = servers_of(folder / ".headrace")
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=seconds(60))
         finally:
             process.kill()
     assert (process.returncode, out) == (1, "")

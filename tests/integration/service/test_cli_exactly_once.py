@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.failpoints import VARIABLE
+from tests.support.patience import seconds
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +24,7 @@ REPOSITORY = Path(__file__).parents[3]
 TOPOLOGY = "tests.worlds.numbered:topology"
 RECORDS = 2_000
 PARTITIONS = 2
-SECONDS = 120.0
+SECONDS = seconds(120.0)
 TRIES = 5  # the commit may have had all that was open; then nothing is behind it
 
 

@@ -17,6 +17,7 @@ from service.embedded.kafka import EmbeddedKafka
 from sinks.kafka import KafkaSink
 from sinks.topic.atomic import AtomicProducer, Copy, NotTaken, Superseded
 from sinks.topic.cluster import Cluster
+from tests.support.patience import seconds
 from topology.record import Record
 from topology.sink import DeadLetter, SinkContext
 
@@ -60,7 +61,7 @@ class Place:
         producer = Producer({"bootstrap.servers": self.kafka})
         for value in values:
             producer.produce(self.name, value, partition=1, key=b"k", **more)
-        assert producer.flush(30) == 0
+        assert producer.flush(seconds(30)) == 0
 
     def run(self) -> None:
         """Let the pipeline read all that is there."""
@@ -70,7 +71,7 @@ class Place:
             cwd=self.folder,
             env={**os.environ, "TOPIC": self.name},
             capture_output=True,
-            timeout=120,
+            timeout=seconds(120),
             check=False,
         )
         assert ran.returncode == 0, ran.stderr.decode()
@@ -83,7 +84,7 @@ class Place:
         for token, message in enumerate(self.records(self.name)):
             record = Record(message.value(), message)
             sink.send(DeadLetter(record, "no number", 1, "ValueError", "parse", 1), token)
-        sink.flush(30)
+        sink.flush(seconds(30))
         assert all(each.error is None for each in sink.poll())
         sink.close()
 

@@ -21,10 +21,10 @@ import pytest
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
-from tests.acceptance.processes import until
 from tests.chaos.nursery import Nursery
 from tests.docs.blocks import commands, name_of
 from tests.docs.ledger import is_played, played_pages
+from tests.support.patience import seconds, until
 from tests.worlds.following import SECONDS, Follower
 
 pytestmark = pytest.mark.integration
@@ -107,7 +107,7 @@ def replicas(follower: Follower) -> Iterator[None]:
 @pytest.fixture
 def client(zookeeper) -> Iterator[KazooClient]:
     client = KazooClient(zookeeper.address)
-    client.start(timeout=30)
+    client.start(timeout=seconds(30))
     yield client
     client.stop()
     client.close()
@@ -172,7 +172,7 @@ def _asked(path: str, follower: Follower) -> bytes:
     """What the first replica says, whatever the port that the page's configuration has."""
     try:
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{follower.ports[0]}{path}", timeout=10
+            f"http://127.0.0.1:{follower.ports[0]}{path}", timeout=seconds(10)
         ) as answer:
             said: bytes = answer.read()
     except urllib.error.HTTPError as error:

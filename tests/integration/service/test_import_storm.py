@@ -13,6 +13,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 
+from tests.support.patience import seconds
+
 pytestmark = pytest.mark.integration
 
 FLOW = """
@@ -60,7 +62,7 @@ class Place:
     def command(self, *arguments: str) -> Done:
         ran = subprocess.run(
             [sys.executable, "-m", "headrace", *arguments, "--config", "service.toml"],
-            cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
+            cwd=self.folder, capture_output=True, text=True, timeout=seconds(120), check=False,
             env={**os.environ, "TOPIC": self.name},
         )  # fmt: skip
         last = ran.stdout.splitlines()[-1] if ran.stdout else ""
@@ -137,9 +139,9 @@ def place(tmp_path, topic, kafka, zookeeper):
     for number in range(3):
         for _ in range(RECORDS):
             producer.produce(name, b"1", partition=number)
-    assert producer.flush(30) == 0
+    assert producer.flush(seconds(30)) == 0
     client = KazooClient(zookeeper.address)
-    client.start(timeout=30)
+    client.start(timeout=seconds(30))
     yield Place(tmp_path, name, client, zookeeper, kafka)
     client.stop()
     client.close()
@@ -209,7 +211,7 @@ def test_deleted_records_are_refused_or_left_to_the_run_s_policy(place, kafka):
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.delete_records([TopicPartition(place.name, 0, 6)])[
         TopicPartition(place.name, 0)
-    ].result(30)  # fmt: skip
+    ].result(seconds(30))  # fmt: skip
     place.store("core", 4, 4, 4)
     done = place.take_over("core")
     assert (done.code, done.outcomes) == (1, ["refused", "to_import", "to_import"])

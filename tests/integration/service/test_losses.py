@@ -18,9 +18,10 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.parts import wire
 from service.service import Service
+from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration
-SECONDS = 30.0
+SECONDS = seconds(30.0)
 
 
 @bolt
@@ -69,12 +70,12 @@ class Place:
     def make_again(self, partitions: int) -> None:
         """Delete the topic and create another of its name."""
         self.admin.delete_topics([self.topic])[self.topic].result(SECONDS)
-        deadline = time.monotonic() + SECONDS
+        deadline = Limit(SECONDS)
         while True:
             try:
                 self._kafka.create_topic(self.topic, partitions)
             except Exception:
-                if time.monotonic() > deadline:
+                if deadline.passed:
                     raise
                 time.sleep(0.1)  # the deletion is carried out in the background
             else:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from kazoo.client import KazooClient
 from partition.chunk import Partition
 from partition.replicas.nodes import encode_member, replica_path
 from partition.replicas.plan import Member
+from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration
 
@@ -72,7 +72,7 @@ class Place:
 
     def headrace(self, *words: str) -> Done:
         ran = subprocess.run(
-            **self.arguments(*words), capture_output=True, timeout=120, check=False
+            **self.arguments(*words), capture_output=True, timeout=seconds(120), check=False
         )
         last = ran.stdout.splitlines()[-1] if ran.stdout else ""
         facts = json.loads(last) if last.startswith("{") else {}
@@ -94,18 +94,18 @@ class Place:
         words = ("status", "flow:topology", "--watch", "--interval", "0.1", "--json")
 
         def until(said: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-            ends = time.monotonic() + 60
+            ends = Limit(60)
             while True:
                 facts: dict[str, Any] = json.loads(process.stdout.readline())
                 if said(facts):
                     return facts
-                assert time.monotonic() < ends, facts
+                assert not ends.passed, facts
 
         with self.start(*words) as process:
             try:
                 yield until
                 process.send_signal(signal.SIGINT)
-                _, err = process.communicate(timeout=60)
+                _, err = process.communicate(timeout=seconds(60))
             finally:
                 process.kill()
         assert process.returncode == 0, err
@@ -127,9 +127,9 @@ def place(tmp_path, topic, kafka, zookeeper):
     for number in range(2):
         for at in range(RECORDS):
             producer.produce(name, b"1", partition=number, timestamp=1_700_000_000_000 + at)
-    assert producer.flush(30) == 0
+    assert producer.flush(seconds(30)) == 0
     client = KazooClient(zookeeper.address)
-    client.start(timeout=30)
+    client.start(timeout=seconds(30))
     yield Place(tmp_path, name, client, zookeeper, kafka)
     client.stop()
     client.close()
@@ -227,7 +227,7 @@ def test_a_replica_that_is_paused_reads_on_where_its_partitions_were_moved_to(pl
             assert {each["owner"] for each in facts["partitions"].values()} == {"a"}
             assert {each["epoch"] for each in facts["partitions"].values()} == {3}
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=seconds(60))
         finally:
             process.kill()
     assert process.returncode == 0, err
@@ -243,7 +243,7 @@ def test_a_process_that_runs_alone_is_not_moved_under_its_feet(place):
             done = place.headrace(*move)
             assert (done.code, "is running, and would halt" in done.err) == (1, True)
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=seconds(60))
         finally:
             process.kill()
         assert process.returncode == 0, err

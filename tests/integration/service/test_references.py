@@ -13,8 +13,8 @@ import pytest
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance.harness import Run
-from tests.acceptance.processes import until
 from tests.acceptance.trial import Trial
+from tests.support.patience import until
 
 pytestmark = pytest.mark.integration
 

@@ -21,10 +21,11 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.parts import wire
 from service.service import Service
+from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration
 
-SECONDS = 30.0
+SECONDS = seconds(30.0)
 RECORDS = 10  # published at once
 PARTITIONS = 2
 
@@ -94,12 +95,12 @@ class Place:
     def make_again(self) -> None:
         """Delete the topic and create another of its name."""
         self._admin.delete_topics([self.topic])[self.topic].result(SECONDS)
-        deadline = time.monotonic() + SECONDS
+        deadline = Limit(SECONDS)
         while True:
             try:
                 self._kafka.create_topic(self.topic, PARTITIONS)
             except Exception:
-                if time.monotonic() > deadline:
+                if deadline.passed:
                     raise
                 time.sleep(0.1)  # the deletion is carried out in the background
             else:

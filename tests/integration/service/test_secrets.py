@@ -17,6 +17,7 @@ from service.config import load
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.conftest import MakeTopic
+from tests.support.patience import seconds
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -111,7 +112,7 @@ class Place:
         """All that a command prints."""
         with self.start(*words, **more) as process:
             try:
-                return "".join(process.communicate(timeout=120))
+                return "".join(process.communicate(timeout=seconds(120)))
             finally:
                 process.kill()
 
@@ -135,7 +136,7 @@ class Run:
     def end(self) -> None:
         """Ask it to stop, and hear the rest."""
         self._process.send_signal(signal.SIGTERM)
-        self.printed += "".join(self._process.communicate(timeout=60))
+        self.printed += "".join(self._process.communicate(timeout=seconds(60)))
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def place(
     producer = Producer({"bootstrap.servers": kafka.address})
     producer.produce(name, b"good")
     producer.produce(name, b"bad")
-    assert producer.flush(30) == 0
+    assert producer.flush(seconds(30)) == 0
     return Place(tmp_path, name, kafka.address, zookeeper.address)
 
 
@@ -160,7 +161,7 @@ def check(text: str, *, masked: bool) -> None:
 
 
 def page(address: str, path: str) -> str:
-    connection = HTTPConnection(address, timeout=30)
+    connection = HTTPConnection(address, timeout=seconds(30))
     connection.request("GET", path)
     found = connection.getresponse().read().decode()
     connection.close()

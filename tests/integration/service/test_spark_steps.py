@@ -33,7 +33,7 @@ from service.spark_engine.native import run_native
 from service.spark_engine.spool import SpoolStager, read_lines
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from sinks.spark.driver import SparkDriver
-from tests.acceptance.processes import until
+from tests.support.patience import until
 from tests.worlds.delta_table import LINE, Table, group
 from tests.worlds.fetching import KafkaWorld
 from topology.spark_step import spark_step

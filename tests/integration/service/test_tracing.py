@@ -17,6 +17,7 @@ from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.running import run_pipeline
 from tests.conftest import MakeTopic
+from tests.support.patience import seconds
 
 pytestmark = pytest.mark.integration
 
@@ -99,7 +100,7 @@ def publish(kafka: EmbeddedKafka, name: str) -> None:
     producer.produce(name, b"plain")
     producer.produce(name, b"good", headers=[("traceparent", SAMPLED)])
     producer.produce(name, b"bad", headers=[("traceparent", SAMPLED)])
-    assert producer.flush(30) == 0
+    assert producer.flush(seconds(30)) == 0
 
 
 def headers(kafka: EmbeddedKafka, name: str, count: int) -> dict[bytes, list[Any]]:

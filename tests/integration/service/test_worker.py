@@ -15,6 +15,7 @@ from partition.position import Position
 from service.embedded.kafka import EmbeddedKafka
 from service.spark_engine.spool import SpoolStager, read_lines
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange
+from tests.support.patience import seconds
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.tasking import SETTINGS
 
@@ -52,7 +53,7 @@ def run(folder: Path, tasks: list[Task]) -> list[TaskDone | TaskFailed]:
     given.write_bytes(pickle.dumps([pickle.dumps(task) for task in tasks]))
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(WORKER), str(given), str(made)],
-        cwd=Path(__file__).parents[3], timeout=60, check=True,
+        cwd=Path(__file__).parents[3], timeout=seconds(60), check=True,
     )  # fmt: skip
     return [pickle.loads(result) for result in pickle.loads(made.read_bytes())]  # noqa: S301
 

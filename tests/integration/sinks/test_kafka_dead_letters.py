@@ -1,6 +1,5 @@
 import hashlib
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from service.embedded.kafka import EmbeddedKafka
 from sinks import KafkaSink
+from tests.support.patience import Limit, seconds
 from topology.errors import SinkFailed
 from topology.record import Record
 from topology.sink import DeadLetter, RangeNotice, SinkContext
@@ -65,7 +65,7 @@ def read(address: str, topic: str, count: int) -> list[Message]:
     )
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        return consumer.consume(count, timeout=20)
+        return consumer.consume(count, timeout=seconds(20))
     finally:
         consumer.close()
 
@@ -73,8 +73,8 @@ def read(address: str, topic: str, count: int) -> list[Message]:
 def told(sink: KafkaSink, count: int, seconds: float = 30.0) -> dict[int, str | None]:
     """What the sink tells of so many letters, until a deadline."""
     found: dict[int, str | None] = {}
-    ends = time.monotonic() + seconds
-    while len(found) < count and time.monotonic() < ends:
+    ends = Limit(seconds)
+    while len(found) < count and not ends.passed:
         sink.flush(0.2)
         found |= {delivered.token: delivered.error for delivered in sink.poll()}
     return found

@@ -16,6 +16,7 @@ from service.embedded.postgres import EmbeddedPostgres
 from sinks.errors import DatabaseError
 from sinks.spark.driver import SparkDriver
 from sinks.spark.sql.connection import Connection
+from tests.support.patience import seconds
 from tests.worlds.sql_table import SqlTable
 from topology.errors import SinkFailed, SinkFenced
 from topology.state import LINE, TXID, Shape
@@ -170,7 +171,7 @@ def test_where_lines_do_not_hold_others_away_the_table_is_locked(
             assert second.is_alive()
 
     one.update((share(),), of_all_lines, adding("a", 1, meanwhile=start_the_other))
-    second.join(60)
+    second.join(seconds(60))
     found = words.made().load(words.context, words.shape()).to_pylist()
     assert {row[LINE]: row["n"] for row in found} == {FIRST: 1, SECOND: 2}
 

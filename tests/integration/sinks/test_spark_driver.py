@@ -21,6 +21,7 @@ from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
 from sinks.tries import WriteRetries
 from sinks.writer import Writer, WriteResult
+from tests.support.patience import seconds
 from tests.worlds.delta_table import Table, rows, write
 from tests.worlds.dying_tasks import WORKER, tripled
 from tests.worlds.healing import PAGE, healing
@@ -91,13 +92,13 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
     original = sink._append
     try:
         writer.submit(pending(1))
-        assert done.get(timeout=200).error is None
+        assert done.get(timeout=seconds(200)).error is None
 
         with healing("its JVM has ended between two jobs", spark):
             jvm_process(spark).kill()
             jvm_process(spark).wait()
             writer.submit(pending(2))
-            assert done.get(timeout=200).error is None
+            assert done.get(timeout=seconds(200)).error is None
         assert (spark.restarts, writer.retries) == (restarts + 1, 0)
 
         def append_and_die(uris: list[str]) -> None:
@@ -110,7 +111,7 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
 
         sink._append = append_and_die  # type: ignore[method-assign]
         writer.submit(pending(3))
-        assert done.get(timeout=200).error is None
+        assert done.get(timeout=seconds(200)).error is None
         assert spark.restarts == restarts + 2
     finally:
         assert writer.stop(10)
@@ -164,7 +165,7 @@ def test_a_job_past_its_deadline_is_cancelled_and_another_goes_on(spark: SparkDr
     thread = threading.Thread(target=run)
     with healing("a job hangs", spark):
         thread.start()
-        assert hanging.wait(10)
+        assert hanging.wait(seconds(10))
         while thread.is_alive():
             assert spark.run(count, group="beside") == 1000
         thread.join()

@@ -12,6 +12,7 @@ import pytest
 from sinks.errors import SparkStartFailed
 from sinks.spark.driver import SparkDriver
 from sinks.spark.jvm import Jvm
+from tests.support.patience import seconds
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_spark")]
 
@@ -102,7 +103,7 @@ def test_ctrl_c_does_not_reach_the_jvm_and_it_never_outlives_its_owner(ending: s
         text=True,
         start_new_session=True,
     ) as process:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=seconds(90))
     assert process.returncode == (0 if ending == "close" else -signal.SIGKILL), err
     assert err == ""  # py4j tells of no call that the close cut off
     assert ("cut off" in out) == (ending == "close")

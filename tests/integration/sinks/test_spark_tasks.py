@@ -11,6 +11,7 @@ from sinks.errors import SparkTimeout, TaskRaised
 from sinks.files import stager
 from sinks.spark.driver import SparkDriver
 from sinks.spark.tasks import run_tasks
+from tests.support.patience import seconds
 from tests.worlds import task_functions
 from tests.worlds.healing import healing
 
@@ -49,7 +50,7 @@ def test_two_jobs_run_at_once(spark: SparkDriver, tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(seconds(60))
     assert len(ended) == 2
 
 
@@ -90,7 +91,7 @@ def test_a_job_that_is_cancelled_or_late_ends_and_others_go_on(
         while not (tmp_path / "cancelled").exists():
             thread.join(0.01)
         spark.cancel("hang")
-        thread.join(30)
+        thread.join(seconds(30))
         assert "cancelled" in str(caught[0])
     with healing("a job hangs", spark), pytest.raises(SparkTimeout, match="'hang' did not end"):
         hang(tmp_path / "late", 1.0)

@@ -13,6 +13,7 @@ from sinks import SqlSink
 from sinks.errors import DatabaseError, SparkDied
 from sinks.spark.driver import SparkDriver
 from sinks.spark.sql.connection import Connection
+from tests.support.patience import seconds
 from tests.worlds.sql_table import LINE, SqlTable, group, rows, write
 from topology.errors import SinkBusy, SinkFenced
 from topology.transactional import Committed, Fence, Staged
@@ -123,7 +124,7 @@ def test_what_became_of_a_commit_is_told_only_when_the_old_transaction_is_over(
     assert told == []
     monkeypatch.undo()
     table.spark.run(lambda _session: old[0].commit(), group="late")
-    asking.join(60)
+    asking.join(seconds(60))
     assert told == [[Committed(LINE, 1, 1)]]
     assert table.numbers() == [1]
     table.spark.run(lambda _session: old[0].close(), group="late")
@@ -182,7 +183,7 @@ def stopped(
 
     def stand_still(_connection: Connection) -> None:
         reached.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(seconds(60))
 
     def commit() -> None:
         try:
@@ -194,7 +195,7 @@ def stopped(
            after=stand_still if place == "copy" else None)  # fmt: skip
     zombie = threading.Thread(target=commit)
     zombie.start()
-    assert reached.wait(60)
+    assert reached.wait(seconds(60))
     return zombie, goes_on, ended
 
 
@@ -207,7 +208,7 @@ def test_a_zombie_that_stands_still_while_it_sends_rows_holds_up_nobody_and_is_r
     assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 0)]
     successor.commit(successor.stage(group(1, 2, epoch=2)))
     goes_on.set()
-    zombie.join(60)
+    zombie.join(seconds(60))
     assert [type(error) for error in ended] == [SinkFenced]
     assert table.numbers() == [2]
     assert successor.committed([LINE]) == [Committed(LINE, 2, 1)]
@@ -234,7 +235,7 @@ def test_a_zombie_that_stands_still_with_the_locks_loses_them_after_a_while(
         break
     assert told == [Committed(LINE, 2, 0)]
     goes_on.set()
-    zombie.join(60)
+    zombie.join(seconds(60))
     assert [type(error) for error in ended] == [DatabaseError]
     assert table.numbers() == []
     with pytest.raises(SinkFenced):

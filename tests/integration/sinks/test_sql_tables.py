@@ -16,6 +16,7 @@ from service.embedded.postgres import EmbeddedPostgres
 from sinks import SqlSink
 from sinks.errors import DatabaseError
 from sinks.spark.driver import SparkDriver
+from tests.support.patience import seconds
 from tests.worlds.sql_table import LINE, SCHEMA, SqlTable, group, rows, write
 from topology.errors import RowsRejected, SinkBusy, SinkFailed
 from topology.sink import Batch
@@ -507,7 +508,7 @@ def test_many_that_open_at_once_make_one_table(table: SqlTable) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(seconds(60))
     assert failed == []
     assert len(table.rows(name="%S.headrace_transactions")) == 1
 

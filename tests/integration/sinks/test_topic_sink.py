@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from service.embedded.kafka import EmbeddedKafka
 from sinks import TopicSink
 from sinks.topic import producer as producers
+from tests.support.patience import seconds
 from tests.worlds.committed import committed_messages, committed_values
 from topology.errors import RowsRejected, SinkFailed
 from topology.sink import Batch, SinkContext
@@ -123,7 +124,7 @@ def test_the_open_transaction_of_a_frozen_process_is_aborted_by_its_successor(
     began: list[Producer] = []  # kept, as a process that is frozen keeps it
 
     def freeze(commit: Any) -> None:
-        commit.__self__.flush(30)
+        commit.__self__.flush(seconds(30))
         began.append(commit.__self__)
         raise KeyboardInterrupt
 

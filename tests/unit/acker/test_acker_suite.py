@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+from tests.support.patience import seconds
+
 
 def test_the_acker_suite_ends_with_its_figures_as_one_json_object():
     ended = subprocess.run(
@@ -11,7 +13,7 @@ def test_the_acker_suite_ends_with_its_figures_as_one_json_object():
             sys.executable, "-m", "benchmarks", "acker",
             "--trees", "8000", "--in-flight", "50000", "--rounds", "1",
         ],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=seconds(60), check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     figures = json.loads(ended.stdout.splitlines()[-1])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.chart import ROOT
+from tests.support.patience import seconds
 
 EXECUTOR = {
     "SPARK_EXECUTOR_MEMORY": "600m",
@@ -40,7 +41,7 @@ def started(programs: Path, *arguments: str, **environment: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=seconds(30),
     )
     return done.stdout.splitlines()
 

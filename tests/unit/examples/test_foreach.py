@@ -4,6 +4,7 @@ from pathlib import Path
 
 from examples.foreach.pipeline import stored
 from headrace.testing import topology_test
+from tests.support.patience import seconds
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -20,7 +21,7 @@ def test_orders_are_stored_and_what_is_none_is_a_dead_letter(tmp_path: Path) -> 
 def test_the_example_runs_by_itself_and_stores_each_order_once() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.foreach"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds(60),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

@@ -21,6 +21,7 @@ from examples.lookup.rows import Order
 from headrace import Record, Reject, Retry, Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import topology_test
+from tests.support.patience import seconds
 
 ROOT = Path(__file__).resolve().parents[3]
 NUT = {"name": "Nut M8", "price": 0.1}
@@ -177,7 +178,7 @@ def test_a_service_that_does_not_answer_in_time_holds_no_order_up(
     class Slow(PriceService):
         def answer(self, sku: str) -> tuple[int, dict[str, str], Any]:
             if sku == "bolt":
-                go.wait(10)
+                go.wait(seconds(10))
             return super().answer(sku)
 
     with Slow() as service, topology_test(priced(service.url)) as kit:
@@ -203,7 +204,7 @@ def test_the_client_is_closed_with_the_bolt() -> None:
 def test_the_example_runs_by_itself_and_asks_once_per_item() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.lookup"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds(60),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("990 priced, 10 dead-lettered\nthe service was asked 4 times")

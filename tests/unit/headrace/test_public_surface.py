@@ -12,6 +12,7 @@ import headrace.payloads
 import headrace.sinks
 import headrace.state
 import headrace.testing
+from tests.support.patience import seconds
 
 SURFACE = {
     "headrace": {
@@ -76,7 +77,7 @@ def test_importing_starts_and_loads_no_client_and_no_spark(module):
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=seconds(60),
     )  # fmt: skip
     assert done.stdout == "[] 1\n"
     assert done.stderr == ""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace import _shadow
+from tests.support.patience import seconds
 
 HOME = Path(_shadow.__file__).resolve().parent.parent
 
@@ -18,7 +19,7 @@ def python(folder: Path, code: str, **environment: str) -> subprocess.CompletedP
     return subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder, env={**known, **environment}, capture_output=True, text=True, check=False,
-        timeout=60,
+        timeout=seconds(60),
     )  # fmt: skip
 
 

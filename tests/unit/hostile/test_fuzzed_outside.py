@@ -19,6 +19,7 @@ from service.health import Health
 from service.http import HttpServer
 from service.tracing.headers import parents_in
 from sinks.letter_headers import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
+from tests.support.patience import seconds
 from tests.worlds.letters import Written
 
 NAMES = [
@@ -172,7 +173,7 @@ def server() -> Any:
 def test_a_request_of_any_bytes_is_answered_or_cut_off_and_others_go_on(
     server: Any, data: bytes
 ) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds(10)) as client:
         try:
             client.sendall(data)
             client.shutdown(socket.SHUT_WR)
@@ -182,7 +183,7 @@ def test_a_request_of_any_bytes_is_answered_or_cut_off_and_others_go_on(
     assert b"Traceback" not in answer
     if answer.startswith(b"HTTP/"):
         assert answer.split()[1] in (b"200", b"400", b"404", b"414", b"431", b"501", b"505")
-    good = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    good = http.client.HTTPConnection("127.0.0.1", server.port, timeout=seconds(10))
     good.request("GET", "/health/live")
     assert good.getresponse().status == 200
     good.close()

@@ -15,6 +15,7 @@ from service.errors import BadConfig
 from service.printing import escaped
 from sinks.files.layout import _folder
 from sinks.manifest.entry import InvalidEntry, decode
+from tests.support.patience import seconds
 from topology.topology import can_name_offsets
 
 FORGED = '\n{"event":"forged","level":"critical"}\r\n\x1b[2J\x1b]0;owned\x07\u2028\u202e\x00\x85end'
@@ -44,7 +45,7 @@ def logged(form: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=seconds(60),
     )
     return done.stderr
 

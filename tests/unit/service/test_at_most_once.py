@@ -1,9 +1,9 @@
 """A pipeline at most once: what fails is not tried again, whatever it was."""
 
-import time
 from typing import Any
 
 from headrace import Record, Retry, bolt
+from tests.support.patience import Limit
 from tests.worlds.running import PATIENCE_SECONDS, Door, HeldSink, Works
 
 
@@ -133,8 +133,8 @@ def test_an_orderly_stop_behind_a_slow_bolt_loses_nothing() -> None:
 
 def drain(works: Works) -> None:
     """End the run as the service does, at one moment of the clock."""
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = Limit(PATIENCE_SECONDS)
     while not works.pipeline.is_idle:
-        assert time.monotonic() < end, works.ledger
+        assert not end.passed, works.ledger
         works.pipeline.step(read=False, flush=True, drain=True)
     works.reader.commit(works.now, force=True)

@@ -16,6 +16,7 @@ from service.cli.lines import describe
 from service.cli.loading import load_topology
 from service.errors import BadConfig, NoTopology
 from service.redaction import mask
+from tests.support.patience import seconds
 from topology.errors import InvalidTopology
 
 CANARY = "canary-4f1e9b"
@@ -322,7 +323,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_traceback(folder):
     ) as process:
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
-        process.wait(30)
+        process.wait(seconds(30))
 
 
 def test_help_imports_no_heavy_client_and_comes_quickly():
@@ -335,7 +336,11 @@ def test_help_imports_no_heavy_client_and_comes_quickly():
     )
     before = os.times()
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=seconds(60),
     )
     after = os.times()
     assert done.stdout.splitlines()[-1] == "[]"

@@ -1,7 +1,6 @@
 """Exactly once, in memory: what is committed in which transaction, and what comes twice."""
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from headrace.testing import TopologyTest
 from partition.manager import Window
 from partition.memory import MemoryStore
 from partition.retries import RetryPolicy
+from tests.support.patience import Limit, seconds
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
 from topology.errors import SinkBusy
 from topology.transactional import Committed, Fence, Group, Staged
@@ -333,9 +333,9 @@ def test_a_batch_s_end_is_what_ends_a_transaction() -> None:
         transaction_records=1000,
     ) as works:
         works.send(*[str(number).encode() for number in range(100)])
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = Limit(PATIENCE_SECONDS)
         while len(sink.rows) < 80:  # without a flush, which would end one at each turn
-            assert time.monotonic() < end
+            assert not end.passed
             works.pipeline.step()
         assert all(rows <= 40 for _line, _txid, rows in sink.shares)
         works.finish()
@@ -356,7 +356,7 @@ def test_a_key_is_released_by_a_record_that_fails_again_when_it_is_processed() -
         if letters == "a":
             raise ValueError("a")
         if letters == "b":
-            assert processed.wait(20)
+            assert processed.wait(seconds(20))
             raise ValueError("b")
         return letters
 

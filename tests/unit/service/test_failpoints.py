@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from service.errors import BadConfig
 from service.failpoints import ACTIONS, PLACES, VARIABLE, FailpointReached, failpoints
 from service.variables import OTHER_VARIABLES
+from tests.support.patience import seconds, until
 
 ROOT = Path(__file__).parents[3]
 PASSES = """
@@ -44,7 +44,13 @@ def run(script, wanted, *words):
     environment = {**os.environ, VARIABLE: wanted}
     command = [sys.executable, "-c", script, *words]
     ended = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=50, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds(50),
+        check=False,
     )
     return ended.returncode, ended.stdout.split("\n")[:-1], ended.stderr
 
@@ -95,7 +101,7 @@ def test_a_process_that_is_stopped_goes_on_when_it_is_told_to():
             assert process.stdout.read() == b"zk_before_write\n"
         finally:
             process.kill()
-            process.wait(30)
+            process.wait(seconds(30))
 
 
 def test_a_process_that_is_told_to_end_hears_of_it_and_goes_on():
@@ -160,10 +166,7 @@ def test_the_variable_is_no_setting():
 
 def _wait_for_its_end(pid: int) -> None:
     """A process that was killed takes a moment to go."""
-    deadline = time.monotonic() + 10
-    while _runs(pid):
-        assert time.monotonic() < deadline, "it runs on"
-        time.sleep(0.01)
+    until("it has ended", lambda: not _runs(pid), 10)
 
 
 def _runs(pid: int) -> bool:

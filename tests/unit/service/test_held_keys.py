@@ -8,6 +8,7 @@ import pytest
 from headrace import AdvancedBolt, Collector, Record, Topology, Tuple, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
+from tests.support.patience import seconds
 
 
 @bolt
@@ -39,7 +40,7 @@ def test_a_call_that_fails_after_its_record_is_buried_holds_no_key():
         if letter == "a":
             raise ValueError("a")
         if letter == "b":
-            buried.wait(20)
+            buried.wait(seconds(20))
             raise ValueError("b")
         return letter
 

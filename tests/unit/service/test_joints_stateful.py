@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from acker.acker import Acker
 from service.joints import Joints
+from tests.support.patience import seconds
 from topology.actions import NO_TREE, Emission
 from topology.errors import BoltError
 from topology.outcome import Failure
@@ -266,8 +267,8 @@ class Tuples(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "new_edges"):
-            self.wait(40.0)
-            self.wait(40.0)
+            self.wait(seconds(40.0))
+            self.wait(seconds(40.0))
             self.nothing_is_lost_but_what_has_no_anchor()
             assert all(record.came_to for record in self.records.values())
             assert len(self.joints) == 0

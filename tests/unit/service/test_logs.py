@@ -14,9 +14,10 @@ import structlog
 from service.redaction import HIDDEN, mask, redacted
 from service.stderr import PatientStderr
 from sinks.secret_names import is_secret
+from tests.support.patience import seconds
 
 CANARY = "canary-4f1e9b"
-_SECONDS = 30
+_SECONDS = seconds(30)
 
 
 @pytest.fixture(autouse=True)

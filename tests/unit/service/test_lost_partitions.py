@@ -10,6 +10,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.chunk import Partition
 from partition.errors import Fenced
+from tests.support.patience import seconds
 
 
 class Notes:
@@ -52,7 +53,7 @@ def test_a_call_that_fails_after_its_partition_was_taken_over_holds_no_key():
     def look_up(record: Record) -> dict[str, int]:
         if record.value == b"bad":
             entered.set()
-            goes_on.wait(20)
+            goes_on.wait(seconds(20))
             raise ValueError("bad")
         return {"offset": record.offset}
 
@@ -120,7 +121,7 @@ def test_a_drain_waits_for_what_runs_beside_a_held_key():
     def look_up(record: Record) -> dict[str, int]:
         if record.value == b"bad":
             raise ValueError("bad")
-        goes_on.wait(20)
+        goes_on.wait(seconds(20))
         return {"offset": record.offset}
 
     with topology_test(ordered(look_up, workers=4), retries=RETRIES) as kit:

@@ -7,6 +7,7 @@ import numpy as np
 
 from headrace.sinks import MemorySink
 from service.outlet import Outlet, Written
+from tests.support.patience import seconds
 from topology.steps import BatchPolicy, SinkStep
 
 
@@ -30,6 +31,6 @@ def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces(
     assert not outlet.submit_due(0.0, flush=False)
     outlet.add(["b"], *one, now=0.0)
     assert outlet.submit_due(0.0, flush=False)
-    assert written.get(timeout=10).result.error is None
+    assert written.get(timeout=seconds(10)).result.error is None
     assert stands_in.rows == ["a", "b"]
     assert outlet.stop(10)

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
 from service.references import References, ReferenceStatistics
 from sinks.state.memory import MemoryState
+from tests.support.patience import seconds
 from topology.aggregates import count
 from topology.errors import ReferenceLoadFailed
 from topology.sink import SinkContext
@@ -171,18 +172,18 @@ def test_a_thread_refreshes_until_it_is_closed_and_the_tables_are_let_go():
     def read(_reference: Reference) -> pa.Table:
         readers.append(threading.current_thread().name)
         waits.release()
-        return table("Dora") if ended.is_set() else gate.get(timeout=10)
+        return table("Dora") if ended.is_set() else gate.get(timeout=seconds(10))
 
     fresh = named("fresh", refresh_seconds=0.001)
     references = References([fresh], read)
     gate.put(table("Anna"))
     references.open()
     assert fresh["A"] == "Anna"
-    assert waits.acquire(timeout=10)
+    assert waits.acquire(timeout=seconds(10))
     for name in ("Bert", "Carl"):
         gate.put(table(name))
-        assert waits.acquire(timeout=10)
-    assert waits.acquire(timeout=10), "the load of Carl is done once the next has begun"
+        assert waits.acquire(timeout=seconds(10))
+    assert waits.acquire(timeout=seconds(10)), "the load of Carl is done once the next has begun"
     references.poll()
     assert dict(fresh) == {"C": "Carl"}
     ended.set()
@@ -220,13 +221,13 @@ def test_close_does_not_wait_for_a_load_that_hangs():
         for found in reads:
             return found
         began.set()
-        never.wait(10)
+        never.wait(seconds(10))
         return table("Bert")
 
     fresh = named("fresh", refresh_seconds=0.001)
     references = References([fresh], read)
     references.open()
-    assert began.wait(10)
+    assert began.wait(seconds(10))
     references.close(timeout_seconds=0.01)
     assert not fresh.is_loaded
     never.set()

@@ -35,6 +35,7 @@ from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.service import Service
+from tests.support.patience import seconds, until
 from tests.worlds.alone import alone
 from topology.steps import SinkStep
 
@@ -67,7 +68,7 @@ class GatedSink(Sink[Any]):
 
     def write(self, batch: Batch) -> None:
         self.tried.set()
-        if not self.gate.wait(20):
+        if not self.gate.wait(seconds(20)):
             raise TimeoutError
         if self.errors:
             raise self.errors.pop(0)
@@ -171,17 +172,15 @@ class InBackground:
             self.error = error
 
     def wait_for(self, condition) -> None:
-        deadline = threading.Event()
-        for _ in range(1000):
+        def holds() -> bool:
             snapshot = self.service.snapshot
-            if snapshot is not None and condition(snapshot):
-                return
-            deadline.wait(0.01)
-        raise AssertionError(f"never: {self.service.snapshot}")
+            return snapshot is not None and condition(snapshot)
+
+        until("the condition", holds, 10, lambda: self.service.snapshot)
 
     def end(self):
         self.service.stop()
-        self.thread.join(20)
+        self.thread.join(seconds(20))
         assert not self.thread.is_alive()
         return self.account
 
@@ -250,7 +249,7 @@ def test_stopping_drains_what_is_in_flight_and_commits_it():
     world = World(sink)
     world.send(*range(100, 150))
     running = InBackground(world.service())
-    assert sink.tried.wait(10)
+    assert sink.tried.wait(seconds(10))
     running.service.stop()
     sink.gate.set()
     account = running.end()
@@ -301,7 +300,7 @@ def test_a_slow_sink_bounds_what_is_in_flight():
     world = World(sink, window=Window(max_pending=40), fetch_records=25, chunk_records=10)
     world.send(*range(1000, 2000))
     running = InBackground(world.service())
-    assert sink.tried.wait(10)
+    assert sink.tried.wait(seconds(10))
     running.wait_for(lambda snapshot: snapshot.held_back)
     snapshot = running.service.snapshot
     assert snapshot.unresolved <= 40
@@ -350,10 +349,10 @@ def test_a_second_owner_of_the_offsets_ends_the_first_ones_run():
     running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 1)
     second = world.store()
     second.open()
-    second.claim(Partition("numbers", 0)).result(10)
-    second.commit({Partition("numbers", 0): Position(2)}).result(10)
+    second.claim(Partition("numbers", 0)).result(seconds(10))
+    second.commit({Partition("numbers", 0): Position(2)}).result(seconds(10))
     world.send(2, 3)
-    running.thread.join(20)
+    running.thread.join(seconds(20))
     assert isinstance(running.error, Fenced)
 
 

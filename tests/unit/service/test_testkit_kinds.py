@@ -10,6 +10,7 @@ import pytest
 from headrace import Bolt, InvalidTopology, Record, Reject, Retry, Topology, bolt, reference
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import ChaosSink, RetryPolicy, topology_test
+from tests.support.patience import seconds
 from topology.advanced import AdvancedBolt, Collector
 from topology.hooks import Hooks
 from topology.tuples import Tuple
@@ -110,7 +111,7 @@ def test_a_blocking_bolt_runs_as_many_calls_at_once_as_it_has_workers():
 
     @bolt(blocking=True)
     def waits(row: dict[str, int]) -> dict[str, int]:
-        together.wait(20)
+        together.wait(seconds(20))
         return row
 
     topology = Topology("blocking")

@@ -23,6 +23,7 @@ from partition.retries import RetryPolicy
 from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.memory import MemoryState
 from sinks.tries import WriteRetries
+from tests.support.patience import Limit
 from tests.worlds import driving
 from tests.worlds.driving import Driving, HereExecutors
 from tests.worlds.running import Works
@@ -122,11 +123,11 @@ class Trouble:
         with self._engine(splitting, sink) as turn:
             self._publish()
             most_turns = 1_000_000 if until_its_end else self.rng.randrange(60)
-            ends = time.monotonic() + PATIENCE_SECONDS
+            ends = Limit(PATIENCE_SECONDS)
             for _ in range(most_turns):
                 if self._has_ended():
                     break
-                assert time.monotonic() < ends, "it never came to the end"
+                assert not ends.passed, "it never came to the end"
                 words.catch_up()
                 turn()
                 time.sleep(_TURN_SECONDS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sinks.lock import table_lock
+from tests.support.patience import seconds
 from topology.errors import SinkBusy
 
 
@@ -25,7 +26,7 @@ def test_one_holds_it_and_the_others_wait(tmp_path: Path) -> None:
         thread = threading.Thread(target=second)
         thread.start()
         order.append("first")
-    assert entered.wait(30)
+    assert entered.wait(seconds(30))
     thread.join()
     assert order == ["first", "second"]
 

@@ -5,6 +5,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from sinks import DiscardSink, MemoryDeadLetters
+from tests.support.patience import seconds
 from topology.record import Record
 from topology.sink import Batch, DeadLetter, Delivered
 
@@ -34,6 +35,10 @@ def test_importing_the_sinks_imports_neither_spark_nor_kafka() -> None:
         "print(sorted({'pyspark', 'py4j', 'confluent_kafka', 'pandas'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=seconds(60),
     )
     assert done.stdout.strip() == "[]"

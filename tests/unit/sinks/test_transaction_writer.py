@@ -16,6 +16,7 @@ from sinks.transaction_writer import (
     TransactionWriter,
 )
 from sinks.tries import WriteRetries
+from tests.support.patience import seconds
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.transactional import Committed, Fence, Group, Share, Staged
 
@@ -92,17 +93,17 @@ class Desk:
         return writer
 
     def fenced(self) -> FencesRaised:
-        done = self.done.get(timeout=10)
+        done = self.done.get(timeout=seconds(10))
         assert isinstance(done, FencesRaised)
         return done
 
     def staged(self) -> GroupStaged:
-        done = self.done.get(timeout=10)
+        done = self.done.get(timeout=seconds(10))
         assert isinstance(done, GroupStaged)
         return done
 
     def committed(self) -> GroupCommitted:
-        done = self.done.get(timeout=10)
+        done = self.done.get(timeout=seconds(10))
         assert isinstance(done, GroupCommitted)
         return done
 
@@ -149,7 +150,7 @@ def test_a_group_is_fenced_staged_and_committed_and_each_is_told_once(desk: Desk
 
 def test_the_next_group_is_staged_while_one_is_committed(desk: Desk) -> None:
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(commit=[lambda: gate.get(timeout=10)])
+    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
     writer.commit(ready(sink, share(1)))
     writer.stage(group(share(2), number=2))
@@ -165,7 +166,7 @@ def test_the_next_group_is_staged_while_one_is_committed(desk: Desk) -> None:
 def test_one_commit_at_a_time(desk: Desk) -> None:
     """Promise 14: what follows a commit that fails must not be committed before it."""
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(commit=[lambda: gate.get(timeout=10)])
+    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
     writer.commit(ready(sink, share(1)))
     with pytest.raises(WriterBusy):
@@ -348,9 +349,12 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Des
     writer.stage(group(number=8))
     writer.commit(ready(sink))
     writer.fence([Fence(LINE, 1)])
-    assert {sink.told.get(timeout=10), sink.told.get(timeout=10)} == {"stage", "commit"}
+    assert {sink.told.get(timeout=seconds(10)), sink.told.get(timeout=seconds(10))} == {
+        "stage",
+        "commit",
+    }
     assert writer.stop(10)
-    told = {type(done): done for done in (desk.done.get(timeout=10) for _ in range(4))}
+    told = {type(done): done for done in (desk.done.get(timeout=seconds(10)) for _ in range(4))}
     assert all(isinstance(done.error, WriterStopped) for done in told.values())
     assert "before orders[0] 1 was committed" in str(told[GroupCommitted].error)
     assert "before orders[0] was fenced" in str(told[FencesRaised].error)
@@ -361,10 +365,10 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Des
 
 def test_stopping_waits_only_so_long_for_a_commit_under_way(desk: Desk) -> None:
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(commit=[lambda: gate.get(timeout=10)])
+    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
     writer.commit(ready(sink))
-    sink.told.get(timeout=10)
+    sink.told.get(timeout=seconds(10))
     assert not writer.stop(0.01)
     gate.put(None)
     assert writer.stop(10)

@@ -11,6 +11,7 @@ from sinks.batcher import PendingBatch
 from sinks.errors import WriterBusy, WriterStopped
 from sinks.tries import WriteRetries
 from sinks.writer import Writer, WriteResult
+from tests.support.patience import seconds
 from topology.errors import RowsRejected, SinkBusy, SinkFailed
 from topology.sink import Batch, Sink, SinkContext
 
@@ -58,7 +59,7 @@ class Desk:
         return writer
 
     def result(self) -> WriteResult:
-        return self.done.get(timeout=10)
+        return self.done.get(timeout=seconds(10))
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_a_sink_that_exits_is_heard_of(desk: Desk) -> None:
 
 def test_one_batch_at_a_time(desk: Desk) -> None:
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(lambda: gate.get(timeout=10))
+    sink = Script(lambda: gate.get(timeout=seconds(10)))
     writer = desk.writer(sink)
     writer.submit(pending(1))
     with pytest.raises(WriterBusy):
@@ -165,7 +166,7 @@ def test_stopping_interrupts_the_wait_and_reports_the_batch_as_not_durable(desk:
     sink = Script(OSError("away"))
     writer = desk.writer(sink, NEVER)
     writer.submit(pending(4))
-    sink.tried.get(timeout=10)
+    sink.tried.get(timeout=seconds(10))
     assert writer.stop(10)
     error = desk.result().error
     assert isinstance(error, WriterStopped)
@@ -175,10 +176,10 @@ def test_stopping_interrupts_the_wait_and_reports_the_batch_as_not_durable(desk:
 
 def test_stopping_waits_only_so_long_for_a_write_under_way(desk: Desk) -> None:
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(lambda: gate.get(timeout=10))
+    sink = Script(lambda: gate.get(timeout=seconds(10)))
     writer = desk.writer(sink)
     writer.submit(pending())
-    sink.tried.get(timeout=10)
+    sink.tried.get(timeout=seconds(10))
     assert not writer.stop(0.01)
     gate.put(None)
     assert writer.stop(10)

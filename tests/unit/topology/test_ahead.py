@@ -9,12 +9,13 @@ from headrace import Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
+from tests.support.patience import seconds
 from topology.ahead import Ahead
 from topology.executor import Executor, run_ahead
 
 PLACE = Partition("in", 0)
 MANY = 600
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = seconds(10.0)
 
 
 @bolt(vectorised=True, columns=["value"], concurrent=True)

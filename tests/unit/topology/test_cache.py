@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace import Cache, InvalidTopology, Retry
+from tests.support.patience import seconds
 from topology.cache import CacheStatistics
 
 
@@ -189,14 +190,14 @@ def test_threads_that_ask_for_one_key_share_one_look_up_and_its_exception(monkey
 
     def look_up(key: str) -> str:
         asked.append(key)
-        assert go.wait(10)
+        assert go.wait(seconds(10))
         raise Retry("busy")
 
     with ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(cache.get_blocking, "a", look_up) for _ in range(4)]
-        assert all(begun.acquire(timeout=10) for _ in range(4))
+        assert all(begun.acquire(timeout=seconds(10)) for _ in range(4))
         go.set()
-        errors = [call.exception(10) for call in calls]
+        errors = [call.exception(seconds(10)) for call in calls]
     assert asked == ["a"]
     assert all(isinstance(error, Retry) for error in errors)
     assert cache._asked == {}
@@ -209,16 +210,16 @@ def test_a_thread_takes_over_when_the_look_up_it_waits_for_is_interrupted():
 
     def interrupted(_key: str) -> str:
         began.set()
-        assert go.wait(10)
+        assert go.wait(seconds(10))
         raise KeyboardInterrupt
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(cache.get_blocking, "a", interrupted)
-        assert began.wait(10)
+        assert began.wait(seconds(10))
         second = pool.submit(cache.get_blocking, "a", upper)
         go.set()
-        assert second.result(10) == "A"
-        assert isinstance(first.exception(10), KeyboardInterrupt)
+        assert second.result(seconds(10)) == "A"
+        assert isinstance(first.exception(seconds(10)), KeyboardInterrupt)
 
 
 def test_a_thread_and_a_coroutine_may_share_a_look_up():
@@ -227,7 +228,7 @@ def test_a_thread_and_a_coroutine_may_share_a_look_up():
 
     def look_up(key: str) -> str:
         began.set()
-        assert go.wait(10)
+        assert go.wait(seconds(10))
         return key.upper()
 
     async def other(_key: str) -> str:
@@ -241,9 +242,9 @@ def test_a_thread_and_a_coroutine_may_share_a_look_up():
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(cache.get_blocking, "a", look_up)
-        assert began.wait(10)
+        assert began.wait(seconds(10))
         assert asyncio.run(run()) == "A"
-        assert first.result(10) == "A"
+        assert first.result(seconds(10)) == "A"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import InvalidTopology, all_tasks, custom, direct, fields, global_, shuffle
 from headrace import stable_hash as hash_of
+from tests.support.patience import seconds
 from topology.errors import BoltError
 from topology.grouping import ByKey, Grouping, key_of
 
@@ -159,7 +160,7 @@ def test_the_hash_is_the_same_in_another_process_with_another_seed():
     for seed in ("1", "77"):
         done = subprocess.run(
             [sys.executable, "-c", code],
-            capture_output=True, text=True, check=True, timeout=60,
+            capture_output=True, text=True, check=True, timeout=seconds(60),
             env=os.environ | {"PYTHONHASHSEED": seed},
         )  # fmt: skip
         assert done.stdout.strip() == str(list(VECTORS.values()))

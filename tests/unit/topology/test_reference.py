@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
+from tests.support.patience import seconds
 from topology.columns import PARENT, call_columns
 from topology.errors import BoltError, InvalidReference, ReferenceLoadFailed
 
@@ -227,7 +228,7 @@ def test_many_threads_may_be_the_first_to_look_up(airports):
     together = Barrier(8)
 
     def look_up(_number: int) -> str:
-        together.wait(10)
+        together.wait(seconds(10))
         return str(airports["EWR"]["name"])
 
     with ThreadPoolExecutor(8) as pool:

@@ -14,6 +14,7 @@ from partition.chunk import Partition
 from partition.errors import PartitionError
 from partition.memory import MemoryLog, MemoryNodes
 from service.spark_engine.task import Task
+from tests.support.patience import Limit
 from tests.worlds.driving import ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkFailed
 from transactions import range_groups
@@ -131,9 +132,9 @@ def test_every_row_is_there_once_whatever_fails(
     monkeypatch.setattr(range_groups, "_FIRST_PAUSE_SECONDS", 0.005)
     monkeypatch.setattr(range_groups, "_LONGEST_PAUSE_SECONDS", 0.02)
     chaos = Chaos(tmp_path, seed)
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = Limit(PATIENCE_SECONDS)
     while not (len(chaos.sent) >= 60 and chaos.living and chaos.is_done):
-        assert time.monotonic() < end, f"it never ended: {chaos.living[-1].stored}"
+        assert not end.passed, f"it never ended: {chaos.living[-1].stored}"
         if len(chaos.sent) < 60 and chaos.rng.random() < 0.3:
             chaos.send()
         chaos.turn()

@@ -3,7 +3,6 @@
 import os
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -31,6 +30,7 @@ from service.spark_engine.submissions import Submissions, TasksEnded
 from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
 from service.spark_engine.troubles import trouble_of
 from sinks.errors import SparkDied, TaskRaised
+from tests.support.patience import seconds, until
 from tests.worlds.driving import text
 from tests.worlds.tasking import SETTINGS, ranged
 from topology.steps import SinkStep
@@ -49,13 +49,6 @@ class Driver:
 
     def cancel(self, group: str) -> None:
         self.cancelled.append(group)
-
-
-def until(ask: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5.0
-    while not ask():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def on_spark(run: Any) -> tuple[OnSpark, Driver]:
@@ -140,7 +133,7 @@ def test_a_run_that_even_wants_to_exit_is_heard_of() -> None:
     heard: list[TasksEnded] = []
     submissions = Submissions(Exits(), heard.append)
     submissions.submit(1, 1, [task()])
-    until(lambda: bool(heard))
+    until("the condition", lambda: bool(heard))
     assert submissions.stop(5.0)
     assert "SystemExit(3)" in str(heard[0].error)
 
@@ -194,9 +187,9 @@ def test_a_try_that_is_cancelled_just_before_its_job_is_known_ends_all_the_same(
 
         def run(self, name: str, tasks: Any) -> Any:
             entered.set()
-            assert cancelled_early.wait(5.0)
+            assert cancelled_early.wait(seconds(5.0))
             self.is_known = True
-            assert cancelled.wait(5.0), "it goes on running"
+            assert cancelled.wait(seconds(5.0)), "it goes on running"
             raise OSError("cancelled")
 
         def cancel(self, name: str) -> None:
@@ -205,9 +198,9 @@ def test_a_try_that_is_cancelled_just_before_its_job_is_known_ends_all_the_same(
     heard: list[TasksEnded] = []
     tries = Submissions(Registers(), heard.append)
     tries.submit(1, 1, [task()])
-    assert entered.wait(5.0)
+    assert entered.wait(seconds(5.0))
     tries.cancel(1, 1)
-    until(lambda: bool(heard))
+    until("the condition", lambda: bool(heard))
     assert str(heard[0].error) == "cancelled"
     assert tries.stop(5.0)
 

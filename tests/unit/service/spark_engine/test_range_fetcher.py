@@ -15,6 +15,7 @@ from partition.position import Position
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
 from service.spark_engine.standing import Standing
 from service.spark_engine.task import TaskRange
+from tests.support.patience import Limit, slack
 from tests.worlds.silent import SilentFetcher
 from tests.worlds.tasking import digest_of, ranged
 
@@ -54,9 +55,9 @@ class World:
 
     def read(self, *ranges: TaskRange, max_records: int = 7) -> None:
         self.begin(*ranges)
-        limit = time.monotonic() + 5
+        limit = Limit(5)
         while self.ends.keys() != {each.partition for each in ranges}:
-            assert time.monotonic() < limit
+            assert not limit.passed
             self.take(max_records)
 
 
@@ -408,7 +409,7 @@ def test_what_is_fetched_after_every_end_waits_a_moment_only() -> None:
     world.read(ranged(0, 10))
     started = time.monotonic()
     assert world.fetcher.fetch(10, 5.0) == Fetched()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < slack(1)
 
 
 def test_closing_keeps_the_client_and_letting_go_closes_it() -> None:

@@ -15,6 +15,7 @@ from sinks.files import data_file
 from sinks.files.data_file import DataFileWriter
 from sinks.files.layout import Layout
 from sinks.files.stager import FileStager, check_shared, joined
+from tests.support.patience import seconds
 from topology.errors import SinkFailed
 from topology.sink import Piece
 from topology.transactional import Group, Share, Staged
@@ -48,7 +49,11 @@ def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path
     stager = FileStager(DataFileWriter(tmp_path, Layout(["place"])), SCHEMA)
     given = pickle.dumps((stager, group(row(1), {}, row(2), row(3, "there"))))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=given, capture_output=True, check=True, timeout=60
+        [sys.executable, "-c", PROGRAM],
+        input=given,
+        capture_output=True,
+        check=True,
+        timeout=seconds(60),
     )
     staged: Staged = pickle.loads(done.stdout)  # noqa: S301 - our own
     assert (staged.shares, staged.num_rows, set(staged.rejected)) == ((SHARE,), 3, {1})

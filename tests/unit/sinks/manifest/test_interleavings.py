@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sinks.manifest import log as log_module
 from sinks.manifest.log import ManifestLog
+from tests.support.patience import seconds
 from tests.worlds.manifest_table import LINE, Table, group
 from topology.errors import SinkBusy, SinkFenced
 from topology.transactional import Fence
@@ -44,14 +45,14 @@ class Turns:
         waiting = []
         for thread in threads:
             thread.start()
-            assert self.paused.acquire(timeout=30)
+            assert self.paused.acquire(timeout=seconds(30))
             waiting.append(thread)
         while waiting:
             self.going[waiting[next(self.order, 0) % len(waiting)].ident or 0].release()
-            assert self.paused.acquire(timeout=30)
+            assert self.paused.acquire(timeout=seconds(30))
             waiting = [each for each in waiting if each.ident in self.going]
         for thread in threads:
-            thread.join(30)
+            thread.join(seconds(30))
         assert self.errors == []
 
     def pause(self) -> None:

@@ -15,6 +15,7 @@ from sinks.manifest import log as log_module
 from sinks.manifest.entry import Change, Column, Entry, Line, Listed
 from sinks.manifest.log import WHOLE_EVERY, ManifestLog
 from sinks.manifest.state import State
+from tests.support.patience import seconds
 from topology.errors import SinkBusy, SinkFailed
 
 COLUMNS = (Column("n", "bigint"),)
@@ -341,7 +342,7 @@ def test_many_threads_lose_and_repeat_nothing(tmp_path: Path) -> None:
 
     def write(thread: int) -> None:
         log = ManifestLog(tmp_path)
-        start.wait(30)
+        start.wait(seconds(30))
         for number in range(30):
             while True:
                 try:
@@ -357,7 +358,7 @@ def test_many_threads_lose_and_repeat_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(seconds(60))
     assert failed == []
     wanted = {f"{thread}-{number}" for thread in range(4) for number in range(30)}
     assert set(names(tmp_path)) == wanted

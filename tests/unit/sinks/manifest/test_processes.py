@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sinks.manifest.reading import manifest_files
+from tests.support.patience import seconds
 from tests.worlds.manifest_table import Table
 
 COMMITS = 15
@@ -80,8 +81,8 @@ def test_two_processes_and_the_successor_of_a_killed_one_lose_and_repeat_nothing
         second.kill()
         with start(tmp_path, 2, epoch=2) as successor:
             go(successor)
-            assert successor.wait(60) == 0
-        assert first.wait(60) == 0
+            assert successor.wait(seconds(60)) == 0
+        assert first.wait(seconds(60)) == 0
     assert table.versions() == list(range(len(table.entries())))
     wanted = [line * 1000 + txid for line in (1, 2) for txid in range(1, COMMITS + 1)]
     assert table.numbers() == wanted
@@ -98,11 +99,11 @@ def test_a_process_that_is_killed_inside_its_commit_has_done_it_or_not(
     table = Table(tmp_path)
     with start(tmp_path, 1, killed=killed) as first:
         go(first)
-        assert first.wait(60) == -signal.SIGKILL
+        assert first.wait(seconds(60)) == -signal.SIGKILL
     done = COMMITS // 2 - 2  # the first links made the table, and the fence
     assert len(table.rows()) == done - (killed == "before")
     with start(tmp_path, 1, epoch=2) as successor:
         go(successor)
-        assert successor.wait(60) == 0
+        assert successor.wait(seconds(60)) == 0
     assert table.numbers() == [1000 + txid for txid in range(1, COMMITS + 1)]
     assert table.entries()[-1]["lines"]["pipeline/sink/1"]["epoch"] == 2

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout
 from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
+from tests.support.patience import seconds
 
 
 class Process:
@@ -174,7 +175,7 @@ def test_two_jobs_that_notice_the_same_stop_have_one_new_context_made(
 
     def slow(_session: object) -> None:
         running.set()
-        late.wait(10)
+        late.wait(seconds(10))
         raise ValueError("the old context is stopped")
 
     def run_slowly() -> None:
@@ -185,13 +186,13 @@ def test_two_jobs_that_notice_the_same_stop_have_one_new_context_made(
 
     thread = threading.Thread(target=run_slowly)
     thread.start()
-    assert running.wait(10)
+    assert running.wait(seconds(10))
     with pytest.raises(SparkDied):
         driver.run(failing(first, "stopped"), group="g")
     assert driver.run(well, group="g") == "done"
     renewed = world.last
     late.set()  # its error is of the old context, the new one is well
-    thread.join(10)
+    thread.join(seconds(10))
     assert len(caught) == 1
     assert driver.run(well, group="g") == "done"
     assert world.last is renewed
@@ -227,7 +228,7 @@ def test_the_deadline_is_the_jobs_own_or_the_drivers(world: World, given: float 
     driver.open()
 
     def hang(_session: object) -> None:
-        assert world.last.killed.wait(10)
+        assert world.last.killed.wait(seconds(10))
         raise ConnectionRefusedError
 
     with capture_logs() as logs, pytest.raises(SparkTimeout, match=r"within 0\.05 seconds"):
@@ -252,7 +253,7 @@ def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver: SparkDriver, wor
 
     def run(group: str) -> None:
         def wait(_session: object) -> None:
-            assert ended.wait(10)
+            assert ended.wait(seconds(10))
             raise ValueError("cancelled")
 
         try:
@@ -271,7 +272,7 @@ def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver: SparkDriver, wor
         ended.wait(0.001)
     ended.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(seconds(10))
     driver.cancel("h")  # it has ended
     assert sorted(world.last.cancelled) == sorted(g for g in world.last.groups if g[0] == "g")
     assert len(caught) == 3
@@ -289,7 +290,7 @@ def test_a_cancel_that_fails_is_logged_and_harms_nobody(driver: SparkDriver, wor
 
     def cancelled(_session: object) -> str:
         driver.cancel("g")
-        assert asked.wait(10)
+        assert asked.wait(seconds(10))
         while not logs:
             asked.wait(0.001)
         return "done"
@@ -314,7 +315,7 @@ def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one
 
     def hang() -> None:
         starting.set()
-        may_start.wait(10)
+        may_start.wait(seconds(10))
 
     world.before_start = hang
     caught: list[BaseException] = []
@@ -327,10 +328,10 @@ def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one
 
     thread = threading.Thread(target=start)
     thread.start()
-    assert starting.wait(10)
+    assert starting.wait(seconds(10))
     driver.close(timeout_seconds=0.01)
     may_start.set()
-    thread.join(10)
+    thread.join(seconds(10))
     assert [str(error) for error in caught] == ["the Spark driver is closed"]
     assert world.last.stopped.is_set()
     assert not driver.running
@@ -351,7 +352,7 @@ def test_what_py4j_says_of_calls_that_the_close_cut_off_is_not_logged(
 
     def cut_off(_session: object) -> None:
         running.set()
-        assert world.last.stopped.wait(10)
+        assert world.last.stopped.wait(seconds(10))
         complain()
         raise ConnectionResetError
 
@@ -361,9 +362,9 @@ def test_what_py4j_says_of_calls_that_the_close_cut_off_is_not_logged(
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert running.wait(10)
+    assert running.wait(seconds(10))
     driver.close()
-    thread.join(10)
+    thread.join(seconds(10))
     assert caplog.records == []
     complain()
     assert [record.message for record in caplog.records] == ["Exception while sending command."]

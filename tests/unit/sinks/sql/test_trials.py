@@ -9,6 +9,7 @@ from sinks.spark.sql.examiner import Way
 from sinks.spark.sql.load import Load
 from sinks.spark.sql.postgres import Statements
 from sinks.spark.sql.trials import Trials
+from tests.support.patience import seconds
 from topology.transactional import Group, Share
 
 WAY = Way(Statements("s", "t", ["n"]), frozenset(), [], None)
@@ -50,7 +51,7 @@ def test_a_trial_waits_for_what_was_tried_before_and_not_for_ever(
     waiting = threading.Thread(target=trials.wait)
     waiting.start()
     trials.settled(first)
-    waiting.join(30)
+    waiting.join(seconds(30))
     assert not waiting.is_alive()
     monkeypatch.setattr("sinks.spark.sql.trials._PATIENCE_SECONDS", 0.01)
     trials.passed(load(2))

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.patience import seconds
 from topology.payloads.registry.fetching import AGAIN_SECONDS, FORGET_SECONDS, MOST, Fetching
 from topology.payloads.registry.patience import Patience
 from topology.signals import Reject, Retry
 
-SECONDS = 30.0
+SECONDS = seconds(30.0)
 
 
 class Clock:
