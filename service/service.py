@@ -1,5 +1,6 @@
 """The service: opens the parts in order, runs the loop, drains, and accounts for the run."""
 
+import multiprocessing
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,6 @@ from service.account import Account
 from service.commit_ages import CommitAges
 from service.deadline import Deadline
 from service.figures import snapshot_of
-from service.forks import refusing_forks
 from service.garbage import rare_collections
 from service.parts import Parts
 from service.snapshot import Snapshot
@@ -49,13 +49,10 @@ class Service:
     def run(self, *, until_caught_up: bool = False) -> Account:
         """Run until stopped, or until every record that was there at the start is resolved.
 
-        Whatever cannot heal is raised, after what was resolved by then is committed. Nothing in
-        this process may fork meanwhile.
+        Whatever cannot heal is raised, after what was resolved by then is committed.
         """
-        with refusing_forks():
-            return self._run(until_caught_up=until_caught_up)
-
-    def _run(self, *, until_caught_up: bool) -> Account:
+        # A forked process would share the clients' sockets and locks, without their threads.
+        multiprocessing.set_start_method("spawn", force=True)
         parts = self._parts
         deadline: Deadline | None = None  # one, shared by all that a shutdown has to do
         log.info("service_starting", pipeline=parts.name)

@@ -5,6 +5,7 @@ and it ends when every record of them is done. What its sinks commit is what the
 """
 
 import copy
+import multiprocessing
 import os
 import random
 from collections import defaultdict
@@ -18,7 +19,6 @@ from partition.assignment import AssignmentPolicy
 from partition.errors import OffsetOutOfRange, PartitionError
 from partition.manager import Window
 from partition.memory.store import MemoryStore
-from service.forks import refusing_forks
 from service.garbage import rare_collections
 from service.gates import gates_of, policy_of
 from service.letters import Letters
@@ -52,7 +52,8 @@ def run_task(data: bytes) -> bytes:
     try:
         topology = kept.topology(task.settings)
         fetcher = kept.fetcher(task.settings)
-        with rare_collections(), refusing_forks():
+        multiprocessing.set_start_method("spawn", force=True)  # as Service.run does
+        with rare_collections():
             done = process(task, fetcher, topology, kept.letters(task.settings, topology))
     except (LettersAway, TableAway):
         raise

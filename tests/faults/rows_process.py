@@ -23,15 +23,6 @@ ROWS = {
             f"{_FAULTS}_descriptors.py::test_a_start_without_descriptors_ends_with_a_message",
         ),
     ),
-    "P06": Row(
-        "a bolt forks: refused, and the process goes on; programs and spawned processes run",
-        "a dead letter that says fork refused, and what to use instead",
-        (
-            f"{_FAULTS}_forks.py::test_a_bolt_that_forks_is_refused_and_the_process_goes_on",
-            "tests/unit/service/test_forks.py::test_a_fork_is_refused_on_every_thread_while_it_lasts_and_says_what_to_do",
-            "tests/unit/service/test_forks.py::test_what_multiprocessing_has_opened_for_a_child_is_closed",
-        ),
-    ),
     "P07": Row(
         "the wall clock jumps by a year: sessions and ownership do not notice while records come, "
         "on and back, nor retries, on; set back under quiet topics it asks for a restart",

@@ -1,8 +1,11 @@
 """The service on logs and stores in memory: runs that end, fail, stop and wait."""
 
 import json
+import multiprocessing
+import os
 import random
 import threading
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -397,3 +400,19 @@ def test_a_bolt_that_fails_to_close_keeps_nothing_else_open():
         world.service().run(until_caught_up=True)
     assert closed == ["sink"]
     assert world.committed() == 1
+
+
+def test_processes_that_a_bolt_starts_are_spawned_not_forked(monkeypatch):
+    monkeypatch.setattr(os, "fork", None)
+
+    @bolt
+    def started(value: dict[str, Any]) -> tuple[str, int]:
+        with ProcessPoolExecutor(1) as pool:
+            return multiprocessing.get_start_method(), pool.submit(abs, -value["n"]).result()
+
+    multiprocessing.set_start_method("fork", force=True)
+    world = World()
+    world.bolts = [started]
+    world.send(7)
+    world.service().run(until_caught_up=True)
+    assert world.sink.rows == [("spawn", 7)]
