@@ -313,6 +313,12 @@ BOLTS = {
             f"{_EXITS}::test_a_tick_that_would_end_the_process_is_a_failed_tick",
         ),
     ),
+    "B13": Row(
+        "an async bolt cancels all tasks of its loop: calls that it cuts short are tried again, "
+        "and as many run at once as before",
+        "step_failing",
+        (f"{_BREAKS}::test_a_bolt_that_cancels_all_tasks_of_the_loop_stalls_nothing",),
+    ),
 }
 
 OPERATIONS = {

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import inspect
+from concurrent.futures import CancelledError
+from functools import partial
 
 from topology.calls import failure_of
 from topology.order import Order
@@ -19,7 +21,8 @@ class AsyncRunner(Runner):
     """Awaits one instance of an async bolt, at most `workers` calls at once.
 
     Its workers are tasks that live on, and are begun as they are needed: a task per call costs
-    more than many a call. A call past its time-out fails at once and is cancelled.
+    more than many a call. A call past its time-out fails at once and is cancelled. A worker that
+    a bolt has ended, as one does that cancels all tasks of the loop, is replaced.
     """
 
     def __init__(self, duty: Duty, loop: EventLoop) -> None:
@@ -69,7 +72,8 @@ class AsyncRunner(Runner):
         """Take no more calls, and cancel those that run: the bolt is closed next."""
         self._is_closing = True
         if self._loop.is_open:
-            with contextlib.suppress(TimeoutError):  # the loop tells of it when it is closed
+            # The loop tells of it when it is closed; a bolt may cancel what waits for it.
+            with contextlib.suppress(TimeoutError, CancelledError):
                 self._loop.run(self._cancel_all(), deadline)
 
     # What follows runs on the event loop's thread.
@@ -86,13 +90,23 @@ class AsyncRunner(Runner):
             return
         wanted = len(self._lane.ready)
         while wanted > 0 and self._idle:
-            self._idle.pop().set_result(None)
-            wanted -= 1
+            idle = self._idle.pop()
+            if not idle.done():  # else its worker was cancelled
+                idle.set_result(None)
+                wanted -= 1
         while wanted > 0 and self._crew.can_grow:
             worker = self._crew.hire()
             work = self._work(worker, is_timed=len(self._tasks) < TIMED)
-            self._tasks[worker] = asyncio.get_running_loop().create_task(work)
+            task = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(partial(self._replace, worker))
+            self._tasks[worker] = task
             wanted -= 1
+
+    def _replace(self, worker: Worker, _task: "asyncio.Task[None]") -> None:
+        """Get another worker for one that was cancelled while it had no call."""
+        if self._tasks.pop(worker, None) is not None and not self._is_closing:
+            self._crew.dismiss(worker)
+            self._wake()
 
     async def _work(self, worker: Worker, *, is_timed: bool) -> None:
         # What each call needs is looked up once: that is a sixth of what a call costs here.
@@ -182,7 +196,9 @@ class AsyncRunner(Runner):
 
     def _start_tick(self) -> None:
         if not self._ticking and not self._is_closing:
-            self._ticking.add(asyncio.get_running_loop().create_task(self._tick()))
+            task = asyncio.get_running_loop().create_task(self._tick())
+            task.add_done_callback(self._ticking.discard)
+            self._ticking.add(task)
 
     async def _tick(self) -> None:
         try:
@@ -194,5 +210,3 @@ class AsyncRunner(Runner):
             if isinstance(error, asyncio.CancelledError) and self._is_closing:
                 raise
             self._failed_ticks.add(self._step, failure_of(self._step, error))
-        finally:
-            self._ticking.clear()

@@ -78,6 +78,10 @@ class Crew:
                 oldest = min(oldest, started)
         self._look_at = oldest + timeout
 
+    def dismiss(self, worker: Worker) -> None:
+        """Count a worker out that has no call."""
+        self._workers.remove(worker)
+
     def abandon(self, worker: Worker) -> None:
         """Count a worker out that is stuck in its call, which has failed."""
         worker.call = None

@@ -1,8 +1,11 @@
 """Bolts that break the rules of the house, in a whole pipeline: none costs another's record."""
 
+import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,10 +15,11 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from service.figures import snapshot_of
 from service.metrics import figures
-from tests.worlds.running import PATIENCE_SECONDS, HeldSink, Works
+from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, HeldSink, Works
 from topology.transactional import Staged
 
 MANY = 1_000_000
+WORKERS = 4
 
 
 class Slow(MemorySink[int]):
@@ -87,6 +91,71 @@ def test_a_bolt_that_settles_a_tuple_twice_costs_its_own_record_only(how, did):
         assert kit.metrics["headrace_service_dead_lettered_records_total"] == 1
     told = [line for line in logs if line["event"] == "step_failing"]
     assert [(line["step"], line["error"]) for line in told] == [("breaks", letter.reason)]
+
+
+class Cancels:
+    """An async bolt that cancels all tasks of its loop, for the first b"bad"."""
+
+    def __init__(self, awaits: str) -> None:
+        self.awaits = awaits
+        self.is_done = False
+        self.held = self.met = 0
+        self.all_met = asyncio.Event()
+
+    def as_bolt(self) -> Any:
+        @bolt
+        async def cancels(record: Record) -> bytes:
+            await self._met() if record.value == b"met" else await self._meddle(record.value)
+            return record.value or b""
+
+        return cancels
+
+    async def _met(self) -> None:
+        """Go on once as many are here as there are workers."""
+        self.met += 1
+        if self.met % WORKERS == 0:
+            self.all_met.set()
+        await self.all_met.wait()
+
+    async def _meddle(self, value: bytes | None) -> None:
+        if self.is_done:
+            return
+        if value == b"held":
+            self.held += 1
+            await asyncio.sleep(PATIENCE_SECONDS)
+        if self.awaits == "before":
+            await asyncio.sleep(0)
+        self.is_done = True
+        self.all_met.clear()
+        for task in asyncio.all_tasks():
+            task.cancel()
+        if self.awaits == "after":
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("others", ["wait for calls", "are in calls"])
+@pytest.mark.parametrize("awaits", ["before", "after", "never"])
+def test_a_bolt_that_cancels_all_tasks_of_the_loop_stalls_nothing(awaits, others):
+    """B13: calls that it cuts short are tried again, and as many run at once as before."""
+    cancels = Cancels(awaits)
+    retries = RetryPolicy(limit=5, initial_seconds=RETRY_SECONDS, jitter=0)
+    with Works(cancels.as_bolt(), workers=WORKERS, retries=retries) as works:
+        works.send(*[b"met"] * WORKERS)  # then all workers are there, and wait
+        works.finish()
+        if others == "are in calls":
+            works.send(*[b"held"] * (WORKERS - 1))
+            works.until(lambda: cancels.held == WORKERS - 1)
+        works.send(b"bad")
+        works.until(lambda: cancels.is_done)
+        works.send(*[b"met"] * WORKERS)
+        sent = works.log.log_range(PLACE)[1]
+        end = time.monotonic() + PATIENCE_SECONDS
+        while works.stored < sent:
+            assert time.monotonic() < end, works.ledger
+            works.advance(RETRY_SECONDS if works.ledger.failed else 0.0)
+            works.turn()
+        assert len(works.sink.rows) == sent
+        assert not works.letters_sink.letters
 
 
 def test_a_bolt_that_changes_a_value_in_place_cannot_change_its_record():
