@@ -15,7 +15,7 @@ STRUCTURED = "structured"
 AGAINST = dict.fromkeys(
     (
         "local_vectorised", "local_functions", "spark_vectorised",
-        "spark_vectorised_200k", "spark_functions", "spark_native",
+        "spark_vectorised_200k", "spark_functions",
     ),
     STRUCTURED,
 )  # fmt: skip
@@ -24,7 +24,7 @@ SCALED = ("spark_vectorised_200k", "spark_vectorised")
 PROFILED = ("local_vectorised", "local_functions")
 LEAST = {  # times the rate
     "local_vectorised": 4.0, "local_functions": 2.5,
-    "spark_vectorised": 2.5, "spark_functions": 1.5, "spark_native": 1.0,
+    "spark_vectorised": 2.5, "spark_functions": 1.5,
 }  # fmt: skip
 MOST_CPU = {"local_vectorised": 0.25}  # of the CPU per record
 WORK = """\
@@ -50,9 +50,6 @@ NOTES = f"""\
   and three function bolts.
 - `spark_vectorised` and `spark_functions` are the same topologies on the spark engine, with up to
   {LARGE:,} records in a transaction; `spark_vectorised_200k` has up to {SMALL:,}.
-- `spark_native` has Structured Streaming's steps as one Spark step of a topology, on the spark
-  engine.
-
 {MEASURED} The spark engine's Python workers
 start with the first task, so their start is in its rates and CPU.
 

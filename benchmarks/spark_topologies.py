@@ -14,7 +14,7 @@ from benchmarks import order_table
 from benchmarks.enrich_variants import Order, Price, keep_large, parse
 from benchmarks.order_table import ORDER, PRICED
 from benchmarks.orders import LEAST_TOTAL, users
-from benchmarks.structured import BATCH_ROWS, priced_orders, users_table
+from benchmarks.structured import BATCH_ROWS
 from headrace import Reject, Topology, bolt
 from headrace.payloads import json_columns
 from headrace.sinks import DeltaSink, MemoryDeadLetters
@@ -23,7 +23,6 @@ from topology.topology import Reliability
 
 TOPIC = "orders-spark"
 MODULE = "benchmarks.spark_topologies"
-_held: dict[int, Any] = {}  # the table of users, by Spark session
 
 
 class PriceWhole(Price):
@@ -94,34 +93,16 @@ def make_functions() -> Topology:
     return topology
 
 
-def make_native() -> Topology:
-    """Structured Streaming's own steps, as a Spark step."""
-    topology = _named("spark-native")
-    rows = topology.source(TOPIC).spark(_priced)
-    rows.into(DeltaSink(order_table.NAME, schema=PRICED), batch_rows=BATCH_ROWS)
-    return topology
-
-
 def _named(name: str, reliability: Reliability = "exactly-once") -> Topology:
     topology = Topology(name, reliability=reliability)
     topology.dead_letters.into(MemoryDeadLetters())
     return topology
 
 
-def _priced(records: Any) -> Any:
-    """What becomes of Kafka's columns; called for every batch."""
-    session = records.sparkSession
-    if id(session) not in _held:
-        _held[id(session)] = users_table(session)
-    return priced_orders(records, _held[id(session)])
-
-
 MAKE: dict[str, Callable[[], Topology]] = {
     "vectorised": make_vectorised,
     "functions": make_functions,
-    "native": make_native,
 }
 
 vectorised = make_vectorised()
 functions = make_functions()
-native = make_native()

@@ -12,7 +12,7 @@ from functools import partial
 from benchmarks.job import Figures, Job
 from benchmarks.kinds import DELTA, Kind
 from benchmarks.measured import run_headrace
-from benchmarks.place import KAFKA_SOURCE, place
+from benchmarks.place import place
 from benchmarks.processes import tree_seconds
 from benchmarks.spark_topologies import MAKE, MODULE, make_functions, make_vectorised
 from benchmarks.structured import structured
@@ -21,13 +21,13 @@ from headrace import Topology
 LARGE, SMALL = 1_000_000, 200_000  # records of a transaction of the spark engine
 
 
-def filled(topology: Topology, job: Job, kind: Kind, *jars: str) -> Figures:
+def filled(topology: Topology, job: Job, kind: Kind) -> Figures:
     """Measure from the first partition's opening until everything is committed.
 
     By then the JVM runs, if one is needed, and the table is there. The processor time is that of
     Python and the JVM.
     """
-    with place(job, kind, *jars) as there:
+    with place(job, kind) as there:
         found = run_headrace(
             topology,
             job,
@@ -38,12 +38,12 @@ def filled(topology: Topology, job: Job, kind: Kind, *jars: str) -> Figures:
         return {**found, **there.contents()}
 
 
-def on_executors(job: Job, name: str, records: int = LARGE, *jars: str) -> Figures:
+def on_executors(job: Job, name: str, records: int = LARGE) -> Figures:
     """The same for a topology that the spark engine runs, at most so many records at a time.
 
     Python workers start with the first task, so their start is measured.
     """
-    with place(job, DELTA, *jars) as there:
+    with place(job, DELTA) as there:
         found = run_headrace(
             MAKE[name](),
             job,
@@ -63,5 +63,4 @@ VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "spark_vectorised": partial(on_executors, name="vectorised"),
     "spark_vectorised_200k": partial(on_executors, name="vectorised", records=SMALL),
     "spark_functions": partial(on_executors, name="functions"),
-    "spark_native": lambda job: on_executors(job, "native", LARGE, KAFKA_SOURCE),
 }

@@ -17,12 +17,7 @@ from service.jars.lock import Lock, read_lock
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements/run.lock"
-IMAGE_SETS = (
-    "delta",
-    "iceberg",
-    "kafka-source",
-    "postgresql",
-)  # of jars, as the Dockerfile has them
+IMAGE_SETS = ("delta", "iceberg", "postgresql")  # of jars, as the Dockerfile has them
 
 ALLOWED = frozenset(
     {

@@ -25,7 +25,7 @@ Headrace is under the Apache License 2.0. This is what it is made of, from the l
 writes the same as a bill of materials (CycloneDX 1.6) with all hashes. This page is written by
 `python -m deploy.sbom --page`.
 
-What is marked *development* is for the embedded servers, and not in the image.
+What is marked *development* is for the embedded servers and the benchmarks, and not in the image.
 
 | what | version | licence |
 | --- | --- | --- |

@@ -42,8 +42,8 @@ from service.sharing import Sharing
 from service.sizes import sizes_of
 from service.spark_engine.ends import Ends
 from service.spark_engine.wiring import (
+    check_runs_on_spark,
     driver_fetcher,
-    jars_to_run,
     range_gates_of,
     spark_engine,
 )
@@ -160,7 +160,8 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     """
     topology.validate()
     on_spark = config.pipeline.engine == "spark"
-    of_engine = jars_to_run(topology) if on_spark else None
+    if on_spark:
+        check_runs_on_spark(topology)
     dead_letter_sink = topology.dead_letters.sink
     if dead_letter_sink is None:  # validate() has seen to that
         raise AssertionError
@@ -221,7 +222,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         at=at,
     )
     behind = [each for step in sinks for each in chain_of(step.sink)]
-    spark = spark_for(behind, name, config, topology.references, of_engine)
+    spark = spark_for(behind, name, config, topology.references, on_spark=on_spark)
     tracing = _tracing(config, name)
     pipeline: Engine
     if ends is not None and spark is not None and fences is not None:
@@ -318,15 +319,16 @@ def spark_for(
     name: str,
     config: Config,
     references: Sequence[Reference] = (),
-    of_engine: Sequence[str] | None = None,  # sets of jars; None: the engine needs no Spark
+    *,
+    on_spark: bool = False,
 ) -> SparkDriver | None:
     """The Spark that sinks, reference tables and the engine need, or None when they need none."""
     states = [each.into for each in references if isinstance(each, State)]
     tables = [each for each in references if not isinstance(each, State)]
     needing: list[Any] = [*sinks, *states]
-    if of_engine is None and not tables and not any(each.needs_spark for each in needing):
+    if not on_spark and not tables and not any(each.needs_spark for each in needing):
         return None
-    sets = {jar for each in needing for jar in each.needs_jars}.union(of_engine or ())
+    sets = {jar for each in needing for jar in each.needs_jars}
     if any(table.format in ("delta", "table") for table in tables):
         sets.add("delta")
     return SparkDriver(

@@ -43,8 +43,8 @@ ROOTS = {
         ),
         transitive=False,
     ),
-    # Spark's own Kafka source: for topics that Spark reads by itself, and for the benchmark that
-    # runs Structured Streaming. The rest of what its POM asks for is among PySpark's jars.
+    # Spark's own Kafka source, for the benchmark that runs Structured Streaming. The rest of what
+    # its POM asks for is among PySpark's jars.
     "kafka-source": Root(
         (
             Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.1.3"),

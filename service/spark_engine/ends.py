@@ -79,7 +79,7 @@ class Ends:
         self.catalogue = catalogue
         """Whom it asks. It is open while the reader is."""
         self._make_spare = make_spare
-        self._spares: list[Catalogue] = []
+        self._spare: Catalogue | None = None
         self._poll_seconds = poll_seconds
         self._ends: dict[Partition, LogEnd] = {}
         self._short: dict[Partition, float] = {}  # since when a log has been too short
@@ -93,10 +93,11 @@ class Ends:
         """Whether the last question was answered."""
 
     def close(self) -> None:
-        """Let go of the spare catalogues, in bounded time. Idempotent."""
+        """Let go of the spare catalogue, in bounded time. Idempotent."""
         self._of_silent = None
-        while self._spares:
-            self._spares.pop().close()
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
 
     def of(self, partition: Partition) -> LogEnd | None:
         """Where a log ended when it was heard of last; None: it was not."""
@@ -115,15 +116,6 @@ class Ends:
         """Those whose leaders have not answered for some seconds."""
         return self._topics.keys()
 
-    def spare(self) -> Catalogue:
-        """Another catalogue, open while the reader is: for what may take seconds. Any thread."""
-        if self._make_spare is None:
-            return self.catalogue
-        spare = self._make_spare()
-        spare.open()
-        self._spares.append(spare)
-        return spare
-
     def poll(self, now: float, partitions: Collection[Partition]) -> bool:
         """Take an answer, and ask again when it is time; True if an answer came.
 
@@ -134,7 +126,9 @@ class Ends:
         if self._of_silent is not None:
             answered |= self._take_of_silent(now, self._of_silent)
         elif self._silent and self._make_spare is not None:
-            self._of_silent = _Question(self.spare())
+            self._spare = self._make_spare()
+            self._spare.open()
+            self._of_silent = _Question(self._spare)
         if self._of_silent is None:
             self._question.ask(now, partitions, self._poll_seconds)
             return answered

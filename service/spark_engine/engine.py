@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from partition.chunk import Partition
 from service.account import Tally
@@ -45,7 +45,6 @@ from topology.complaints import Complaint
 from topology.histogram import Distribution
 from topology.life import Life
 from topology.running.loop import EventLoop
-from topology.sink import Sink
 from topology.steps import SinkStep
 from topology.topology import Topology
 from transactions.policy import RangePolicy
@@ -90,10 +89,9 @@ class SparkEngine:
         *,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
-        sinks: Mapping[str, Sink[Any]] | None = None,
         at: Callable[[str], object] = nowhere,
     ) -> None:
-        """`fences` and `ends` are those of the reader; `sinks` stand in, by step.
+        """`fences` and `ends` are those of the reader.
 
         `at` is told of the points where a test may end the process.
         """
@@ -110,7 +108,7 @@ class SparkEngine:
         self.outlets = [
             RangeOutlet(
                 step,
-                (sinks or {}).get(step.name, step.sink),
+                step.sink,
                 self._results.put,
                 write_retries=policy.write_retries,
                 at=at,

@@ -1,7 +1,7 @@
 """Tasks on Spark's executors."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from service.errors import TaskError
 from service.spark_engine.running import run_task
@@ -14,23 +14,14 @@ from topology.errors import SinkError
 # An executor that cannot import what a task is made of will not find it the next time.
 _NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
 
-Run = Callable[[str, list[bytes], float], list[bytes]]
-"""Runs encoded tasks under a name, in so many seconds; the results, encoded, in their order."""
-
 
 class OnSpark:
     """Runs tasks by Spark: `Executors`. `open` is the owner's, the rest any thread's."""
 
-    def __init__(
-        self, driver: SparkDriver, run: Run | None = None, *, job_deadline_seconds: float = 300.0
-    ) -> None:
-        """`run` stands in for Python workers, for topologies that need none.
-
-        A job may take `job_deadline_seconds`, or as many times that as its tasks say.
-        """
+    def __init__(self, driver: SparkDriver, *, job_deadline_seconds: float = 300.0) -> None:
+        """A job may take `job_deadline_seconds`, or as many times that as its tasks say."""
         self._driver = driver
         self._deadline_seconds = job_deadline_seconds
-        self._run = run or self._by_workers
         self._slots = 1
 
     @property
@@ -47,7 +38,13 @@ class OnSpark:
         given = [_encoded(task) for task in tasks]
         patience = max((task.patience for task in tasks), default=1)
         try:
-            results = self._run(name, given, patience * self._deadline_seconds)
+            results = run_tasks(
+                self._driver,
+                given,
+                run_task,
+                group=name,
+                deadline_seconds=patience * self._deadline_seconds,
+            )
         except TaskRaised as error:
             if error.said.startswith(_NOT_THERE):
                 error_class, _, said = error.said.partition(": ")
@@ -60,11 +57,6 @@ class OnSpark:
     def cancel(self, name: str) -> None:
         """Stop what is run under that name."""
         self._driver.cancel(name)
-
-    def _by_workers(self, name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
-        return run_tasks(
-            self._driver, tasks, run_task, group=name, deadline_seconds=deadline_seconds
-        )
 
 
 def _encoded(task: Task) -> bytes:

@@ -1,7 +1,6 @@
 """The wiring of the spark engine, beside `service.parts`."""
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 from partition.catalogue import Catalogue
@@ -18,15 +17,12 @@ from service.reader import Reader
 from service.sizes import sizes_of
 from service.spark_engine.ends import Ends
 from service.spark_engine.engine import SparkEngine, SparkPolicy
-from service.spark_engine.native import check_screen, native_run, native_sinks
-from service.spark_engine.native_logs import NativeLogs
 from service.spark_engine.no_fetcher import NoFetcher
 from service.spark_engine.on_spark import OnSpark
 from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.task import TaskSettings
 from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
-from sinks.spark.kafka_source import java_properties
 from topology.errors import InvalidTopology
 from topology.sink import Scalar
 from topology.topology import Topology
@@ -36,17 +32,13 @@ from transactions.range_line import RangeLine
 _SPOOL = ".headrace-spool"
 
 
-def jars_to_run(topology: Topology) -> tuple[str, ...]:
-    """The sets of jars that the spark engine itself needs for it.
-
-    Raises InvalidTopology unless the engine can run it.
-    """
+def check_runs_on_spark(topology: Topology) -> None:
+    """Raise InvalidTopology unless the spark engine can run the topology."""
     if topology.reliability != "exactly-once":
         raise InvalidTopology(
             f"topology '{topology.name}' is {topology.reliability}; the engine \"spark\" runs "
             'topologies that are exactly-once, the engine "local" runs all'
         )
-    return ("kafka-source",) if native_sinks(topology) else ()
 
 
 def range_gates_of(kind: TransactionKind, policy: RangePolicy) -> MakeGate:
@@ -82,32 +74,19 @@ def spark_engine(
     fences: Fences,
     at: Callable[[str], object],
 ) -> SparkEngine:
-    """The engine; `target` is where executors find the topology, "module:topology".
-
-    Raises InvalidTopology, and SinkFailed for properties that Spark's Kafka source does not take.
-    """
-    native = native_sinks(topology)
-    if native:
-        check_screen(topology, config.screen())
-        java_properties(config.kafka)  # what it refuses is said now, not by the first group
-    logs = NativeLogs(cache(ends.spare), lambda: KafkaFetcher(config.kafka))
+    """The engine; `target` is where executors find the topology, "module:topology"."""
     folder = local_path(f"{warehouse}/{_SPOOL}/{name.replace('/', '_')}")
     return SparkEngine(
         topology,
         reader,
         letters,
         ends,
-        OnSpark(
-            spark,
-            native_run(spark, topology, logs) if native else None,
-            job_deadline_seconds=config.spark.job_deadline_seconds,
-        ),
+        OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
         SharedFolder(folder, topology.references),
         SparkPolicy(
             _settings_of(topology, config, name, target or "", warehouse), config.range_policy()
         ),
         fences,
-        sinks=native,
         at=at,
     )
 

@@ -112,7 +112,7 @@ def test_tables_are_held_against_structured_streaming_with_the_same_rows(suites)
     facts = suites("spark")
     ours = {
         "local_vectorised", "local_functions", "spark_vectorised",
-        "spark_vectorised_200k", "spark_functions", "spark_native",
+        "spark_vectorised_200k", "spark_functions",
     }  # fmt: skip
     assert facts["records"] == 40_000
     assert 0 < facts["rows"] < facts["records"]
@@ -122,7 +122,7 @@ def test_tables_are_held_against_structured_streaming_with_the_same_rows(suites)
     assert all(value > 0 for value in [*facts["ratio"].values(), *facts["cpu_ratio"].values()])
     assert set(facts["goals"]) == {
         "local_vectorised: rate", "local_functions: rate", "spark_vectorised: rate",
-        "spark_functions: rate", "spark_native: rate", "local_vectorised: CPU",
+        "spark_functions: rate", "local_vectorised: CPU",
     }  # fmt: skip
 
 

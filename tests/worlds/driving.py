@@ -184,7 +184,10 @@ class HereExecutors:
 
 
 class Driving:
-    """A topology `t -> bolts -> every sink` on the spark engine; its clock is real."""
+    """A topology `t -> bolts -> every sink` on the spark engine; its clock is real.
+
+    `directly`, no bolt stands between the topic and the sinks.
+    """
 
     def __init__(
         self,
@@ -200,6 +203,7 @@ class Driving:
         opaque: bool = False,
         records_per_second: float | None = None,
         topology: Topology | None = None,
+        directly: bool = False,
         executors: "Callable[..., HereExecutors] | None" = None,
         at: Callable[[str], object] = lambda _place: None,
     ) -> None:
@@ -211,7 +215,7 @@ class Driving:
         kind: Any = "opaque" if opaque else "transactional"
         topology = topology or Topology("drives", reliability="exactly-once", transactions=kind)
         stream: Any = topology.source("t", records_per_second=records_per_second)
-        for each in bolts or (text,):
+        for each in () if directly else bolts or (text,):
             stream = stream.then(each)
         for sink in self.sinks:
             stream.into(sink, name=sink.name)

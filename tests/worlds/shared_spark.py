@@ -5,7 +5,7 @@ from pathlib import Path
 from service.jars.resolver import resolve
 from sinks.spark.driver import SparkDriver
 
-_JARS = ("delta", "iceberg", "postgresql", "kafka-source")
+_JARS = ("delta", "iceberg", "postgresql")
 _JOB_SECONDS = 120.0
 
 

@@ -1,45 +1,38 @@
 """Spark steps on a real Spark: rows go through a function of its own, and into the table once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from examples.spark_step.__main__ import customers
 from examples.spark_step.pipeline import Bill, Order, billed
-from headrace import RowsRejected, SinkFailed, Topology
+from headrace import RowsRejected, SinkFailed
 from headrace.sinks import (
     Batch,
     DeltaSink,
-    ManifestSink,
-    MemoryDeadLetters,
     MemorySink,
     Sink,
     SinkContext,
-    manifest_files,
 )
 from partition.chunk import Partition
-from partition.position import Position
-from partition.retries import RetryPolicy
 from service.embedded.kafka import EmbeddedKafka
-from service.screen import ScreenPolicy
-from service.spark_engine.native import run_native
-from service.spark_engine.spool import SpoolStager, read_lines
-from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings
+from service.embedded.zookeeper import EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import until
 from tests.worlds.delta_table import LINE, Table, group
 from tests.worlds.fetching import KafkaWorld
 from topology.spark_step import spark_step
 from topology.through_spark import ThroughSpark
-from topology.transactional import Fence, Share
-from transactions.digest import RangeDigest
+from topology.transactional import Fence
 
 pytestmark = [
     pytest.mark.integration,
@@ -149,110 +142,71 @@ def test_the_examples_orders_are_billed(spark: SparkDriver, tmp_path: Path) -> N
     front.close()
 
 
-@pytest.fixture
-def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
-    made = KafkaWorld(kafka, topic)
-    yield made
-    made.close()
+LINES = """
+    from headrace import Topology
+    from headrace.sinks import DeltaSink, KafkaSink
+    import pyarrow as pa
 
+    def lined(records):
+        return records.selectExpr(
+            "concat_ws(':', topic, partition, offset) AS place",
+            "concat_ws(' ', string(key), string(value), string(headers)) AS text",
+        )
 
-def counted(frame: Any) -> Any:
-    return frame.selectExpr(
-        "offset AS number", "concat_ws(' ', string(key), string(value), string(headers)) AS place"
+    topology = Topology("lines", reliability="exactly-once")
+    topology.source({topic!r}).spark(lined).into(
+        DeltaSink("orders", schema=pa.schema({{"place": pa.string(), "text": pa.string()}}))
     )
+    topology.dead_letters.into(KafkaSink({letters!r}))
+"""
 
 
-def ranges(topic: str, *ends: tuple[int, int], **more: Any) -> tuple[TaskRange, ...]:
-    return tuple(
-        TaskRange(Partition(topic, number), Position(first), end, **more)
-        for number, (first, end) in enumerate(ends)
-    )
-
-
-def settings(world: KafkaWorld, warehouse: Path) -> TaskSettings:
-    return TaskSettings(
-        "pipeline", "", (), world.properties, str(warehouse), RetryPolicy(), ScreenPolicy(),
-        30.0, 1000, 1000, 1000, 1_000_000,
-    )  # fmt: skip
-
-
-def native(topic: str, *sinks: Sink[Any]) -> Topology:
-    topology = Topology("native", reliability="exactly-once")
-    stream = topology.source(topic)
-    for sink in sinks:
-        stream.spark(counted).into(sink, name=sink.name)
-    topology.dead_letters.into(MemoryDeadLetters())
-    topology.validate()
-    return topology
-
-
-def test_ranges_that_spark_reads_have_the_same_digest_and_go_into_the_table(
-    spark: SparkDriver, world: KafkaWorld, tmp_path: Path
+def test_spark_engine_runs_a_topology_of_spark_steps_alone(
+    spark: SparkDriver,
+    table: Table,
+    kafka: EmbeddedKafka,
+    zookeeper: EmbeddedZooKeeper,
+    topic: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
-    name = world.topic(2)
+    """Executors read the records, and the driver sends them through the step."""
+    world = KafkaWorld(kafka, topic)
+    name, letters = world.topic(2), topic()
     first, second = Partition(name, 0), Partition(name, 1)
     world.append(first, [b"a", b"bb", b"ccc"])
     world.append_one(second, None, b"key", [("h", b"1")], 1_500_000_000_000)
     world.transaction(second, [b"aborted"], commit=False)
     until("the marker is there", lambda: world.log(second).end == 3)
     world.append(second, [b"", b"end"])
-    table = ManifestSink[Any]("orders", schema=NUMBERS)
-    topology = native(name, table, MemorySink[Any]("kept", schema=NUMBERS))
-    table.open(SinkContext("pipeline", "sink", {}, str(tmp_path), None, exactly_once=True))
-    table.fence([Fence(LINE, 1)])
-    stagers = {"orders": table.stager(), "kept": SpoolStager(str(tmp_path / "spool"))}
-    task = Task(
-        settings(world, tmp_path),
-        1,
-        ranges(name, (1, 3), (0, 5)),
-        stagers,  # type: ignore[arg-type]
+    (tmp_path / "lines.py").write_text(
+        textwrap.dedent(LINES).format(topic=name, letters=letters), encoding="utf-8"
     )
-
-    done = run_native(spark, task, topology, group="ranges-1")
-
-    assert isinstance(done, TaskDone)
-    assert done.tally.sunk == 5
-    assert [read.count for read in done.ranges] == [2, 3]
-    assert [read.digest for read in done.ranges] == [
-        digest([1, 2], [2, 3]), digest([0, 3, 4], [0, 0, 3])
-    ]  # fmt: skip
-    wanted = [(0, "key [{h, 1}]"), (1, "bb"), (2, "ccc"), (3, ""), (4, "end")]
-    ((pieces, _offsets),) = (
-        rows for each in done.staged["kept"] for rows in read_lines(each).values()
+    (tmp_path / "service.toml").write_text(
+        f"""
+        [kafka]
+        bootstrap.servers = "{kafka.address}"
+        [zookeeper]
+        hosts = "{zookeeper.address}"
+        root = "/{name}"
+        [pipeline]
+        engine = "spark"
+        [spark]
+        warehouse = "{table.warehouse}"
+        """,
+        encoding="utf-8",
     )
-    assert sorted(places(pieces)) == wanted
-    share = Share(LINE, 1, 1, 1, 0, 5, "", 5)
-    table.commit(table.joined((share,), done.staged["orders"]))
-    files = [pq.ParquetFile(file).read() for file in manifest_files(tmp_path / "orders")]
-    assert sorted(places(files)) == wanted
-
-    skipped = ranges(name, (3, 3), (1, 3), skips=frozenset({"orders"}))
-    empty = run_native(spark, replace(task, ranges=skipped), topology, group="ranges-2")
-    assert isinstance(empty, TaskDone)
-    assert [read.count for read in empty.ranges] == [0, 0]
-    assert not empty.staged  # the function was not called
-
-
-def test_a_log_that_lacks_a_range_is_told_with_its_partition(
-    spark: SparkDriver, world: KafkaWorld, tmp_path: Path
-) -> None:
-    name = world.topic(2)
-    for number in range(2):
-        world.append(Partition(name, number), [b"a"] * 10)
-    world.delete_before(Partition(name, 1), 5)
-    topology = native(name, MemorySink[Any]("kept", schema=NUMBERS))
-    stagers = {"kept": SpoolStager(str(tmp_path / "spool"))}
-    task = Task(settings(world, tmp_path), 1, ranges(name, (0, 10), (2, 8)), stagers)
-    failed = run_native(spark, task, topology, group="ranges-1")
-    assert isinstance(failed, TaskFailed)
-    assert failed.partition == Partition(name, 1)
-
-
-def digest(offsets: Sequence[int], lengths: Sequence[int]) -> str:
-    made = RangeDigest()
-    made.add(np.array(offsets, np.int64), np.array(lengths, np.int64))
-    return made.hex()
-
-
-def places(pieces: Sequence[Any]) -> list[tuple[int, str]]:
-    return [(row["number"], row["place"]) for piece in pieces for row in piece.to_pylist()]
+    wanted = {
+        f"{name}:0:0": "a", f"{name}:0:1": "bb", f"{name}:0:2": "ccc",
+        f"{name}:1:0": "key [{h, 1}]", f"{name}:1:3": "", f"{name}:1:4": "end",
+    }  # fmt: skip
+    world.close()
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "run", "lines:topology", "--config", "service.toml",
+         "--until-caught-up", "--json"],
+        cwd=tmp_path, timeout=240, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    account = json.loads(done.stdout.splitlines()[-1])
+    assert (account["read"], account["rows"], account["unresolved"]) == (6, 6, 0)
+    found = table.read().to_pylist()
+    assert sorted((row["place"], row["text"]) for row in found) == sorted(wanted.items())

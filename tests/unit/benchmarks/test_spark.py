@@ -18,7 +18,7 @@ from service.loading import load_topology
 RATES = {
     "structured": 100.0, "local_vectorised": 420.0, "local_functions": 200.0,
     "spark_vectorised": 330.0,
-    "spark_vectorised_200k": 250.0, "spark_functions": 210.0, "spark_native": 120.0,
+    "spark_vectorised_200k": 250.0, "spark_functions": 210.0,
 }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_everything_is_held_against_structured_streaming(fake_bench):
     assert facts["ratio"] == {
         "local_vectorised": 4.2, "local_functions": 2.0,
         "spark_vectorised": 3.3, "spark_vectorised_200k": 2.5,
-        "spark_functions": 2.1, "spark_native": 1.2,
+        "spark_functions": 2.1,
     }  # fmt: skip
     assert facts["cpu_ratio"]["local_vectorised"] == 0.238
     assert facts["rows"] == 11
@@ -48,7 +48,6 @@ def test_everything_is_held_against_structured_streaming(fake_bench):
         "local_functions: rate": False,
         "spark_vectorised: rate": True,
         "spark_functions: rate": True,
-        "spark_native: rate": True,
         "local_vectorised: CPU": True,
     }
     assert bench.profiled == ["local_vectorised", "local_functions"]

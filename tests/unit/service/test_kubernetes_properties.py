@@ -43,7 +43,7 @@ PROPERTIES = {
 
 def of_session(config: Config) -> dict[str, str]:
     """What a session is made of for a spark engine with this configuration."""
-    driver = spark_for([], "orders", config, of_engine=())
+    driver = spark_for([], "orders", config, on_spark=True)
     assert driver is not None
     conf = driver._conf
     check(conf)

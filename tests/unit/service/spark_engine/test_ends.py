@@ -157,18 +157,6 @@ def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
     assert (spare.is_open, spare.closed) == (False, 1)
 
 
-def test_what_takes_long_is_asked_of_a_spare_one(asked: Asked) -> None:
-    """Promise 10: an answer about a partition without a leader takes seconds."""
-    spare = Spare()
-    ends = Ends(asked, 0.2, lambda: spare)  # type: ignore[arg-type]
-    found: Any = ends.spare()
-    assert (found is spare, spare.is_open) == (True, True)
-    ends.close()
-    assert (spare.is_open, spare.closed) == (False, 1)
-    alone: Any = ends_of(asked).spare()
-    assert alone is asked
-
-
 def test_partitions_that_are_silent_for_long_are_told(asked: Asked) -> None:
     ends = ends_of(asked)
     for number in range(7):

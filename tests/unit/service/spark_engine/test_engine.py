@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace import SKIP, Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
@@ -12,8 +13,15 @@ from headrace.sinks import MemorySink
 from partition.catalogue import Log
 from partition.chunk import Partition
 from service.service import Service
-from service.spark_engine.wiring import jars_to_run
+from service.spark_engine.wiring import check_runs_on_spark
+from sinks.rows import rows_of
+from sinks.spark.through import SparkPassage
 from tests.worlds.driving import ApartSink, Driving, HereSink, text
+from tests.worlds.frames import Driver as FrameDriver
+from tests.worlds.frames import Frame
+from topology.sink import Sink, SinkContext
+from topology.spark_step import SparkStep, spark_step
+from topology.through_spark import ThroughSpark
 from transactions.policy import RangePolicy
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
@@ -297,7 +305,7 @@ def test_a_topology_that_is_not_exactly_once_does_not_run_on_spark() -> None:
     topology = Topology("loose")
     topology.source("t").then(text).into(MemorySink())
     with pytest.raises(InvalidTopology, match='"local" runs all'):
-        jars_to_run(topology)
+        check_runs_on_spark(topology)
 
 
 def test_the_first_group_is_of_all_partitions_that_are_there(tmp_path: Path) -> None:
@@ -343,3 +351,39 @@ def test_what_was_there_is_known_though_a_log_seemed_to_end_too_early_when_it_wa
         monkeypatch.setattr(again.log, "log", tell)
         again.until(lambda: again.reader.has_reached_goals)
         assert again.reader.goals() == {ONE: 5}
+
+
+class StepDriver(FrameDriver):
+    """A Spark that puts Spark steps in front of sinks."""
+
+    def passage(self, step: SparkStep, sink: Sink[Any], context: SinkContext) -> SparkPassage:
+        passage = SparkPassage(self, step, sink, context)
+        passage.open()
+        return passage
+
+
+def placed(frame: Frame) -> Frame:
+    return Frame(frame.table.select(["partition", "offset"]))
+
+
+def test_spark_steps_alone_take_the_ordinary_path(tmp_path: Path) -> None:
+    """Promise 14: executors read the records, and the driver sends them through the step.
+
+    Other steps may stand behind the same topic.
+    """
+    columns = pa.schema({"partition": pa.int32(), "offset": pa.int64()})
+    table, kept = MemorySink[Any]("table", schema=columns), HereSink()
+    front = ThroughSpark(spark_step(placed, None, None), table)
+    driver = StepDriver()
+    front.open(SinkContext("p", "table", {}, str(tmp_path), driver, exactly_once=True))
+    with Driving(tmp_path / "spool", sinks=[front, kept], directly=True) as drives:
+        drives.send(*values("a", 15))
+        drives.send(*values("b", 7), partition=1)
+        drives.finish()
+        assert drives.engine.tally.sunk == 22
+    rows = [(row["partition"], row["offset"]) for row in rows_of([table.rows])]
+    assert sorted(rows) == [(0, offset) for offset in range(15)] + [(1, n) for n in range(7)]
+    assert sorted(record.value for record in kept.rows) == sorted(
+        value.encode() for value in values("a", 15) + values("b", 7)
+    )
+    front.close()

@@ -3,6 +3,7 @@
 import os
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -51,16 +52,29 @@ class Driver:
         self.cancelled.append(group)
 
 
-def on_spark(run: Any) -> tuple[OnSpark, Driver]:
-    driver = Driver()
-    return OnSpark(driver, run), driver  # type: ignore[arg-type]
+@pytest.fixture
+def on_spark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[OnSpark, Driver]]:
+    """Executors whose jobs are `run`, a function of a job's name, tasks and deadline."""
+
+    def make(run: Any, **options: Any) -> tuple[OnSpark, Driver]:
+        def run_tasks(
+            driver: Any, tasks: list[bytes], _run: Any, *, group: str, deadline_seconds: float
+        ) -> Any:
+            del driver
+            return run(group, tasks, deadline_seconds)
+
+        monkeypatch.setattr("service.spark_engine.on_spark.run_tasks", run_tasks)
+        driver = Driver()
+        return OnSpark(driver, **options), driver  # type: ignore[arg-type]
+
+    return make
 
 
 def task(stagers: Any = None) -> Task:
     return Task(SETTINGS, 1, (ranged(0, 5),), stagers or {})
 
 
-def test_tasks_come_back_in_order_and_slots_follow_the_executors() -> None:
+def test_tasks_come_back_in_order_and_slots_follow_the_executors(on_spark: Any) -> None:
     failed = TaskFailed("no", "BoltError")
 
     def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
@@ -77,20 +91,22 @@ def test_tasks_come_back_in_order_and_slots_follow_the_executors() -> None:
     assert driver.cancelled == ["ranges-1-1"]
 
 
-def test_a_job_has_as_many_times_its_deadline_as_its_tasks_are_given() -> None:
+def test_a_job_has_as_many_times_its_deadline_as_its_tasks_are_given(on_spark: Any) -> None:
     deadlines: list[float] = []
 
     def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
         deadlines.append(deadline_seconds)
         return [encode(DONE)]
 
-    executors = OnSpark(Driver(), run, job_deadline_seconds=20.0)  # type: ignore[arg-type]
+    executors, _driver = on_spark(run, job_deadline_seconds=20.0)
     executors.run("ranges-1-1", [task()])
     executors.run("ranges-1-2", [replace(task(), patience=4)])
     assert deadlines == [20.0, 80.0]
 
 
-def test_what_an_executor_cannot_import_ends_the_run_and_other_errors_may_pass() -> None:
+def test_what_an_executor_cannot_import_ends_the_run_and_other_errors_may_pass(
+    on_spark: Any,
+) -> None:
     def raises(error: Exception) -> Any:
         def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
             raise error
@@ -111,8 +127,8 @@ def test_no_secret_is_in_what_is_said_of_a_task() -> None:
     assert "TaskRange" in told
 
 
-def test_a_task_that_cannot_be_sent_ends_the_run() -> None:
-    executors, _driver = on_spark(lambda name, tasks: [])
+def test_a_task_that_cannot_be_sent_ends_the_run(on_spark: Any) -> None:
+    executors, _driver = on_spark(pytest.fail)
     with pytest.raises(TaskError, match="it cannot be sent"):
         executors.run("g", [task({"sink": lambda group: group})])
 
@@ -350,6 +366,13 @@ def test_the_engine_is_chosen_by_the_configuration() -> None:
     spark = wire(exactly_once(), load(None, {**CONFIG, "pipeline": {"engine": "spark"}}), "m:t")
     assert isinstance(spark.pipeline, SparkEngine)
     assert spark.spark is not None
+
+
+def test_spark_step_gets_spark_on_the_local_engine() -> None:
+    topology = Topology("steps")
+    topology.source("t").spark(lambda frame: frame).into(MemorySink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    assert wire(topology, load(None, CONFIG)).spark is not None
 
 
 def test_a_topology_without_a_name_to_import_is_not_run_on_spark() -> None:
