@@ -12,7 +12,7 @@ JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash faults chaos score deep bench docs site sbom lock clean
+        crash faults chaos score deep nightly bench docs site sbom lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -98,6 +98,9 @@ deep: $(READY)  ## What operators are given, on a real Kubernetes, engine, Prome
 	@deploy/tools.sh score chart cluster engine
 	-@deploy/image.sh compose  # the tests that need it say so
 	$(BIN)/pytest -m deep
+
+nightly: $(READY)  ## What takes long or needs more than Python, Java, make: make nightly PARTS=crash,chaos.
+	@$(BIN)/python -m tests.nightly $(if $(PARTS),--parts $(PARTS))
 
 bench: $(READY)  ## Measure (docs/benchmarks.md): make bench SUITE=hot-path, or SUITE=all.
 	@$(BIN)/python -m benchmarks $(SUITE) $(if $(REPORT),--report $(REPORT))

@@ -25,6 +25,7 @@ CRASHES = "takes hours; acceptance/test_exactly_once.py draws some of its cases 
 FAULTS = "takes minutes for a case; acceptance/test_crash_points.py plays some in every run"
 CHAOS = "takes minutes and more; unit/chaos tests how its steps are drawn and judged"
 BENCHMARKS = "takes an hour with the machine to itself; acceptance/test_bench.py runs every suite"
+NIGHTLY = "takes hours; unit/test_nightly.py tests how its parts are played and judged"
 A_PART = "is a part of `make test`, which runs this very test"
 FROM_OUTSIDE = "fetches and installs packages, or tools, from outside"
 
@@ -140,6 +141,8 @@ NOT_RUN = {
     "make bench SUITE=scale": BENCHMARKS,
     "make bench SUITE=scale REPORT=docs/scale.md": BENCHMARKS,
     "make deep": FROM_OUTSIDE,
+    "make nightly": NIGHTLY,
+    "make nightly PARTS=crash,chaos": NIGHTLY,
     "make env": FROM_OUTSIDE,
     "make lock": FROM_OUTSIDE,
     "deploy/node.sh ~/.cache/headrace/tools/images.tar bash": FROM_OUTSIDE,
