@@ -19,7 +19,6 @@ from service.pipeline import PipelinePolicy
 from service.reader import ReaderPolicy
 from service.screen import ScreenPolicy
 from service.sizes import sizes_of
-from service.testing.chaos_sink import ChaosSink
 from service.testing.timeline import Timeline
 from service.testing.watched import WatchedLetters, WatchedPipeline, WatchedReader
 from sinks.memory import MemoryDeadLetters, MemorySink
@@ -66,7 +65,6 @@ class Bench:
             step.name: MemorySink[Any](step.name, schema=_schema_of(step.sink)) for step in steps
         }
         """What keeps the rows, by the sink's name."""
-        self._sinks = {step.name: _stand_in(step.sink, self.tables[step.name]) for step in steps}
         is_exactly_once = topology.reliability == "exactly-once"
         self._fences = Fences(topology.transactions) if is_exactly_once else None
         self.timeline = Timeline()
@@ -102,7 +100,7 @@ class Bench:
             ),
             np.random.default_rng(seed),
             clock=lambda: self.now,
-            sinks=self._sinks,
+            sinks=self.tables,
             fences=self._fences,
         )
         self._references = dict(references)
@@ -128,7 +126,7 @@ class Bench:
             self._is_open = True
             for reference, rows in self._references.items():
                 reference.load(rows)
-            for sink in self._sinks.values():
+            for sink in self.tables.values():
                 sink.open(_CONTEXT)
             self.dead_letters.open(_CONTEXT)
             self.reader.open()
@@ -140,7 +138,7 @@ class Bench:
             self._is_open = False
             self.pipeline.close(timeout_seconds)
             self.reader.close()
-            for sink in self._sinks.values():
+            for sink in self.tables.values():
                 sink.close()
             for reference in self._references:
                 reference.unload()
@@ -192,8 +190,3 @@ def _schema_of(sink: Sink[Any]) -> pa.Schema | None:
         return None if sink.step.reads_source else sink.step.schema
     schema: pa.Schema | None = getattr(innermost(sink), "schema", None)
     return schema
-
-
-def _stand_in(sink: Sink[Any], table: MemorySink[Any]) -> Sink[Any]:
-    """What takes a sink's place: `table`, behind the chaos that is in front of the sink."""
-    return sink.around(_stand_in(sink.sink, table)) if isinstance(sink, ChaosSink) else table

@@ -19,7 +19,6 @@ import pytest
 
 from examples.foreach.target import SqliteOrders
 from service.embedded.postgres import EmbeddedPostgres
-from service.testing.chaos_sink import ChaosSink
 from sinks import (
     DeltaSink,
     IcebergSink,
@@ -87,13 +86,6 @@ class MemoryHouse(House):
 
     def rows(self) -> list[dict[str, Any]]:
         return self.memory.rows
-
-
-class ChaosHouse(MemoryHouse):
-    """A chaos that does nothing hands everything on."""
-
-    def sink(self) -> TransactionalSink[Any]:
-        return ChaosSink(ChaosSink(self.memory, seed=1), seed=2)
 
 
 class ManifestHouse(House):
@@ -233,7 +225,6 @@ class ForeachHouse(House):
 
 HOUSES = [
     MemoryHouse,
-    ChaosHouse,
     ForeachHouse,
     ManifestHouse,
     ApartHouse,

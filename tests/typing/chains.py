@@ -28,7 +28,7 @@ from headrace import (
     fields,
 )
 from headrace.sinks import DeltaSink, DiscardSink, KafkaSink, MemorySink, ParquetSink
-from headrace.testing import ChaosBolt, topology_test
+from headrace.testing import topology_test
 from topology.stream import Stream
 
 
@@ -266,7 +266,6 @@ def right_too() -> None:
     assert_type(flights.merge(events, records), Stream[Any])
     assert_type(flights.merge(events, events), Stream[Flight | Event])
     assert_type(flights.then(pages, workers=2), Stream[Event])
-    assert_type(flights.then(ChaosBolt(pages, seed=1), workers=2), Stream[Event])
     assert_type(flights.then(Connected, workers=2), Stream[Event])
     assert_type(records.then(Columns, streams=("late",)), Stream[pa.RecordBatch])
     assert_type(flights.then(only_by_name, streams=("late",))["late"], Stream[Any])

@@ -42,9 +42,7 @@ SURFACE = {
         "State", "StateStore", "combiner", "count", "least", "most", "reducer", "total",
     },
     "headrace.testing": {
-        "ChaosAdvancedBolt", "ChaosBolt", "ChaosCounts", "ChaosError", "ChaosSink",
-        "ChaosSinkCounts", "Event", "NotSettled", "RetryPolicy", "ScreenPolicy",
-        "TopologyTest", "topology_test",
+        "Event", "NotSettled", "RetryPolicy", "ScreenPolicy", "TopologyTest", "topology_test",
     },
 }  # fmt: skip
 

@@ -26,7 +26,8 @@ from headrace import (
     fields,
 )
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import ChaosAdvancedBolt, ChaosBolt, ChaosSink, topology_test
+from headrace.testing import topology_test
+from tests.support.chaos import chaotic, spoil_all
 
 KINDS = ("function", "generator", "async", "blocking", "advanced", "lane-generator")
 ORDERS = ("none", "key", "partition")
@@ -143,10 +144,9 @@ def wired(graph: list[Drawn], seed: int) -> Topology:
         elif each.order == "partition":
             before = before.ordered()
         inner = make(each.kind, place)
-        around = ChaosAdvancedBolt if each.kind == "advanced" else ChaosBolt
 
-        def create(around: Any = around, inner: Any = inner, each: Drawn = each) -> Any:
-            return around(inner, seed=seed, **ill) if each.chaos else inner()
+        def create(inner: Any = inner, each: Drawn = each) -> Any:
+            return chaotic(inner, seed=seed, **ill) if each.chaos else inner()
 
         spread = {"tasks": each.tasks, "grouping": GROUPINGS[each.grouping]}
         after = before.then(
@@ -155,11 +155,7 @@ def wired(graph: list[Drawn], seed: int) -> Topology:
         for stream in ("default", SIDE):
             streams[place, stream] = after[stream]
         for stream in sorted(each.sinks):
-            sink = MemorySink(f"s{place}-{stream}")
-            after[stream].into(
-                ChaosSink(sink, seed=seed, busy=0.1, fail_before=0.1, reject=0.02)
-                if each.chaos else sink
-            )  # fmt: skip
+            after[stream].into(MemorySink(f"s{place}-{stream}"))
     topology.dead_letters.into(MemoryDeadLetters())
     topology.validate()
     return topology
@@ -191,6 +187,8 @@ def test_in_any_topology_every_record_resolves_once_and_no_row_is_lost(graph, se
     topology = wired(graph, seed)
     policy = RetryPolicy(limit=6, jitter=0, max_seconds=30)
     with topology_test(topology, retries=policy, seed=seed) as kit:
+        ill = {f"s{place}-" for place, each in enumerate(graph) if each.chaos}
+        spoil_all(kit, tuple(ill), seed=seed, busy=0.1, fail_before=0.1, reject=0.02)
         kit.send(*[b"%d" % n for n in range(0, count, 2)])
         kit.send(*[b"%d" % n for n in range(1, count, 2)], partition=1)
         kit.advance(900)
@@ -288,22 +286,23 @@ def test_behind_joins_no_key_stays_held_and_every_record_resolves_once(steps, se
     topology = Topology("joined")
     ill = {"fail": 0.15, "retry": 0.05, "reject": 0.03}
     stream: Any = topology.source("in").then(bolt(lambda record: {"n": int(record.value)}))
-    stream = stream.then(ChaosAdvancedBolt(Pairs, seed=seed, **ill), name="first")
+    stream = stream.then(chaotic(Pairs, seed=seed, **ill), name="first")
     for place, (kind, order, tasks, grouping) in enumerate(steps):
         if kind == "pairs":
-            stream = stream.then(ChaosAdvancedBolt(Pairs, seed=seed, **ill), name=f"again{place}")
+            stream = stream.then(chaotic(Pairs, seed=seed, **ill), name=f"again{place}")
             continue
         before = {"none": stream, "key": stream.keyed_by("n"), "partition": stream.ordered()}
         spread = {"tasks": tasks, "grouping": GROUPINGS[grouping]} if tasks > 1 else {}
 
         def create(kind: str = kind) -> Any:
-            return ChaosBolt(passing(kind), seed=seed, **ill)
+            return chaotic(passing(kind), seed=seed, **ill)
 
         stream = before[order].then(create, name=f"{kind}{place}", **spread)
-    stream.into(ChaosSink(MemorySink("rows"), seed=seed, busy=0.1, fail_after=0.1, reject=0.02))
+    stream.into(MemorySink("rows"))
     topology.dead_letters.into(MemoryDeadLetters())
     policy = RetryPolicy(limit=2, jitter=0)
     with topology_test(topology, retries=policy, seed=seed) as kit:
+        spoil_all(kit, seed=seed, busy=0.1, fail_after=0.1, reject=0.02)
         for n in range(20):
             kit.send(b"%d" % n, partition=n % 2)
         kit.advance(300)

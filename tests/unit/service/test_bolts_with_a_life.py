@@ -10,7 +10,7 @@ import pytest
 
 from headrace import Bolt, InvalidTopology, Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import ChaosBolt, topology_test
+from headrace.testing import topology_test
 
 
 def alone(bolt_: Any, **options: Any) -> Topology:
@@ -44,10 +44,9 @@ class Connected(Bolt[Record, int]):
         self.note("close")
 
 
-@pytest.mark.parametrize("is_wrapped", [False, True])
-def test_a_client_of_the_event_loop_lives_from_open_to_close(is_wrapped: bool) -> None:
+def test_a_client_of_the_event_loop_lives_from_open_to_close() -> None:
     inner = Connected()
-    topology = alone(ChaosBolt(inner, seed=1) if is_wrapped else inner, workers=2)
+    topology = alone(inner, workers=2)
     with topology_test(topology) as kit:
         assert inner.events == ["open"]
         kit.send(b"a", b"b")
@@ -95,7 +94,7 @@ def test_the_event_loop_ends_when_a_bolt_cannot_be_opened() -> None:
     assert loops[0].is_closed()
 
 
-def test_chaos_does_not_hide_an_open_that_nobody_awaits() -> None:
+def test_an_open_that_nobody_awaits_is_refused() -> None:
     class Odd(Bolt[Record, int]):
         async def open(self) -> None:
             pass
@@ -103,7 +102,7 @@ def test_chaos_does_not_hide_an_open_that_nobody_awaits() -> None:
         def process(self, record: Record, /) -> int:
             return record.offset
 
-    with pytest.raises(InvalidTopology), topology_test(alone(ChaosBolt(Odd, seed=1))):
+    with pytest.raises(InvalidTopology), topology_test(alone(Odd)):
         raise AssertionError("it must not open")
 
 
@@ -136,13 +135,10 @@ class Counting(Bolt[Any, pa.RecordBatch]):
         self.events.append("close")
 
 
-@pytest.mark.parametrize("is_wrapped", [False, True])
-def test_a_vectorised_bolt_may_have_a_life_like_any_other(is_wrapped: bool) -> None:
+def test_a_vectorised_bolt_may_have_a_life_like_any_other() -> None:
     inner = Counting()
     topology = Topology("counted")
-    split = topology.source("in").then(
-        ChaosBolt(inner, seed=1) if is_wrapped else inner, streams=("odd",)
-    )
+    split = topology.source("in").then(inner, streams=("odd",))
     split.into(MemorySink("even"))
     split["odd"].into(MemorySink("odd"))
     topology.dead_letters.into(MemoryDeadLetters())

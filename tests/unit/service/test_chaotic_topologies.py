@@ -1,6 +1,7 @@
 """Whole topologies all of whose parts misbehave."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +10,49 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import SKIP, Skip, Topology, bolt
+from headrace import SKIP, Record, Skip, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import ChaosAdvancedBolt, ChaosBolt, ChaosSink, RetryPolicy, topology_test
-from tests.worlds.misbehaving import Pairs, number, same
+from headrace.testing import RetryPolicy, topology_test
+from tests.support.chaos import chaotic, spoil_all
+from topology.advanced import AdvancedBolt, Collector
+from topology.tuples import Tuple
+
+
+@bolt
+def same(value: int) -> int:
+    return value
+
+
+class Pairs(AdvancedBolt[dict[str, int], dict[str, Any]]):
+    """Joins two rows of one remainder; a row that stays alone leaves alone, with the next tick."""
+
+    tick_seconds = 3.0
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Tuple[dict[str, int]]] = {}
+
+    def process(
+        self, tuple_: Tuple[dict[str, int]], collector: Collector[dict[str, Any]], /
+    ) -> None:
+        other = self.kept.pop(tuple_.value["n"] % 7, None)
+        if other is None or not collector.pending([other]):
+            self.kept[tuple_.value["n"] % 7] = tuple_
+            return
+        numbers = [other.value["n"], tuple_.value["n"]]
+        collector.emit({"numbers": numbers}, anchors=[other, tuple_])
+        collector.ack(other)
+        collector.ack(tuple_)
+
+    def tick(self, collector: Collector[dict[str, Any]], /) -> None:
+        for tuple_ in collector.pending(self.kept.values()):
+            collector.emit({"numbers": [tuple_.value["n"]]}, anchors=tuple_)
+            collector.ack(tuple_)
+        self.kept.clear()
+
+
+@bolt
+def number(record: Record) -> dict[str, int]:
+    return {"n": json.loads(record.value or b"")}
 
 
 @bolt
@@ -44,7 +84,7 @@ def parsed(batch: pa.RecordBatch) -> pa.RecordBatch:
     return wide.drop_columns(["value"])
 
 
-def chaotic(seed: int, *, siblings: bool) -> Topology:
+def ill_topology(seed: int, *, siblings: bool) -> Topology:
     """Every kind of bolt and a sink, all of which misbehave.
 
     With `siblings` an async bolt gets several tuples of one record.
@@ -52,20 +92,16 @@ def chaotic(seed: int, *, siblings: bool) -> Topology:
     ill = {"fail": 0.15, "retry": 0.05, "reject": 0.03}
     topology = Topology("chaotic")
     records = topology.source("rows")
-    rows = records.then(ChaosBolt(number, seed=seed, **ill))
-    rows = rows.then(ChaosBolt(keep, seed=seed + 1, **ill))
+    rows = records.then(chaotic(number, seed=seed, **ill))
+    rows = rows.then(chaotic(keep, seed=seed + 1, **ill))
     if siblings:
-        rows = rows.then(ChaosBolt(split, seed=seed + 2, **ill))
-    rows = rows.then(ChaosBolt(look_up, seed=seed + 3, **ill), workers=8)
+        rows = rows.then(chaotic(split, seed=seed + 2, **ill))
+    rows = rows.then(chaotic(look_up, seed=seed + 3, **ill), workers=8)
     if not siblings:
-        rows = rows.then(ChaosBolt(split, seed=seed + 2, **ill))
-    rows = rows.keyed_by("n").then(ChaosBolt(fetch, seed=seed + 5, **ill), workers=4)
-    rows.into(
-        ChaosSink(
-            MemorySink("rows"), seed=seed, busy=0.1, fail_before=0.1, fail_after=0.1, reject=0.02
-        )
-    )
-    table = topology.source("columns").then(ChaosBolt(parsed, seed=seed + 4, **ill))
+        rows = rows.then(chaotic(split, seed=seed + 2, **ill))
+    rows = rows.keyed_by("n").then(chaotic(fetch, seed=seed + 5, **ill), workers=4)
+    rows.into(MemorySink("rows"))
+    table = topology.source("columns").then(chaotic(parsed, seed=seed + 4, **ill))
     table.into(MemorySink("columns"))
     topology.dead_letters.into(MemoryDeadLetters())
     return topology
@@ -74,7 +110,8 @@ def chaotic(seed: int, *, siblings: bool) -> Topology:
 def run_chaotic(seed: int, count: int, *, siblings: bool) -> dict[str, Any]:
     payloads = [str(n).encode() for n in range(count)]
     policy = RetryPolicy(limit=4, jitter=0)
-    with topology_test(chaotic(seed, siblings=siblings), retries=policy, seed=seed) as kit:
+    with topology_test(ill_topology(seed, siblings=siblings), retries=policy, seed=seed) as kit:
+        spoil_all(kit, ("rows",), seed=seed, busy=0.1, fail_before=0.1, fail_after=0.1, reject=0.02)
         for topic in ("rows", "columns"):
             kit.send(*payloads[::2], topic=topic).send(*payloads[1::2], topic=topic, partition=1)
         kit.advance(200)
@@ -137,12 +174,11 @@ def test_with_any_seed_a_join_loses_no_record(seed):
     """Promise 3: each record is in a durable row, or its dead letter is."""
     ill = {"fail": 0.2, "reject": 0.05}
     topology = Topology("joined")
-    pairs = topology.source("numbers").then(number).then(ChaosAdvancedBolt(Pairs, seed=seed, **ill))
-    pairs.then(ChaosBolt(same, seed=seed, **ill)).into(
-        ChaosSink(MemorySink("pairs"), seed=seed, fail_before=0.2, fail_after=0.2, reject=0.1)
-    )
+    pairs = topology.source("numbers").then(number).then(chaotic(Pairs, seed=seed, **ill))
+    pairs.then(chaotic(same, seed=seed, **ill)).into(MemorySink("pairs"))
     topology.dead_letters.into(MemoryDeadLetters())
     with topology_test(topology, retries=RetryPolicy(limit=3, jitter=0), seed=seed) as kit:
+        spoil_all(kit, seed=seed, fail_before=0.2, fail_after=0.2, reject=0.1)
         for n in range(40):
             kit.send(str(n).encode(), partition=n % 2)
         kit.advance(100)

@@ -9,7 +9,8 @@ import pytest
 
 from headrace import Record, Reject, Retry, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import ChaosBolt, ChaosSink, topology_test
+from headrace.testing import topology_test
+from tests.support.chaos import chaotic, spoil_all
 from topology.transactional import Kind
 
 
@@ -124,11 +125,9 @@ def test_what_is_filtered_resolves_with_its_transaction() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_chaos_doubles_no_row_and_loses_none(seed: int) -> None:
     """Promises 3 and 4."""
-    chaotic = ChaosBolt(number, seed=seed, fail=0.2, retry=0.1, reject=0.1)
-    sink: ChaosSink[Any] = ChaosSink(
-        MemorySink(), seed=seed, busy=0.2, fail_before=0.2, fail_after=0.2, reject=0.1
-    )
-    with topology_test(topology_of(chaotic, sink=sink), seed=seed) as test:
+    step = chaotic(number, seed=seed, fail=0.2, retry=0.1, reject=0.1)
+    with topology_test(topology_of(step), seed=seed) as test:
+        spoil_all(test, seed=seed, busy=0.2, fail_before=0.2, fail_after=0.2, reject=0.1)
         for first in range(0, 60, 6):
             test.send(*payloads(*range(first, first + 6)), partition=first % 4)
         test.advance(600)

@@ -1,7 +1,7 @@
 """The test kit with every kind of bolt, and what happens by itself as time passes."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +9,8 @@ import pytest
 
 from headrace import Bolt, InvalidTopology, Record, Reject, Retry, Topology, bolt, reference
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import ChaosSink, RetryPolicy, topology_test
+from headrace.testing import RetryPolicy, topology_test
+from tests.support.chaos import chaotic, spoil_all
 from tests.support.patience import seconds
 from topology.advanced import AdvancedBolt, Collector
 from topology.hooks import Hooks
@@ -267,8 +268,8 @@ def test_at_most_once_nothing_is_tried_twice():
 
     topology = Topology("once", reliability="at-most-once")
     stream = topology.source("numbers").then(number).then(refuses_two)
-    chaos = ChaosSink(MemorySink("out"), seed=2, busy=0.3, fail_after=0.4)
-    with topology_test(ending(topology, stream, chaos)) as kit:
+    with topology_test(ending(topology, stream, MemorySink("out"))) as kit:
+        counts = spoil_all(kit, seed=2, busy=0.3, fail_after=0.4)["out"]
         for n in range(30):
             kit.send(*values(n))
         kit.advance(100)
@@ -277,8 +278,23 @@ def test_at_most_once_nothing_is_tried_twice():
         assert set(written) == set(range(30)) - {2}
         buried = {int(letter.record.value or b"") for letter in kit.rejected}
         assert 2 in buried
-        assert len(buried) == 1 + chaos.counts.failed_after
+        assert len(buried) == 1 + counts["failed_after"]
         assert all(event.what != "retried" for event in kit.timeline)
+
+
+def test_an_async_generator_may_fail_and_then_gives_all_its_values():
+    @bolt
+    async def twice(record: Record) -> AsyncIterator[int]:
+        yield record.offset
+        yield record.offset
+
+    topology = Topology("streamed")
+    stream = topology.source("numbers").then(chaotic(twice, seed=3, fail=0.5))
+    with topology_test(ending(topology, stream), retries=RetryPolicy(limit=20)) as kit:
+        kit.send(*[b"x"] * 20).advance(5000)
+        assert len(kit.rows) == 40
+        assert kit.rejected == []
+        assert any(event.what == "failed" for event in kit.timeline)
 
 
 def test_named_streams_and_siblings_are_in_one_history():

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from headrace import Record, bolt
-from headrace.testing import ChaosBolt, ChaosSink
 from partition.chunk import Partition
 from partition.memory import MemoryLog, MemoryNodes, MemoryStore
 from partition.retries import RetryPolicy
 from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.memory import MemoryState
 from sinks.tries import WriteRetries
+from tests.support.chaos import chaotic, spoil
 from tests.support.patience import Limit
 from tests.worlds import driving
 from tests.worlds.driving import Driving, HereExecutors
@@ -78,7 +78,7 @@ class LateTxids(TransactionalSink[Any]):
     def commit(self, staged: Staged) -> None:
         self._note()
         [group] = staged.parts
-        self.write(Batch(group.number, group.pieces, group.num_rows))
+        self._sink.write(Batch(group.number, group.pieces, group.num_rows))
         self._done = {share.line: share.txid for share in staged.shares}
 
     def discard(self, staged: Staged) -> None:
@@ -117,9 +117,12 @@ class Trouble:
         """Run over what is published, to its end, or to any moment before."""
         words = self._state()
         sink = self._sink(words)
+        counts = spoil(
+            sink, seed=self.rng.randrange(10**6), busy=0.1, fail_before=0.15, fail_after=0.15
+        )
         words.follow()
         words.use(words.read(words.fetch(CONTEXT)))
-        splitting = ChaosBolt(split, seed=self.rng.randrange(10**6), fail=0.1, retry=0.1)
+        splitting = chaotic(split, seed=self.rng.randrange(10**6), fail=0.1, retry=0.1)
         with self._engine(splitting, sink) as turn:
             self._publish()
             most_turns = 1_000_000 if until_its_end else self.rng.randrange(60)
@@ -131,8 +134,7 @@ class Trouble:
                 words.catch_up()
                 turn()
                 time.sleep(_TURN_SECONDS)
-        self.spoiled += sink.counts.failed_before + sink.counts.failed_after
-        self.spoiled += splitting.counts.spoiled
+        self.spoiled += counts["failed_before"] + counts["failed_after"] + splitting.chaos.spoiled
         sink.close()
         words.catch_up()
         self.looked_up = Counter({word: row["n"] for word, row in words.items()})
@@ -144,7 +146,9 @@ class Trouble:
         return Counter(dict(zip(*(table[name].to_pylist() for name in ("word", "n")), strict=True)))
 
     @contextmanager
-    def _engine(self, splitting: Any, sink: ChaosSink[Any]) -> Iterator[Callable[[], object]]:
+    def _engine(
+        self, splitting: Any, sink: TransactionalSink[Any]
+    ) -> Iterator[Callable[[], object]]:
         """An engine that runs inside the block; each call turns it."""
         with Works(
             splitting,
@@ -165,15 +169,12 @@ class Trouble:
         there = MemoryState(beside=self.memory)
         return State("words", key={"word": str}, into=there, layout=layout)
 
-    def _sink(self, words: State) -> ChaosSink[Any]:
-        inner: Sink[Any] = words.sink({"n": count()})
+    def _sink(self, words: State) -> TransactionalSink[Any]:
+        sink: TransactionalSink[Any] = words.sink({"n": count()})
         if self.noted is not None:
-            inner = LateTxids(inner, self.noted)
-        chaos = ChaosSink(
-            inner, seed=self.rng.randrange(10**6), busy=0.1, fail_before=0.15, fail_after=0.15
-        )
-        chaos.open(CONTEXT)
-        return chaos
+            sink = LateTxids(sink, self.noted)
+        sink.open(CONTEXT)
+        return sink
 
     def _publish(self) -> None:
         for number in range(self.lines):
@@ -218,7 +219,9 @@ class TroubleOnSpark(Trouble):
         self._folder = folder
 
     @contextmanager
-    def _engine(self, splitting: Any, sink: ChaosSink[Any]) -> Iterator[Callable[[], object]]:
+    def _engine(
+        self, splitting: Any, sink: TransactionalSink[Any]
+    ) -> Iterator[Callable[[], object]]:
         rng = random.Random(self.rng.random())  # for the executors' threads
         with Driving(
             self._folder,

@@ -7,7 +7,6 @@ import pytest
 
 from headrace import Topology
 from headrace.sinks import Batch, DiscardSink, MemorySink, ParquetSink, Sink, SinkContext
-from headrace.testing import ChaosSink
 from topology.steps import BatchPolicy, SinkStep
 
 
@@ -56,7 +55,6 @@ def policy_of(sink: Sink[Any], **said: Any) -> BatchPolicy:
         (Sized(20), 20),
         (DiscardSink(), 8_000),
         (MemorySink(), 8_000),
-        (ChaosSink(ChaosSink(Fast(), seed=1), seed=2), 300),
     ],
 )
 def test_a_sink_says_how_many_rows_make_its_batch_full(sink, rows):

@@ -6,7 +6,6 @@ import pytest
 
 from headrace import Bolt, To, Topology, all_tasks, bolt, custom, direct, fields
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import ChaosBolt
 from topology.columns import PARENT, call_columns
 from topology.errors import BoltError, LineageLost
 from topology.executor import Executor
@@ -163,9 +162,8 @@ class Fresh(Bolt):
     [
         bolt(vectorised=True, row_by_row=True)(fresh),
         Fresh,
-        ChaosBolt(bolt(vectorised=True, row_by_row=True)(fresh), seed=1),
     ],
-    ids=["function", "class", "chaos"],
+    ids=["function", "class"],
 )
 def test_a_bolt_that_says_row_by_row_may_build_its_batch_anew(made):
     step = first_step(lambda s: s.then(made).into(MemorySink("out")))

@@ -16,8 +16,8 @@ from headrace.sinks import (
     TransactionalForeachSink,
     TransactionalSink,
 )
-from headrace.testing import ChaosSink
 from sinks.state.memory import MemoryState
+from tests.support.front import Front
 from topology.aggregates import count
 from topology.describe import as_facts, as_text
 from topology.guarantees import guarantee_of
@@ -54,11 +54,10 @@ def topology(sink: Sink[Any], transactions: Kind = "transactional") -> Topology:
     return topology
 
 
-CHAOS: ChaosSink[Any] = ChaosSink(ChaosSink(MemorySink(), seed=1), seed=2)
-
-
 @pytest.mark.parametrize("transactions", ["transactional", "opaque"])
-@pytest.mark.parametrize("sink", [MemorySink[Any](), CHAOS], ids=["memory", "chaos"])
+@pytest.mark.parametrize(
+    "sink", [MemorySink[Any](), Front(Front(MemorySink()))], ids=["memory", "behind"]
+)
 def test_sinks_that_keep_transactions_are_allowed(sink: Sink[Any], transactions: Kind) -> None:
     topology(sink, transactions).validate()
 
@@ -67,9 +66,9 @@ def test_sinks_that_keep_transactions_are_allowed(sink: Sink[Any], transactions:
     ("sink", "called"),
     [
         (DiscardSink(), "DiscardSink"),
-        (ChaosSink(DiscardSink(), seed=1), "ChaosSink before DiscardSink"),
+        (Front(DiscardSink()), "Front before DiscardSink"),
         (Logging(MemorySink()), "Logging before MemorySink"),
-        (ChaosSink(Logging(MemorySink()), seed=1), "ChaosSink before Logging before MemorySink"),
+        (Front(Logging(MemorySink())), "Front before Logging before MemorySink"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -81,7 +80,7 @@ def test_a_sink_that_does_not_is_refused_by_name_and_told_which_do(
     said = str(caught.value)
     assert said.startswith(f"sink 'table' ({called}) gives at-least-once; exactly-once")
     assert "MemorySink" in said.split("is kept by ")[1]
-    assert "ChaosSink" not in said.split("is kept by ")[1], "it keeps none by itself"
+    assert "Front" not in said.split("is kept by ")[1], "it keeps none by itself"
 
 
 def test_a_sink_that_keeps_only_the_other_kind_is_refused() -> None:
@@ -128,7 +127,7 @@ STATE = State("words", key={"word": str}, into=MemoryState())
         (STATE.sink({"n": count()}), "layout='opaque'"),
         (TransactionalForeachSink(Unfenced()), "a target that has fence(line, epoch)"),
         (
-            ChaosSink(TransactionalForeachSink(Unfenced()), seed=1),
+            Front(TransactionalForeachSink(Unfenced())),
             "a target that has fence(line, epoch)",
         ),
     ],
@@ -150,7 +149,7 @@ def test_advice_that_would_not_help_is_not_given() -> None:
 def test_what_a_sink_gives_can_be_said() -> None:
     assert guarantee_of(DiscardSink()) == "at-least-once"
     assert guarantee_of(MemorySink()) == "exactly-once (transactional and opaque)"
-    assert guarantee_of(CHAOS) == "exactly-once (transactional and opaque)"
+    assert guarantee_of(Front(Front(MemorySink()))) == "exactly-once (transactional and opaque)"
     assert guarantee_of(OnlyTransactional()) == "exactly-once (transactional)"
 
 
