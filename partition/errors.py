@@ -3,6 +3,7 @@
 PartitionError
 ├── KafkaError             reading Kafka
 │   ├── TopicMissing       the topic does not exist
+│   ├── CountsDiffer       topics that are joined have not as many partitions each
 │   ├── KafkaUnavailable   no broker answers now; trying again can help
 │   ├── KafkaFailed        trying again cannot help: credentials, rights
 │   │   └── KafkaMisconfigured   a property is wrong
@@ -28,6 +29,8 @@ PartitionError
     └── ReplicaReplaced    another process runs under our replica's name
 """
 
+from collections.abc import Mapping
+
 
 class PartitionError(Exception):
     """Something is wrong in reading a partition, or in storing its offset."""
@@ -43,6 +46,19 @@ class TopicMissing(KafkaError):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic '{topic}' does not exist; create it, or correct its name")
         self.topic = topic
+
+
+class CountsDiffer(KafkaError):
+    """Topics that meet in a step that keeps records have not as many partitions each."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        found = ", ".join(f"'{topic}' with {count}" for topic, count in sorted(counts.items()))
+        super().__init__(
+            "topics that meet in an advanced bolt, or in a step by key, have different numbers of "
+            f"partitions: found {found}, expected the same number for each. Add partitions to "
+            "those with fewer, or give each its own step"
+        )
+        self.counts = dict(counts)
 
 
 class KafkaUnavailable(KafkaError):

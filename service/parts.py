@@ -20,6 +20,7 @@ from partition.catalogue import Catalogue
 from partition.fetcher import Fetcher
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
+from partition.replicas.balance import SINGLY
 from partition.replicas.beat import Mine
 from partition.store import OffsetStore
 from partition.zookeeper.registry import ZooKeeperRegistry
@@ -38,7 +39,7 @@ from service.pacing import limits_of
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.references import References
-from service.sharing import Sharing
+from service.sharing import Sharing, copartitions_of
 from service.sizes import sizes_of
 from service.spark_engine.ends import Ends
 from service.spark_engine.wiring import (
@@ -266,7 +267,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         store=store,
         catalogue=catalogue,
         reader=reader,
-        sharing=_sharing(config, store, name, reader),
+        sharing=_sharing(config, store, name, reader, topology),
         letters=letters,
         pipeline=pipeline,
         exactly_once=fences is not None,
@@ -288,7 +289,9 @@ def _tracing(config: Config, pipeline: str) -> "Tracing | None":
     return Tracing(config.tracing, pipeline, np.random.default_rng())
 
 
-def _sharing(config: Config, store: ZooKeeperStore, name: str, reader: Reader) -> Sharing:
+def _sharing(
+    config: Config, store: ZooKeeperStore, name: str, reader: Reader, topology: Topology
+) -> Sharing:
     policy = config.sharing()
     is_one = config.pipeline.engine == "spark" and policy.way == "shared"
     mine = Mine(
@@ -299,8 +302,16 @@ def _sharing(config: Config, store: ZooKeeperStore, name: str, reader: Reader) -
         since_ms=int(time.time() * 1000),
         headrace=version("headrace"),
     )
-    registry = ZooKeeperRegistry(store, root=config.zookeeper.root, pipeline=name, mine=mine)
-    return Sharing(registry, reader, policy)
+    on_spark = config.pipeline.engine == "spark"  # one has all; executors keep nothing
+    copartitions = SINGLY if on_spark else copartitions_of(topology)
+    registry = ZooKeeperRegistry(
+        store,
+        root=config.zookeeper.root,
+        pipeline=name,
+        mine=mine,
+        copartitions=copartitions,
+    )
+    return Sharing(registry, reader, policy, copartitions)
 
 
 def _read_reference(

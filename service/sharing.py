@@ -4,19 +4,35 @@ import math
 from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, Protocol, TypeAlias
 
 import structlog
 
 from partition.chunk import Partition
 from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
-from partition.replicas.balance import of_ordinal
+from partition.replicas.balance import SINGLY, Copartitions, of_ordinal
 from partition.replicas.beat import Report, View
 from partition.replicas.registry import Registry
+from topology.topology import Topology
 
 log = structlog.get_logger()
 
 SharingWay: TypeAlias = Literal["alone", "shared", "static"]
+
+
+def copartitions_of(topology: Topology) -> Copartitions:
+    """Which topics are co-partitioned: those of sources that meet (`Topology.meetings`)."""
+    groups = {source: at for at, group in enumerate(topology.meetings()) for source in group}
+
+    @cache
+    def group_of(topic: str) -> int | None:
+        try:
+            return groups.get(topology.source_of(topic))
+        except KeyError:  # a plan may name what is read no more
+            return None
+
+    return Copartitions(group_of)
 
 
 class Shares(Protocol):
@@ -73,10 +89,18 @@ class Sharing:
     only one works on inside its windows (promise 15).
     """
 
-    def __init__(self, registry: Registry, reader: Shares, policy: SharingPolicy) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        reader: Shares,
+        policy: SharingPolicy,
+        copartitions: Copartitions = SINGLY,
+    ) -> None:
         self._registry = registry
         self._reader = reader
         self._policy = policy
+        self._copartitions = copartitions
+        self._known = 0  # how many partitions there are, as far as they were checked
         self._beat: Future[View] | None = None
         self._beaten_at = 0.0
         self._due = 0.0
@@ -89,7 +113,12 @@ class Sharing:
         """How often everything was suspended, as ZooKeeper did not answer."""
 
     def poll(self, now: float) -> None:
-        """Look at the beat, send the next one when it is due. Raises ReplicaReplaced."""
+        """Look at the beat, send the next one when it is due.
+
+        Raises ReplicaReplaced; and CountsDiffer at the start, and when a topic has grown.
+        """
+        if not self._known and self._check():
+            self._due = now  # whoever leads plans as soon as it knows of partitions
         if self._beat is not None and self._beat.done():
             beat, self._beat = self._beat, None
             # Beats go before all else: one that takes long leaves as long for claims and commits.
@@ -99,10 +128,19 @@ class Sharing:
         if self._beat is None and now >= self._due:
             self._due = now + self._policy.beat_seconds
             self._beaten_at = now
+            self._check()
             self._beat = self._registry.beat(
                 Report(self._reader.holds, self._seen, self._reader.known)
             )
         self._look_at_the_clock(now)
+
+    def _check(self) -> bool:
+        """Look at partitions that are new. Raises CountsDiffer; False: there is none yet."""
+        known = self._reader.known or ()
+        if len(known) != self._known:
+            self._copartitions.check(known)
+            self._known = len(known)
+        return self._known > 0
 
     @property
     def is_paused(self) -> bool:

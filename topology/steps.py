@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from topology.bolt import Component, Kind
-from topology.grouping import Direct, Grouping
+from topology.grouping import ByKey, Direct, Fields, Grouping
 from topology.order import Order
 from topology.signals import DEFAULT_STREAM
 from topology.sink import BATCH_ROWS, Sink
@@ -77,6 +77,12 @@ class BoltStep:
         """Whether the executor stops here: what comes out comes out later."""
         is_spread = len(self.bolts) > 1 or self.grouping is not None
         return self.kind in _LATER or self.order is not Order.NONE or is_spread
+
+    @property
+    def needs_whole_keys(self) -> bool:
+        """Whether it has to see all records of a key, whichever source they are of."""
+        is_keyed = self.order is Order.KEY or isinstance(self.grouping, Fields | ByKey)
+        return is_keyed or self.kind is Kind.ADVANCED
 
     @property
     def is_concurrent(self) -> bool:

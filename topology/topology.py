@@ -153,6 +153,28 @@ class Topology:
                 return source
         raise KeyError(topic)
 
+    def meetings(self) -> list[list[Source]]:
+        """Sources of which one process must read the partitions of one number, in groups.
+
+        They meet in a step that has to see all records of a key: an advanced bolt, one that is
+        `keyed_by` something, or one that is grouped by `fields`. A pattern is one source.
+        """
+        at: dict[Step, set[Source]] = {}
+        for source in self.sources:
+            below = list(source.children)
+            while below:
+                step = below.pop()
+                if source not in (reached := at.setdefault(step, set())):
+                    reached.add(source)
+                    below += _children(step)
+        groups: list[set[Source]] = []
+        for step, sources in at.items():
+            if len(sources) > 1 and isinstance(step, BoltStep) and step.needs_whole_keys:
+                apart = [group for group in groups if not group & sources]
+                joined = [group for group in groups if group & sources]
+                groups = [*apart, sources.union(*joined)]
+        return [[each for each in self.sources if each in group] for group in groups]
+
     def claim(self, name: str, *, is_given: bool) -> str:
         """Reserve a step's name; the second and later of one name get a number.
 

@@ -3,6 +3,7 @@
 from concurrent.futures import Future
 
 from partition.memory.store import MemoryStore
+from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import Beats, Mine, Report, View
 
 
@@ -12,9 +13,17 @@ class MemoryRegistry:
     As with ZooKeeper, membership and what was claimed end together.
     """
 
-    def __init__(self, store: MemoryStore, *, root: str, pipeline: str, mine: Mine) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        root: str,
+        pipeline: str,
+        mine: Mine,
+        copartitions: Copartitions = SINGLY,
+    ) -> None:
         self._store = store
-        self._beats = Beats(root, pipeline, mine)
+        self._beats = Beats(root, pipeline, mine, copartitions)
 
     @property
     def last_contact(self) -> float | None:

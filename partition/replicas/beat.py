@@ -38,6 +38,7 @@ from partition.offsets.requests import (
     Write,
 )
 from partition.offsets.znode import MAX_BYTES
+from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.nodes import (
     check_name,
     control_path,
@@ -98,9 +99,12 @@ class Beats:
     Raises ValueError for a name that is none, see `check_name`.
     """
 
-    def __init__(self, root: str, pipeline: str, mine: Mine) -> None:
+    def __init__(
+        self, root: str, pipeline: str, mine: Mine, copartitions: Copartitions = SINGLY
+    ) -> None:
         self._root, self._pipeline = root, pipeline
         self._mine = mine
+        self._copartitions = copartitions
         self._members_at = replicas_path(root, pipeline)
         self._path = replica_path(root, pipeline, check_name(mine.name))
         self._plan_at = plan_path(root, pipeline)
@@ -158,7 +162,9 @@ class Beats:
         partitions = report.partitions
         if partitions is None and plan is not None:
             partitions = frozenset({*plan.owners, *plan.leaving})
-        new = None if partitions is None else next_plan(plan, members, partitions, control)
+        new = None
+        if partitions is not None:
+            new = next_plan(plan, members, partitions, control, self._copartitions)
         if new is not None:
             plan = yield from self._publish(new, version, parent[1])
         return View(plan, control, members, leads=True)

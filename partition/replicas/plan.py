@@ -1,6 +1,7 @@
 """Who may hold which partition: what members report, what the leader answers with. Pure.
 
-Safety: never are two live members that follow plans both allowed to work on one partition. A
+Safety: never are two live members that follow plans both allowed to work on one partition, nor
+on two that go together (co-partitioned topics' of one number). A
 member reads plans in order; it may skip some and may read late. One that is not registered any
 more blocks nothing: it gives up by its own clock before the others hear of it.
 
@@ -12,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from partition.chunk import Partition
-from partition.replicas.balance import balanced, one_for_all
+from partition.replicas.balance import SINGLY, Copartitions, balanced, one_for_all
 
 HEEDING = frozenset({"shared", "one"})  # the ways of members that do what a plan says
 
@@ -83,13 +84,14 @@ def next_plan(
     members: Sequence[Member],
     partitions: Collection[Partition],
     control: Control,
+    copartitions: Copartitions = SINGLY,
 ) -> Plan | None:
     """Return the plan that follows, or None if nothing changes or nobody is registered.
 
     `partitions` are all that there are. A partition goes to whom it is meant for as soon as no
-    other live member may work on it; until then it is `leaving`, and nobody's. Drained
-    members, and those that heed no plan, are given nothing. If all are drained, what they have is
-    revoked.
+    other live member may work on it, or on what goes together with it; until then it is
+    `leaving`, or nobody's. Drained members, and those that heed no plan, are given nothing. If
+    all are drained, what they have is revoked.
     """
     leader = leader_of(members)
     if leader is None:
@@ -99,20 +101,29 @@ def next_plan(
     number = 1 + max(was.number, *(each.seen for each in members))
     heeding = {each.name: each for each in members if each.way in HEEDING}
     holders = _holders(members)
-    targets = _targets(was, members, leader, partitions, control)
+    targets = _targets(was, members, leader, partitions, control, copartitions)
     owners: dict[Partition, str] = {}
     leaving: dict[Partition, Leaving] = {}
-    for partition in {*partitions, *was.owners, *was.leaving}:
-        target = targets.get(partition)
-        owner = was.owners.get(partition)
-        if owner is not None and owner in heeding and owner == target:
-            owners[partition] = owner
-            continue
-        blocked = _blocked(partition, was, number, heeding, holders.get(partition, ()), target)
-        if blocked is not None:
-            leaving[partition] = blocked
-        elif target is not None:
-            owners[partition] = target
+    for unit in copartitions.units({*partitions, *was.owners, *was.leaving}):
+        target = next((targets[each] for each in unit if each in targets), None)
+        blocked = {
+            each: left
+            for each in unit
+            if (left := _blocked(each, was, number, heeding, holders.get(each, ()), target))
+        }
+        # One member has all of it, or as much as it has not released yet: never two.
+        others = any(left.name != target for left in blocked.values())
+        for each in unit:
+            owner = was.owners.get(each)
+            if owner is not None and owner == target and owner in heeding and each in targets:
+                if others:
+                    leaving[each] = Leaving(owner, number)
+                else:
+                    owners[each] = owner
+            elif each in blocked:
+                leaving[each] = blocked[each]
+            elif not others and each in targets:
+                owners[each] = targets[each]
     if (owners, leaving, control.rebalance) == (was.owners, was.leaving, was.rebalanced):
         return None
     return Plan(number, leader.name, owners, leaving, control.rebalance)
@@ -124,6 +135,7 @@ def _targets(
     leader: Member,
     partitions: Collection[Partition],
     control: Control,
+    copartitions: Copartitions,
 ) -> dict[Partition, str]:
     """Return who each partition is meant for, whoever may work on it now."""
     heeding = [each for each in members if each.way in HEEDING]
@@ -144,7 +156,7 @@ def _targets(
     if leader.way == "one":
         return one_for_all(available, partitions, previous)
     is_asked = control.rebalance > plan.rebalanced
-    return balanced(available, partitions, {} if is_asked else previous)
+    return balanced(available, partitions, {} if is_asked else previous, copartitions)
 
 
 def _blocked(

@@ -2,6 +2,7 @@
 
 from concurrent.futures import Future
 
+from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import Beats, Mine, Report, View
 from partition.zookeeper.store import ZooKeeperStore
 
@@ -12,9 +13,17 @@ class ZooKeeperRegistry:
     So membership and what was claimed end together.
     """
 
-    def __init__(self, store: ZooKeeperStore, *, root: str, pipeline: str, mine: Mine) -> None:
+    def __init__(
+        self,
+        store: ZooKeeperStore,
+        *,
+        root: str,
+        pipeline: str,
+        mine: Mine,
+        copartitions: Copartitions = SINGLY,
+    ) -> None:
         self._store = store
-        self._beats = Beats(root, pipeline, mine)
+        self._beats = Beats(root, pipeline, mine, copartitions)
 
     @property
     def last_contact(self) -> float | None:

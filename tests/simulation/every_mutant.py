@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 from tests.simulation import (
     range_mutants,
+    replica_mutants,
     session_mutants,
     spool_mutants,
     store_mutants,
     tracking_mutants,
     transaction_mutants,
 )
+from tests.simulation.handing_over import STEPS, Broken, live
 from tests.simulation.mutants import MUTANTS, mutated
 from tests.simulation.settings import Kind, kind_of
 from tests.simulation.tape import LENGTH, Run, events, run
@@ -20,6 +22,7 @@ __all__ = [
     "kill",
     "killer",
     "range_mutants",
+    "replica_mutants",
     "session_mutants",
     "spool_mutants",
     "store_mutants",
@@ -62,8 +65,21 @@ class Kill:
 
 def kill(name: str) -> Kill:
     """Look for a mutant, on seed after seed until one finds it."""
+    if MUTANTS[name].__module__ == replica_mutants.__name__:
+        return _kill_among_replicas(name)
     ended, steps = killer(name)
     if ended is None or ended.violation is None:
         return Kill(name, None, steps)
     how = f"seed {ended.seed}, {ended.violation}"
     return Kill(name, how, steps, has_crashed=ended.violation.promise == 0)
+
+
+def _kill_among_replicas(name: str) -> Kill:
+    """Look for one where members hand partitions over: no record is read there."""
+    for seed in range(_SEEDS):
+        try:
+            with mutated(name):
+                live(seed)
+        except Broken as broken:
+            return Kill(name, str(broken), (seed + 1) * STEPS)
+    return Kill(name, None, _SEEDS * STEPS)

@@ -6,7 +6,8 @@ from concurrent.futures import Future
 import pytest
 
 from partition.chunk import Partition
-from partition.errors import ReplicaReplaced, StoreCorrupt
+from partition.errors import CountsDiffer, ReplicaReplaced, StoreCorrupt
+from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import View
 from partition.replicas.plan import Control, Member, Note, Plan
 from service.sharing import Sharing, SharingPolicy
@@ -58,10 +59,10 @@ class Register:
             beat.set_result(found)
 
 
-def sharing(way="shared", name="a-1", **changes):
+def sharing(way="shared", name="a-1", copartitions=SINGLY, **changes):
     register, reader = Register(), Reader()
     policy = SharingPolicy(way, name, handover_seconds=6.0, suspend_seconds=5.0, **changes)
-    return Sharing(register, reader, policy), register, reader
+    return Sharing(register, reader, policy, copartitions), register, reader
 
 
 def view(number, *names, paused=None, plan=True, **owners):
@@ -220,3 +221,52 @@ def test_a_plan_that_cannot_be_read_leaves_us_what_we_have():
     replica.poll(3.0)
     assert len(register.asked) == 3
     assert reader.holds == {ONE}
+
+
+# Topics that are joined
+
+
+def joining(*topics):
+    replica, register, reader = sharing(copartitions=Copartitions(lambda _topic: 0))
+    reader.known = frozenset(Partition(topic, n) for topic, count in topics for n in range(count))
+    return replica, register, reader
+
+
+def test_joined_topics_of_other_counts_are_refused_before_the_first_report():
+    replica, register, _reader = joining(("orders", 3), ("payments", 2))
+    with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
+        replica.poll(0.0)
+    assert register.asked == []
+
+
+def test_a_joined_topic_that_grows_by_itself_ends_the_run_at_the_next_beat():
+    replica, register, reader = joining(("orders", 2), ("payments", 2))
+    replica.poll(0.0)
+    register.answer(view(1))
+    replica.poll(0.1)
+    reader.known |= {Partition("orders", 2)}
+    with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
+        replica.poll(1.0)
+    assert len(register.asked) == 1
+
+
+def test_joined_topics_may_grow_together():
+    replica, register, reader = joining(("orders", 2), ("payments", 2))
+    replica.poll(0.0)
+    register.answer(view(1))
+    replica.poll(0.1)
+    reader.known |= {Partition("orders", 2), Partition("payments", 2)}
+    replica.poll(1.0)
+    assert len(register.asked) == 2
+
+
+def test_what_is_found_is_reported_without_waiting_for_the_next_beat():
+    replica, register, reader = joining()
+    reader.known = None
+    replica.poll(0.0)
+    register.answer(view(0, plan=False))
+    replica.poll(0.01)
+    assert len(register.asked) == 1
+    reader.known = ALL
+    replica.poll(0.02)
+    assert [report.partitions for report, _ in register.asked] == [None, ALL]

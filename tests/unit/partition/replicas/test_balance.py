@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partition.chunk import Partition
-from partition.replicas.balance import balanced, of_ordinal, one_for_all
+from partition.errors import CountsDiffer
+from partition.replicas.balance import Copartitions, balanced, of_ordinal, one_for_all
 
 NAMES = ["a", "b", "c", "d", "e"]
 PARTITIONS = st.sets(
@@ -140,6 +141,56 @@ def test_many_partitions_of_many_members_are_balanced(count, members):
     assert moves(after, before) == lost
     counts = Counter(after.values())
     assert max(counts.values()) - min(counts.values()) <= 1
+
+
+# What goes together
+
+TOGETHER = Copartitions(lambda topic: None if topic == "t" else 0)
+THREE_TOPICS = st.sets(
+    st.builds(Partition, st.sampled_from(["r", "s", "t"]), st.integers(0, 9)), max_size=25
+)
+
+
+@given(situations(THREE_TOPICS))
+def test_partitions_of_one_number_go_to_one_member(situation):
+    owners = balanced(*situation, TOGETHER)
+    assert not situation[0] or owners.keys() == situation[1]
+    for number in range(10):
+        assert len({owners[p] for p in owners if p.topic != "t" and p.number == number}) <= 1
+
+
+@given(situations(THREE_TOPICS))
+def test_pairs_are_spread_evenly_and_so_is_the_rest(situation):
+    owners = balanced(*situation, TOGETHER)
+    for size in (1, 2):
+        units = [unit for unit in TOGETHER.units(situation[1]) if len(unit) == size]
+        counts = [sum(owners[unit[0]] == name for unit in units) for name in situation[0]]
+        assert not counts or max(counts) - min(counts) <= 1
+
+
+@given(situations(THREE_TOPICS), st.data())
+def test_pairs_that_moved_in_part_go_on_to_the_same_place(situation, data):
+    members, partitions, previous = situation
+    owners = balanced(*situation, TOGETHER)
+    units = [unit for unit in TOGETHER.units(partitions) if members]
+    moved = [unit for unit in units if any(previous.get(p) != owners[p] for p in unit)]
+    on_the_way = data.draw(st.sets(st.sampled_from(range(len(moved))))) if moved else set()
+    interrupted = {each for at in on_the_way for each in moved[at]}
+    stay = {each: owner for each, owner in owners.items() if each not in interrupted}
+    after = balanced(members, partitions, stay, TOGETHER)
+    assert {each: after[each] for each in stay} == stay
+
+
+def test_members_get_as_many_partitions_of_pairs_and_single_ones_together():
+    partitions = [Partition(topic, number) for topic in "rst" for number in range(4)]
+    owners = balanced(["a", "b", "c"], partitions, {}, TOGETHER)
+    assert sorted(Counter(owners.values()).values()) == [3, 4, 5]
+
+
+def test_topics_that_go_together_with_other_counts_are_refused():
+    with pytest.raises(CountsDiffer, match="'r' with 3, 's' with 2"):
+        TOGETHER.check([Partition("r", n) for n in range(3)] + [Partition("s", n) for n in (0, 1)])
+    TOGETHER.check([Partition("r", 0), Partition("s", 0), Partition("t", 0), Partition("t", 1)])
 
 
 # One for all

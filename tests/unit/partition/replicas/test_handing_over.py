@@ -1,325 +1,78 @@
-"""Members that follow plans never work on the same partition, whatever happens to whom.
+"""Members that follow plans never work on what goes together, whatever happens to whom."""
 
-A seeded world: leaders that come and go, members that read plans late and skip some, that drain
-for a while, crash, lose their session, come back under their name, and are drained by operators.
-A process whose name another has taken is no member any more: the epochs fence it, not the plan.
-"""
-
-import random
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from partition.chunk import Partition
-from partition.replicas.plan import Control, Member, Note, leader_of, next_plan
+from partition.replicas.plan import Member, next_plan
+from tests.simulation.every_mutant import MUTANTS, kill, replica_mutants
+from tests.simulation.handing_over import Broken, Rules, live
 
-NAMES = "abcd"
-EVERY = [Partition(topic, number) for topic in "st" for number in range(5)]
 SEEDS = 120
-STEPS = 1000
-ROUNDS = 12
-DOINGS = ["send_report", "deliver_report", "hear_who_leads", "read", "open", "open", "release"]
-DOINGS += ["lead"] * 7
-NOTE = Note("operator", "a test", 0)
-
-
-class Broken(AssertionError):
-    pass
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How plans are made and written; broken ones must be noticed."""
-
-    next_plan: object = next_plan
-    sees_other_plans: bool = True  # a plan is written over the one it follows, and no other
-    sees_registrations: bool = True  # and not if somebody registered meanwhile
-
-
-@dataclass
-class Look:
-    """What a leader has read so far of what it needs to make a plan."""
-
-    follows: int
-    registrations: int
-    control: Control
-    names: list
-    found: list = field(default_factory=list)
-
-
-class Replica:
-    """A process. `place` is that of the newest plan it has read; None: it is not registered."""
-
-    def __init__(self, name, process, way):
-        self.name, self.process, self.way = name, process, way
-        self.place = self.given = self.report = self.look = None
-        self.seen = 0
-        self.leads = False
-        self.works, self.drains, self.lost = set(), set(), set()
-
-    @property
-    def holds(self):
-        return frozenset(self.works | self.drains | self.lost)
-
-    def apply(self, plan):
-        self.seen = plan.number
-        self.given = plan.of(self.name)
-        self.drains |= self.works - self.given
-        self.works = (self.works | self.lost) & self.given
-        self.lost = set()
-
-    def lose_session(self):
-        """Give up by our own clock, before others can know."""
-        self.lost = set(self.holds)
-        self.works, self.drains = set(), set()
-        self.place = self.given = self.report = self.look = None
-        self.leads = False
-
-
-class World:
-    def __init__(self, seed, rules):
-        self.rng = random.Random(seed)
-        self.rules = rules
-        self.way = "one" if seed % 4 == 3 else "shared"
-        self.replicas, self.nodes = [], {}
-        self.history = [None]  # of plans
-        self.registrations = self.processes = 0
-        self.partitions = set(EVERY[:7])
-        self.control = Control()
-        for name in NAMES[:3]:
-            self.start(name)
-
-    # What members do
-
-    def members(self):
-        """Return the processes that are registered, by their own knowledge and the nodes'."""
-        named = {each.name: each.process for each in self.nodes.values()}
-        return [
-            each
-            for each in self.replicas
-            if each.place is not None and named.get(each.name) == str(each.process)
-        ]
-
-    def register(self, replica):
-        self.registrations += 1
-        told = (replica.name, str(replica.process), self.registrations, replica.seen)
-        self.nodes[replica.name] = Member(*told, replica.holds, replica.way)
-        replica.place = len(self.history) - 1
-
-    def send_report(self, replica):
-        replica.report = replica.report or (replica.seen, replica.holds)
-
-    def deliver_report(self, replica):
-        if replica not in self.members():
-            self.replicas.remove(replica)  # another runs under its name
-        elif replica.report is not None:
-            seen, holds = replica.report
-            node = self.nodes[replica.name]
-            self.nodes[replica.name] = replace(node, seen=seen, holds=holds)
-            replica.report = None
-
-    def hear_who_leads(self, replica):
-        replica.leads = leader_of(self.nodes.values()) == self.nodes.get(replica.name)
-
-    def read(self, replica, *, newest=False):
-        last = len(self.history) - 1
-        replica.place = last if newest else self.rng.randint(replica.place, last)
-        if self.history[replica.place] is not None:
-            replica.apply(self.history[replica.place])
-
-    def open(self, replica):
-        free = sorted((replica.given or frozenset()) - replica.holds)
-        if free:
-            replica.works.add(self.rng.choice(free))
-
-    def release(self, replica):
-        if replica.drains:
-            replica.drains.remove(self.rng.choice(sorted(replica.drains)))
-
-    def lead(self, replica):
-        look = replica.look
-        if not replica.leads:
-            return
-        if look is None:
-            names = self.rng.sample(sorted(self.nodes), len(self.nodes))
-            replica.look = Look(len(self.history) - 1, self.registrations, self.control, names)
-        elif look.names:
-            node = self.nodes.get(look.names.pop())
-            look.found += [node] if node else []
-        else:
-            replica.look = None
-            self.write(look)
-
-    def write(self, look):
-        was = self.history[look.follows]
-        plan = self.rules.next_plan(was, look.found, set(self.partitions), look.control)
-        if plan is None:
-            return
-        if self.rules.sees_other_plans and look.follows != len(self.history) - 1:
-            return
-        if self.rules.sees_registrations and look.registrations != self.registrations:
-            return
-        if plan.owners.keys() & plan.leaving.keys():
-            raise Broken("a partition is owned and leaving")
-        self.history.append(plan)
-
-    # What befalls them
-
-    def start(self, name):
-        self.processes += 1
-        self.replicas.append(Replica(name, self.processes, self.way))
-
-    def expire(self):
-        """End a session whose process is gone, or has given up."""
-        live = {str(each.process) for each in self.replicas if each.place is not None}
-        over = sorted(name for name, node in self.nodes.items() if node.process not in live)
-        if over:
-            del self.nodes[self.rng.choice(over)]
-        return over
-
-    def befall(self):
-        rng, name = self.rng, self.rng.choice(NAMES)
-        kind = rng.choice(["start", "crash", "lose", "expire", "expire", "operate", "topics"])
-        if kind == "start" and len(self.replicas) <= len(NAMES):
-            self.start(name)
-        elif kind == "crash" and self.replicas:
-            self.replicas.remove(rng.choice(self.replicas))
-            if rng.random() < 0.3:
-                self.start(name)
-        elif kind == "lose" and self.replicas:
-            rng.choice(self.replicas).lose_session()
-        elif kind == "expire" and (over := self.expire()) and rng.random() < 0.5:
-            self.start(over[0])
-        elif kind == "operate":
-            drained = dict(self.control.drained)
-            if drained.pop(name, None) is None:
-                drained[name] = NOTE
-            more = rng.randint(0, 1)
-            self.control = Control(None, drained, self.control.rebalance + more)
-        elif kind == "topics":
-            self.partitions ^= {rng.choice(EVERY)}
-
-    def step(self):
-        if self.rng.random() < 0.03:
-            self.befall()
-        if self.replicas:
-            replica = self.rng.choice(self.replicas)
-            if replica.place is None:
-                self.register(replica)
-            else:
-                getattr(self, self.rng.choice(DOINGS))(replica)
-        self.check()
-
-    def check(self):
-        work = Counter(each for one in self.members() for each in one.works | one.drains)
-        twice = [str(each) for each, count in work.items() if count > 1]
-        if twice:
-            raise Broken(f"two members work on {twice}")
-
-    # And when nothing befalls them any more
-
-    def settle(self):
-        known = self.members()
-        self.replicas = [each for each in self.replicas if each.place is None or each in known]
-        if not self.replicas:
-            self.start("a")
-        if {each.name for each in self.replicas} <= self.control.drained.keys():
-            self.control = replace(self.control, drained={})
-        for _ in self.nodes.copy():
-            self.expire()
-        for _ in range(ROUNDS):
-            plans = len(self.history)
-            for replica in list(self.replicas):
-                self.take_turn(replica)
-            if plans == len(self.history) and self.is_settled():
-                return
-        raise Broken(f"not settled after {ROUNDS} rounds: {self.history[-1]}")
-
-    def take_turn(self, replica):
-        if replica.place is None:
-            self.register(replica)
-        replica.report = None
-        self.send_report(replica)
-        self.deliver_report(replica)
-        if replica not in self.replicas:
-            return
-        replica.look = None
-        self.hear_who_leads(replica)
-        for _ in range(len(self.nodes) + 2):
-            self.lead(replica)
-            self.check()
-        self.read(replica, newest=True)
-        for _ in EVERY:
-            self.open(replica)
-            self.release(replica)
-            self.check()
-
-    def is_settled(self):
-        plan = self.history[-1]
-        if plan is None or plan.leaving or plan.owners.keys() != self.partitions:
-            return False
-        if any(each.works != plan.of(each.name) or each.drains for each in self.replicas):
-            return False
-        able = [each.name for each in self.replicas if each.name not in self.control.drained]
-        counts = [len(plan.of(name)) for name in able]
-        is_even = max(counts) - min(counts) <= 1 or self.way == "one"
-        most = len(self.partitions) if self.way == "one" else max(counts)
-        return is_even and max(counts) == most and sum(counts) == len(self.partitions)
-
-
-def live(seed, rules):
-    world = World(seed, rules)
-    try:
-        for _ in range(STEPS):
-            world.step()
-        world.settle()
-    except Broken as broken:
-        raise Broken(f"seed {seed}: {broken}") from broken
-    return world
 
 
 def test_no_two_members_work_on_one_partition_and_all_are_owned_in_the_end():
-    plans = [len(live(seed, Rules()).history) for seed in range(SEEDS)]
+    plans = [len(live(seed).history) for seed in range(SEEDS)]
     assert sum(plans) > 5 * SEEDS  # a world without plans would prove nothing
+
+
+@given(
+    st.integers(0, 2**31).map(lambda half: 2 * half),
+    st.lists(st.sampled_from(["s", "t", "u", "alone"]), min_size=2, unique=True),
+    st.integers(1, 6),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_goes_together_is_at_one_member_at_every_moment(seed, topics, numbers):
+    live(seed, topics=topics, numbers=numbers)
 
 
 # That it can fail
 
 
-def forgets_what_was_seen(plan, members, partitions, control):
+@pytest.mark.parametrize(
+    "name", [name for name, make in MUTANTS.items() if make.__module__ == replica_mutants.__name__]
+)
+def test_a_fault_in_what_goes_together_is_found(name):
+    killed = kill(name)
+    assert killed.how is not None
+    assert not killed.has_crashed
+
+
+def forgets_what_was_seen(plan, members, partitions, control, together):
     number = 0 if plan is None else plan.number
     members = [replace(each, seen=number) for each in members]
-    return next_plan(plan, members, partitions, control)
+    return next_plan(plan, members, partitions, control, together)
 
 
-def ignores_what_is_held(plan, members, partitions, control):
+def ignores_what_is_held(plan, members, partitions, control, together):
     members = [replace(each, holds=frozenset()) for each in members]
-    return next_plan(plan, members, partitions, control)
+    return next_plan(plan, members, partitions, control, together)
 
 
-def forgets_who_is_leaving(plan, members, partitions, control):
-    return next_plan(plan and replace(plan, leaving={}), members, partitions, control)
+def forgets_who_is_leaving(plan, members, partitions, control, together):
+    return next_plan(plan and replace(plan, leaving={}), members, partitions, control, together)
 
 
-def forgets_who_owns(plan, members, partitions, control):
-    return next_plan(plan and replace(plan, owners={}), members, partitions, control)
+def forgets_who_owns(plan, members, partitions, control, together):
+    return next_plan(plan and replace(plan, owners={}), members, partitions, control, together)
 
 
-def waits_for_who_is_gone(plan, members, partitions, control):
+def waits_for_who_is_gone(plan, members, partitions, control, together):
     named = {each.name for each in members}
     gone = {*plan.owners.values()} - named if plan else ()
     ghosts = [Member(name, "gone", 10**6, 0, frozenset()) for name in sorted(gone)]
-    return next_plan(plan, [*members, *ghosts], partitions, control)
+    return next_plan(plan, [*members, *ghosts], partitions, control, together)
 
 
-def hears_of_no_drain(plan, members, partitions, control):
-    return next_plan(plan, members, partitions, replace(control, drained={}))
+def hears_of_no_drain(plan, members, partitions, control, together):
+    return next_plan(plan, members, partitions, replace(control, drained={}), together)
 
 
-def rebalances_for_ever(plan, members, partitions, control):
+def rebalances_for_ever(plan, members, partitions, control, together):
     number = 1 + (plan.rebalanced if plan else 0)
-    return next_plan(plan, members, partitions, replace(control, rebalance=number))
+    return next_plan(plan, members, partitions, replace(control, rebalance=number), together)
 
 
 BROKEN = {

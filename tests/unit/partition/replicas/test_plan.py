@@ -3,6 +3,7 @@
 import pytest
 
 from partition.chunk import Partition
+from partition.replicas.balance import Copartitions
 from partition.replicas.plan import Control, Leaving, Member, Note, Plan, leader_of, next_plan
 
 ONE, TWO, THREE, FOUR = (Partition("t", number) for number in range(4))
@@ -163,6 +164,61 @@ def test_a_rebalance_is_heeded_once():
     after = next_plan(plan, members, partitions, Control(rebalance=1))
     assert after.of("a") == {partitions[0], partitions[2]}
     assert after.of("b") == {partitions[1], partitions[3]}
+
+
+# What goes together
+
+ORDERS, PAYMENTS = ([Partition(topic, n) for n in range(2)] for topic in ("orders", "payments"))
+TOGETHER = Copartitions(lambda _topic: 0)
+
+
+def test_what_goes_together_is_granted_once_all_of_it_is_released():
+    everything = [*ORDERS, *PAYMENTS]
+    plan = next_plan(None, [member("a")], everything, Control(), TOGETHER)
+    members = [member("a", everything, seen=1), member("b")]
+    plan = next_plan(plan, members, everything, Control(), TOGETHER)
+    assert plan.of("a") == {ORDERS[0], PAYMENTS[0]}
+    assert plan.leaving.keys() == {ORDERS[1], PAYMENTS[1]}
+    members = [member("a", [ORDERS[0], PAYMENTS[0], PAYMENTS[1]], seen=2), member("b", seen=2)]
+    plan = next_plan(plan, members, everything, Control(), TOGETHER)
+    assert plan.of("b") == frozenset()
+    assert plan.leaving.keys() == {PAYMENTS[1]}
+    members = [member("a", [ORDERS[0], PAYMENTS[0]], seen=3), member("b", seen=3)]
+    plan = next_plan(plan, members, everything, Control(), TOGETHER)
+    assert plan.of("b") == {ORDERS[1], PAYMENTS[1]}
+
+
+def test_a_plan_that_parts_what_goes_together_is_mended_step_by_step():
+    """As a topology without the join has left it; nobody gets a half while another has one."""
+    members = [member("a", [ORDERS[0]], seen=1), member("b", [PAYMENTS[0]], seen=1)]
+    halves = [ORDERS[0], PAYMENTS[0]]
+    plan = next_plan(owned(a=halves[:1], b=halves[1:]), members, halves, Control(), TOGETHER)
+    assert (plan.owners, plan.leaving.keys()) == ({}, set(halves))
+    members = [member("a", seen=2), member("b", [PAYMENTS[0]], seen=2)]
+    plan = next_plan(plan, members, halves, Control(), TOGETHER)
+    assert (plan.owners, plan.leaving.keys()) == ({}, {PAYMENTS[0]})
+    members = [member("a", seen=3), member("b", seen=3)]
+    plan = next_plan(plan, members, halves, Control(), TOGETHER)
+    assert len({plan.owners[each] for each in halves}) == 1
+
+
+def test_of_a_member_that_dies_all_that_goes_together_moves_at_once():
+    plan = next_plan(
+        owned(a=ORDERS, b=PAYMENTS),
+        [member("b", PAYMENTS, seen=1)],
+        [*ORDERS, *PAYMENTS],
+        Control(),
+        TOGETHER,
+    )
+    assert plan.of("b") == {*ORDERS, *PAYMENTS}
+
+
+def test_a_partition_that_is_new_goes_to_whom_its_partner_is():
+    members = [member("a", [ORDERS[0]], seen=1), member("b", [ORDERS[1]], seen=1)]
+    was = owned(a=ORDERS[:1], b=ORDERS[1:])
+    plan = next_plan(was, members, [*ORDERS, *PAYMENTS], Control(), TOGETHER)
+    assert plan.of("a") == {ORDERS[0], PAYMENTS[0]}
+    assert plan.of("b") == {ORDERS[1], PAYMENTS[1]}
 
 
 # Other ways to share

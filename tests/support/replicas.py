@@ -1,0 +1,82 @@
+"""Replicas of one pipeline that share a log and a register in memory, turned one by one."""
+
+import random
+from typing import Any
+
+import numpy as np
+
+from headrace import Topology
+from partition.assignment import AssignmentPolicy
+from partition.memory import (
+    MemoryCatalogue,
+    MemoryFetcher,
+    MemoryLog,
+    MemoryNodes,
+    MemoryRegistry,
+    MemoryStore,
+)
+from partition.replicas.beat import Mine
+from service.letters import Letters
+from service.pipeline import Pipeline, PipelinePolicy
+from service.reader import Reader, ReaderPolicy
+from service.sharing import Sharing, SharingPolicy, copartitions_of
+from topology.sink import DeadLetterSink
+
+
+class Replica:
+    """One of them. Its clock is what it is told; it beats at each turn."""
+
+    def __init__(self, name: str, topology: Topology, log: MemoryLog, nodes: MemoryNodes) -> None:
+        self.name = name
+        self.now = 0.0
+        letters_sink: Any = topology.dead_letters.sink
+        assert isinstance(letters_sink, DeadLetterSink)
+        letters = Letters(letters_sink)
+        store = MemoryStore(nodes)
+        self.reader = Reader(
+            MemoryFetcher(log),
+            store,
+            MemoryCatalogue(log),
+            letters.notify,
+            [source.topic for source in topology.sources],
+            ReaderPolicy(
+                AssignmentPolicy(shared=True, discover_interval_seconds=0),
+                commit_interval_seconds=0,
+            ),
+            random.Random(1),
+            clock=lambda: self.now,
+        )
+        self.pipeline = Pipeline(
+            topology,
+            self.reader,
+            letters,
+            PipelinePolicy(message_timeout_seconds=30.0),
+            np.random.default_rng(1),
+            clock=lambda: self.now,
+        )
+        copartitions = copartitions_of(topology)
+        registry = MemoryRegistry(
+            store,
+            root="/headrace",
+            pipeline="memory",
+            mine=Mine(name, f"process-{name}"),
+            copartitions=copartitions,
+        )
+        policy = SharingPolicy("shared", name)
+        self.sharing = Sharing(registry, self.reader, policy, copartitions)
+
+    def open(self) -> None:
+        """Open everything; nothing is read yet."""
+        self.reader.open()
+        self.pipeline.open()
+
+    def turn(self, now: float) -> None:
+        """Turn the loop once, as `Service` does."""
+        self.now = now
+        self.sharing.poll(now)
+        self.pipeline.step(flush=True)
+
+    def close(self) -> None:
+        """Close everything, and end the session."""
+        self.pipeline.close(5.0)
+        self.reader.close()
