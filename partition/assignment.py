@@ -277,12 +277,8 @@ class Assignment:
         """Learn why the fetcher delivers nothing more of a partition."""
         held = self._by_name[partition]
         log.warning("partition_failed", partition=str(partition), error=str(trouble))
-        if isinstance(trouble, TopicMissing):
-            self._halt(held, trouble)
-            self._discovery.ask_soon()
-        else:
-            held.trouble = trouble
-            self._stop_reading(held)
+        held.trouble = trouble
+        self._stop_reading(held)
 
     def passed(self, place: int) -> None:
         """Learn that others have read what comes next of a partition."""

@@ -33,10 +33,6 @@ class Discovery:
         self._due = 0.0
         self.is_settled = False  # whether there has been an answer
 
-    def ask_soon(self) -> None:
-        """Ask at the next call of `poll`."""
-        self._due = 0.0
-
     def poll(self, now: float) -> list[Topic]:
         """The topics that an answer holds, if there is a new one.
 

@@ -23,6 +23,7 @@ from partition.errors import (
     SourceLost,
     StoreBehind,
     StoreConflict,
+    TopicMissing,
 )
 from partition.loss import Loss, behind, corrupt, loss_of
 from partition.manager import PartitionManager
@@ -232,14 +233,22 @@ def recovering(
     What was read before resolves first; with a gate it is committed, unless a transaction is
     replayed of which records are still to come: then they are asked for again. Ranges that are
     only planned are planned anew behind a loss, or where the log still ends within them after some
-    tries, and go on if there is none. `trouble` is what the fetcher told: OffsetOutOfRange or
-    CorruptRecord; None when the topic's id has changed.
+    tries, and go on if there is none. `trouble` is what the fetcher told: OffsetOutOfRange,
+    CorruptRecord or TopicMissing; None when the topic's id has changed.
     `in_vain` is an offset and how often nothing was found to be wrong there: trouble may pass,
-    so it is tried some times before `trouble` itself is raised. Raises SourceLost when policy
-    says halt, ReplayDiffers when the log has lost records of a transaction that is replayed, and
-    what the store raises.
+    so it is tried some times before `trouble` itself is raised. TopicMissing may come of one
+    broker that has not heard of the topic yet: it is read on at once unless the catalogue says so
+    too, and raises that, or the log is another now. Raises SourceLost when policy says halt,
+    ReplayDiffers when the log has lost records of a transaction that is replayed, and what the
+    store raises.
     """
     manager.is_moving = False
+    if isinstance(trouble, TopicMissing):
+        there: Log = yield ways.catalogue.log(manager.partition)
+        position = manager.fetch_position
+        if loss_of(manager.partition, position, there, known_end=known_end) is None:
+            return Opened(position, there.end, reads_on=True)
+        trouble = None
     while True:
         lost = None if manager.gate is None else manager.gate.lost_records()
         if lost is not None:  # also before the first of them came

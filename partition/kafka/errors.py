@@ -57,6 +57,8 @@ REFUSED = {
 # "Partition log truncation detected at offset 100 (leader epoch 0): broker end offset is 60
 # (offset leader epoch 0)."; also "No epoch found ...: broker end offset is -1".
 _TRUNCATION = re.compile(r"offset (\d+) \(leader epoch -?\d+\): broker end offset is (-?\d+)")
+# "t [0]: topic does not exist (Broker: Unknown topic or partition)", of each partition.
+_PLACE = re.compile(r"(\S+) \[(\d+)\]: ")
 
 
 class Truncation(NamedTuple):
@@ -73,6 +75,12 @@ def truncation(text: str) -> Truncation | None:
         return None
     end = int(found[2])
     return Truncation(int(found[1]), end if end >= 0 else None)
+
+
+def place_in(text: str) -> Partition | None:
+    """Return the partition that a general error's text begins with."""
+    found = _PLACE.match(text)
+    return None if found is None else Partition(found[1], int(found[2]))
 
 
 def is_refused(error: Code) -> bool:

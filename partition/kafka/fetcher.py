@@ -36,6 +36,7 @@ from partition.kafka.errors import (
     code_of,
     failure_of,
     is_refused,
+    place_in,
     truncation,
 )
 from partition.kafka.mirror import GroupMirror
@@ -68,7 +69,7 @@ class KafkaFetcher:
         self._availability = Availability()
         self._transactions = OpenTransactions()
         self._failure: PartitionError | None = None
-        self._missing: set[str] = set()  # topics, told during the current call
+        self._missing: set[Partition] = set()  # told during the current call
         self._places = Places()
         self._next = self._places.next
         self._seats = Seats(self._places)
@@ -272,9 +273,8 @@ class KafkaFetcher:
             if error is not None and not self._seat_anew(partition, event, error):
                 failures[partition] = failure_of(partition, self._next[partition], error)
         missing, self._missing = self._missing, set()
-        for partition in self._next:
-            if partition.topic in missing:
-                failures[partition] = TopicMissing(partition.topic)
+        for partition in missing & self._next.keys():
+            failures[partition] = TopicMissing(partition.topic)
         self._failed.update(failures)
         self._let_go(list(failures))
         return failures
@@ -302,9 +302,9 @@ class KafkaFetcher:
         if error.code() == ALL_DOWN:
             self._availability.lose()
         if error.code() == Code.UNKNOWN_TOPIC_OR_PART:
-            topic = error.str().partition(" [")[0]  # "topic [partition]: ..."
-            if any(topic == partition.topic for partition in self._next):
-                self._missing.add(topic)
+            told_of = place_in(error.str())
+            if told_of in self._next:
+                self._missing.add(told_of)
         self._complaints.warn("kafka_trouble", error.name(), error.str())
 
     def _on_throttle(self, event: ThrottleEvent) -> None:

@@ -6,6 +6,7 @@ from partition.errors import (
     CorruptRecord,
     OffsetOutOfRange,
     SourceLost,
+    TopicMissing,
 )
 from partition.opening import StartPolicy
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
@@ -231,3 +232,54 @@ def test_trouble_that_passes_halts_nothing():
     assert not bench.reader.halted()
     bench.fill(ONE, 2)
     assert bench.drain(3.0) == 2
+
+
+# Where one broker says that a topic is missing
+
+
+def say_missing(bench):
+    for place in (ONE, TWO):
+        bench.reader.stopped(place, TopicMissing("t"))
+
+
+def test_a_topic_that_only_one_answer_calls_missing_is_read_on():
+    """Faults K05: a broker may not have heard of it yet, and what is in flight holds nothing up."""
+    bench = Bench()
+    bench.fill(ONE, 4)
+    bench.start()
+    owners = bench.emit()
+    say_missing(bench)
+    bench.fill(ONE, 3)
+    bench.poll(1.0)
+    assert not bench.reader.halted()
+    more = bench.emit(2.0)
+    assert len(more) == 3
+    bench.ack(owners)
+    bench.ack(more)
+    bench.reader.commit(3.0)
+    bench.reader.commit(4.0)
+    assert bench.stored() == 7
+    assert bench.losses == []
+
+
+def test_a_topic_that_the_catalogue_calls_missing_too_is_halted():
+    bench = Bench(sources=("t", "u"))
+    bench.log.create_topic("u", 1)
+    bench.start()
+    bench.log.delete_topic("t")
+    say_missing(bench)
+    bench.poll(1.0)
+    assert list(bench.reader.halted()) == [ONE, TWO]
+
+
+def test_a_topic_that_is_another_when_it_is_asked_for_is_not_read_on_as_the_old_one():
+    bench = Bench(start=SKIP_LOSS)
+    bench.fill(ONE, 4)
+    bench.start()
+    bench.ack(bench.emit())
+    bench.log.recreate_topic("t", 2)
+    bench.fill(ONE, 6)
+    say_missing(bench)
+    bench.work(1, 5)
+    assert [loss.reason for loss in bench.losses if loss.partition == ONE] == ["recreated"]
+    assert bench.stored() == 6

@@ -209,7 +209,7 @@ def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path: P
         drives.send(*values("b", 6))
         answer, asks = Future[Log](), drives.catalogue.log
         drives.catalogue.log = lambda _partition, _timestamp_ms=None: answer  # type: ignore[method-assign]
-        drives.reader._assignment._discovery.ask_soon()
+        drives.reader._assignment._discovery._due = 0.0
         ran = drives.executors.names
         drives.until(lambda: drives.engine.apart.failing_since is None or len(ran) > 1)
         assert ran == ["ranges-1-1"]
