@@ -49,11 +49,12 @@ class Ends(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sent:
     letter: DeadLetter | RangeNotice
     answer: "_Place | Future[None]"  # what waits for it
     span: "Ends | None" = None
+    refusals: int = 0
 
 
 class Letters:
@@ -121,7 +122,7 @@ class Letters:
                     durable.append(answer)
                 continue
             self._refused += 1
-            log.warning("dead_letter_refused", sink=self._sink.name, error=delivered.error)
+            _tell_refused(self._sent[delivered.token], self._sink.name, delivered.error)
             self._again.append((now + RESEND_SECONDS, delivered.token))
         while self._again and self._again[0][0] <= now:
             token = self._again.pop(0)[1]
@@ -154,3 +155,27 @@ class Letters:
         """The trees that wait for a letter."""
         answers = [sent.answer for sent in self._sent.values()]
         return [answer[0] for answer in answers if not isinstance(answer, Future)]
+
+
+def _tell_refused(sent: _Sent, sink: str, error: str) -> None:
+    """Count a letter's refusals, and log the first, the second, the fourth, and so on."""
+    sent.refusals += 1
+    if sent.refusals & (sent.refusals - 1):
+        return
+    letter = sent.letter
+    if isinstance(letter, DeadLetter):
+        record = letter.record
+        topic, partition, offset = record.topic, record.partition, record.offset
+        size = len(record.key or b"") + len(record.value or b"")
+    else:
+        topic, partition, offset, size = letter.topic, letter.partition, letter.first_offset, 0
+    log.warning(
+        "dead_letter_refused",
+        sink=sink,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        size=size,
+        refusals=sent.refusals,
+        error=error,
+    )

@@ -6,14 +6,24 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from sinks.broker_complaints import BrokerComplaints
-from sinks.letter_headers import VALUE_SHA256, VALUE_SIZE, Header, replay_headers
+from sinks.letter_headers import (
+    HEADERS_ERROR,
+    KEY_SHA256,
+    KEY_SIZE,
+    VALUE_SHA256,
+    VALUE_SIZE,
+    Header,
+    replay_headers,
+)
 from topology.errors import SinkFailed
+from topology.record import HeadersUnreadable, Record
 from topology.sink import (
     DeadLetter,
     DeadLetterSink,
@@ -32,14 +42,17 @@ log = structlog.get_logger()
 
 _client_log = logging.getLogger("headrace.dead_letters")  # else librdkafka writes to stderr itself
 
-_LONGEST_REASON_BYTES = 2048
+_REASON = "headrace.reason"
+_LONGEST_BYTES = 2048  # of a header
+_SHORT_BYTES = 128
+_BATCH_LETTERS = "batch.num.messages"
 _OPEN_SECONDS = 15.0
 _ASK_SECONDS = 1.0
 _DEFAULTS: dict[str, Scalar] = {
     "linger.ms": 20,
     # Large enough that the broker, which knows the topic's limit, judges a letter's size.
     "message.max.bytes": 100_000_000,
-    # Small enough that a batch is too large for the topic only if a single letter is.
+    # A topic that takes less than this gets letters one by one: see `_may_be_the_batch`.
     "batch.size": 65_536,
     # A broker that is away is waited for; the owner stops the offset meanwhile.
     "message.timeout.ms": 0,
@@ -47,12 +60,21 @@ _DEFAULTS: dict[str, Scalar] = {
 _REQUIRED: dict[str, Scalar] = {"acks": "all", "enable.idempotence": True}
 
 
+class _Form(IntEnum):
+    """How much of a letter is sent: a topic that it is too large for gets the next form."""
+
+    WHOLE = 0
+    WITHOUT_VALUE = 1  # nor headers, but for those of a replay
+    WITHOUT_KEY = 2
+    SHORTEST = 3  # nor with its trace, and the reason is cut
+
+
 class _Waiting(NamedTuple):
     """A letter that the client had no room for, or gave back."""
 
     letter: DeadLetter | RangeNotice
     token: int
-    by_reference: bool
+    form: _Form
 
 
 class KafkaSink(DeadLetterSink):
@@ -64,9 +86,11 @@ class KafkaSink(DeadLetterSink):
     original had such a header already (a letter that failed again), the last one is the newest.
     A letter larger than the topic allows is sent without its value and headers (but for those
     of a replay), with `headrace.value_size` and `headrace.value_sha256` instead; so is one that
-    asks for it. A notice has neither key nor value, and the headers `headrace.notice` ("range"),
-    `.topic`, `.partition`, `.first_offset`, `.resume_offset`, `.lost`, `.reason`, `.found`,
-    `.noticed_at_ms` and `.pipeline`.
+    asks for it. If that is too large, its key is left out in the same way (`headrace.key_size`,
+    `headrace.key_sha256`), and at last its reason is cut. Headers that cannot be read are left
+    out, and `headrace.headers_error` says why. A notice has neither key nor value, and the
+    headers `headrace.notice` ("range"), `.topic`, `.partition`, `.first_offset`,
+    `.resume_offset`, `.lost`, `.reason`, `.found`, `.noticed_at_ms` and `.pipeline`.
 
     `properties` are librdkafka's, laid over those of the service's `[kafka]`.
     """
@@ -82,6 +106,7 @@ class KafkaSink(DeadLetterSink):
         self._untold: list[Delivered] = []
         self._pending = 0
         self._broken: str | None = None
+        self._is_to_send_singly = False
         self._complaints = BrokerComplaints("dead_letter_broker_error", topic)
 
     def open(self, context: SinkContext) -> None:
@@ -113,8 +138,9 @@ class KafkaSink(DeadLetterSink):
         """Take a letter. Never blocks; a letter the client has no room for waits for `poll`."""
         self._pending += 1
         by_reference = isinstance(letter, DeadLetter) and letter.by_reference
-        if self._waiting or not self._produce(letter, token, by_reference=by_reference):
-            self._waiting.append(_Waiting(letter, token, by_reference))
+        new = _Waiting(letter, token, _Form.WITHOUT_VALUE if by_reference else _Form.WHOLE)
+        if self._waiting or not self._produce(new):
+            self._waiting.append(new)
 
     def poll(self) -> list[Delivered]:
         """Let the client call back, send what waited, and tell what became of letters."""
@@ -186,61 +212,70 @@ class KafkaSink(DeadLetterSink):
             return
         self._producer.poll(timeout_seconds)
         self._mend()
-        while self._waiting:
-            first = self._waiting[0]
-            if not self._produce(first.letter, first.token, by_reference=first.by_reference):
-                return
+        while self._waiting and self._produce(self._waiting[0]):
             self._waiting.popleft()
 
-    def _produce(self, letter: DeadLetter | RangeNotice, token: int, *, by_reference: bool) -> bool:
+    def _produce(self, sent: _Waiting) -> bool:
         """Hand a letter to the client; False when it has no room for it now."""
         from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
 
-        if self._producer is None or self._broken is not None:
+        if self._producer is None or self._broken is not None or self._is_to_send_singly:
             return False
         try:
             self._producer.produce(
                 self.topic,
-                **_content(letter, self._pipeline, by_reference=by_reference),
-                on_delivery=partial(self._on_delivery, letter, token, by_reference),
+                **_content(sent.letter, self._pipeline, sent.form),
+                on_delivery=partial(self._on_delivery, sent),
             )
         except BufferError:
             return False
         except KafkaException as error:
             code = error.args[0].code()
-            if code == KafkaError.MSG_SIZE_TOO_LARGE and not by_reference:
-                return self._produce(letter, token, by_reference=True)
+            if code == KafkaError.MSG_SIZE_TOO_LARGE and sent.form < _Form.SHORTEST:
+                return self._produce(sent._replace(form=_Form(sent.form + 1)))
             if code == KafkaError._FATAL:  # noqa: SLF001 - librdkafka's public name for it
                 self._broken = _said(error)
                 return False
-            self._untold.append(Delivered(token, _said(error)))
+            self._untold.append(Delivered(sent.token, _said(error)))
         return True
 
-    def _on_delivery(
-        self,
-        letter: DeadLetter | RangeNotice,
-        token: int,
-        by_reference: bool,
-        error: "KafkaError | None",
-        _message: "Message",
-    ) -> None:
+    def _on_delivery(self, sent: _Waiting, error: "KafkaError | None", _message: "Message") -> None:
         """The client's word on a letter; called inside `poll`, so on the owner thread."""
         from confluent_kafka import KafkaError  # noqa: PLC0415
 
         if error is None:
-            self._untold.append(Delivered(token, None))
-        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE and not by_reference:
-            self._waiting.append(_Waiting(letter, token, by_reference=True))
+            self._untold.append(Delivered(sent.token, None))
+        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE and self._may_be_the_batch(sent):
+            self._waiting.append(sent)
+            self._is_to_send_singly = True
+        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE and sent.form < _Form.SHORTEST:
+            self._waiting.append(sent._replace(form=_Form(sent.form + 1)))
         elif self._broken is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001
-            self._waiting.append(_Waiting(letter, token, by_reference))
+            self._waiting.append(sent)
             self._broken = self._broken or error.str()
         else:
-            self._untold.append(Delivered(token, error.str()))
+            self._untold.append(Delivered(sent.token, error.str()))
+
+    def _may_be_the_batch(self, sent: _Waiting) -> bool:
+        """Whether a letter was perhaps refused because of others that it was sent with."""
+        if self._conf.get(_BATCH_LETTERS) == 1:
+            return False
+        size = 0
+        if isinstance(sent.letter, DeadLetter):
+            record = sent.letter.record
+            size += len(record.value or b"") if sent.form < _Form.WITHOUT_VALUE else 0
+            size += len(record.key or b"") if sent.form < _Form.WITHOUT_KEY else 0
+        return size < int(self._conf["batch.size"])
 
     def _mend(self) -> None:
-        """Replace a producer that met a fatal error (it will never send again)."""
+        """Replace a producer that never will send again, or is to send letters one by one."""
         from confluent_kafka import Producer  # noqa: PLC0415
 
+        if self._is_to_send_singly and self._producer is not None and not len(self._producer):
+            log.warning("dead_letters_sent_singly", topic=self.topic)
+            self._conf[_BATCH_LETTERS] = 1
+            self._producer = Producer(self._calling_back(self._conf))
+            self._is_to_send_singly = False
         if self._broken is None or self._producer is None:
             return
         log.warning("dead_letter_producer_renewed", topic=self.topic, error=self._broken)
@@ -253,26 +288,43 @@ class KafkaSink(DeadLetterSink):
         return {**properties, "error_cb": self._complaints.take, "logger": _client_log}
 
 
-def _content(
-    letter: DeadLetter | RangeNotice, pipeline: str, *, by_reference: bool
-) -> dict[str, Any]:
+def _content(letter: DeadLetter | RangeNotice, pipeline: str, form: _Form) -> dict[str, Any]:
     """Value, key and headers of the message that a letter or notice becomes."""
     if isinstance(letter, RangeNotice):
         facts = {"notice": "range"} | asdict(letter) | {"pipeline": pipeline}
         return {"value": None, "key": None, "headers": list(_headers(facts).items())}
     record = letter.record
     headers = _facts(letter, pipeline)
-    value = record.value
-    own: Sequence[Header] = record.headers
-    if by_reference:
-        payload = value or b""
-        headers[VALUE_SIZE] = str(len(payload)).encode()
-        headers[VALUE_SHA256] = hashlib.sha256(payload).hexdigest().encode()
+    value, key = record.value, record.key
+    own, unreadable = _own(record)
+    if unreadable:
+        headers[HEADERS_ERROR] = _bounded(unreadable)
+    if form >= _Form.WITHOUT_VALUE:
+        headers[VALUE_SIZE], headers[VALUE_SHA256] = _reference(value)
         value = None
         own = replay_headers(own)  # or how often it was sent again would be forgotten
-    if letter.trace:
+    if form >= _Form.WITHOUT_KEY and key is not None:
+        headers[KEY_SIZE], headers[KEY_SHA256] = _reference(key)
+        key = None
+    if letter.trace and form < _Form.SHORTEST:
         own = (*(each for each in own if not is_of_trace(each[0])), *letter.trace)
-    return {"value": value, "key": record.key, "headers": [*own, *headers.items()]}
+    if form >= _Form.SHORTEST:
+        headers[_REASON] = _bounded(letter.reason, _SHORT_BYTES)
+    return {"value": value, "key": key, "headers": [*own, *headers.items()]}
+
+
+def _own(record: Record) -> tuple[Sequence[Header], str]:
+    """The record's own headers, or none and why they cannot be read."""
+    try:
+        return record.headers, ""
+    except HeadersUnreadable as error:
+        return (), error.reason
+
+
+def _reference(content: bytes | None) -> tuple[bytes, bytes]:
+    """Size and SHA-256 of what is left out."""
+    content = content or b""
+    return str(len(content)).encode(), hashlib.sha256(content).hexdigest().encode()
 
 
 def _facts(letter: DeadLetter, pipeline: str) -> dict[str, bytes]:
@@ -296,12 +348,12 @@ def _headers(facts: Mapping[str, Any]) -> dict[str, bytes]:
     return {f"headrace.{name}": _bounded(str(fact)) for name, fact in facts.items()}
 
 
-def _bounded(text: str) -> bytes:
-    """UTF-8 of at most 2,048 bytes, cut between characters; lone surrogates are escaped."""
+def _bounded(text: str, longest: int = _LONGEST_BYTES) -> bytes:
+    """UTF-8 of bounded length, cut between characters; lone surrogates are escaped."""
     encoded = text.encode(errors="backslashreplace")
-    if len(encoded) <= _LONGEST_REASON_BYTES:
+    if len(encoded) <= longest:
         return encoded
-    return encoded[:_LONGEST_REASON_BYTES].decode(errors="ignore").encode()
+    return encoded[:longest].decode(errors="ignore").encode()
 
 
 def _said(error: Exception) -> str:

@@ -12,6 +12,9 @@ Header: TypeAlias = tuple[str, bytes | None]
 TOPIC = "headrace.topic"  # the first of the headers that say what happened
 VALUE_SIZE = "headrace.value_size"  # only if the value was left out
 VALUE_SHA256 = "headrace.value_sha256"
+KEY_SIZE = "headrace.key_size"  # only if the key was left out, too
+KEY_SHA256 = "headrace.key_sha256"
+HEADERS_ERROR = "headrace.headers_error"  # only if the record's headers could not be read
 
 # What a record has that was sent again.
 ORIGIN_TOPIC = "headrace.origin.topic"

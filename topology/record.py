@@ -1,8 +1,21 @@
 """One Kafka record, as a bolt sees it."""
 
+from collections.abc import Sequence
+from operator import methodcaller
 from typing import Any, Protocol
 
 import msgspec
+
+from topology.signals import Reject
+
+_SHOWN_BYTES = 60  # of a name
+
+# The call is made in C, which looks whether an error was set: see `headers_of`.
+_ask_headers = methodcaller("headers")
+
+
+class HeadersUnreadable(Reject):
+    """A record's headers were asked for, and one has a name that is not UTF-8."""
 
 
 class Message(Protocol):
@@ -33,7 +46,7 @@ class Message(Protocol):
         ...
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Its headers in order, or None."""
+        """Its headers in order, or None; call `headers_of` instead."""
         ...
 
 
@@ -79,12 +92,19 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """The headers in order; a name may occur twice."""
-        return tuple(self.message.headers() or ())
+        """The headers in order; a name may occur twice.
+
+        Raises HeadersUnreadable, a Reject, when a name is not UTF-8: the client cannot give them.
+        """
+        return tuple(headers_of(self.message) or ())
 
     def __reduce__(self) -> Any:
         """What is pickled: all of it, as the client's own messages cannot be."""
         message = self.message
+        try:
+            headers: Any = headers_of(message)
+        except HeadersUnreadable as error:
+            headers = error.with_traceback(None)
         kept = KeptMessage(
             message.value(),
             message.key(),
@@ -92,9 +112,41 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
             message.partition(),
             message.offset(),
             message.timestamp(),
-            message.headers(),
+            headers,
         )
         return Record, (self.value, kept)
+
+
+def headers_of(message: Any) -> Sequence[tuple[str, bytes | None]] | None:
+    """A message's headers in order, or None. Raises HeadersUnreadable.
+
+    Nobody else may call a client's `headers()`. Of a name that is not UTF-8 it makes a null
+    pointer in its list, which it keeps, and returns the list with an error set: code that the
+    interpreter has specialised does not see the error, nor does whoever asks a second time, and
+    both crash when they look at the name.
+    """
+    try:
+        found = _ask_headers(message)
+    except (SystemError, UnicodeDecodeError) as error:
+        message.set_headers(error)  # in place of the list, at once: other threads may ask
+        found = error.with_traceback(None)
+    if isinstance(found, Exception):
+        raise _unreadable(found) from None
+    return found  # type: ignore[no-any-return]  # whatever the message has
+
+
+def _unreadable(error: BaseException | None) -> HeadersUnreadable:
+    name = "a name"
+    while error is not None:
+        if isinstance(error, HeadersUnreadable):
+            return HeadersUnreadable(error.reason)
+        if isinstance(error, UnicodeDecodeError):
+            name = f"the name {error.object[:_SHOWN_BYTES]!r}"
+        error = error.__cause__
+    return HeadersUnreadable(
+        f"the record's headers cannot be read: found {name}, expected UTF-8. "
+        "The Kafka client cannot give them: mend the producer, or leave record.headers alone"
+    )
 
 
 class KeptMessage(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +158,7 @@ class KeptMessage(msgspec.Struct, frozen=True, gc=False):
     partition_: int
     offset_: int
     timestamp_: tuple[int, int]
-    headers_: list[tuple[str, bytes | None]] | None
+    headers_: Any  # a list, None, or why there is none: see headers_of
 
     def value(self) -> bytes | None:
         """See Message."""
@@ -134,7 +186,8 @@ class KeptMessage(msgspec.Struct, frozen=True, gc=False):
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         """See Message."""
-        return self.headers_
+        headers: list[tuple[str, bytes | None]] | None = self.headers_
+        return headers
 
     def __len__(self) -> int:
         """The payload's bytes."""

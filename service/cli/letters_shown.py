@@ -100,6 +100,8 @@ def show_letter(
         _part(console, "value", [escaped(content)])
         return
     headers = [f"{escaped(name)}: {header_text(value)}" for name, value in content.headers]
+    if letter.headers_error is not None:
+        headers = [f"(left out) {escaped(letter.headers_error)}"]
     _part(console, "headers", headers or ["(none)"])
     _part(console, "key", [header_text(content.key)])
     value = content.value
@@ -150,6 +152,8 @@ def _facts(letter: Letter, marks: Sequence[Mark]) -> dict[str, Any]:
         "error_class": letter.error_class,
         "reason": letter.reason,
         "failed_at_ms": letter.failed_at_ms,
+        "headers_error": letter.headers_error,
+        "key_bytes": letter.key_reference.size if letter.key_reference else None,
         "value_bytes": letter.reference.size if letter.reference else letter.value_bytes,
         "state": marks[-1].kind if marks else "open",
         "marks": [msgspec.to_builtins(mark) for mark in marks],

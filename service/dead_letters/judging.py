@@ -47,9 +47,9 @@ class Row:
     earlier: int = 0  # how often it had been sent before
     twins: tuple[Place, ...] = ()  # other letters of the same reading of the record
 
-    def become(self, outcome: Outcome, note: str = "", to: str = "") -> Self:
+    def become(self, outcome: Outcome, note: str | None = None, to: str = "") -> Self:
         """The row after an attempt."""
-        return replace(self, outcome=outcome, note=note, to=to)
+        return replace(self, outcome=outcome, note=self.note if note is None else note, to=to)
 
     def as_json(self) -> dict[str, Any]:
         """The row as JSON takes it."""
@@ -69,7 +69,8 @@ def judge_replay(letter: Letter, marks: Sequence[Mark], wish: Wish, topics: Topi
     if wish.to is not None:
         target = Target(wish.to, None)
     earlier = letter.replays + sum(mark.kind == "replayed" for mark in marks)
-    row = Row(letter.bare(), "to_replay", "", target, earlier=earlier)
+    note = f"without its headers: {letter.headers_error}" if letter.headers_error else ""
+    row = Row(letter.bare(), "to_replay", note, target, earlier=earlier)
     if marks and not wish.again:
         return row.become("refused", f"{in_words(marks[-1])}; --again replays it all the same")
     if earlier >= wish.max_replays:

@@ -11,6 +11,9 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from sinks.letter_headers import (
+    HEADERS_ERROR,
+    KEY_SHA256,
+    KEY_SIZE,
     ORIGIN_OFFSET,
     ORIGIN_PARTITION,
     ORIGIN_TIMESTAMP_MS,
@@ -25,7 +28,7 @@ from sinks.letter_headers import (
     replay_headers,
     without_replay_headers,
 )
-from topology.record import Message
+from topology.record import HeadersUnreadable, Message, headers_of
 
 _NUMBER = re.compile(r"-?\d{1,18}")
 _NO_TIME = -1  # as Kafka says it
@@ -62,7 +65,7 @@ class Content(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What is known of a value that was left out."""
+    """What is known of a value or key that was left out."""
 
     size: int
     sha256: str
@@ -84,6 +87,8 @@ class Letter(msgspec.Struct, frozen=True):
     reference: Reference | None  # of a letter without its value
     content: Content | None  # None: left out here, to keep many of them small
     value_bytes: int | None = None  # None: no value
+    key_reference: Reference | None = None  # of a letter without its key
+    headers_error: str | None = None  # why the record's headers were left out
 
     def bare(self) -> "Letter":
         """The letter without its content."""
@@ -113,7 +118,7 @@ class _NoNumber(Exception):
 def read_message(message: Message) -> Found:
     """Tell what a message of the dead-letter topic is; never raises for what stands in it."""
     place = Place(message.partition(), message.offset())
-    headers = message.headers() or []
+    headers = headers_in(message)
     first = _last(headers, TOPIC)
     if first is None:
         return Other(place, f"it has no header '{TOPIC}'")
@@ -126,9 +131,17 @@ def read_message(message: Message) -> Found:
         return Other(place, str(error))
 
 
+def headers_in(message: Message) -> Sequence[Header]:
+    """A message's headers; none if they cannot be read, as then they are none of ours."""
+    try:
+        return headers_of(message) or ()
+    except HeadersUnreadable:
+        return ()
+
+
 def content_of(message: Message) -> Content:
     """What is sent again of a record, as its topic has it."""
-    own = tuple(without_replay_headers(message.headers() or ()))
+    own = tuple(without_replay_headers(headers_in(message)))
     return Content(message.key(), message.value(), own)
 
 
@@ -168,9 +181,6 @@ def _letter(
         _number(facts, "headrace.timestamp_ms", least=_NO_TIME),
     )
     origin, replays = _history(own, read)
-    reference = None
-    if VALUE_SHA256 in facts:
-        reference = Reference(_number(facts, VALUE_SIZE), text_of(facts[VALUE_SHA256]))
     value = message.value()
     pipeline = facts.get("headrace.pipeline")
     return Letter(
@@ -184,10 +194,18 @@ def _letter(
         error_class=text_of(facts.get("headrace.error_class")),
         failed_at_ms=_number(facts, "headrace.failed_at_ms"),
         pipeline=None if pipeline is None else text_of(pipeline),
-        reference=reference,
+        reference=_reference(facts, VALUE_SIZE, VALUE_SHA256),
         content=Content(message.key(), value, tuple(without_replay_headers(own))),
         value_bytes=None if value is None else len(value),
+        key_reference=_reference(facts, KEY_SIZE, KEY_SHA256),
+        headers_error=text_of(facts[HEADERS_ERROR]) if HEADERS_ERROR in facts else None,
     )
+
+
+def _reference(facts: Mapping[str, bytes | None], size: str, sha256: str) -> Reference | None:
+    if sha256 not in facts:
+        return None
+    return Reference(_number(facts, size), text_of(facts[sha256]))
 
 
 def _history(own: Sequence[Header], read: Origin) -> tuple[Origin, int]:

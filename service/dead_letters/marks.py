@@ -4,12 +4,11 @@ Pure. A mark is a message of the dead-letter topic whose last header is `headrac
 last one never is, so no record can make itself a mark.
 """
 
-from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from service.dead_letters.letter import Place
+from service.dead_letters.letter import Place, headers_in
 from sinks.letter_headers import Header
 from topology.record import Message
 
@@ -39,8 +38,7 @@ class Marks:
 
     def take(self, message: Message) -> bool:
         """Learn of a message if it is a mark; return whether it is."""
-        headers = message.headers()
-        if not is_mark(headers):
+        if not is_mark(message):
             return False
         mark = _decode(message.value())
         # What is no mark of ours, or of nothing before it, says nothing.
@@ -54,9 +52,10 @@ class Marks:
         return self._by_place.get(place, ())
 
 
-def is_mark(headers: Sequence[Header] | None) -> bool:
-    """Whether a message with these headers is a mark."""
-    return headers is not None and len(headers) > 0 and headers[-1][0] == MARK
+def is_mark(message: Message) -> bool:
+    """Whether a message is a mark."""
+    headers = headers_in(message)
+    return len(headers) > 0 and headers[-1][0] == MARK
 
 
 def encode(mark: Mark) -> tuple[bytes, list[Header]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from service.dead_letters.judging import Row, Wish, judge_drop, judge_replay, without_twins
-from service.dead_letters.letter import Content, Letter, Notice, Place
+from service.dead_letters.letter import Content, Letter, Notice, Place, Reference
 from service.dead_letters.marks import Mark, Marks
 from service.dead_letters.selection import NO_FILTERS, Filters
 from service.dead_letters.topic import Extent, LetterTopic
@@ -108,9 +108,15 @@ def content_to_send(topic: LetterTopic, letter: Letter) -> Content | str:
     if letter.reference is None:
         return letter.content
     found = topic.record(letter.read)
-    without = f"the letter is without its value, {letter.reference.size:,} bytes of {letter.read}"
+    key = letter.key_reference
+    left_out = f"its key ({key.size:,} bytes) and value" if key else "its value"
+    without = f"the letter is without {left_out}, {letter.reference.size:,} bytes of {letter.read}"
     if isinstance(found, str):
         return f"{without}; {found}"
-    if hashlib.sha256(found.value or b"").hexdigest() != letter.reference.sha256:
+    if not _is_of(letter.reference, found.value) or (key and not _is_of(key, found.key)):
         return f"{without}; another record stands there now"
     return found
+
+
+def _is_of(reference: Reference, content: bytes | None) -> bool:
+    return hashlib.sha256(content or b"").hexdigest() == reference.sha256

@@ -84,7 +84,7 @@ class LetterTopic:
     def read(self, extent: Extent) -> Iterator[Found]:
         """Everything but marks, partition by partition, the oldest first."""
         for message in self._messages(extent):
-            if not is_mark(message.headers()):
+            if not is_mark(message):
                 yield read_message(message)
 
     def some(self, extent: Extent, places: Collection[Place]) -> Iterator[Letter]:
@@ -94,7 +94,7 @@ class LetterTopic:
             offsets = [place.offset for place in wanted if place.partition == number]
             span = _within(extent.get(number), min(offsets), max(offsets))
             for message in self._messages({number: span}):
-                if (number, message.offset()) not in wanted or is_mark(message.headers()):
+                if (number, message.offset()) not in wanted or is_mark(message):
                     continue
                 found = read_message(message)
                 if isinstance(found, Letter):
@@ -113,7 +113,7 @@ class LetterTopic:
     def explain(self, extent: Extent, place: Place) -> NoReturn:
         """Raise NoSuchLetter with what there is instead."""
         message = self.message(extent, place)
-        if is_mark(message.headers()):
+        if is_mark(message):
             raise NoSuchLetter(place, "it is a mark, which says what became of another letter")
         found = read_message(message)
         if isinstance(found, Other):

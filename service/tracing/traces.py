@@ -7,7 +7,7 @@ is kept of a traced one is kept until it resolves; there is a most of everything
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from service.tracing.record import TracedRecord, error_attributes, shortened
 from service.tracing.writes import Writes
 from sinks.batcher import PendingBatch
 from topology.outcome import Failure, Outcome, Took
-from topology.record import Message
+from topology.record import HeadersUnreadable, Message, headers_of
 from topology.running.call import Call
 from topology.sink import DeadLetter
 from topology.traced import RowTraces, TraceHeaders
@@ -37,7 +37,6 @@ from topology.transactional import Share
 
 MAX_RECORDS = 4_096  # traced at once; further ones are not
 
-_headers_of = methodcaller("headers")
 _owner_of = attrgetter("owner")
 
 
@@ -84,7 +83,7 @@ class Traces:
         """Begin what a chunk has to trace; what comes again goes on."""
         for owner in self._hits(owners):
             self._live[owner].try_again()
-        headers = list(map(_headers_of, messages))
+        headers = list(map(_headers_or_none, messages))
         chosen: Iterable[int] = ()
         if self._ratio:
             chosen = np.flatnonzero(self._rng.random(len(messages)) < self._ratio).tolist()
@@ -292,6 +291,14 @@ def _was_in(took: Took, place: int) -> bool:
     if took.parents is None:
         return 0 <= inside < took.calls
     return bool((took.parents == inside).any())
+
+
+def _headers_or_none(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
+    """What cannot be read carries no trace."""
+    try:
+        return headers_of(message)
+    except HeadersUnreadable:
+        return None
 
 
 def _nobody(trees: Trees) -> Owners:

@@ -1,4 +1,4 @@
-"""Rows K01 to K16 and D01 to D03 of the fault matrix, and the tests that play them."""
+"""Rows K01 to K17 and D01 to D04 of the fault matrix, and the tests that play them."""
 
 from collections.abc import Mapping
 
@@ -190,6 +190,17 @@ ROWS: Mapping[str, Row] = {
         "log kafka_throttled",
         (f"{_QUOTAS}test_a_throttled_service_is_slow_and_ready_and_reads_everything_once",),
     ),
+    "K17": Row(
+        "a header name that is not UTF-8: the record goes on; a bolt that reads headers rejects it",
+        "the letter's headrace.error_class = HeadersUnreadable, and headrace.headers_error",
+        (
+            f"{_RECORDS}test_a_header_name_that_is_not_utf8_costs_a_record_its_headers_at_most",
+            (
+                "tests/unit/hostile/test_header_names.py::"
+                "test_headers_of_any_bytes_are_given_or_refused_by_name"
+            ),
+        ),
+    ),
     "D01": Row(
         "the letters' broker is away, or their topic deleted: no offset passes, others go on; "
         "after ten seconds not ready; sent when it is back",
@@ -212,6 +223,18 @@ ROWS: Mapping[str, Row] = {
         (
             f"{_RECORDS}test_a_record_that_is_too_large_becomes_a_letter_that_refers_to_it",
             f"{_SINK}test_a_letter_too_large_for_the_topic_is_sent_as_a_reference",
+        ),
+    ),
+    "D04": Row(
+        "a key too large for the letters' topic: left out, too; what fits in no form is named, and "
+        "its offset waits",
+        "the letter's headrace.key_size and headrace.key_sha256; log dead_letter_refused",
+        (
+            (
+                f"{_LETTERS}test_a_key_larger_than_the_dead_letter_topic_takes_is_told_by_size_and_"
+                "digest"
+            ),
+            f"{_LETTERS}test_a_letter_that_no_form_makes_small_enough_is_named_and_waits",
         ),
     ),
 }

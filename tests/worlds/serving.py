@@ -27,6 +27,7 @@ SECONDS = seconds(60.0)
 _POLL_SECONDS = 0.02
 _DRAIN_SECONDS = 10.0
 BAD = b"bad"  # a value that begins so is refused by the bolt
+LOOK = b"look"  # with one that begins so, it looks at the headers
 
 
 @bolt
@@ -34,6 +35,8 @@ def place_of(record: Record) -> tuple[int, int, bytes | None, bytes | None]:
     """Say where a record was, and what it held."""
     if (record.value or b"").startswith(BAD):
         raise Reject("it begins with 'bad'")
+    if (record.value or b"").startswith(LOOK):
+        assert all(len(name) for name, _value in record.headers)
     return record.partition, record.offset, record.key, record.value
 
 
@@ -121,6 +124,11 @@ class Serving:
 
     def letters(self) -> list[dict[str, str]]:
         """The headers of what is in the dead-letter topic."""
+        headers = [dict(message.headers() or []) for message in self.letter_messages()]
+        return [{key: value.decode() for key, value in each.items()} for each in headers]
+
+    def letter_messages(self) -> list[Any]:
+        """What is in the dead-letter topic."""
         properties = {**self._kafka, **self._letters}
         client = {"bootstrap.servers": properties["bootstrap.servers"]}
         consumer = Consumer({**client, "group.id": "r"})
@@ -133,8 +141,7 @@ class Serving:
                 found += consumer.consume(end, 0.2)
         finally:
             consumer.close()
-        headers = [dict(message.headers() or []) for message in found]
-        return [{key: value.decode() for key, value in each.items()} for each in headers]
+        return found
 
 
 class Running:

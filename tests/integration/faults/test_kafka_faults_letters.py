@@ -1,10 +1,20 @@
 """A dead-letter topic that is away, refuses, or gets too much: on real brokers."""
 
+import hashlib
+
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from partition.chunk import Partition
 from service.errors import TooManyDeadLetters
 from tests.integration.faults.conftest import MakeServing
+from tests.support.raw_headers import RawRecord, send_raw
 from tests.worlds.fetching import KafkaWorld, numbers
 
 pytestmark = pytest.mark.faults
@@ -16,6 +26,14 @@ WAITING = "headrace_sinks_dead_letters_waiting_seconds"
 def bad(count: int) -> list[bytes]:
     """Values that the bolt refuses."""
     return [b"bad"] * count
+
+
+def allow(world: KafkaWorld, topic: str, size: str) -> None:
+    """Let a topic take messages of this size."""
+    entry = ConfigEntry("max.message.bytes", size, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": world.kafka.address})
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def test_no_offset_passes_a_record_whose_letter_cannot_be_sent(
@@ -99,3 +117,51 @@ def test_too_many_dead_letters_end_the_run_and_lose_nothing(
     assert letters == {*range(4, 200, 5), *range(200, 1200)}, "all that is bad has a letter"
     assert len(serving.rows) == len(set(serving.rows)) == 160
     assert account.gaps() == []
+
+
+def test_a_key_larger_than_the_dead_letter_topic_takes_is_told_by_size_and_digest(
+    world: KafkaWorld, serve: MakeServing
+) -> None:
+    """Promise 3; Faults D04: the value is left out, then the key, and the offset passes."""
+    topic = world.topic(config={"max.message.bytes": "10000000"})
+    serving = serve(topic, world)
+    world.kafka.create_topic(serving.dead, config={"max.message.bytes": "2000"})
+    key = b"k" * 3_000
+    large = [RawRecord(b"bad", ((b"h", b"x" * 3_000),), b"small"), RawRecord(b"bad", (), key)]
+    few = [RawRecord(b"bad", (), b"%d" % number) for number in range(20)]
+    send_raw(world.kafka.address, topic, [*large, *few])
+    account = serving.run()
+    assert account.gaps() == []
+    assert account.dead_lettered == 22
+    letters = {dict(each.headers())["headrace.offset"]: each for each in serving.letter_messages()}
+    by_key = dict(letters[b"1"].headers())
+    assert (letters[b"0"].key(), letters[b"0"].value()) == (b"small", None)
+    assert (letters[b"1"].key(), letters[b"1"].value()) == (None, None)
+    assert by_key["headrace.key_size"] == b"3000"
+    assert by_key["headrace.key_sha256"] == hashlib.sha256(key).hexdigest().encode()
+    assert by_key["headrace.value_size"] == b"3"
+    whole = {letters[b"%d" % number].value() for number in range(2, 22)}
+    assert whole == {b"bad"}, "those that fit are whole, although many were sent at once"
+
+
+def test_a_letter_that_no_form_makes_small_enough_is_named_and_waits(
+    world: KafkaWorld, serve: MakeServing
+) -> None:
+    """Promise 1; Faults D04: nothing is lost, and the log says which letter it is."""
+    topic = world.topic()
+    serving = serve(topic, world)
+    world.kafka.create_topic(serving.dead, config={"max.message.bytes": "200"})
+    send_raw(world.kafka.address, topic, [RawRecord(b"1", ()), RawRecord(b"bad", (), b"key")])
+    with serving.runs() as running:
+        running.until("it is refused again", lambda: running.figure(REFUSED) > 1)
+        running.committed(topic, {0: 1})
+        assert running.figure(PENDING) == 1
+        first, second, *_ = serving.events("dead_letter_refused")
+        assert (first["topic"], first["partition"], first["offset"]) == (topic, 0, 1)
+        assert (first["size"], first["refusals"], second["refusals"]) == (6, 1, 2)
+        assert "too large" in first["error"]
+        allow(world, serving.dead, "100000")
+        running.committed(topic, {0: 2})
+        running.end()
+    (letter,) = serving.letter_messages()
+    assert (letter.key(), letter.value()) == (b"key", b"bad")

@@ -8,6 +8,7 @@ import pytest
 from partition.chunk import Partition
 from tests.integration.faults.conftest import MakeServing
 from tests.support.patience import Limit
+from tests.support.raw_headers import RawRecord, send_raw
 from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
 
 pytestmark = pytest.mark.faults
@@ -170,3 +171,27 @@ def test_null_values_go_where_policy_says_and_null_keys_and_empty_values_are_del
     assert [letter["headrace.error_class"] for letter in serving.letters()] == [
         "NullValue"
     ] * buried
+
+
+def test_a_header_name_that_is_not_utf8_costs_a_record_its_headers_at_most(
+    world: KafkaWorld, serve: MakeServing
+) -> None:
+    """Promise 3; Faults K17: the client gives no headers; who looks at them has a dead letter."""
+    topic = world.topic()
+    good = ((b"a", b"1"), (b"b", None))
+    bad = ((b"a", b"1"), (b"\xffname", b"2"))
+    hot = [RawRecord(b"look", good)] * 50  # until the interpreter has specialised the bolt
+    odd = [RawRecord(b"1", bad, b"k"), RawRecord(b"bad", bad, b"k"), RawRecord(b"look", bad, b"k")]
+    send_raw(world.kafka.address, topic, [*hot, *odd, RawRecord(b"look", good)])
+    serving = serve(topic, world)
+    account = serving.run()
+    assert account.gaps() == []
+    assert serving.offsets(0) == [*range(51), 53]
+    refused, looked = serving.letter_messages()
+    for letter, error in ((refused, "Reject"), (looked, "HeadersUnreadable")):
+        headers = dict(letter.headers())
+        assert letter.key() == b"k"
+        assert "a" not in headers
+        assert headers["headrace.error_class"] == error.encode()
+        assert b"found the name b'\\xffname'" in headers["headrace.headers_error"]
+    assert serving.run().read == 0

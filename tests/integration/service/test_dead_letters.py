@@ -1,5 +1,6 @@
 """`headrace dead-letters` on a real broker: letters are found, sent again and dropped."""
 
+import base64
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from sinks.kafka import KafkaSink
 from sinks.topic.atomic import AtomicProducer, Copy, NotTaken, Superseded
 from sinks.topic.cluster import Cluster
 from tests.support.patience import seconds
+from tests.support.raw_headers import RawRecord, send_raw
 from topology.record import Record
 from topology.sink import DeadLetter, SinkContext
 
@@ -184,6 +186,39 @@ def test_letters_are_listed_shown_sent_again_once_and_dropped(place):
     table = place.headrace("list", "--all", as_json=False).out
     assert "dropped" in table
     assert f"4 letters in '{place.name}.dead'" in table
+
+
+def test_a_letter_without_its_key_has_it_read_where_the_record_stood(place, kafka):
+    kafka.create_topic(f"{place.name}.dead", 1, config={"max.message.bytes": "2000"})
+    key = b"k" * 3_000
+    send_raw(place.kafka, place.name, [RawRecord(b"bad", ((b"trace", b"7"),), key)], 1)
+    place.run()
+    (letter,) = place.headrace("list").facts["letters"]
+    assert (letter["key_bytes"], letter["value_bytes"]) == (3_000, 3)
+    shown = place.headrace("show", letter["letter"]).facts["content"]
+    assert base64.b64decode(shown["key"]) == key
+    assert place.headrace("replay", "--every", *WHY, "--yes").facts["replayed"] == 1
+    _bad, again = place.records(place.name)
+    assert (again.key(), again.value(), dict(again.headers())["trace"]) == (key, b"bad", b"7")
+
+
+def test_a_record_whose_headers_cannot_be_read_is_sent_again_without_them(place):
+    bad = RawRecord(b"bad", ((b"\xffname", b"7"),), b"k")
+    send_raw(place.kafka, place.name, [bad], 1)
+    place.run()
+    (letter,) = place.headrace("list").facts["letters"]
+    assert "found the name b'\\xffname'" in letter["headers_error"]
+    assert (
+        "(left out) the record's headers"
+        in place.headrace("show", letter["letter"], as_json=False).out
+    )
+    sent = place.headrace("replay", "--every", *WHY, "--yes").facts
+    (row,) = sent["letters"].values()
+    assert row["outcome"] == "replayed"
+    assert row["note"].startswith("without its headers: the record's headers cannot be read")
+    _bad, again = place.records(place.name)
+    assert (again.key(), again.value()) == (b"k", b"bad")
+    assert {name.split(".")[0] for name, _value in again.headers()} == {"headrace"}
 
 
 def test_what_is_asked_wrongly_is_told_and_nothing_is_done(place):

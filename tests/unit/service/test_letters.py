@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink
@@ -160,6 +161,22 @@ def test_a_refused_letter_is_sent_again_after_a_pause_for_as_long_as_it_takes(le
     broker.answer(token)
     assert durable(letters, now) == [(7, 9)]
     assert broker.sent[0][1] == broker.sent[-1][1]
+
+
+def test_a_refused_letter_is_named_with_how_often_it_was_refused(letters, broker):
+    letters.send(letter(41), tree=7, edge=9)
+    letters.send(letter(42), tree=8, edge=9)
+    first, second = broker.tokens
+    with capture_logs() as told:
+        for now in range(9):
+            broker.answer(first, "too large")
+            letters.poll(float(now))
+        broker.answer(second, "too large")
+        letters.poll(9.0)
+    said = [(each["offset"], each["refusals"]) for each in told]
+    assert said == [(41, 1), (41, 2), (41, 4), (41, 8), (42, 1)]
+    assert {(each["topic"], each["partition"], each["size"]) for each in told} == {("t", 0, 1)}
+    assert letters.refused == 10
 
 
 def test_a_refused_letter_holds_back_no_other(letters, broker):

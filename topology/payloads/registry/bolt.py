@@ -10,7 +10,7 @@ from topology.payloads.plain import value_of
 from topology.payloads.registry.fetching import Fetching
 from topology.payloads.registry.gate import Gate, NotCached, is_of_the_registry, says_unknown
 from topology.payloads.registry.place import Registry, not_installed
-from topology.record import Record
+from topology.record import Record, headers_of
 from topology.signals import Reject, Retry
 
 if TYPE_CHECKING:
@@ -126,7 +126,12 @@ def _contexts() -> Callable[[Record], Any]:
     )
 
     field = MessageField.VALUE
-    return lambda record: SerializationContext(record.topic, field, record.message.headers())
+
+    def context(record: Record) -> Any:
+        headers: Any = headers_of(record.message)
+        return SerializationContext(record.topic, field, headers)
+
+    return context
 
 
 def _schema_id(value: bytes, record: Record) -> Hashable:

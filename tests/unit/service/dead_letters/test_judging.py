@@ -23,6 +23,12 @@ def test_into_another_topic_the_key_decides():
     assert (row.outcome, str(row.target)) == ("to_replay", "elsewhere")
 
 
+def test_a_record_that_is_sent_again_without_its_headers_is_told():
+    row = judge_replay(letter(headers_error="no UTF-8"), (), Wish(), TOPICS)
+    assert row.note == "without its headers: no UTF-8"
+    assert row.become("replayed", to="orders[3]@99").note == row.note
+
+
 @pytest.mark.parametrize("mark", [SENT, DROPPED])
 def test_a_letter_that_is_dealt_with_is_refused_and_its_mark_told(mark):
     row = judge_replay(letter(), (mark,), Wish(), TOPICS)

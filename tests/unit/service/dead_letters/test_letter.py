@@ -76,6 +76,13 @@ def test_a_value_that_was_left_out_is_known_by_its_size_and_sum():
     assert (found.reference.size, found.reference.sha256) == (9_000_000, "ab" * 32)
 
 
+def test_a_key_that_was_left_out_is_known_by_its_size_and_sum():
+    left_out = {"key_size": 3_000, "key_sha256": "cd" * 32}
+    found = letter(value_size=0, value_sha256="ab" * 32, **left_out)
+    assert found.key_reference == (3_000, "cd" * 32)
+    assert letter().key_reference is None
+
+
 @pytest.mark.parametrize("own", [None, [], [("trace", b"1")]])
 def test_what_the_sink_has_not_written_is_no_letter(own):
     found = read_message(Written(own))
