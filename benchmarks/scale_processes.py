@@ -38,9 +38,6 @@ commit_interval_seconds = {commit}
 [zookeeper]
 hosts = "{zookeeper}"
 session_timeout_seconds = {session}
-
-[replicas]
-assignment = "shared"
 """
 
 

@@ -54,8 +54,8 @@ class Assignment:
 
     The owner thread calls everything, and nothing waits: the store and the catalogue answer
     by futures, which `poll` looks at. A partition that cannot go on is halted with its
-    error, and the others go on; when none is left, `poll` raises the error, unless the
-    partitions are shared.
+    error, and the others go on; when every partition that there is is halted, `poll` raises the
+    error.
 
     `on_assigned` is called before the first record of a partition may be emitted, and
     `on_revoked`, exactly once after it, when none may be any more: its session has ended,
@@ -186,8 +186,8 @@ class Assignment:
                 self._go_on(held, now, opens=opens)
         self._departures.forget(now)
         halted = [held.halted for held in self if held.halted is not None]
-        # Where they are shared, the plan may give us others, and would give these to others.
-        if halted and len(halted) == len(self._by_name) and not self._policy.shared:
+        # While others have some, the plan may give us more.
+        if halted and len(halted) == len(self._by_name):
             # That another process took a partition says least about what is wrong.
             raise min(halted, key=lambda error: isinstance(error, Fenced))
 

@@ -23,8 +23,6 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 from pydantic_settings import (
@@ -40,7 +38,6 @@ from partition.catalogue import AtOffset, AtTimestamp, StartFrom
 from partition.gate import MakeGate
 from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
 from partition.opening import OnTrouble, StartPolicy
-from partition.replicas.balance import of_ordinal
 from partition.replicas.nodes import check_name
 from partition.retries import RetryPolicy
 from partition.transaction import TransactionKind
@@ -50,7 +47,7 @@ from service.letter_limit import LetterLimit
 from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section, hidden
-from service.sharing import SharingPolicy, SharingWay
+from service.sharing import SharingPolicy
 from service.tracing.config import TracingConfig
 from service.variables import PREFIX, Variables, check_names, flat
 from service.zookeeper_config import ZooKeeperConfig
@@ -181,39 +178,15 @@ def _replica_name(name: str | None) -> str:
 
 
 class ReplicasConfig(Section):
-    """`[replicas]`: who else runs this pipeline, and how its partitions are shared.
+    """`[replicas]`: who else runs this pipeline; all that run share its partitions, by a plan."""
 
-    "alone": one process has them all, and another that starts takes them over. "shared": all
-    replicas that run share them, by a plan that one of them makes. "static": a replica has those
-    of its ordinal, the number behind the last '-' of its name, of `count`.
-    """
-
-    assignment: SharingWay = "alone"
     name: Annotated[str | None, AfterValidator(_replica_name), Field(validate_default=True)] = (
         Field(default=None, description="of this replica; the host's name if absent")
     )
-    count: Annotated[PositiveInt | None, Field(validate_default=True)] = None
     beat_seconds: PositiveFloat = 0.5
     handover_seconds: PositiveFloat | None = Field(
         default=None, description="at most; 0.6 of the session timeout if absent"
     )
-
-    @field_validator("count")
-    @classmethod
-    def _count_goes_with_static(cls, count: int | None, info: ValidationInfo) -> int | None:
-        is_static = info.data.get("assignment") == "static"
-        if is_static != (count is not None):
-            message = 'a number with assignment = "static", and only with it'
-            raise ValueError(message)
-        return count
-
-    def check(self) -> None:
-        """Raise BadConfig if this replica has no ordinal and needs one: only a run does."""
-        try:
-            of_ordinal(str(self.name), self.count or 1, ()) if self.count else None
-        except ValueError as error:
-            allowed = f"a name that ends in '-' and a number from 0 to {(self.count or 1) - 1}"
-            raise BadConfig("configuration", "replicas.name", repr(self.name), allowed) from error
 
 
 class HttpConfig(Section):
@@ -287,9 +260,7 @@ class Config(BaseSettings):
         """How this replica shares the partitions."""
         replicas, session = self.replicas, self.zookeeper.session_timeout_seconds
         return SharingPolicy(
-            replicas.assignment,
             str(replicas.name),
-            replicas.count,
             replicas.beat_seconds,
             handover_seconds=replicas.handover_seconds or 0.6 * session,
             suspend_seconds=2 / 3 * session,
@@ -318,7 +289,7 @@ class Config(BaseSettings):
             commit_ahead=commit_ahead,
             make_gate=make_gate,
             discover_interval_seconds=pipeline.discover_interval_seconds,
-            shared=self.replicas.assignment != "alone",
+            shared=True,
         )
 
     def transaction_policy(self, kind: TransactionKind) -> TransactionPolicy:

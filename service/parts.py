@@ -20,7 +20,7 @@ from partition.catalogue import Catalogue
 from partition.fetcher import Fetcher
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
-from partition.replicas.balance import SINGLY
+from partition.replicas.balance import Copartitions
 from partition.replicas.beat import Mine
 from partition.store import OffsetStore
 from partition.zookeeper.registry import ZooKeeperRegistry
@@ -293,17 +293,15 @@ def _sharing(
     config: Config, store: ZooKeeperStore, name: str, reader: Reader, topology: Topology
 ) -> Sharing:
     policy = config.sharing()
-    is_one = config.pipeline.engine == "spark" and policy.way == "shared"
     mine = Mine(
-        name=policy.name if policy.way != "alone" else f"{policy.name}-{os.getpid()}",
+        name=policy.name,
         process=uuid.uuid4().hex,
-        way="one" if is_one else policy.way,
         host=socket.gethostname(),
         since_ms=int(time.time() * 1000),
         headrace=version("headrace"),
     )
-    on_spark = config.pipeline.engine == "spark"  # one has all; executors keep nothing
-    copartitions = SINGLY if on_spark else copartitions_of(topology)
+    on_spark = config.pipeline.engine == "spark"
+    copartitions = Copartitions(all_to_one=True) if on_spark else copartitions_of(topology)
     registry = ZooKeeperRegistry(
         store,
         root=config.zookeeper.root,

@@ -37,7 +37,6 @@ def run_pipeline(
             f"topology '{topology.name}': executors import it by name, so the engine \"spark\" "
             'needs target="module:name"; `headrace run` has it'
         )
-    config.replicas.check()
     parts = wire(topology, config, target)
     service = Service(parts, drain_seconds=config.pipeline.drain_seconds)
     service.on_snapshot = on_snapshot

@@ -5,20 +5,18 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import structlog
 
 from partition.chunk import Partition
 from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
-from partition.replicas.balance import SINGLY, Copartitions, of_ordinal
+from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import Report, View
 from partition.replicas.registry import Registry
 from topology.topology import Topology
 
 log = structlog.get_logger()
-
-SharingWay: TypeAlias = Literal["alone", "shared", "static"]
 
 
 def copartitions_of(topology: Topology) -> Copartitions:
@@ -49,7 +47,7 @@ class Shares(Protocol):
         ...
 
     def want(
-        self, partitions: Collection[Partition] | None, *, planned_at: float, leave_by: float
+        self, partitions: Collection[Partition], *, planned_at: float, leave_by: float
     ) -> None:
         """Learn which are to be ours."""
         ...
@@ -71,9 +69,7 @@ class Shares(Protocol):
 class SharingPolicy:
     """How partitions are shared. Seconds are of the owner's monotonic clock."""
 
-    way: SharingWay
     name: str
-    count: int | None = None  # static: how many replicas there are
     beat_seconds: float = 0.5
     handover_seconds: float = 6.0  # within it a partition is drained, or given up
     suspend_seconds: float = 6.0  # without an answer of ZooKeeper's
@@ -83,10 +79,11 @@ class Sharing:
     """Keeps one beat outstanding, and tells the reader what comes of it. The owner calls it.
 
     A beat registers this replica, says what it holds, and brings the plan; if this replica leads,
-    it also makes the plan. Where partitions are shared, nothing is emitted once ZooKeeper has not
-    answered for `suspend_seconds`, though the session may live: it is reported ended only when
-    there is a connection again, and by then others may have our partitions. A replica that is the
-    only one works on inside its windows (promise 15).
+    it also makes the plan, and that as soon as it knows of partitions: the only one starts
+    without waiting. With others about, nothing is emitted once ZooKeeper has not answered for
+    `suspend_seconds`, though the session may live: it is reported ended only when there is a
+    connection again, and by then others may have our partitions. A replica that is the only one
+    works on inside its windows (promise 15).
     """
 
     def __init__(
@@ -179,29 +176,19 @@ class Sharing:
         self._want(view, now)
 
     def _want(self, view: View, now: float) -> None:
-        policy = self._policy
-        partitions: Collection[Partition] | None = None
-        if policy.way == "shared":
-            if view.plan is None or view.plan.number < self._seen:
-                return
-            partitions = view.plan.of(policy.name)
-            if view.plan.number != self._seen:
-                log.info("plan_followed", number=view.plan.number, partitions=len(partitions))
-            self._seen = view.plan.number
-        elif policy.way == "static":
-            if policy.count is None:  # the configuration has seen to that
-                raise AssertionError
-            partitions = of_ordinal(policy.name, policy.count, self._reader.known or ())
-        else:
+        if view.plan is None or view.plan.number < self._seen:
             return
-        self._reader.want(
-            partitions, planned_at=self._beaten_at, leave_by=now + policy.handover_seconds
-        )
+        partitions = view.plan.of(self._policy.name)
+        if view.plan.number != self._seen:
+            log.info("plan_followed", number=view.plan.number, partitions=len(partitions))
+        self._seen = view.plan.number
+        leave_by = now + self._policy.handover_seconds
+        self._reader.want(partitions, planned_at=self._beaten_at, leave_by=leave_by)
 
     def _look_at_the_clock(self, now: float) -> None:
         """Suspend everything while it is not known whether our session lives."""
         heard_at = self._registry.last_contact
-        if self._policy.way == "alone" or heard_at is None:
+        if heard_at is None:
             return
         is_silent = now - heard_at > self._policy.suspend_seconds
         if is_silent and not self._is_suspended and not self._is_only_one:

@@ -1,25 +1,23 @@
 """Which member each partition is meant for. Pure, and the same whatever the arguments' order."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
 from partition.chunk import Partition
 from partition.errors import CountsDiffer
-
-_ORDINAL = re.compile(r".*-([0-9]{1,9})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Copartitions:
     """Which topics are co-partitioned: one member has all their partitions of one number.
 
-    `group_of` says which group a topic is of; None: of none, its partitions go singly.
+    `group_of` says which group a topic is of; None: of none, its partitions go singly. With
+    `all_to_one` one member has everything, and the others stand by.
     """
 
     group_of: Callable[[str], Hashable | None] = lambda _topic: None
+    all_to_one: bool = False
 
     def unit_of(self, partition: Partition) -> Hashable:
         """Return what is the same for partitions that go together, and for no others."""
@@ -125,25 +123,6 @@ def one_for_all(
     held = Counter(previous.get(partition) for partition in set(partitions))
     chosen = max(members, key=lambda name: held[name])  # the first of equals
     return dict.fromkeys(sorted(set(partitions)), chosen)
-
-
-def of_ordinal(name: str, count: int, partitions: Collection[Partition]) -> frozenset[Partition]:
-    """Return the partitions of a replica that is one of `count`, by the number in its name.
-
-    That is what stands behind the name's last "-", as a StatefulSet names its pods. Raises
-    ValueError if there is none, or if it is not below `count`.
-    """
-    found = _ORDINAL.fullmatch(name)
-    ordinal = -1 if found is None else int(found[1])
-    if not 0 <= ordinal < count:
-        raise ValueError(
-            f"replica {name!r} is to be one of {count}: its name must end in "
-            f'"-" and a number from 0 to {count - 1}'
-        )
-    # By the topic too: else replica 0 had one more of every topic that does not divide evenly.
-    return frozenset(
-        each for each in partitions if (crc32(each.topic.encode()) + each.number) % count == ordinal
-    )
 
 
 def _quotas(

@@ -51,7 +51,7 @@ from partition.replicas.nodes import (
     replica_path,
     replicas_path,
 )
-from partition.replicas.plan import HEEDING, Control, Member, Plan, next_plan
+from partition.replicas.plan import Control, Member, Plan, next_plan
 
 log = structlog.get_logger()
 
@@ -60,11 +60,10 @@ _RETRY_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Mine:
-    """Who this replica is. `process` was never used before; `way` as in `Member`."""
+    """Who this replica is. `process` was never used before."""
 
     name: str
     process: str
-    way: str = "shared"
     host: str = ""
     since_ms: int = 0
     headrace: str = ""
@@ -146,7 +145,7 @@ class Beats:
         plan, version = yield from self._plan()
         found = cast("tuple[bytes, int] | None", (yield from _asked(Read(self._control_at))))
         control = decode_control(self._control_at, found[0]) if found and found[0] else Control()
-        if self._mine.way not in HEEDING or (yield from self._leader_stays()):
+        if (yield from self._leader_stays()):
             return View(plan, control, _named((yield from self._names())), leads=False)
         # First this: whoever registers from now on makes the plan's write fail.
         parent = cast("tuple[bytes, int] | None", (yield from _asked(Read(self._members_at))))
@@ -291,7 +290,6 @@ class Beats:
             0,
             report.seen,
             report.holds,
-            mine.way,
             mine.host,
             mine.since_ms,
             mine.headrace,

@@ -39,7 +39,6 @@ class _Member(msgspec.Struct):
     process: str
     seen: _Natural
     holds: _Topics
-    way: str
     host: str = ""
     since_ms: _Natural = 0
     headrace: str = ""
@@ -108,7 +107,6 @@ def encode_member(member: Member) -> bytes:
             member.process,
             member.seen,
             by_topic(member.holds),
-            member.way,
             member.host,
             member.since_ms,
             member.headrace,
@@ -129,7 +127,6 @@ def decode_member(path: str, data: bytes, joined: int) -> Member:
         joined,
         found.seen,
         holds,
-        found.way,
         found.host,
         found.since_ms,
         found.headrace,

@@ -1,6 +1,6 @@
 """Who may hold which partition: what members report, what the leader answers with. Pure.
 
-Safety: never are two live members that follow plans both allowed to work on one partition, nor
+Safety: never are two live members both allowed to work on one partition, nor
 on two that go together (co-partitioned topics' of one number). A
 member reads plans in order; it may skip some and may read late. One that is not registered any
 more blocks nothing: it gives up by its own clock before the others hear of it.
@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from partition.chunk import Partition
 from partition.replicas.balance import SINGLY, Copartitions, balanced, one_for_all
 
-HEEDING = frozenset({"shared", "one"})  # the ways of members that do what a plan says
-
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -27,7 +25,6 @@ class Member:
     joined: int  # grows from one registration to the next
     seen: int  # the newest plan it has applied; 0: none
     holds: frozenset[Partition]  # opened or being opened, and not released
-    way: str = "shared"  # or "one": a single member has all; "static", "alone": it heeds no plan
     host: str = ""
     since_ms: int = 0
     headrace: str = ""  # the package's version
@@ -90,8 +87,8 @@ def next_plan(
 
     `partitions` are all that there are. A partition goes to whom it is meant for as soon as no
     other live member may work on it, or on what goes together with it; until then it is
-    `leaving`, or nobody's. Drained members, and those that heed no plan, are given nothing. If
-    all are drained, what they have is revoked.
+    `leaving`, or nobody's. Drained members are given nothing. If all are drained, what they have
+    is revoked.
     """
     leader = leader_of(members)
     if leader is None:
@@ -99,9 +96,9 @@ def next_plan(
     was = plan or Plan(0, "", {}, {})
     # Numbers go on where members saw them, even if the node of the plan was lost.
     number = 1 + max(was.number, *(each.seen for each in members))
-    heeding = {each.name: each for each in members if each.way in HEEDING}
+    live = {each.name: each for each in members}
     holders = _holders(members)
-    targets = _targets(was, members, leader, partitions, control, copartitions)
+    targets = _targets(was, members, partitions, control, copartitions)
     owners: dict[Partition, str] = {}
     leaving: dict[Partition, Leaving] = {}
     for unit in copartitions.units({*partitions, *was.owners, *was.leaving}):
@@ -109,13 +106,13 @@ def next_plan(
         blocked = {
             each: left
             for each in unit
-            if (left := _blocked(each, was, number, heeding, holders.get(each, ()), target))
+            if (left := _blocked(each, was, number, live, holders.get(each, ()), target))
         }
         # One member has all of it, or as much as it has not released yet: never two.
         others = any(left.name != target for left in blocked.values())
         for each in unit:
             owner = was.owners.get(each)
-            if owner is not None and owner == target and owner in heeding and each in targets:
+            if owner is not None and owner == target and owner in live and each in targets:
                 if others:
                     leaving[each] = Leaving(owner, number)
                 else:
@@ -132,28 +129,26 @@ def next_plan(
 def _targets(
     plan: Plan,
     members: Sequence[Member],
-    leader: Member,
     partitions: Collection[Partition],
     control: Control,
     copartitions: Copartitions,
 ) -> dict[Partition, str]:
     """Return who each partition is meant for, whoever may work on it now."""
-    heeding = [each for each in members if each.way in HEEDING]
     available = [
         each.name
-        for each in sorted(heeding, key=lambda each: (each.joined, each.name))
+        for each in sorted(members, key=lambda each: (each.joined, each.name))
         if each.name not in control.drained
     ]
-    names = {each.name for each in heeding}
+    names = {each.name for each in members}
     # What is leaving is nobody's: it is interrupted in any case, and so a decision once taken
     # is not taken back because another member was faster.
     previous = {
         partition: holding[0]
-        for partition, holding in _holders(heeding).items()
+        for partition, holding in _holders(members).items()
         if partition not in plan.leaving
     }
     previous.update((each, owner) for each, owner in plan.owners.items() if owner in names)
-    if leader.way == "one":
+    if copartitions.all_to_one:
         return one_for_all(available, partitions, previous)
     is_asked = control.rebalance > plan.rebalanced
     return balanced(available, partitions, {} if is_asked else previous, copartitions)
@@ -163,18 +158,18 @@ def _blocked(
     partition: Partition,
     plan: Plan,
     number: int,
-    heeding: Mapping[str, Member],
+    live: Mapping[str, Member],
     holders: Sequence[str],
     target: str | None,
 ) -> Leaving | None:
     """Return who must release a partition before it may be granted; None if it is free."""
     owner = plan.owners.get(partition)
-    if owner is not None and owner in heeding:
+    if owner is not None and owner in live:
         return Leaving(owner, number)  # it may have read what gave it the partition
     left = plan.leaving.get(partition)
     if left is not None:
         # A name's new process has seen nothing yet, and may open what an older plan gave it.
-        is_late = left.name in heeding and heeding[left.name].seen < left.number
+        is_late = left.name in live and live[left.name].seen < left.number
         if is_late or left.name in holders:
             return left
     others = [name for name in holders if name != target]

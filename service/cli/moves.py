@@ -19,7 +19,6 @@ Outcome: TypeAlias = Literal["moved", "to_move", "refused", "failed"]
 
 _PLACE = "TOPIC:PARTITION=OFFSET"
 _PLACE_FORM = re.compile(r"(.+):(\d{1,9})=(\d{1,18})")
-_ALONE = "alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +127,8 @@ def chosen(
 def consumed(members: Sequence[Member], control: Control) -> str | None:
     """Say why nothing can be moved while these replicas are registered; None if it can.
 
-    A replica that shares the partitions releases one that was moved, and opens it anew. One
-    that runs alone halts it.
+    Paused, a replica releases one that was moved, and opens it anew.
     """
-    alone = [each.name for each in members if each.way == _ALONE]
-    if alone:
-        return f"replica {alone[0]} is running, and would halt what is moved: stop it first"
     if members and control.paused is None:
         names = ", ".join(each.name for each in members)
         return (

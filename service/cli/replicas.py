@@ -118,7 +118,6 @@ class Status:
             "leads": member.name == self.leader,
             "host": member.host,
             "since_ms": member.since_ms,
-            "way": member.way,
             "headrace": member.headrace,
             "process": member.process,
             "holds": len(member.holds),
@@ -162,7 +161,7 @@ def whose(
     names = {each.name for each in members}
     if leaving is not None and leaving.name in names:
         return leaving.name, "leaving"
-    if holders:  # by no plan: static or alone
+    if holders:  # by no plan that is left
         return holders[0], "held"
     if owner is None:
         return None, "free"

@@ -120,7 +120,6 @@ def _replicas(status: Status) -> Table:
     table.add_column("since")
     for name in ("holds", "lag", "plan"):
         table.add_column(name, justify="right")
-    table.add_column("way")
     table.add_column("headrace")
     for each in status.members:
         table.add_row(
@@ -130,7 +129,6 @@ def _replicas(status: Status) -> Table:
             f"{len(each.holds):,}",
             _cell(status.lag_of(each)),
             _cell(each.seen),
-            escape(each.way),
             escape(each.headrace),
         )
     return table

@@ -63,8 +63,6 @@ class Replicas:
 
     trial: Trial
     output: Output = "lines"
-    assignment: str = "shared"
-    count: int | None = None  # static: of how many
     engine: EngineName = "local"
     session_seconds: float = SESSION_SECONDS
     topics: Mapping[str, int] = field(default_factory=lambda: TOPICS)  # with their partitions
@@ -247,15 +245,12 @@ class Replicas:
         return self.trial.folder / "warehouse"
 
     def _config(self) -> Mapping[str, Mapping[str, object]]:
-        replicas: dict[str, Any] = {"assignment": self.assignment, "beat_seconds": 0.2}
-        if self.count is not None:
-            replicas["count"] = self.count
         spark = _RANGES if self.engine == "spark" else {}
         return {
             **_CONFIG,
             "pipeline": {**_CONFIG["pipeline"], "engine": self.engine},
             "zookeeper": {"session_timeout_seconds": self.session_seconds},
-            "replicas": replicas,
+            "replicas": {"beat_seconds": 0.2},
             "spark": {"warehouse": str(self._warehouse), **spark},
         }
 

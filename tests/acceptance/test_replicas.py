@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -194,22 +193,6 @@ def test_of_two_processes_under_one_name_the_first_ends_and_says_why(
         replicas.settle("a")
         assert replicas.runs["a"].alive, replicas.runs["a"].tail()
         replicas.finish()
-
-
-def test_static_replicas_have_the_partitions_of_their_ordinals(
-    make_replicas: MakeReplicas,
-) -> None:
-    with make_replicas(assignment="static", count=2) as replicas:
-        replicas.feed.start()
-        replicas.start("r-0", "r-1")
-        replicas.goes_on()
-        replicas.finish()
-    for ordinal in range(2):
-        assert replicas.written(f"r-{ordinal}") == {
-            (topic, number)
-            for topic, number in replicas.feed.parts
-            if (crc32(topic.encode()) + number) % 2 == ordinal
-        }
 
 
 def test_new_partitions_and_new_topics_are_shared_while_they_come(

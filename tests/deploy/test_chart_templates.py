@@ -146,7 +146,6 @@ def test_the_service_reads_the_configuration_as_the_values_say_it(
     config = load(file)
     assert config.pipeline.drain_seconds == 40.5
     assert config.pipeline.start_from == AtTimestamp(1767225600000)
-    assert config.replicas.assignment == "shared"
     assert config.kafka["security.protocol"] == "sasl_ssl"
     assert config.kafka["queued.min.messages"] == 200000
     assert config.kafka["sasl.password"] == "given"
@@ -188,12 +187,6 @@ AUTOSCALED = {"autoscaling": {"enabled": True, "serverAddress": "http://p:9090"}
         ({"terminationGracePeriodSeconds": 25}, "must be above drain_seconds"),
         ({"config": {"kafka": {"bootstrap.servers": None}}}, '"bootstrap.servers" is needed'),
         ({"config": {"zookeeper": {"hosts": ""}}}, '"hosts" is needed'),
-        ({"config": {"replicas": {"assignment": "alone"}}}, 'use "shared"'),
-        ({"config": {"replicas": {"assignment": "static", "count": 3}}}, "must be replicaCount"),
-        (
-            {"config": {"replicas": {"assignment": "static", "count": 2}}, **AUTOSCALED},
-            "without a replica",
-        ),
         ({"config": {"pipeline": {"engine": "spark"}}, **AUTOSCALED}, "scale Spark's executors"),
         ({"autoscaling": {"enabled": True}}, "serverAddress is needed"),
         ({"autoscaling": {**AUTOSCALED["autoscaling"], "minReplicas": 9}}, "below minReplicas"),
@@ -214,12 +207,6 @@ def test_the_chart_cannot_add_to_a_configuration_that_is_not_its_own():
     assert "the chart cannot add to it" in refusal(
         {"sparkOnKubernetes": {"enabled": True}}, base=EXTRA
     )
-
-
-def test_a_static_assignment_of_as_many_replicas_is_taken():
-    values = {"config": {"replicas": {"assignment": "static", "count": 2}}}
-    text = service_toml(list(rendered(values, base=SMALLEST)))
-    assert tomllib.loads(text)["replicas"] == {"assignment": "static", "count": 2}
 
 
 def test_keda_decides_how_many_replicas_there_are_where_it_is_asked():

@@ -52,8 +52,8 @@ class Look:
 class Replica:
     """A process. `place` is that of the newest plan it has read; None: it is not registered."""
 
-    def __init__(self, name, process, way):
-        self.name, self.process, self.way = name, process, way
+    def __init__(self, name, process):
+        self.name, self.process = name, process
         self.place = self.given = self.report = self.look = None
         self.seen = 0
         self.leads = False
@@ -88,8 +88,7 @@ class World:
         self.rng = random.Random(seed)
         self.rules = rules
         self.every = [Partition(topic, number) for topic in topics for number in range(numbers)]
-        self.copartitions = SINGLY if seed % 2 else TOGETHER
-        self.way = "one" if seed % 4 == 3 else "shared"
+        self.copartitions = (TOGETHER, SINGLY, TOGETHER, Copartitions(all_to_one=True))[seed % 4]
         self.replicas, self.nodes = [], {}
         self.history = [None]  # of plans
         self.registrations = self.processes = 0
@@ -112,7 +111,7 @@ class World:
     def register(self, replica):
         self.registrations += 1
         told = (replica.name, str(replica.process), self.registrations, replica.seen)
-        self.nodes[replica.name] = Member(*told, replica.holds, replica.way)
+        self.nodes[replica.name] = Member(*told, replica.holds)
         replica.place = len(self.history) - 1
 
     def send_report(self, replica):
@@ -177,7 +176,7 @@ class World:
 
     def start(self, name):
         self.processes += 1
-        self.replicas.append(Replica(name, self.processes, self.way))
+        self.replicas.append(Replica(name, self.processes))
 
     def expire(self):
         """End a session whose process is gone, or has given up."""
@@ -278,7 +277,7 @@ class World:
         if any(each.works != plan.of(each.name) or each.drains for each in self.replicas):
             return False
         able = [each.name for each in self.replicas if each.name not in self.control.drained]
-        if self.way == "one":
+        if self.copartitions.all_to_one:
             return max(len(plan.of(name)) for name in able) == len(self.partitions)
         return self.are_together(plan) and self.are_even(plan, able)
 

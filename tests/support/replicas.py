@@ -1,6 +1,7 @@
 """Replicas of one pipeline that share a log and a register in memory, turned one by one."""
 
 import random
+import uuid
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,17 @@ from topology.sink import DeadLetterSink
 
 
 class Replica:
-    """One of them. Its clock is what it is told; it beats at each turn."""
+    """One of them. Its clock is what it is told."""
 
-    def __init__(self, name: str, topology: Topology, log: MemoryLog, nodes: MemoryNodes) -> None:
+    def __init__(
+        self,
+        name: str,
+        topology: Topology,
+        log: MemoryLog,
+        nodes: MemoryNodes,
+        *,
+        beat_seconds: float = 0.0,
+    ) -> None:
         self.name = name
         self.now = 0.0
         letters_sink: Any = topology.dead_letters.sink
@@ -59,10 +68,10 @@ class Replica:
             store,
             root="/headrace",
             pipeline="memory",
-            mine=Mine(name, f"process-{name}"),
+            mine=Mine(name, uuid.uuid4().hex),
             copartitions=copartitions,
         )
-        policy = SharingPolicy("shared", name)
+        policy = SharingPolicy(name, beat_seconds)
         self.sharing = Sharing(registry, self.reader, policy, copartitions)
 
     def open(self) -> None:

@@ -1,4 +1,4 @@
-"""A replica that has every partition, on an offset store in memory."""
+"""A replica that is the only one, on an offset store in memory."""
 
 from partition.memory import MemoryRegistry, MemoryStore
 from partition.replicas.beat import Mine
@@ -8,6 +8,6 @@ from service.sharing import Sharing, SharingPolicy
 
 def alone(store: MemoryStore, reader: Reader) -> Sharing:
     """It shares its partitions with nobody."""
-    mine = Mine("one", "process", way="alone")
+    mine = Mine("one", "process")
     registry = MemoryRegistry(store, root="/headrace", pipeline="memory", mine=mine)
-    return Sharing(registry, reader, SharingPolicy("alone", "one"))
+    return Sharing(registry, reader, SharingPolicy("one"))

@@ -58,7 +58,7 @@ class NodesInMemory:
         version = 0 if found is None else found.version + 1
         self.nodes[path] = Stat(data, version, created, is_ours=False)
 
-    def register(self, name: str, *holds: object, seen: int = 1, way: str = "shared") -> None:
+    def register(self, name: str, *holds: object, seen: int = 1) -> None:
         """Let a replica have registered, on host `host-<name>`."""
         member = Member(
             name=name,
@@ -66,7 +66,6 @@ class NodesInMemory:
             joined=0,
             seen=seen,
             holds=frozenset(holds),
-            way=way,
             host=f"host-{name}",
             since_ms=NOTE.at_ms,
             headrace="0.1.0",

@@ -94,7 +94,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* What the chart knows, and what `config` says over it. */}}
 {{- define "headrace.mergedConfig" -}}
-{{- $own := dict "replicas" (dict "assignment" "shared") -}}
+{{- $own := dict -}}
 {{- with .Values.kafka -}}
 {{- $kafka := dict -}}
 {{- if or .tls.enabled .existingSecret -}}
@@ -164,15 +164,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $merged := include "headrace.mergedConfig" . | fromJson -}}
 {{- if not (dig "kafka" "bootstrap.servers" "" $merged) }}{{ fail "config.kafka: \"bootstrap.servers\" is needed" }}{{ end -}}
 {{- if not (dig "zookeeper" "hosts" "" $merged) }}{{ fail "config.zookeeper: \"hosts\" is needed" }}{{ end -}}
-{{- $assignment := dig "replicas" "assignment" "" $merged -}}
 {{- $engine := dig "pipeline" "engine" "local" $merged -}}
-{{- if and (eq $assignment "alone") (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) -}}
-{{- fail "config.replicas.assignment is \"alone\": with several replicas the later one would take everything over; use \"shared\"" -}}
-{{- end -}}
-{{- if eq $assignment "static" -}}
-{{- if .Values.autoscaling.enabled }}{{ fail "config.replicas.assignment is \"static\": autoscaling would leave partitions without a replica; use \"shared\"" }}{{ end -}}
-{{- if ne (int (dig "replicas" "count" 0 $merged)) (int .Values.replicaCount) }}{{ fail "config.replicas.count must be replicaCount where assignment is \"static\"" }}{{ end -}}
-{{- end -}}
 {{- if and .Values.autoscaling.enabled (eq $engine "spark") -}}
 {{- fail "autoscaling: on the spark engine one replica has every partition and the others stand by; scale Spark's executors instead" -}}
 {{- end -}}

@@ -24,7 +24,7 @@ SECONDS = 60.0
 CONFIG = {
     "zookeeper": {"session_timeout_seconds": SESSION_SECONDS},
     "replicas": {
-        "assignment": "shared", "beat_seconds": 0.2, "handover_seconds": HANDOVER_SECONDS,
+        "beat_seconds": 0.2, "handover_seconds": HANDOVER_SECONDS,
     },
     "pipeline": {"commit_interval_seconds": 0.05, "drain_seconds": 10.0},
 }  # fmt: skip

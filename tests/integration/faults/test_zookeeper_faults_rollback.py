@@ -22,7 +22,7 @@ pytestmark = pytest.mark.faults
 MOST_STARTS = 10
 # What kazoo says where a server ends a connection: it has older data than the client has seen.
 SENT_AWAY = "Connection dropped: socket connection broken"
-SHARED = {"assignment": "shared", "beat_seconds": 0.2, "name": "a"}
+SHARED = {"beat_seconds": 0.2, "name": "a"}
 EACH = pytest.mark.parametrize("reliability", ["at-least-once", "exactly-once"])
 
 

@@ -60,9 +60,6 @@ CONFIG = """\
 
 [zookeeper]
 hosts = "{zookeeper}"
-
-[replicas]
-assignment = "shared"
 """
 LOOKS = ("status", "check", "offsets show", "transactions show")
 STATUS = "headrace status orders:topology --config service.toml --json"

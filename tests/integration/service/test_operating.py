@@ -110,14 +110,11 @@ class Place:
                 process.kill()
         assert process.returncode == 0, err
 
-    def register(self, name: str, way: str, *holds: Partition) -> None:
+    def register(self, name: str, *holds: Partition) -> None:
         """Let somebody else be registered as a replica."""
-        member = Member(name, "p", 0, 1, frozenset(holds), way, "host", 1_700_000_000_000, "0.1.0")
+        member = Member(name, "p", 0, 1, frozenset(holds), "host", 1_700_000_000_000, "0.1.0")
         path = replica_path("/headrace", self.name, name)
         self.client.create(path, encode_member(member), ephemeral=True, makepath=True)
-
-    def leave(self, name: str) -> None:
-        self.client.delete(replica_path("/headrace", self.name, name))
 
 
 @pytest.fixture
@@ -168,7 +165,7 @@ def test_an_offset_beyond_the_log_is_one_line_and_1(place):
 
 
 def test_a_pause_is_seen_by_everybody_and_lets_offsets_be_moved(place):
-    place.register("a", "shared", Partition(place.name, 0))
+    place.register("a", Partition(place.name, 0))
     command = ("offsets", "reset", "flow:topology", "--to", "earliest", "--why", WHY)
     done = place.headrace(*command)
     assert (done.code, done.out) == (1, "")
@@ -180,16 +177,12 @@ def test_a_pause_is_seen_by_everybody_and_lets_offsets_be_moved(place):
     assert (status["leader"], status["replicas"]["a"]["holds"]) == ("a", 1)
     assert status["partitions"][f"{place.name}[0]"]["owner"] == "a"
     assert place.facts(*command)["moved"] == 2
-    place.register("b", "alone")
-    done = place.headrace(*command)
-    assert (done.code, "replica b is running" in done.err) == (1, True)
-    place.leave("b")
     assert place.facts("resume", "flow:topology")["paused"] is None
     assert place.headrace(*command).code == 1
 
 
 def test_a_drain_and_a_rebalance_are_kept(place):
-    place.register("a", "shared")
+    place.register("a")
     assert place.headrace("drain", "flow:topology", "b", "--why", WHY).code == 2
     assert list(place.facts("drain", "flow:topology", "a", "--why", WHY)["drained"]) == ["a"]
     assert place.facts("rebalance", "flow:topology")["rebalance"] == 1
@@ -203,12 +196,12 @@ def test_a_drain_and_a_rebalance_are_kept(place):
 def test_a_watch_shows_it_again_and_again_until_ctrl_c(place):
     with place.watched() as until:
         assert until(lambda _: True)["replicas"] == {}
-        place.register("a", "shared")
+        place.register("a")
         assert until(lambda facts: facts["replicas"])["leader"] == "a"
 
 
 def test_a_replica_that_is_paused_reads_on_where_its_partitions_were_moved_to(place):
-    place.configure('[replicas]\nassignment = "shared"\nname = "a"\n')
+    place.configure('[replicas]\nname = "a"\n')
     reset = ("offsets", "reset", "flow:topology", "--to", "earliest", "--why", WHY)
 
     def committed(facts):
@@ -232,23 +225,6 @@ def test_a_replica_that_is_paused_reads_on_where_its_partitions_were_moved_to(pl
             process.kill()
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["read"] == 4 * RECORDS
-
-
-def test_a_process_that_runs_alone_is_not_moved_under_its_feet(place):
-    move = ("offsets", "reset", "flow:topology", "--to", "earliest", "--why", WHY)
-    with place.watched() as until, place.start("run", "flow:topology") as process:
-        try:
-            until(lambda facts: facts["replicas"])
-            place.facts("pause", "flow:topology", "--why", WHY)
-            done = place.headrace(*move)
-            assert (done.code, "is running, and would halt" in done.err) == (1, True)
-            process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=seconds(60))
-        finally:
-            process.kill()
-        assert process.returncode == 0, err
-        until(lambda facts: not facts["replicas"])
-    assert place.headrace(*move).code == 0
 
 
 def test_servers_that_are_down_are_one_line_and_1(place):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from partition.errors import Fenced
+from partition.errors import Fenced, StoreCorrupt
 from partition.memory import MemoryStore
 from tests.worlds.reading import ONE, TWO, Bench
 
@@ -289,3 +289,22 @@ def test_a_claim_that_waited_past_the_session_takes_nothing_from_who_has_it_by_n
     bench.want(ONE, planned_at=3.0, now=3.0)
     assert bench.reader.holds == {ONE}
     assert bench.epoch() == epoch + 1
+
+
+def test_who_has_everything_ends_once_every_partition_is_halted():
+    bench = Shared()
+    bench.want(ONE, TWO)
+    bench.reader.refuse(ONE, bench.reader.place_of(ONE), StoreCorrupt("/one", "no", "JSON"))
+    bench.reader.poll(0.0)
+    bench.reader.refuse(TWO, bench.reader.place_of(TWO), StoreCorrupt("/two", "no", "JSON"))
+    with pytest.raises(StoreCorrupt):
+        bench.reader.poll(0.0)
+
+
+def test_who_shares_goes_on_though_all_it_has_is_halted():
+    bench = Shared()
+    bench.want(ONE)
+    bench.reader.refuse(ONE, bench.reader.place_of(ONE), StoreCorrupt("/one", "no", "JSON"))
+    bench.reader.poll(0.0)
+    bench.want(ONE, TWO, planned_at=1.0)
+    assert bench.reader.holds == {ONE, TWO}

@@ -142,15 +142,6 @@ def test_it_is_refused_while_a_replica_is_registered_unless_paused(world):
     assert outcomes(world.move({P[0]: AtOffset(5)})) == ["moved"]
 
 
-def test_one_that_runs_alone_keeps_it_refused_also_when_paused(world):
-    world.nodes.register("a", way="alone")
-    world.nodes.put_control(Control(paused=NOTE))
-    with pytest.raises(StillConsumed, match="replica a is running, and would halt"):
-        world.move({P[0]: AtOffset(5)})
-    world.nodes.leave("a")
-    assert outcomes(world.move({P[0]: AtOffset(5)})) == ["moved"]
-
-
 def test_open_transactions_are_refused_and_a_count_of_done_ones_goes_on():
     world = World(exactly_once())
     world.owner.move(P[0], Position(10), "x", opened_transactions(10, 15, committed=4)).result(0)

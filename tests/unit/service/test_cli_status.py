@@ -97,7 +97,7 @@ def test_the_facts_are_one_object(world):
     assert (facts["paused"], facts["drained"]) == (note, {"b": note})
     assert facts["plan"] == {"number": 7, "leader": "a"}
     assert facts["replicas"]["a"] == {
-        "leads": True, "host": "host-a", "since_ms": NOTE.at_ms, "way": "shared",
+        "leads": True, "host": "host-a", "since_ms": NOTE.at_ms,
         "headrace": "0.1.0", "process": "process-of-a", "holds": 2, "lag": 90, "seen": 6,
         "drained": False,
     }  # fmt: skip
@@ -121,8 +121,8 @@ def test_a_person_reads_the_same(world):
     text = text_of(read_status(world.rooms))
     since = "2023-11-14 22:13:20 UTC"
     assert cells_of(text) == [
-        ["a (leader)", "host-a", since, "2", "90", "6", "shared", "0.1.0"],
-        ["b (drained)", "host-b", since, "0", "0", "7", "shared", "0.1.0"],
+        ["a (leader)", "host-a", since, "2", "90", "6", "0.1.0"],
+        ["b (drained)", "host-b", since, "0", "0", "7", "0.1.0"],
         ["numbers[0]", "a", "1", "10", "100", "90", "0"],
         ["numbers[1]", "a (leaving)", "1", "100", "100", "0", "0"],
         ["numbers[2]", "a (opening)", "-", "-", "100", "100", "0"],
@@ -151,9 +151,9 @@ def test_without_replicas_and_plan_partitions_are_nobody_s(world):
     assert "there is no plan" in text_of(found)
 
 
-def test_a_replica_that_heeds_no_plan_has_what_it_holds():
+def test_a_replica_has_what_it_holds_where_no_plan_is_left():
     world = World()
-    world.nodes.register("only", *P[:2], way="alone")
+    world.nodes.register("only", *P[:2])
     members = world.nodes.pipeline.members()
     assert whose(P[0], None, members) == ("only", "held")
     assert whose(P[2], None, members) == (None, "free")

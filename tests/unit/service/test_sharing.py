@@ -59,9 +59,9 @@ class Register:
             beat.set_result(found)
 
 
-def sharing(way="shared", name="a-1", copartitions=SINGLY, **changes):
+def sharing(name="a-1", copartitions=SINGLY, **changes):
     register, reader = Register(), Reader()
-    policy = SharingPolicy(way, name, handover_seconds=6.0, suspend_seconds=5.0, **changes)
+    policy = SharingPolicy(name, handover_seconds=6.0, suspend_seconds=5.0, **changes)
     return Sharing(register, reader, policy, copartitions), register, reader
 
 
@@ -164,27 +164,6 @@ def test_the_only_replica_works_on_without_zookeeper():
     replica.poll(60.0)
     assert reader.suspended == 0
     assert reader.trusted_until == math.inf
-
-
-def test_a_replica_alone_wants_what_there_is_and_suspends_nothing():
-    replica, register, reader = sharing("alone")
-    replica.poll(1.0)
-    register.answer(view(0, "a-1", "b-2", plan=False))
-    replica.poll(1.1)
-    replica.poll(60.0)
-    assert (reader.wanted, reader.suspended) == ([], 0)
-
-
-def test_a_static_replica_wants_the_partitions_of_its_ordinal():
-    found = []
-    for name in ("a-0", "a-1"):
-        replica, register, reader = sharing("static", name, count=2)
-        replica.poll(1.0)
-        register.answer(view(0, plan=False))
-        replica.poll(1.1)
-        found.append(reader.wanted[0][0])
-    assert found[0] | found[1] == ALL
-    assert not found[0] & found[1]
 
 
 def test_a_pause_is_told_once_and_ends():

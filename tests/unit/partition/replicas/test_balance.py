@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partition.chunk import Partition
 from partition.errors import CountsDiffer
-from partition.replicas.balance import Copartitions, balanced, of_ordinal, one_for_all
+from partition.replicas.balance import Copartitions, balanced, one_for_all
 
 NAMES = ["a", "b", "c", "d", "e"]
 PARTITIONS = st.sets(
@@ -216,29 +216,3 @@ def test_all_partitions_go_to_the_first_of_equals():
 
 def test_without_members_no_partition_has_an_owner():
     assert one_for_all([], [Partition("t", 0)], {}) == {}
-
-
-# Static: by the number in the name
-
-
-@given(PARTITIONS, st.integers(1, 6))
-def test_each_partition_has_exactly_one_ordinal(partitions, count):
-    parts = [of_ordinal(f"web-{ordinal}", count, partitions) for ordinal in range(count)]
-    assert sum(len(part) for part in parts) == len(partitions)
-    assert frozenset().union(*parts) == partitions
-
-
-def test_topics_do_not_all_begin_at_the_same_ordinal():
-    firsts = [Partition(f"topic-{number}", 0) for number in range(40)]
-    assert all(of_ordinal(f"web-{ordinal}", 4, firsts) for ordinal in range(4))
-
-
-def test_the_ordinal_stands_behind_the_last_dash():
-    partitions = [Partition("t", number) for number in range(20)]
-    assert of_ordinal("blue-7-web-2", 3, partitions) == of_ordinal("x-2", 3, partitions)
-
-
-@pytest.mark.parametrize("name", ["web", "web-", "web-3", "web-x", "2", "web-1.5", "web-1\n"])
-def test_a_name_without_an_ordinal_below_the_count_is_refused(name):
-    with pytest.raises(ValueError, match='must end in "-" and a number from 0 to 2'):
-        of_ordinal(name, 3, [])

@@ -15,7 +15,6 @@ MEMBER = Member(
     7,
     3,
     frozenset({Partition("t", 0), Partition("t", 1), Partition("u", 5)}),
-    "static",
     "h1",
     99,
     "0.1",

@@ -11,9 +11,9 @@ ALL = [ONE, TWO, THREE, FOUR]
 NOTE = Note("operator", "a test", 0)
 
 
-def member(name, holds=(), *, seen=0, joined=None, way="shared", process="p"):
+def member(name, holds=(), *, seen=0, joined=None, process="p"):
     joined = ord(name) if joined is None else joined
-    return Member(name, f"{process}-{name}", joined, seen, frozenset(holds), way)
+    return Member(name, f"{process}-{name}", joined, seen, frozenset(holds))
 
 
 def drained(*names):
@@ -221,30 +221,24 @@ def test_a_partition_that_is_new_goes_to_whom_its_partner_is():
     assert plan.of("b") == {ORDERS[1], PAYMENTS[1]}
 
 
-# Other ways to share
+# One for all
+
+ONE_HAS_ALL = Copartitions(all_to_one=True)
 
 
-def test_if_the_leader_reads_alone_it_gets_all():
-    members = [member("a", way="one"), member("b", way="one")]
-    assert next_plan(None, members, ALL, Control()).of("a") == set(ALL)
+def test_if_one_has_all_the_leader_gets_all():
+    plan = next_plan(None, [member("a"), member("b")], ALL, Control(), ONE_HAS_ALL)
+    assert plan.of("a") == set(ALL)
 
 
-def test_who_reads_all_goes_on_though_another_leads():
-    members = [member("a", way="one"), member("b", ALL, seen=1, way="one")]
-    assert next_plan(owned(b=ALL), members, ALL, Control()) is None
+def test_who_has_all_goes_on_though_another_leads():
+    members = [member("a"), member("b", ALL, seen=1)]
+    assert next_plan(owned(b=ALL), members, ALL, Control(), ONE_HAS_ALL) is None
 
 
 def test_who_stands_by_gets_all_once_the_other_is_gone():
-    plan = next_plan(owned(a=ALL), [member("b", way="one")], ALL, Control())
+    plan = next_plan(owned(a=ALL), [member("b")], ALL, Control(), ONE_HAS_ALL)
     assert plan.of("b") == set(ALL)
-
-
-def test_a_static_member_is_given_nothing_and_what_it_holds_is_waited_for():
-    members = [member("a", joined=200), member("b", [ONE], way="static", joined=100)]
-    plan = next_plan(None, members, ALL, Control())
-    assert plan.owners == dict.fromkeys(ALL[1:], "a")
-    assert plan.leaving == {ONE: Leaving("b", 1)}
-    assert next_plan(plan, members, ALL, Control()) is None  # not a plan at each beat
 
 
 # Surprises

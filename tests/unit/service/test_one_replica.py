@@ -1,0 +1,76 @@
+"""One replica is a group of one: it plans for itself, and waits for nobody."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from headrace import Topology, bolt
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from partition.chunk import Partition
+from partition.memory import MemoryLog, MemoryNodes
+from tests.support.replicas import Replica
+
+BEAT_SECONDS = 1000.0  # no test lives to see the second one
+PLACES = [Partition("t", number) for number in range(3)]
+
+
+@bolt
+def text(record):
+    return record.value.decode()
+
+
+class Group:
+    def __init__(self, closing):
+        self.log, self.nodes = MemoryLog({"t": len(PLACES)}), MemoryNodes()
+        self.rows, self.closing = MemorySink(), closing
+
+    def start(self, name):
+        topology = Topology("texts")
+        topology.source("t").then(text).into(self.rows)
+        topology.dead_letters.into(MemoryDeadLetters())
+        replica = Replica(name, topology, self.log, self.nodes, beat_seconds=BEAT_SECONDS)
+        self.closing.callback(replica.close)
+        replica.open()
+        return replica
+
+    def send(self):
+        for place in PLACES:
+            self.log.append(place, b"x")
+
+
+@pytest.fixture
+def group():
+    with ExitStack() as closing:
+        yield Group(closing)
+
+
+def until(ask, replica):
+    """Turn at one and the same moment; AssertionError if it never comes about."""
+    for _ in range(100):
+        if ask():
+            return
+        replica.turn(0.0)
+    raise AssertionError("it never came about")
+
+
+def test_one_replica_starts_without_waiting_for_a_beat(group):
+    group.send()
+    replica = group.start("a")
+    until(lambda: len(group.rows.rows) == len(PLACES), replica)
+    assert replica.sharing.leads
+    assert replica.reader.holds == set(PLACES)
+
+
+def test_one_that_starts_again_under_its_name_does_not_wait_for_its_last_session(group):
+    before = group.start("a")
+    until(lambda: before.reader.holds == set(PLACES), before)  # and then it stands still
+    group.send()
+    until(lambda: len(group.rows.rows) == len(PLACES), group.start("a"))
+
+
+def test_one_that_starts_beside_another_waits_until_it_is_given_something(group):
+    first = group.start("a")
+    until(lambda: first.reader.holds == set(PLACES), first)
+    second = group.start("b")
+    with pytest.raises(AssertionError, match="never came about"):
+        until(lambda: second.reader.holds, second)
