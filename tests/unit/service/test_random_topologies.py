@@ -1,0 +1,21 @@
+"""Random topologies on two replicas lose nothing: `TOPOLOGY_SEEDS=first:count` plays others."""
+
+import os
+
+import pytest
+
+from tests.support.random_topologies import World
+
+FIRST, COUNT = map(int, os.environ.get("TOPOLOGY_SEEDS", "0:24").split(":"))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Nobody waits in real time: the clock is the world's."""
+    monkeypatch.setattr("service.pipeline._IDLE_SECONDS", 0.001)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_random_topology_loses_no_record(seed):
+    """Promises 1, 3 and 9: through kills, lost sessions, hand-overs and long outages."""
+    World(seed).play()
