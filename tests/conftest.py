@@ -15,6 +15,7 @@ from hypothesis import Phase, settings
 
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
+from service.embedded.server import EmbeddedServer
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes
@@ -26,6 +27,8 @@ MakeTopic = Callable[..., str]
 # No test lasts until a JVM's best compiler has paid: without it, Spark's start costs a third less.
 os.environ.setdefault("JDK_JAVA_OPTIONS", spark_classes.LIGHT)
 spark_classes.use()
+
+EmbeddedServer.start_seconds = patience.seconds(EmbeddedServer.start_seconds)
 
 settings.register_profile("tests", deadline=None)  # how long an example takes says nothing
 # Finding a smaller example of a failure may take minutes, and can be done where there is time.

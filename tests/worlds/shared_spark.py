@@ -4,9 +4,10 @@ from pathlib import Path
 
 from service.jars.resolver import resolve
 from sinks.spark.driver import SparkDriver
+from tests.support.patience import seconds
 
 _JARS = ("delta", "iceberg", "postgresql")
-_JOB_SECONDS = 120.0
+_JOB_SECONDS = seconds(120.0)
 
 
 class SharedSpark:

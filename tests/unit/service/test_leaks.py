@@ -83,7 +83,12 @@ def growth(works: Works) -> list[float]:
                 works.send(*(b"%d" % n for n in range(end - RECORDS, end)))
                 works.turn(5)
                 works.advance(100.0, step=5.0)  # retries, and tuples that expire twice
-                works.until(lambda: next(works.reader.statistics(0.0)).committed == end)  # noqa: B023
+                works.until(
+                    lambda: (
+                        works.pipeline.is_idle
+                        and next(works.reader.statistics(0.0)).committed == end  # noqa: B023
+                    )
+                )
                 works.log.delete_before(PLACE, end)
                 works.letters_sink.letters.clear()
                 logs.clear()
