@@ -34,8 +34,8 @@ class Window:
     """How far a partition may run ahead of its frontier."""
 
     max_pending: int = MAX_PENDING  # records
-    max_pending_bytes: int = MAX_PENDING_BYTES  # of payload
-    max_record_bytes: int | None = None  # of payload; a larger record is no usual one
+    max_pending_bytes: int = MAX_PENDING_BYTES  # of values and keys
+    max_record_bytes: int | None = None  # of a value; a larger record is no usual one
 
 
 class PartitionManager:
@@ -288,7 +288,8 @@ class PartitionManager:
         limit = self._window.max_record_bytes
         if not lengths.all() or (limit is not None and lengths.max() > limit):
             chunk = replace(chunk, unusual=True)
-        self._payloads.keep(chunk, int(lengths.sum()), now)
+        # Of a chunk that was cut all keys count: it is known by their sum only.
+        self._payloads.keep(chunk, int(lengths.sum()) + chunk.key_bytes, now)
         self._queue.add(chunk)
         self._epochs.fetched(chunk.leader_epochs)
         if self.gate is not None:

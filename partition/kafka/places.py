@@ -7,7 +7,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from partition.chunk import Chunk, Offsets, Partition
-from partition.kafka.runs import epoch_runs, runs_by_key, unseen
+from partition.kafka.runs import epoch_runs, key_bytes, runs_by_key, unseen
 from partition.position import Position
 
 _TOPIC_SHIFT = 32
@@ -15,6 +15,7 @@ _TOPIC_SHIFT = 32
 _offset: Callable[[Message], Any] = Message.offset
 _number: Callable[[Message], Any] = Message.partition
 _topic: Callable[[Message], Any] = Message.topic
+_key: Callable[[Message], Any] = Message.key
 _epoch: Callable[[Message], Any] = Message.leader_epoch
 
 
@@ -93,7 +94,8 @@ class Places:
         epochs = epoch_runs(messages, offsets, _epoch)
         if epochs:
             self._epochs[partition] = epochs[-1][1]
-        return Chunk(partition, offsets, cast("list[Sized]", messages), epochs)
+        sized = cast("list[Sized]", messages)
+        return Chunk(partition, offsets, sized, epochs, key_bytes=key_bytes(messages, _key))
 
     def _key(self, partition: Partition) -> int:
         return (self._topics[partition.topic] << _TOPIC_SHIFT) + partition.number

@@ -26,6 +26,11 @@ def unseen(offsets: Offsets, position: int) -> npt.NDArray[np.intp]:
     return np.flatnonzero(offsets > highest)
 
 
+def key_bytes(messages: Sequence[Any], key: Callable[[Any], bytes | None]) -> int:
+    """Return how many bytes the messages' keys hold."""
+    return sum(map(len, filter(None, map(key, messages))))
+
+
 def epoch_runs(
     messages: Sequence[Any], offsets: Offsets, epoch: Callable[[Any], int | None]
 ) -> tuple[tuple[int, int], ...]:

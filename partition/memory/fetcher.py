@@ -14,7 +14,7 @@ import numpy as np
 from partition.chunk import Chunk, Partition
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
 from partition.fetcher import Fetched
-from partition.kafka.runs import epoch_runs
+from partition.kafka.runs import epoch_runs, key_bytes
 from partition.memory.log import MemoryLog, MemoryMessage
 from partition.position import Position
 
@@ -125,7 +125,9 @@ class MemoryFetcher:
         if messages:
             offsets = np.fromiter((m.offset_ for m in messages), np.int64, len(messages))
             epochs = epoch_runs(messages, offsets, MemoryMessage.leader_epoch)
-            fetched.chunks.append(Chunk(partition, offsets, list(messages), epochs))
+            keys = key_bytes(messages, MemoryMessage.key)
+            chunk = Chunk(partition, offsets, list(messages), epochs, key_bytes=keys)
+            fetched.chunks.append(chunk)
             position = replace(
                 position, offset=messages[-1].offset_ + 1, leader_epoch=messages[-1].epoch_
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Partition
+from partition.chunk import Chunk, Partition
 from partition.fetcher import Fetched
 from partition.position import Position
 from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
@@ -286,3 +286,15 @@ def test_an_open_transaction_is_the_end_until_it_is_over(real: KafkaWorld) -> No
     producer.commit_transaction(SECONDS)
     reading.until(lambda: reading.ends.get(a) == 7)
     assert reading.offsets(a) == [0, 1, 2, 3, 4, 5]
+
+
+def test_chunks_know_how_much_their_keys_hold(world: Any) -> None:
+    a = Partition(world.topic(), 0)
+    for key in (None, b"", b"four", b"larger" * 100):
+        world.append_one(a, b"v", key, [], 1_700_000_000_000)
+    fetcher = world.fetcher()
+    fetcher.add({a: Position(0)})
+    chunks: list[Chunk] = []
+    while sum(map(len, chunks)) < 4:
+        chunks += fetcher.fetch(10, 1.0).chunks
+    assert sum(chunk.key_bytes for chunk in chunks) == 604

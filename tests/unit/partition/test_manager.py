@@ -1,6 +1,7 @@
 """The PartitionManager: what it hands out, holds, and lets be committed."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -111,6 +112,15 @@ def test_half_a_window_that_is_not_stored_should_be():
     assert not partition.should_commit  # nothing that could be stored has moved
     partition.ack(held)
     assert partition.uncommitted == 2
+
+
+def test_the_window_counts_the_bytes_of_keys_too():
+    """Promise 10: else keys are held without a bound."""
+    partition = manager(max_pending_bytes=100)
+    for offset in range(5):
+        partition.offer(replace(chunk(offset), key_bytes=40), 0.0)
+    assert [len(partition.next(0, 1) or ()) for _ in range(3)] == [1, 0, 0]
+    assert partition.statistics(0.0).pending_bytes == 250
 
 
 def test_a_retry_is_exempt_from_the_window():

@@ -350,3 +350,12 @@ def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_l
     assert not bench.reader.foresees
     bench.reader.trust(time.monotonic() + 60.0)
     assert len(bench.emit()) == 3
+
+
+def test_keys_use_the_window_up():
+    """Promise 10: what they hold is memory, too."""
+    bench = Bench(fetch_records=1, assignment={"window": Window(max_pending_bytes=100)})
+    for _ in range(5):
+        bench.log.append(ONE, b"v", key=b"k" * 40)
+    bench.start()
+    assert len(bench.emit()) == 2
