@@ -1,14 +1,65 @@
-"""Fetched records on their way to their partitions."""
+"""Fetched records on their way to their partitions, and the ends of logs not fetched from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from partition.assignment import Assignment
+from partition.catalogue import Catalogue, LogEnd
 from partition.chunk import Chunk, Partition
+from partition.errors import KafkaError
 from partition.fetcher import Fetcher
 from partition.held import Held
 from service.commits import Commits
 from service.flow import Flow
+
+_ASK_SECONDS = 2.0
+_PAUSE = 4  # times as long as the last answer took
+
+
+class LogEnds:
+    """Where logs end of which fetching learns nothing. The owner thread calls everything.
+
+    They are asked for every two seconds: a partition that is stuck is not fetched, and it is then
+    that its lag counts. Where an answer takes long (a leader is away), more rarely: other questions
+    wait behind it.
+    """
+
+    def __init__(self, catalogue: Catalogue, assignment: Assignment) -> None:
+        self._catalogue = catalogue
+        self._assignment = assignment
+        self._due = 0.0
+        self._asked_at = 0.0
+        self._asked: Future[Mapping[Partition, LogEnd]] | None = None
+        self._ends: Mapping[Partition, LogEnd] = {}
+
+    def poll(self, now: float) -> None:
+        """Take an answer, and ask again when it is time."""
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            self._due = max(self._due, now + _PAUSE * (now - self._asked_at))
+            with suppress(KafkaError):  # what was known is the best that is known
+                self._ends = asked.result()
+        if self._asked is not None or now < self._due:
+            return
+        self._due, self._asked_at = now + _ASK_SECONDS, now
+        unfetched = [held.partition for held in self._assignment if _is_unfetched(held)]
+        if unfetched:
+            self._asked = self._catalogue.ends(unfetched)
+        else:
+            self._ends = {}
+
+    def later(self, partition: Partition, known: int | None) -> int | None:
+        """The later one of the end that is known by fetching, and the one that was told."""
+        asked = self._ends.get(partition)
+        return known if asked is None else max(asked.offset, known or 0)
+
+
+def _is_unfetched(held: Held) -> bool:
+    """Whether nothing of a partition is fetched now, or perhaps not: enough of it waits."""
+    manager = held.manager
+    return manager is not None and (not held.is_read or held.is_paused or manager.has_waiting)
 
 
 class Fetches:

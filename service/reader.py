@@ -25,7 +25,7 @@ from partition.transaction import Range
 from service.commit_places import CommitPlaces
 from service.commits import Commits
 from service.failpoints import nowhere
-from service.fetches import Fetches
+from service.fetches import Fetches, LogEnds
 from service.flow import Flow
 from service.owners import Owners, by_place, offset_of, place_of
 from service.pacing import Pacing
@@ -113,6 +113,7 @@ class Reader:
             wall_clock,
             sleep,
         )
+        self._ends = LogEnds(catalogue, self._assignment)
         self._rotation = Rotation(
             self._assignment,
             self._flow,
@@ -139,6 +140,7 @@ class Reader:
         stored or planned is emitted as soon as it can be.
         """
         self._assignment.poll(now, opens=opens)
+        self._ends.poll(now)
         if not opens:
             self._rotation.end()
         self._flow.resume()
@@ -452,7 +454,7 @@ class Reader:
             yield replace(
                 held.manager.statistics(now),
                 log_start=start,
-                log_end=end,
+                log_end=self._ends.later(held.partition, end),
                 fetch_latency_seconds=self._fetches.latency_of(held.partition),
                 transaction_wait_seconds=self._fetcher.transaction_wait_seconds(held.partition),
                 lost=dict(held.lost),

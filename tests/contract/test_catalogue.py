@@ -1,18 +1,25 @@
 """One suite for every Catalogue: the one in memory and the one of Kafka."""
 
+import random
 import socket
 import time
-from concurrent.futures import wait
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
+from partition.assignment import AssignmentPolicy
 from partition.catalogue import Log, LogEnd, Topic
 from partition.chunk import Partition
 from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.properties import FORCED
+from partition.manager import Window
+from partition.memory import MemoryStore
+from partition.statistics import PartitionStatistics
+from service.reader import Reader, ReaderPolicy
 from tests.support.patience import Limit, slack
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 
@@ -268,3 +275,43 @@ def test_refused_credentials_are_told_at_once(asked_before: bool) -> None:
 def test_a_wrong_property_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(KafkaFailed, match=next(iter(wrong))):
         KafkaCatalogue({"bootstrap.servers": "127.0.0.1:1", **wrong}).open()
+
+
+def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world: Any) -> None:
+    """A paused partition learns nothing by fetching, and its lag matters most."""
+    topic = world.topic(1)
+    place = Partition(topic, 0)
+    world.append(place, numbers(1_000))
+    done: Future[None] = Future()
+    done.set_result(None)
+    reader = Reader(
+        world.fetcher(),
+        MemoryStore(),
+        world.catalogue(),
+        lambda _loss: done,
+        [topic],
+        ReaderPolicy(AssignmentPolicy(window=Window(max_pending=50)), fetch_records=100),
+        random.Random(1),
+    )
+
+    def turn() -> PartitionStatistics | None:
+        now = time.monotonic()
+        reader.poll(now)
+        while reader.next(now) is not None:
+            pass  # and nothing is acked: the first record is stuck
+        reader.fetch(now, 0.02)
+        return next(iter(reader.statistics(now)), None)
+
+    def until(ask: Callable[[PartitionStatistics], bool]) -> None:
+        limit = Limit(5.0)
+        while (one := turn()) is None or not ask(one):
+            assert not limit.passed, one
+
+    try:
+        reader.open()
+        until(lambda one: one.ledger.window == 50)
+        until(lambda one: one.lag >= 1_000)
+        world.append(place, numbers(20_000))
+        until(lambda one: one.lag == 21_000)
+    finally:
+        reader.close()

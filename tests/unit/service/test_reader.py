@@ -2,11 +2,13 @@
 
 import random
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
-from partition.errors import Fenced, StoreUnavailable, TopicMissing
+from partition.catalogue import LogEnd
+from partition.errors import Fenced, KafkaUnavailable, StoreUnavailable, TopicMissing
 from partition.manager import Window
 from partition.memory import MemoryStore
 from partition.opening import StartPolicy
@@ -359,3 +361,32 @@ def test_keys_use_the_window_up():
         bench.log.append(ONE, b"v", key=b"k" * 40)
     bench.start()
     assert len(bench.emit()) == 2
+
+
+def test_ends_that_take_long_to_be_told_are_asked_for_more_rarely(monkeypatch):
+    """Other questions wait behind such a one."""
+    asked = []
+
+    def ends(_partitions):
+        asked.append(Future())
+        return asked[-1]
+
+    bench = Bench(assignment={"window": Window(max_pending=2)})
+    bench.fill(ONE, 5)
+    bench.start()
+    monkeypatch.setattr(bench.reader._catalogue, "ends", ends)
+    bench.emit(3.0)
+    bench.poll(3.0)
+    assert len(asked) == 1
+    bench.poll(13.0)
+    asked[0].set_exception(KafkaUnavailable("for the ends", "no answer"))
+    bench.poll(13.0)
+    bench.poll(50.0)
+    assert len(asked) == 1
+    bench.poll(53.0)
+    assert len(asked) == 2
+    asked[1].set_result({ONE: LogEnd(900)})
+    bench.poll(53.0)
+    assert next(bench.reader.statistics(53.0)).lag == 900
+    bench.poll(56.0)
+    assert len(asked) == 3
