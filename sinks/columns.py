@@ -15,7 +15,7 @@ import pyarrow as pa
 from sinks.halving import failing
 from topology.casts import cast
 from topology.nulls import misplaced_null
-from topology.rows import Row, as_row, values_of
+from topology.rows import Row, as_row, cause_of, values_of
 from topology.sink import Piece
 from topology.values import check_years, converted
 
@@ -118,7 +118,7 @@ def _refused_values(values: list[Any], field: "pa.Field[Any]") -> dict[int, str]
 
     return {
         index: f"column '{field.name}': found {_shown(values[index])}; "
-        f"allowed is {_allowed(field)} ({_cause(error)})"
+        f"allowed is {_allowed(field)}{_cause(error)}"
         for index, error in failing(convert, len(values), _is_of_values)
     }
 
@@ -156,7 +156,7 @@ def _refused_cells(column: "pa.Array[Any]", field: "pa.Field[Any]") -> dict[int,
 
     return {
         index: f"column '{field.name}': found {_shown_cell(column[index])} ({column.type}); "
-        f"allowed is {_allowed(field)} ({_cause(error)})"
+        f"allowed is {_allowed(field)}{_cause(error)}"
         for index, error in failing(convert, len(column), _is_of_values)
     }
 
@@ -188,7 +188,8 @@ def _allowed(field: "pa.Field[Any]") -> str:
 
 
 def _cause(error: Exception) -> str:
-    return _clipped(str(error).splitlines()[0] if str(error) else type(error).__name__, 2 * _SHOWN)
+    lines = cause_of(error).splitlines()
+    return f" ({_clipped(lines[0], 2 * _SHOWN)})" if lines else ""
 
 
 def _shown(value: Any) -> str:

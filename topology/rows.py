@@ -56,6 +56,15 @@ def values_of(rows: Sequence[Row], name: str) -> list[Any]:
         return [row.get(name) for row in rows]
 
 
+def cause_of(error: Exception) -> str:
+    """Return why a value fits no column; nothing of what pyarrow says only of itself."""
+    if isinstance(error, OverflowError):
+        return "a whole number is out of range"
+    if isinstance(error, UnicodeError):
+        return "half of a surrogate pair" if isinstance(error, UnicodeEncodeError) else "no UTF-8"
+    return "" if isinstance(error, pa.ArrowException) else str(error) or type(error).__name__
+
+
 def columns_of_values(values: Sequence[Any]) -> Columns:
     """Make values columns: every name that one of them has, null where another has none.
 
@@ -98,4 +107,18 @@ def _batch(rows: list[Row]) -> pa.RecordBatch:
         raise ValueError("it is empty")  # a batch without columns would have no rows either
     if len(rows) > 1 and len(rows) * len(names) > _MOST_CELLS:
         raise _TooWide  # one row with thousands of members must not give them to all the others
-    return pa.RecordBatch.from_arrays([pa.array(values_of(rows, name)) for name in names], names)
+    arrays = [_array(name, values_of(rows, name)) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _array(name: str, values: list[Any]) -> "pa.Array[Any]":
+    array: pa.Array[Any]
+    try:
+        array = pa.array(values)
+    except (OverflowError, UnicodeError) as error:
+        if len(values) > 1 or type(values[0]) is not int or not 0 <= values[0] < 2**64:
+            raise ValueError(f"`{name}`: {cause_of(error)}") from error
+        array = pa.array(values, pa.uint64())  # alone, so that the others keep their type
+    if pa.types.is_floating(array.type) and bool in set(map(type, values)):
+        raise ValueError("a bool is no number")  # pyarrow makes 1.0 of True among floats
+    return array

@@ -2,8 +2,8 @@
 
 | column | takes |
 | --- | --- |
-| whole numbers | whole numbers; floats and decimals without a fraction |
-| floats | floats, to the nearest it has; whole numbers to ±2⁵³ (32 bits: ±2²⁴; 16: none) |
+| whole numbers | whole numbers; decimals, and floats below 2⁵³, without a fraction |
+| floats | floats and whole numbers, to the nearest it has |
 | decimal | decimals and whole numbers whose digits it has |
 | bool | bool |
 | text, bytes | text, bytes: as UTF-8 of each other |
@@ -37,6 +37,7 @@ from topology.rows import Row, values_of
 Array: TypeAlias = "pa.Array[Any]"
 Field: TypeAlias = "pa.Field[Any]"
 
+NOT_WHOLE = 2**53  # from here on a float may stand for several whole numbers
 _NONE = type(None)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, from 1970-01-01
 _DAY_SECONDS = 86_400
@@ -54,9 +55,18 @@ def converted(values: Sequence[Any], field: Field) -> Array:
     Stricter than pyarrow, which takes nulls anywhere, cuts 1.5 down to 1 in a column of whole
     numbers, and passes over the members of a struct that it does not know.
     """
-    if _has_dictionary(field.type) and not set(map(type, values)) <= _OWN:
+    if has_part(field.type, types.is_dictionary) and not set(map(type, values)) <= _OWN:
         # A scalar of pyarrow's there would end the process (a segmentation fault, pyarrow 26).
         values = [_without_scalars(value) for value in values]
+    try:
+        return _converted(values, field)
+    except (ValueError, OverflowError):
+        if not has_part(field.type, types.is_floating):
+            raise
+        return _converted([_with_floats(value, field.type) for value in values], field)
+
+
+def _converted(values: Sequence[Any], field: Field) -> Array:
     array: Array = pa.array(values, field.type)
     if not field.nullable or types.is_nested(field.type):
         without_misplaced_nulls(array, field)
@@ -64,14 +74,15 @@ def converted(values: Sequence[Any], field: Field) -> Array:
     return array
 
 
-def _has_dictionary(kind: Any) -> bool:
+def has_part(kind: Any, is_one: Callable[[Any], bool]) -> bool:
+    """Whether a type, or a type within it, is one of those."""
     if types.is_struct(kind):
-        return any(_has_dictionary(field.type) for field in kind)
+        return any(has_part(field.type, is_one) for field in kind)
     if types.is_map(kind):
-        return _has_dictionary(kind.key_type) or _has_dictionary(kind.item_type)
-    if isinstance(kind, pa.DictionaryType):
+        return has_part(kind.key_type, is_one) or has_part(kind.item_type, is_one)
+    if is_one(kind):
         return True
-    return types.is_nested(kind) and _has_dictionary(getattr(kind, "value_type", None))
+    return types.is_nested(kind) and has_part(getattr(kind, "value_type", pa.null()), is_one)
 
 
 def _without_scalars(value: Any) -> Any:
@@ -81,6 +92,27 @@ def _without_scalars(value: Any) -> Any:
         return {key: _without_scalars(part) for key, part in value.items()}
     if type(value) in {list, tuple}:
         return type(value)(map(_without_scalars, value))
+    return value
+
+
+def _with_floats(value: Any, kind: Any) -> Any:
+    """The value with the nearest floats in the place of whole numbers, where floats are wanted."""
+    if types.is_floating(kind):
+        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        return float(value) if is_whole else value
+    if isinstance(value, dict):
+        kinds = {field.name: field.type for field in kind} if types.is_struct(kind) else {}
+        other = kind.item_type if types.is_map(kind) else pa.null()
+        return {name: _with_floats(part, kinds.get(name, other)) for name, part in value.items()}
+    if types.is_struct(kind) and isinstance(value, tuple):
+        return tuple(
+            _with_floats(part, field.type) for part, field in zip(value, kind, strict=True)
+        )
+    if types.is_nested(kind) and isinstance(value, list | tuple):
+        inner = getattr(kind, "value_type", pa.null())
+        if types.is_map(kind):
+            inner = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        return [_with_floats(part, inner) for part in value]
     return value
 
 
@@ -148,6 +180,8 @@ def _check_whole(values: _Values, array: Any) -> None:
     for value in values():
         if isinstance(value, np.bool_):
             raise ValueError("a bool is no number")  # noqa: TRY004 - as all that do not fit
+        if isinstance(value, float | np.floating) and abs(float(value)) >= NOT_WHOLE:
+            raise ValueError("a float of this size may stand for several whole numbers")
         if isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
             raise ValueError(f"{value!r} would be cut down to {int(value)}")  # type: ignore[call-overload]
 
@@ -164,8 +198,6 @@ def _check_floats(values: _Values, array: Any) -> None:
             raise ValueError("a whole number is too large")
     if types.is_float64(array.type):
         return
-    if types.is_float16(array.type) and any(isinstance(v, int | np.integer) for v in values()):
-        raise ValueError("a whole number in 16 bits might become another")
     if (found := infinities(array)) and found > infinities(pa.array(values(), pa.float64())):
         raise ValueError("a float would become infinite")
 

@@ -41,7 +41,7 @@ def test_rows_that_fit_become_columns_in_their_order() -> None:
 BAD = {
     "wrong type": ({"name": 7}, ["'name'", "7", "string"]),
     "too large": ({"id": 2**63}, ["'id'", "9223372036854775808", "int64"]),
-    "lone surrogate": ({"name": "\ud800"}, ["'name'", "\\ud800", "surrogates"]),
+    "lone surrogate": ({"name": "\ud800"}, ["'name'", "\\ud800", "half of a surrogate pair"]),
     "null": ({"id": None}, ["'id'", "None", "not null"]),
     "unknown column": ({"colour": 1}, ["'colour'", "not in the schema", "id, name"]),
     "nested null": ({"nested": {"x": None}}, ["'nested'", "nested.x is null"]),
@@ -135,11 +135,10 @@ def test_cells_that_cannot_be_cast_reject_only_their_rows() -> None:
         }
     )
     fitted = fit([[GOOD], piece], SCHEMA)
-    assert set(fitted.rejected) == {2, 3, 4}
+    assert set(fitted.rejected) == {2, 4}
     assert "'id'" in fitted.rejected[2]
-    assert "'score'" in fitted.rejected[3]
     assert "not null" in fitted.rejected[4]
-    assert fitted.table.column("score").to_pylist() == [0.5, 1.0]
+    assert fitted.table.column("score").to_pylist() == [0.5, 1.0, 2.0**53]
 
 
 def test_a_column_of_another_kind_rejects_the_rows_that_have_a_value_in_it() -> None:
@@ -192,6 +191,8 @@ def whole(value: Any, bits: int) -> bool:
     """Whether a column of whole numbers keeps a value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return value is None
+    if isinstance(value, float) and abs(value) >= 2**53:
+        return False  # it may stand for several
     return value == int(value) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
 
 
@@ -214,8 +215,6 @@ def single(value: Any) -> bool:
     """Whether a column of single floats keeps a value, but for its last digits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value is None
-    if isinstance(value, int):
-        return abs(value) <= 2**24
     return not math.isfinite(value) or abs(value) < 2.0**128 - 2.0**103
 
 
@@ -273,7 +272,10 @@ def test_good_rows_are_exactly_those_whose_columns_keep_their_values(
     rows = [row for piece in pieces for row in piece]
     bad = {index for index, row in enumerate(rows) if not kept_alone(row)}
     assert set(fitted.rejected) == bad
-    good = [row for index, row in enumerate(rows) if index not in bad]
+    good = [dict(row) for index, row in enumerate(rows) if index not in bad]
+    for row in good:
+        if row.get("d") is not None:
+            row["d"] = float(row["d"])
     expected = pa.Table.from_pylist(good, schema=FLAT)
     assert repr(fitted.table.to_pylist()) == repr(expected.to_pylist())  # NaN is not equal to NaN
 
