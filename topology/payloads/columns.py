@@ -1,27 +1,27 @@
 """JSON documents as Arrow columns: a whole chunk at once, and without the GIL.
 
 The values are lines of one text (`lines.py` says why no row can become another's), and the
-text is parsed by `pyarrow.json`.
+text is parsed by `pyarrow.json`. A chunk that it refuses, or that needs a closer look, is read
+again by `json` of the same type, record by record, and written anew for Arrow.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from topology.bolt import RECORD_COLUMNS, VectorisedBolt
 from topology.errors import BoltError, InvalidTopology
 from topology.messages import has_line_breaks
-from topology.nulls import MisplacedNull, without_misplaced_nulls
-from topology.payloads.documents import complaint
+from topology.nulls import without_misplaced_nulls
+from topology.payloads.documents import json
 from topology.payloads.limits import Limits
-from topology.payloads.lines import Screen, Values, own_values
+from topology.payloads.lines import Values, lines_of, own_values
 from topology.payloads.nested import all_finite, as_type, with_nulls
 from topology.payloads.plain import DEFAULT
+from topology.record import Record
 from topology.schema import schema_of
 from topology.signals import Reject, RejectRows
 
@@ -36,11 +36,11 @@ def json_columns(
     `schema` is a `pa.Schema`, or a TypedDict, dataclass or msgspec.Struct whose hints give
     it, as for a sink. The bolt gives the schema's columns, then those columns of the record
     that are named in `keep` (some of key, partition, offset, timestamp_ms). The JSON types
-    must be the schema's: 1.0 is no int64. Members the schema does not name are passed over;
+    must be the schema's: 1.5 is no int64. Members the schema does not name are passed over;
     one that is missing or null is null if the schema allows that. Any other row is rejected
-    with its reason, and its neighbours go on. `max_exponent` has no part in it. Raises
-    InvalidTopology for a schema that JSON cannot be read into, and for a column that is named
-    twice.
+    with its reason, as `json` of a type does it, and its neighbours go on. `max_exponent` has
+    no part in it. Raises InvalidTopology for a schema that JSON cannot be read into, and for a
+    column that is named twice.
     """
     schema = schema_of(schema)
     reader = _Reader(schema, limits)
@@ -78,19 +78,17 @@ class _Reader:
 
     def __init__(self, schema: pa.Schema, limits: Limits) -> None:
         self._schema = schema
-        self._screen = Screen(limits)
-        # Of a missing field Arrow would say no name, so it is told that all may be missing.
-        lenient = pa.schema(list(map(with_nulls, schema)))
-        self._parsing = pj.ParseOptions(explicit_schema=lenient, unexpected_field_behavior="ignore")
-        self._required = [place for place, field in enumerate(schema) if not field.nullable]
-        self._nested = [
-            place for place, field in enumerate(schema) if pa.types.is_nested(field.type)
+        self._limits = limits
+        self._checked = [
+            place
+            for place, field in enumerate(schema)
+            if not field.nullable
+            or pa.types.is_nested(field.type)
+            or pa.types.is_floating(field.type)
         ]
-        self._floats = [
-            place for place, field in enumerate(schema) if pa.types.is_floating(field.type)
-        ]
+        self._parsing = _parsing_of(schema)
         _check(self._parsing)
-        self._explain = _explainer(schema)
+        self._typed: Any = json(_struct_of(schema), limits=limits)
 
     def read(self, values: Values, *, with_breaks: bool = False) -> "list[pa.Array[Any]]":
         """Return the schema's columns. Raises Reject, or RejectRows, whose rows are bad.
@@ -99,63 +97,72 @@ class _Reader:
         """
         if not len(values):
             return [pa.array([], field.type) for field in self._schema]
-        text = self._screen.lines_of(values, with_breaks=with_breaks)
+        text = lines_of(values, self._limits, with_breaks=with_breaks)
+        if text is not None:
+            try:
+                return self._columns(text, len(values))
+            except ValueError:  # which row is to blame Arrow does not say
+                pass
+        lines = self._rewritten(own_values(values, with_breaks=with_breaks))
         try:
-            table = _read(text, self._parsing)
-        except (pa.ArrowInvalid, ValueError) as error:
-            own = own_values(values, with_breaks=with_breaks)
-            raise self._reason(own, str(error)) from error
-        if table.num_rows != len(values):
-            own = own_values(values, with_breaks=with_breaks)
-            raise self._reason(own, "more than one document in a value")
-        columns = [_flat(table.column(name)) for name in self._schema.names]
-        self._check_nulls_and_floats(columns)
-        for at in self._nested:
-            columns[at] = _nested(columns[at], self._schema.field(at))
-        return columns
+            return self._columns(pa.py_buffer(b"\n".join(lines)), len(lines))
+        except ValueError as error:  # the executor halves the chunk
+            raise Reject(self._misfit(lines, error)) from error
 
-    def _reason(self, values: list[bytes | None], message: str) -> Reject:
-        """Which rows are to blame, if that can be told; else the executor halves the chunk."""
-        reasons = {
-            place: reason
-            for place, value in enumerate(values)
-            if (reason := self._explain(value)) is not None
-        }
-        if reasons:
-            return RejectRows(reasons)
-        return Reject(f"no row of the schema: {message.removesuffix(' in row 0')}"[:300])
-
-    def _check_nulls_and_floats(self, columns: "list[pa.Array[Any]]") -> None:
-        """Raise RejectRows for nulls where the schema allows none, NaN and infinity."""
+    def _rewritten(self, values: list[bytes | None]) -> list[bytes]:
+        """Return each value as `json` reads it, with nothing but the schema's members."""
+        lines: list[bytes] = []
         reasons: dict[int, str] = {}
-        for at in self._required:
-            if columns[at].null_count:
-                reason = f"no value for `{self._schema.names[at]}`, which may not be null"
-                reasons.update(dict.fromkeys(_places(columns[at].is_null()), reason))
-        for at in self._floats:
-            odd = pc.invert(pc.is_finite(columns[at]))
-            if pc.any(odd).as_py():
-                reason = f"`{self._schema.names[at]}` is no finite number"
-                reasons.update(dict.fromkeys(_places(odd), reason))
+        for place, value in enumerate(values):
+            try:
+                lines.append(msgspec.json.encode(self._typed(Record(value, None))))
+            except Reject as rejected:
+                reasons[place] = rejected.reason
         if reasons:
             raise RejectRows(reasons)
+        return lines
 
+    def _columns(self, text: pa.Buffer, count: int) -> "list[pa.Array[Any]]":
+        """Parse lines. Raises ValueError unless each is a row of the schema."""
+        table = _read(text, self._parsing)
+        if table.num_rows != count:
+            raise ValueError("more than one document in a value")
+        columns = [_flat(table.column(name)) for name in self._schema.names]
+        for at in self._checked:
+            columns[at] = _checked(columns[at], self._schema.field(at))
+        return columns
 
-def _nested(column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
-    """A nested column in its own type. Raises Reject for a null within that may not be, and NaN."""
-    column = as_type(column, field.type)
-    try:
-        without_misplaced_nulls(column, field)
-    except MisplacedNull as null:
-        raise Reject(f"no value for `{null.place}`, which may not be null") from null
-    if not all_finite(column):
-        raise Reject(f"`{field.name}` holds no finite number")
-    return column
+    def _misfit(self, lines: list[bytes], error: ValueError) -> str:
+        """Return which column a single row does not fit."""
+        for field in self._schema if len(lines) == 1 else ():
+            try:
+                found = _read(pa.py_buffer(lines[0]), _parsing_of([field]))
+                _checked(_flat(found.column(0)), field)
+            except ValueError:
+                return f"wrong value at `$.{field.name}`: expected {field.type}"
+        return (
+            "a row does not fit the schema" if isinstance(error, pa.ArrowException) else str(error)
+        )
 
 
 def _flat(column: Any) -> "pa.Array[Any]":
     array: pa.Array[Any] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return array
+
+
+def _checked(array: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
+    """Return a column in its own type. Raises ValueError for a null that may not be, and NaN."""
+    array = as_type(array, field.type)
+    without_misplaced_nulls(array, field)
+    if not all_finite(array):
+        raise ValueError(f"`{field.name}` holds no finite number")
+    return array
+
+
+def _parsing_of(fields: "Iterable[pa.Field[Any]]") -> "pj.ParseOptions":
+    # Of a missing field Arrow would say no name, so it is told that all may be missing.
+    lenient = pa.schema(list(map(with_nulls, fields)))
+    return pj.ParseOptions(explicit_schema=lenient, unexpected_field_behavior="ignore")
 
 
 def _read(text: pa.Buffer, parsing: "pj.ParseOptions") -> pa.Table:
@@ -170,43 +177,40 @@ def _read(text: pa.Buffer, parsing: "pj.ParseOptions") -> pa.Table:
     )
 
 
-def _places(mask: Any) -> list[int]:
-    places: list[int] = np.flatnonzero(np.array(mask.to_pylist(), np.bool_)).tolist()
-    return places
-
-
-def _explainer(schema: pa.Schema) -> Callable[[Any], str | None]:
-    """Return a function that says what is wrong with a row, in msgspec's words, or None."""
-    fields: list[Any] = []
-    for place, field in enumerate(schema):
+def _struct_of(fields: "Iterable[pa.Field[Any]]") -> type[msgspec.Struct]:
+    """Return the type whose values are the rows; what is no JSON type stands in it as it is."""
+    members: list[Any] = []
+    names: dict[str, str] = {}
+    for place, field in enumerate(fields):
+        names[f"f{place}"] = field.name
         kind = _python_type(field.type)
-        if field.nullable:
-            fields.append((f"f{place}", kind | None if kind is not Any else Any, None))
+        if not field.nullable:
+            members.insert(0, (f"f{place}", kind))  # those without a default come first
+        elif kind is msgspec.Raw:
+            members.append((f"f{place}", kind, msgspec.Raw(b"null")))
         else:
-            fields.insert(0, (f"f{place}", kind))  # those without a default come first
-    names = {f"f{place}": name for place, name in enumerate(schema.names)}
-    decode = msgspec.json.Decoder(msgspec.defstruct("Row", fields, rename=names)).decode
-
-    def explain(value: Any) -> str | None:
-        try:
-            decode(value)
-        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-            return complaint(error)
-        return None
-
-    return explain
+            members.append((f"f{place}", kind | None, None))
+    return msgspec.defstruct("Row", members, rename=names)
 
 
 def _python_type(kind: pa.DataType) -> Any:
+    if isinstance(kind, pa.StructType):
+        return _struct_of(kind)
+    if isinstance(kind, pa.ListType):
+        part = _python_type(kind.value_type)
+        return list[part if part is msgspec.Raw or not kind.value_field.nullable else part | None]  # type: ignore[misc]
+    if pa.types.is_signed_integer(kind):
+        most = 2 ** (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
     for test, python in (
-        (pa.types.is_integer, int),
+        (pa.types.is_unsigned_integer, Annotated[int, msgspec.Meta(ge=0)]),
         (pa.types.is_floating, float),
         (pa.types.is_boolean, bool),
         (pa.types.is_string, str),
     ):
         if test(kind):
             return python
-    return Any
+    return msgspec.Raw
 
 
 def _check(parsing: "pj.ParseOptions") -> None:

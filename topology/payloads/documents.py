@@ -1,11 +1,19 @@
-"""JSON documents, one per record: typed by msgspec, or plain by orjson."""
+"""JSON documents, one per record: typed by msgspec, or plain by orjson.
 
+Both take the same texts, and so does `json_columns`: docs/reference/values.md has the table. What
+a parser refuses is looked at again (`decoded`), for the reason in our own words.
+"""
+
+import json as strict
+import math
+import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any, TypeVar, overload
 
 import msgspec
 import orjson
-from msgspec.inspect import DecimalType, type_info
+from msgspec.inspect import DecimalType, RawType, type_info
 
 from topology.bolt import FunctionBolt
 from topology.errors import InvalidTopology
@@ -13,8 +21,15 @@ from topology.payloads.limits import Limits, Refused
 from topology.payloads.plain import DEFAULT, NO_VALUE
 from topology.record import Record
 from topology.signals import Reject
+from topology.values import NOT_WHOLE
 
 T = TypeVar("T")
+_SHOWN = 300  # characters of a reason
+_ERRORS = (ValueError, msgspec.MsgspecError, RecursionError)
+_OBJECT: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_DEEP = "nested too deep"
+_NUMBER = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|(-?[0-9][0-9.eE+-]*|-?Infinity|NaN)')
+_LONE_HALF = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F])|\\.", re.DOTALL)
 _SHOWN = 300  # characters of a parser's complaint
 
 
@@ -37,8 +52,9 @@ def json(
     if kind is None:
         return FunctionBolt(_objects(refused))
     decode = _decoder_of(kind).decode
-    if limits is not None and _has_decimals(kind):
+    if limits is not None and _holds(kind, DecimalType):
         refused = limits.decimal_screen()
+    exact = _holds(kind, DecimalType, RawType)
 
     def json(record: Record) -> Any:
         value = record.value
@@ -47,9 +63,11 @@ def json(
         if (reason := refused(value)) is not None:
             raise Reject(reason)
         try:
+            if not value.isascii():
+                value.decode()  # members that are passed over must be UTF-8, too
             return decode(value)
-        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-            raise Reject(complaint(error, kind)) from error
+        except _ERRORS:
+            return decoded(decode, value, exact=exact)
 
     return FunctionBolt(json)
 
@@ -65,29 +83,93 @@ def _objects(refused: Refused) -> Callable[[Record], dict[str, Any]]:
             raise Reject(reason)
         try:
             found = decode(value)
-        except ValueError as error:
-            raise Reject(complaint(error)) from error
+        except ValueError:
+            found = decoded(decode, value)
         if type(found) is not dict:
-            raise Reject(f"no JSON object, but {_NAMES[type(found)]}")
-        return found
+            decoded(_OBJECT.decode, value)
+        return found  # type: ignore[no-any-return]  # a dictionary
 
     return json
 
 
-_NAMES = {
-    list: "an array",
-    str: "a string",
-    int: "a number",
-    float: "a number",
-    bool: "true or false",
-    type(None): "null",
-}
+def decoded(decode: Callable[[bytes], T], value: bytes, *, exact: bool = False) -> T:
+    """Decode a text that a parser has refused, as `_strict` reads it.
+
+    Raises Reject with the place and the reason.
+    """
+    try:
+        return decode(msgspec.json.encode(_strict(value, exact=exact)))
+    except _ERRORS as error:
+        raise Reject(_mismatch(error, value)) from None
 
 
-def complaint(error: Exception, kind: Any = None) -> str:
-    """A parser's words as a reason, bounded in length."""
-    wanted = "" if kind is None else f" of {getattr(kind, '__name__', kind)}"
-    return f"no JSON{wanted}: {error}"[:_SHOWN]
+def _strict(value: bytes, *, exact: bool) -> Any:
+    """Read a text strictly; numbers stay as they are written, but for floats that are whole.
+
+    With `exact` those must be whole to the last digit, as decimals may stand beside them. Of
+    members of one name the last counts. Raises Reject with the place and the reason.
+    """
+    try:
+        text = value.decode()
+        found = (_EXACT if exact else _STRICT).decode(text)
+    except UnicodeDecodeError as error:
+        raise Reject(f"invalid UTF-8 at byte {error.start}") from None
+    except strict.JSONDecodeError as error:
+        what = error.msg.removesuffix(" starting at").removesuffix(" at")
+        raise _invalid(what[:1].lower() + what[1:], text, error.pos) from None
+    except RecursionError:
+        raise Reject(_DEEP) from None
+    except ValueError:  # of _no_constant
+        place, constant = _first_not_finite(text)
+        raise _invalid(f"found {constant}", text, place) from None
+    for half in _LONE_HALF.finditer(text) if "\\u" in text else ():
+        if half.group(1):
+            raise _invalid("half of a surrogate pair", text, half.start())
+    return found
+
+
+def _invalid(what: str, text: str, place: int) -> Reject:
+    return Reject(f"invalid JSON at byte {len(text[:place].encode())}: {what}")
+
+
+def _first_not_finite(text: str) -> tuple[int, str]:
+    for found in _NUMBER.finditer(text):
+        if found.group(1) and not math.isfinite(float(found.group(1))):
+            return found.start(), found.group(1)[:20]
+    return -1, ""
+
+
+def _raw(text: str) -> msgspec.Raw:
+    return msgspec.Raw(text.encode())
+
+
+def _whole(text: str) -> msgspec.Raw:
+    number = float(text)
+    is_whole = number.is_integer() and abs(number) < NOT_WHOLE
+    return _raw(str(int(number)) if is_whole else text)
+
+
+def _exactly_whole(text: str) -> msgspec.Raw:
+    return _whole(text) if Decimal(text) == float(text) else _raw(text)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+_STRICT = strict.JSONDecoder(parse_int=_raw, parse_float=_whole, parse_constant=_no_constant)
+_EXACT = strict.JSONDecoder(parse_int=_raw, parse_float=_exactly_whole, parse_constant=_no_constant)
+
+
+def _mismatch(error: Exception, value: bytes) -> str:
+    """Return the reason why JSON is not of a type, or is too much for a parser."""
+    if isinstance(error, orjson.JSONDecodeError | RecursionError):
+        place, _ = _first_not_finite(value.decode())
+        return _DEEP if place < 0 else f"wrong value at byte {place}: number out of range"
+    what, _, path = str(error).partition(" - at ")
+    if found := re.fullmatch("Expected (.+), got (.+)", what):
+        what = f"found {found.group(2)}, expected {found.group(1)}"
+    return f"wrong value at {path or '`$`'}: {what[:1].lower()}{what[1:]}"[:_SHOWN]
 
 
 def _no_limit(_value: bytes) -> None:
@@ -101,9 +183,9 @@ def _decoder_of(kind: Any) -> "msgspec.json.Decoder[Any]":
         raise InvalidTopology(f"json({kind!r}): no type that msgspec decodes: {error}") from error
 
 
-def _has_decimals(kind: Any) -> bool:
-    """Whether a Decimal, whose exponent has no bound of its own, may come of a type."""
-    return any(isinstance(found, DecimalType) for found in _types_within(type_info(kind), set()))
+def _holds(kind: Any, *wanted: type) -> bool:
+    """Whether one of those msgspec types is within a type."""
+    return any(isinstance(found, wanted) for found in _types_within(type_info(kind), set()))
 
 
 def _types_within(info: Any, seen: set[Any]) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 import orjson
 
-from topology.payloads.documents import complaint
+from topology.payloads.documents import decoded
 from topology.payloads.limits import Limits
 from topology.payloads.plain import DEFAULT
 from topology.payloads.registry.bolt import Deserialiser, RegistryBolt
@@ -148,8 +148,8 @@ def json_schema(
             raise Reject(reason)
         try:
             return orjson.loads(payload)
-        except ValueError as error:
-            raise Reject(complaint(error)) from error
+        except ValueError:
+            return decoded(orjson.loads, payload)
 
     def make(client: "SchemaRegistryClient | None") -> Deserialiser:
         from confluent_kafka.schema_registry.json_schema import (  # noqa: PLC0415

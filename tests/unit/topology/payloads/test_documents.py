@@ -78,16 +78,16 @@ def test_without_a_type_an_object_becomes_a_dictionary():
     ("value", "reason"),
     [
         (None, "the record has no value"),
-        (b"", "no JSON of Order: Input data was truncated"),
-        (b'{"id":', "no JSON of Order: Input data was truncated"),
-        (b"<order/>", "no JSON of Order: JSON is malformed: invalid character (byte 0)"),
-        (b"[]", "no JSON of Order: Expected `object`, got `array`"),
-        (b"{}", "no JSON of Order: Object missing required field `id`"),
-        (b'{"id":"1"}', "no JSON of Order: Expected `int`, got `str` - at `$.id`"),
-        (b'{"id":null}', "no JSON of Order: Expected `int`, got `null` - at `$.id`"),
-        (b'{"id":1.5}', "no JSON of Order: Expected `int`, got `float` - at `$.id`"),
-        (b'{"id":NaN}', "no JSON of Order: JSON is malformed: invalid character (byte 6)"),
-        (b'{"id":1}x', "no JSON of Order: JSON is malformed: trailing characters (byte 9)"),
+        (b"", "invalid JSON at byte 0: expecting value"),
+        (b'{"id":', "invalid JSON at byte 6: expecting value"),
+        (b"<order/>", "invalid JSON at byte 0: expecting value"),
+        (b"[]", "wrong value at `$`: found `array`, expected `object`"),
+        (b"{}", "wrong value at `$`: object missing required field `id`"),
+        (b'{"id":"1"}', "wrong value at `$.id`: found `str`, expected `int`"),
+        (b'{"id":null}', "wrong value at `$.id`: found `null`, expected `int`"),
+        (b'{"id":1.5}', "wrong value at `$.id`: found `float`, expected `int`"),
+        (b'{"id":NaN}', "invalid JSON at byte 6: found NaN"),
+        (b'{"id":1}x', "invalid JSON at byte 8: extra data"),
     ],
 )
 def test_what_is_not_of_the_type_is_rejected_with_its_place(value, reason):
@@ -98,11 +98,11 @@ def test_what_is_not_of_the_type_is_rejected_with_its_place(value, reason):
     ("value", "reason"),
     [
         (None, "the record has no value"),
-        (b"[1]", "no JSON object, but an array"),
-        (b"null", "no JSON object, but null"),
-        (b"1.5", "no JSON object, but a number"),
-        (b'"a"', "no JSON object, but a string"),
-        (b"false", "no JSON object, but true or false"),
+        (b"[1]", "wrong value at `$`: found `array`, expected `object`"),
+        (b"null", "wrong value at `$`: found `null`, expected `object`"),
+        (b"1.5", "wrong value at `$`: found `float`, expected `object`"),
+        (b'"a"', "wrong value at `$`: found `str`, expected `object`"),
+        (b"false", "wrong value at `$`: found `bool`, expected `object`"),
     ],
 )
 def test_without_a_type_only_objects_are_values(value, reason):
