@@ -44,13 +44,13 @@ from partition.transaction import TransactionKind
 from service.config_errors import as_bad_config, check_numbers
 from service.errors import BadConfig
 from service.letter_limit import LetterLimit
-from service.redaction import secrets_in
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section, hidden
 from service.sharing import SharingPolicy
 from service.tracing.config import TracingConfig
 from service.variables import PREFIX, Variables, check_names, flat
 from service.zookeeper_config import ZooKeeperConfig
+from topology.masking import secrets_in
 from topology.topology import can_name_offsets
 from transactions.policy import RangePolicy, TransactionPolicy
 
@@ -194,6 +194,7 @@ class HttpConfig(Section):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    show_errors: bool = Field(default=True, description="whether texts of errors are shown there")
 
 
 class LogsConfig(Section):

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from service.errors import BadConfig
-from sinks.secret_names import is_secret
+from topology.masking import is_secret
 
 _LONGEST_FOUND = 80
 _CREDENTIALS = re.compile(r"[^/'\"]*@")  # user:password@host, where only hosts belong

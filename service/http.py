@@ -22,7 +22,7 @@ from service.health import Health, HealthCheck
 from service.metrics import CONTENT_TYPE, Metrics
 from service.page.files import CONTENT_SECURITY, page_files
 from service.page.status import StatusPage
-from service.redaction import mask
+from topology.masking import mask
 
 log = structlog.get_logger()
 

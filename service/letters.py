@@ -12,9 +12,9 @@ import structlog
 from acker.acker import Edges, Trees
 from partition.loss import Loss
 from service.failpoints import nowhere
-from service.redaction import mask
 from service.screen import Oversized
 from topology.complaints import text_of
+from topology.masking import mask
 from topology.outcome import Failure
 from topology.record import Record
 from topology.sink import DeadLetter, DeadLetterSink, RangeNotice

@@ -13,8 +13,9 @@ import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
 from service.printing import escaped
-from service.redaction import mask, redacted
+from service.redaction import redacted
 from service.stderr import stderr
+from topology.masking import mask
 
 # Without the values of local variables: they hold records, and secrets.
 _json_traceback = structlog.processors.ExceptionRenderer(

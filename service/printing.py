@@ -3,7 +3,7 @@
 What does not print (control characters, marks of writing direction) is escaped.
 """
 
-from service.redaction import mask
+from topology.masking import mask
 
 
 def escaped(text: str, *, keeping: str = "") -> str:

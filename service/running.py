@@ -42,9 +42,16 @@ def run_pipeline(
     service.on_snapshot = on_snapshot
     server: HttpServer | None = None
     if config.http.port is not None:
-        health = HealthCheck(lambda: service.snapshot)
+
+        def shown() -> Snapshot | None:
+            snapshot = service.snapshot
+            if snapshot is None or config.http.show_errors:
+                return snapshot
+            return snapshot.without_errors()
+
+        health = HealthCheck(shown)
         metrics = Metrics(lambda: service.snapshot)
-        page = StatusPage(parts.name, topology, lambda: service.snapshot, health)
+        page = StatusPage(parts.name, topology, shown, health)
         server = HttpServer(config.http.host, config.http.port, metrics, health, page)
         server.open()
     try:

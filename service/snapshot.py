@@ -1,6 +1,6 @@
 """A snapshot: the pipeline's figures at one moment, for whoever does not own the loop."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from acker.acker import AckerStatistics
 from partition.chunk import Partition
@@ -11,6 +11,8 @@ from service.references import ReferenceStatistics
 from topology.complaints import Complaint
 from topology.histogram import Distribution
 from topology.running.runner import RunnerStatistics
+
+_HIDDEN = "(hidden by [http] show_errors)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,18 @@ class Snapshot:
     moves: Moves = field(default_factory=Moves)
     spark: SparkStatistics | None = None  # None: there is none
     traces: TraceStatistics | None = None  # None: tracing is off
+
+    def without_errors(self) -> "Snapshot":
+        """The same without the texts of errors, which may show what records hold."""
+        failures = (replace(each, error=_HIDDEN) for each in self.recent_failures)
+        sinks = (
+            each if each.last_error is None else replace(each, last_error=_HIDDEN)
+            for each in self.sinks
+        )
+        apart = (
+            self.apart if self.apart.last_error is None else replace(self.apart, last_error=_HIDDEN)
+        )
+        return replace(self, recent_failures=tuple(failures), sinks=tuple(sinks), apart=apart)
 
     @property
     def read(self) -> int:

@@ -23,6 +23,7 @@ from sinks.letter_headers import (
     replay_headers,
 )
 from topology.errors import SinkFailed
+from topology.masking import mask, secrets_in
 from topology.record import HeadersUnreadable, Record
 from topology.sink import (
     DeadLetter,
@@ -132,6 +133,7 @@ class KafkaSink(DeadLetterSink):
 
     def client_properties(self, kafka: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """What a client of this topic is made with, if `kafka` are the service's."""
+        mask.add(secrets_in(self._properties))
         return {**kafka, **self._properties}
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from partition.statistics import PartitionStatistics
 from service.health import Health, HealthCheck
 from service.page.graph import Graph, Node, graph_of
-from service.redaction import mask
 from service.snapshot import Snapshot
+from topology.masking import mask
 from topology.topology import Topology
 
 MOST_PARTITIONS = 200  # that are shown: those that are worst off

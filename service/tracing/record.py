@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from service.redaction import mask
 from topology.complaints import text_of
+from topology.masking import mask
 from topology.outcome import Took
 from topology.signals import Reject
 from topology.traced import TraceHeaders

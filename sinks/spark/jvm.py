@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO, Any, Generic, Literal, TypeAlias, TypeVar
 
 from sinks.errors import SparkStartFailed
-from sinks.secret_names import is_secret
 from sinks.spark.gateway import forget, release_connection, retire
 from sinks.spark.reasons import from_log, last_words, one_line
 from sinks.spark.settings import LOG4J, check, settings
+from topology.masking import is_secret
 
 Result = TypeVar("Result")
 State: TypeAlias = Literal["well", "stopped", "mute", "gone"]

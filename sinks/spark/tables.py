@@ -7,6 +7,7 @@ import pyarrow as pa
 from sinks.paths import table_path
 from sinks.spark.reasons import one_line
 from topology.errors import ReferenceLoadFailed
+from topology.masking import mask, secrets_in
 from topology.reference import Reference
 from topology.sink import SparkDriver
 
@@ -43,6 +44,7 @@ def read_reference(reference: Reference, spark: SparkDriver, warehouse: str) -> 
 def _frame(session: Any, reference: Reference, warehouse: str) -> Any:
     if reference.format == "table":
         return session.table(reference.place)
+    mask.add(secrets_in(reference.properties))
     options = _OPTIONS.get(reference.format, {}) | reference.properties
     reader = session.read.format(reference.format).options(**options)
     return reader.load(table_path(warehouse, reference.place))

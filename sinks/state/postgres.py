@@ -29,6 +29,7 @@ from sinks.spark.sql.transaction_lines import TransactionLines
 from sinks.spark.sql.wanted import Wanted, wanted_of
 from sinks.state.store import Change, StateStore
 from topology.errors import InvalidSchema, SinkFailed
+from topology.masking import mask
 from topology.sink import Sink, SinkContext, SparkDriver
 from topology.state import LINE, Shape, State
 from topology.transactional import Committed, Fence, Share
@@ -184,6 +185,7 @@ class PostgresState(StateStore):
     def _reached(self) -> tuple[Place, str]:
         """Where the database is, and what it is called in errors."""
         place = self._place.with_environment(os.environ)
+        mask.add(place.secrets)
         return place, f"table '{self.table}' at {place.shown}"
 
     def _suited(self, shape: Shape) -> Wanted:

@@ -9,6 +9,7 @@ from sinks.topic.messages import Encoder, Headers, Message, as_json
 from sinks.topic.owner import Owner
 from sinks.topic.producer import PlainProducer, TransactionalProducer
 from topology.errors import RowsRejected, SinkFailed
+from topology.masking import mask, secrets_in
 from topology.sink import Batch, Row, Scalar, SinkContext
 from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
 
@@ -59,6 +60,7 @@ class TopicSink(TransactionalSink[Row]):
         """
         from confluent_kafka import KafkaException  # noqa: PLC0415 - see sinks/__init__
 
+        mask.add(secrets_in(self._properties))
         cluster = Cluster({**context.kafka, **self._properties}, self.topic)
         try:
             if not cluster.partitions(self.topic):

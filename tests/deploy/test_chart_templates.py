@@ -288,3 +288,13 @@ def test_a_packed_chart_makes_the_same(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     (packed,) = tmp_path.glob("headrace-*.tgz")
     assert template("-f", SECURED, chart=packed) == template("-f", SECURED)
+
+
+@pytest.mark.parametrize(("shown", "variable"), [("true", None), ("false", "false")])
+def test_texts_of_errors_are_left_out_of_the_port_if_that_is_wanted(
+    shown: str, variable: str | None
+):
+    made = manifests(template("-f", SMALLEST, "--set", f"showErrors={shown}"))
+    (container,) = only(made, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables.get("HEADRACE_HTTP__SHOW_ERRORS") == variable

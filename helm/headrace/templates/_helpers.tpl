@@ -189,6 +189,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   value: "0.0.0.0"
 - name: HEADRACE_HTTP__PORT
   value: {{ .Values.port | quote }}
+{{- if not .Values.showErrors }}
+- name: HEADRACE_HTTP__SHOW_ERRORS
+  value: "false"
+{{- end }}
 - name: HEADRACE_REPLICAS__NAME
   value: $(POD_NAME)
 {{- with .Values.kafka }}{{ if .existingSecret }}

@@ -27,6 +27,7 @@ from sinks.spark.sql.transaction_lines import TransactionLines
 from sinks.spark.sql.trials import Trials
 from sinks.spark.sql.wanted import wanted_of
 from topology.errors import RowsRejected, SinkFailed, SinkFenced
+from topology.masking import mask
 from topology.schema import schema_of
 from topology.sink import Batch, Piece, Row, SinkContext
 from topology.transactional import (
@@ -133,6 +134,7 @@ class SqlSink(TransactionalSink[Row]):
         if context.spark is None:
             raise SinkFailed(f"table '{self.table}' needs Spark; none was configured")
         place = self._place.with_environment(os.environ)
+        mask.add(place.secrets)
         where = f"table '{self.table}' at {place.shown}"
         if wrong := self._wanted.complaints():
             raise SinkFailed(f"{where}: {'; '.join(wrong)}")

@@ -28,6 +28,7 @@ CANARIES = {
     "HEADRACE_SPARK__CONF__SPARK_HADOOP_FS_S3A_SECRET_KEY": "canary-of-s3-4714",
     "HEADRACE_ZOOKEEPER__PASSWORD__FILE": "canary-of-zookeeper-4715",
 }
+OF_CODE = "canary-of-code-4716"  # which only the topology gives, to a sink
 FLOW = """
     import os
     from headrace import Hooks, Record, Topology, bolt
@@ -38,7 +39,7 @@ FLOW = """
     @bolt
     def parse(record: Record) -> int:
         if record.value == b"bad":
-            raise OSError("login with canary-of-kafka-4711 and canary-of-s3-4714 was refused")
+            raise OSError("login with canary-of-kafka-4711 and canary-of-code-4716 was refused")
         return 1
 
     class Careless(Hooks):
@@ -47,7 +48,8 @@ FLOW = """
 
     topology = Topology(TOPIC)
     topology.source(TOPIC).then(parse).into(DiscardSink(), batch_seconds=0.1)
-    topology.dead_letters.into(KafkaSink(TOPIC + ".dead"))
+    letters = KafkaSink(TOPIC + ".dead", properties={"ssl.key.password": "canary-of-code-4716"})
+    topology.dead_letters.into(letters)
     if os.environ.get("CARELESS"):
         topology.hooks(Careless())
 """
@@ -154,7 +156,7 @@ def place(
 
 def check(text: str, *, masked: bool) -> None:
     """See that no canary is in a text; and, with `masked`, that one would have been."""
-    for canary in CANARIES.values():
+    for canary in (*CANARIES.values(), OF_CODE):
         value = canary.partition("=")[2] or canary
         assert value not in text, value
     assert "***" in text or not masked
@@ -191,6 +193,26 @@ def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka)
     assert reason == "login with *** and *** was refused"
     check(place.said("dead-letters", "list", "flow:topology"), masked=True)
     check(place.said("status", "flow:topology"), masked=False)
+
+
+def test_errors_that_may_show_records_are_hidden_from_the_port_if_that_is_wanted(
+    place: Place,
+) -> None:
+    with place.start("run", "flow:topology", HEADRACE_HTTP__SHOW_ERRORS="false") as process:
+        try:
+            run = Run(process)
+            address = f"127.0.0.1:{run.until('http_listening')['port']}"
+            run.until("step_failing")
+            while not json.loads(page(address, "/status.json")).get("failures"):
+                continue
+            shown = page(address, "/status.json")
+            assert "refused" not in shown
+            (failure,) = json.loads(shown)["failures"]
+            assert (failure["step"], failure["error_class"]) == ("parse", "OSError")
+            run.end()
+        finally:
+            process.kill()
+    assert "was refused" in run.printed, "the log has it"
 
 
 def test_what_ends_a_run_tells_no_secret_in_its_traceback(place: Place) -> None:

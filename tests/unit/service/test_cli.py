@@ -15,9 +15,9 @@ from service.cli.app import app
 from service.cli.lines import describe
 from service.cli.loading import load_topology
 from service.errors import BadConfig, NoTopology
-from service.redaction import mask
 from tests.support.patience import seconds
 from topology.errors import InvalidTopology
+from topology.masking import mask
 
 CANARY = "canary-4f1e9b"
 FLOW = """

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import pytest
 import structlog
 
-from service.redaction import HIDDEN, mask, redacted
+from service.redaction import redacted
 from service.stderr import PatientStderr
-from sinks.secret_names import is_secret
 from tests.support.patience import seconds
+from topology.masking import HIDDEN, is_secret, mask
 
 CANARY = "canary-4f1e9b"
 _SECONDS = seconds(30)

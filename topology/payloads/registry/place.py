@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from topology.errors import InvalidTopology
+from topology.masking import mask, secrets_in
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -46,6 +48,7 @@ class Registry:
         """
         if self.client is not None:
             return self.client
+        mask.add([*secrets_in(self.properties), urlsplit(self.url).password or ""])
         try:
             from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
         except ModuleNotFoundError as error:

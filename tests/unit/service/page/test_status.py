@@ -7,11 +7,11 @@ import pytest
 
 from headrace.testing import topology_test
 from partition.chunk import Partition
-from service import redaction
 from service.health import HealthCheck
 from service.page.status import MOST_PARTITIONS, StatusPage
 from service.snapshot import Snapshot
 from tests.worlds.paging import snapshot, topology
+from topology import masking
 from topology.complaints import Complaint
 
 
@@ -109,8 +109,25 @@ def test_before_the_first_turn_it_says_so():
     assert status["graph"]["nodes"]
 
 
+def test_texts_of_errors_can_be_left_out(world):
+    failure = Complaint(1.0, "step_failing", "parse", "E", "no number: 4111-1111", 1)
+    (sink, *others) = world.snapshot.sinks
+    failing = replace(sink, failing_since=1.0, last_error="4111-1111 is too long")
+    apart = replace(world.snapshot.apart, failing_since=1.0, last_error="4111-1111")
+    world.snapshot = replace(
+        world.snapshot, recent_failures=(failure,), sinks=(failing, *others), apart=apart
+    )
+    assert "4111-1111" in json.dumps(world.status())
+    world.now += 1.0
+    world.snapshot = world.snapshot.without_errors()
+    assert "4111-1111" not in json.dumps(world.status())
+    (shown,) = world.status()["failures"]
+    assert (shown["step"], shown["error_class"]) == ("parse", "E")
+    assert shown["error"] == "(hidden by [http] show_errors)"
+
+
 def test_a_secret_in_a_reason_is_hidden(world, monkeypatch):
-    hidden = redaction.Mask()
+    hidden = masking.Mask()
     hidden.learn(["canary-s3cret"])
     monkeypatch.setattr("service.page.status.mask", hidden)
     failure = Complaint(1.0, "step_failing", "parse", "E", "login canary-s3cret refused", 1)

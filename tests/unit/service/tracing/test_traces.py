@@ -13,11 +13,11 @@ from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink
 from partition.chunk import Partition
 from partition.retries import RetryPolicy
-from service.redaction import mask
 from service.tracing.config import TracingConfig
 from service.tracing.exporting import Tracing
 from sinks.kafka import _content
 from tests.worlds.running import HeldSink, Works
+from topology.masking import mask
 from topology.outcome import Failure
 from topology.record import KeptMessage
 from topology.sink import Batch, DeadLetter

@@ -1,0 +1,80 @@
+"""Secrets that a topology's code gives to sinks, tables and decoders are hidden as others are."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace import reference
+from headrace.payloads import Registry
+from headrace.sinks import KafkaSink, SqlSink, TopicSink
+from headrace.state import PostgresState
+from sinks.spark.tables import _frame
+from topology.masking import mask
+from topology.sink import SinkContext
+
+CANARY = "canary-4711"
+ROW = pa.schema([("id", pa.int64())])
+URL = "jdbc:postgresql://db:5432/shop"
+SASL = {"sasl.username": "somebody", "sasl.password": CANARY}
+CONTEXT = SinkContext("p", "s", {"bootstrap.servers": "none:1"}, "", object())  # type: ignore[arg-type]
+
+
+class Reached(Exception):
+    """The world would be touched now."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch):
+    def touch(*_arguments: Any) -> None:
+        raise Reached
+
+    monkeypatch.setattr("sinks.spark.sql.sink.Database", touch)
+    monkeypatch.setattr("sinks.topic.sink.Cluster", touch)
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", touch)
+    mask.learn(())
+    yield
+    mask.learn(())
+
+
+def opened(sink: Any) -> Callable[[], object]:
+    return lambda: sink.open(CONTEXT)
+
+
+class Session:
+    """Spark, which is asked for a reader."""
+
+    @property
+    def read(self) -> Any:
+        raise Reached
+
+
+SECRET_KEY = {"fs.s3a.secret.key": CANARY}
+PRICES = reference("s3a://prices.parquet", key="id", properties=SECRET_KEY)
+USES = {
+    "dead letters": opened(KafkaSink("t", properties=SASL)),
+    "a topic": opened(TopicSink("t", value=str, properties=SASL)),
+    "a database": opened(SqlSink(URL, "orders", schema=ROW, password=CANARY)),
+    "a database's URL": opened(SqlSink(f"{URL}?password={CANARY}", "orders", schema=ROW)),
+    "a state": PostgresState(URL, "totals", password=CANARY)._reached,
+    "a reference": lambda: _frame(Session(), PRICES, ""),
+    "a registry": Registry("http://r", {"basic.auth.user.info": f"me:{CANARY}"}).connect,
+    "a registry's token": Registry("http://r", {"bearer.auth.token": CANARY}).connect,
+    "a registry's URL": Registry(f"http://me:{CANARY}@r").connect,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_secret_given_in_code_is_hidden_before_the_world_is_touched(use):
+    with suppress(Reached, ValueError, TypeError):  # a registry may not like half of them
+        USES[use]()
+    assert mask(f"login with {CANARY} was refused") == "login with *** was refused"
+
+
+def test_what_is_learnt_from_the_configuration_replaces_all_before():
+    mask.add(["canary-of-code"])
+    mask.learn(["canary-of-the-file"])
+    mask.add(["canary-of-a-sink"])
+    assert mask("canary-of-code canary-of-the-file canary-of-a-sink") == "canary-of-code *** ***"

@@ -1,0 +1,71 @@
+"""Secrets: which properties hold them, by their names, and hiding their values in any text."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+HIDDEN = "***"
+
+_SHORTEST_MASKED = 4  # hiding every "a" would make a text unreadable and hide nothing
+
+_WORDS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "jaas",
+    "private_key",
+    "access_key",
+    "account_key",
+    "api_key",
+    "ssl_key",
+    "oauthbearer_config",
+    "auth_data",
+    "user_info",
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a field or property of this name holds a secret."""
+    plain = name.lower().replace(".", "_").replace("-", "_")
+    return any(word in plain for word in _WORDS)
+
+
+def secrets_in(properties: Mapping[str, Any]) -> list[str]:
+    """The values of a flat table whose names tell of a secret; of a pair its password, too."""
+    found = []
+    for name, value in properties.items():
+        if is_secret(name):
+            found.append(str(value))
+            if name.endswith("user.info"):
+                found.append(str(value).partition(":")[2])
+    return found
+
+
+class Mask:
+    """Hides known secrets in any text, however they got there (an error's message, say)."""
+
+    def __init__(self) -> None:
+        self._known: list[str] = []
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Hide these from now on, and not those learnt before."""
+        self._known = []
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Hide these, too: whoever is given a secret in code says so before it uses it."""
+        known = {secret for secret in secrets if len(secret) >= _SHORTEST_MASKED}
+        known |= {json.dumps(secret)[1:-1] for secret in known}
+        self._known = sorted(known.union(self._known), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        """The text without the secrets."""
+        for secret in self._known:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+mask = Mask()
