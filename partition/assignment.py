@@ -140,15 +140,15 @@ class Assignment:
         return [held.place for held in self if held.is_leaving] if self._policy.shared else []
 
     def want(
-        self, partitions: Collection[Partition] | None, *, planned_at: float, leave_by: float
+        self, partitions: Collection[Partition], *, planned_at: float, leave_by: float
     ) -> None:
         """Learn which partitions are to be ours, by a plan that was current at `planned_at`.
 
-        None: all that there are. Of the others nothing new is emitted from the next `poll` on;
+        Of the others nothing new is emitted from the next `poll` on;
         each is released once all of it is resolved and stored, and at `leave_by` it is given up
         with what is in flight. Times are monotonic seconds.
         """
-        self._wanted = None if partitions is None else frozenset(partitions)
+        self._wanted = frozenset(partitions)
         self._planned_at = planned_at
         for held in self:
             held.is_wanted = self._wants(held.partition)

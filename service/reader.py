@@ -146,7 +146,7 @@ class Reader:
         self._flow.resume()
 
     def want(
-        self, partitions: Collection[Partition] | None, *, planned_at: float, leave_by: float
+        self, partitions: Collection[Partition], *, planned_at: float, leave_by: float
     ) -> None:
         """Learn which partitions are to be ours; see `Assignment.want`."""
         self._assignment.want(partitions, planned_at=planned_at, leave_by=leave_by)
