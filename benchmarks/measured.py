@@ -88,7 +88,7 @@ class BareLoop:
                 "enable.auto.offset.store": store_offsets,
             }
         )
-        numbers = self.consumer.list_topics(job.topic, timeout=10).topics[job.topic].partitions
+        numbers = self.consumer.list_topics(job.topic, timeout=60).topics[job.topic].partitions
         self._partitions = [TopicPartition(job.topic, n, OFFSET_BEGINNING) for n in numbers]
 
     def run(
