@@ -6,8 +6,9 @@ no I/O, no clock, no lock; the owner thread drives it.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -276,19 +277,36 @@ class Acker:
         table = self._table
         due = table.due(self._wheel.current & _BYTE)
         if len(due):
-            tags = table.tags.take(due)
-            table.waiting -= int(np.count_nonzero(tags & INIT == 0))
-            table.doomed -= int(np.count_nonzero(tags & FAILED))
             self._expired.add(table.owners.take(due))
-            table.release(due, tags)
+            table.drop(due)
+
+    def discard(self, chosen: Callable[[Owners], Any]) -> None:
+        """Drop the trees of the owners for which `chosen` gives a true mask, without an outcome.
+
+        Later messages for them are late, and ignored.
+        """
+        table = self._table
+        slots = table.used()
+        table.drop(slots[chosen(turned_back(table.owners.take(slots)))])
+
+    def holds(self, chosen: Callable[[Owners], Any]) -> bool:
+        """Whether a tree of such an owner lives, or any tree has an outcome yet to be drained."""
+        if self._has_outcomes:
+            return True
+        table = self._table
+        return bool(chosen(turned_back(table.owners.take(table.used()))).any())
 
     def drain(self) -> Resolved:
         """What resolved since the last call, each tree once."""
-        if not (self._acked.parts or self._failed.parts or self._expired.parts):
+        if not self._has_outcomes:
             return _NOTHING
         tags, self._acked_tags = self._acked_tags, []
         flags: Flags = (_joined(tags, np.uint16) >> FLAG_SHIFT).astype(np.uint8)
         return Resolved(self._acked.drain(), flags, self._failed.drain(), self._expired.drain())
+
+    @property
+    def _has_outcomes(self) -> bool:
+        return bool(self._acked.parts or self._failed.parts or self._expired.parts)
 
     @property
     def in_flight(self) -> int:

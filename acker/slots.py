@@ -170,6 +170,17 @@ class SlotTable:
         used: Slots = slots[self.tags.take(slots) & FREE == 0]
         return used
 
+    def used(self) -> Slots:
+        """The slots that have a tree."""
+        return np.flatnonzero(self.tags & FREE == 0)
+
+    def drop(self, slots: Slots) -> None:
+        """Free slots whatever state their trees are in."""
+        tags = self.tags.take(slots)
+        self.waiting -= int(np.count_nonzero(tags & INIT == 0))
+        self.doomed -= int(np.count_nonzero(tags & FAILED))
+        self.release(slots, tags)
+
     def _grow(self, count: int, most: int) -> None:
         """Make room for so many more trees: twice as much while small, then little by little."""
         old = self.capacity

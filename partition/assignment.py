@@ -59,7 +59,10 @@ class Assignment:
 
     `on_assigned` is called before the first record of a partition may be emitted, and
     `on_revoked`, exactly once after it, when none may be any more: its session has ended,
-    another process has it, it is halted and nothing of it is left, or the run ends.
+    another process has it, it is halted and nothing of it is left, or the run ends. One whose
+    session has ended may be assigned again, with what is in flight of it. `on_lost` is called
+    with the place of a partition, exactly once, when it will not be: what is in flight of it
+    is to be let go, and the place may be another's once `holds` says that nothing of it is left.
 
     Where the partitions are shared, nothing is opened before `want` was told of it, and one that
     another replica has taken is given up: that halts nothing.
@@ -74,9 +77,14 @@ class Assignment:
         rng: random.Random,
         on_assigned: Callable[[Partition], object] = lambda _partition: None,
         on_revoked: Callable[[Partition], object] = lambda _partition: None,
+        *,
+        on_lost: Callable[[int], object] = lambda _place: None,
+        holds: Callable[[int], bool] = lambda _place: True,
     ) -> None:
+        """`holds` says whether anything that names a record of a place is left."""
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
+        self._on_lost = on_lost
         self.moves = Moves()
         """How often partitions changed hands."""
         self._is_released = False
@@ -88,7 +96,7 @@ class Assignment:
         self._policy = policy
         self._rng = rng
         self._held: list[Held] = []  # by place
-        self._departures = Departures()
+        self._departures = Departures(holds)
         self._wanted: frozenset[Partition] | None = frozenset() if policy.shared else None
         self._planned_at = math.inf if policy.shared else -math.inf
         self._by_name: dict[Partition, Held] = {}
@@ -240,8 +248,8 @@ class Assignment:
     def _give_up(self, held: Held, error: StoreError) -> None:
         """Let go of a partition as it is: whoever has it next repeats what is in flight.
 
-        A plan that is newer may give it to us again. Until no tree of it can be alive, its place
-        is kept for what may still be told of them.
+        A plan that is newer may give it to us again, at another place: what is still told of
+        records in flight names this one.
         """
         self._stop_reading(held)
         held.steps = held.trouble = held.again_at = None
@@ -253,7 +261,7 @@ class Assignment:
             held.renew()
             held.given_up_at = self._now
             return
-        self._departures.retire(held, self._now)
+        self._departures.retire(held)
         again = self._add(held.partition, held.topic)
         again.lost = held.lost
         again.given_up_at = self._now
@@ -433,15 +441,17 @@ class Assignment:
             self._give_up(held, error)
             return
         self._stop_reading(held)
-        held.steps = held.trouble = held.again_at = None
+        held.trouble = held.again_at = None
         held.halted = error
         if held.loss is not None:
             held.is_owned = False
+        if held.loss is not None or held.is_owned or held.manager is None:
+            held.steps = None  # else what was read of it is claimed again, and then goes on
         log.error("partition_halted", partition=str(held.partition), error=str(error))
         self._tell(held)
 
     def _tell(self, held: Held) -> None:
-        """Tell that a partition has become ours, or is ours no more; nothing if it was told."""
+        """Tell that a partition has become ours, is ours no more, or is lost; nothing twice."""
         is_ours = held.is_ours and not self._is_released
         if is_ours != held.is_told:
             held.is_told = is_ours
@@ -449,6 +459,9 @@ class Assignment:
             self.moves = replace(self.moves, taken=taken, released=released)
             tell = self._on_assigned if is_ours else self._on_revoked
             tell(held.partition)
+        if held.loss is not None and not held.is_lost:
+            held.is_lost = True
+            self._on_lost(held.place)
 
     def _stop_reading(self, held: Held) -> None:
         if held.is_read:

@@ -1,25 +1,30 @@
 """What becomes of partitions that are ours no more: their counts, and their places."""
 
-from collections import deque
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 from partition.held import Held
 from partition.manager import PartitionManager
 from partition.statistics import Departed
 
-_FORGET_SECONDS = 900.0  # by then no tree of a partition that was given up is alive
+_ASK_SECONDS = 1.0  # to ask costs a look at every tree
 
 
 class Departures:
     """Keeps partitions that were given up, for what may still be told of them. Pure.
 
-    Their records in flight are answered sooner or later, and must count for nothing else: so the
-    place of one stays its own until no tree of it can be alive. One that was released in order
-    has nothing in flight, and keeps its place for the next time.
+    A record is named by its partition's place and its offset, and nothing in that name tells one
+    partition of a place from the next. So the place of a partition that was given up stays its
+    own until nothing is left that could name a record of it, however long that takes: a sink or a
+    bolt may be away for longer than any time-out. One that was released in order has nothing in
+    flight, and keeps its place for the next time.
     """
 
-    def __init__(self) -> None:
-        self._retired: deque[tuple[float, Held]] = deque()  # until when each is kept
+    def __init__(self, holds: Callable[[int], bool]) -> None:
+        """`holds` says whether anything that names a record of a place is left."""
+        self._holds = holds
+        self._ask_at = -math.inf
+        self._retired: list[Held] = []
         self._read = self._retried = self._given_up = 0
         self.free_places: list[int] = []
         """Places that others may have."""
@@ -29,15 +34,21 @@ class Departures:
         self._count(held)
         held.renew()
 
-    def retire(self, held: Held, now: float) -> None:
+    def retire(self, held: Held) -> None:
         """Keep one that was given up with what is in flight of it."""
         held.is_retired = True
-        self._retired.append((now + _FORGET_SECONDS, held))
+        self._retired.append(held)
 
     def forget(self, now: float) -> None:
-        """Let go of those that were kept long enough: their places are free then."""
-        while self._retired and now >= self._retired[0][0]:
-            held = self._retired.popleft()[1]
+        """Let go of those of which nothing is left: their places are free then. Asks rarely."""
+        if not self._retired or now < self._ask_at:
+            return
+        self._ask_at = now + _ASK_SECONDS
+        kept, self._retired = self._retired, []
+        for held in kept:
+            if self._holds(held.place):
+                self._retired.append(held)
+                continue
             self._count(held)
             held.manager = None
             self.free_places.append(held.place)
@@ -53,7 +64,7 @@ class Departures:
         )
 
     def _managers(self) -> Iterator[PartitionManager]:
-        for _, held in self._retired:
+        for held in self._retired:
             if held.manager is not None:
                 yield held.manager
 

@@ -72,3 +72,7 @@ class Acking:
 
     def drop(self, place: int) -> None:
         """Do nothing: rows of a partition that is lost may be durable as well."""
+
+    def holds(self, place: int) -> bool:  # noqa: ARG002 - as Transacting
+        """Whether anything here names a record of a partition: rows name their trees."""
+        return False

@@ -204,6 +204,14 @@ class Engine(Protocol):
         """Tell hooks and bolts that a partition is not ours now."""
         ...
 
+    def partition_lost(self, place: int) -> None:
+        """Let go of what is in flight of a partition: it will not be ours again as it was."""
+        ...
+
+    def holds(self, place: int) -> bool:
+        """Whether anything is left that names a record of the partition at a place."""
+        ...
+
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads and close the bolts; False if a thread did not end in time."""
         ...

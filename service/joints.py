@@ -179,6 +179,19 @@ class Joints:
         found = [self._records(tree)[0] for tree in joint]
         return self._acker.owners(np.concatenate([_trees([]), *found]))
 
+    def drop_orphans(self) -> set[int]:
+        """Let go of the joint trees none of whose anchors is left; returns their owners."""
+        gone: set[int] = set()
+        for owner, (anchors, _edge) in self._held.items():  # an anchor stands before its children
+            found = self._acker.owners(_trees(anchors)).tolist()
+            if anchors and all(each < 0 or each in gone for each in found):
+                gone.add(owner)
+        if gone:
+            self._acker.discard(lambda owners: np.isin(owners, list(gone)))
+        for owner in gone:
+            del self._held[owner]
+        return gone
+
     def reset_timeout(self, trees: Trees, seconds: float | None = None) -> None:
         """What `Acker.reset_timeout` does, for the trees and all they belong to."""
         self._acker.reset_timeout(self.with_anchors(trees), seconds)

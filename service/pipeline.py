@@ -39,7 +39,7 @@ from service.intake import Intake
 from service.joints import Joints
 from service.letters import Letters
 from service.outlet import Outlet, Written
-from service.owners import Owners
+from service.owners import Owners, places_of
 from service.reader import Reader
 from service.relay import Relay
 from service.screen import ScreenPolicy
@@ -344,25 +344,44 @@ class Pipeline:
         return self._acker
 
     def partition_assigned(self, partition: Partition) -> None:
-        """Tell hooks and bolts that a partition is read from now on."""
+        """Tell hooks and bolts that a partition is read from now on; what waits of it goes on."""
         self._life.partition_assigned(partition.topic, partition.number)
+        self._runners.resume(self._reader.place_of(partition))
 
     def partition_revoked(self, partition: Partition) -> None:
         """Tell hooks and bolts that a partition is not ours now.
 
-        If it is lost for good, its records hold no key, and what waits of them is not begun.
-        If it is claimed again, their retries come, and until then the order is kept.
+        It may be another's, so what waits of it is not begun. If it is claimed again, that goes
+        on, its retries come, and until then the order is kept.
         """
-        loss = self._reader.loss_of(partition)
-        if loss is not None:
-            place = self._reader.place_of(partition)
-            for step, calls in self._runners.drop_partition(place):
-                for call in calls:
-                    self._failures.fail(call.tree, call.edge, Failure(step.name, loss))
-            self._settling.drop(place)
-            if self._traces is not None:
-                self._traces.lost(place)
+        self._runners.suspend(self._reader.place_of(partition))
         self._life.partition_revoked(partition.topic, partition.number)
+
+    def partition_lost(self, place: int) -> None:
+        """Let go of what is in flight of a partition: whoever has it next begins anew.
+
+        Its trees come to nothing, its records hold no key, and what waits of them is not begun.
+        """
+        self._acker.discard(lambda owners: places_of(owners) == place)
+        orphans = self._joints.drop_orphans()
+        self._runners.drop(lambda call: call.partition == place or call.owner in orphans)
+        self._runners.resume(place)
+        self._settling.drop(place)
+        if self._traces is not None:
+            self._traces.lost(place)
+
+    def holds(self, place: int) -> bool:
+        """Whether anything is left that names a record of the partition at a place.
+
+        Rows at a sink, dead letters, and calls without an order name their trees only, which
+        `partition_lost` has let go of.
+        """
+        return (
+            self._acker.holds(lambda owners: places_of(owners) == place)
+            or self._runners.holds(place)
+            or self._relay.advanced.holds(place)
+            or self._settling.holds(place)
+        )
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads and close the bolts; False if a thread did not end in time."""

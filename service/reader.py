@@ -12,7 +12,7 @@ from partition.assignment import Assignment, AssignmentPolicy
 from partition.catalogue import Catalogue
 from partition.chunk import Chunk, Partition
 from partition.discovery import TopicName
-from partition.errors import KafkaError, PartitionError, StoreError, TransactionError
+from partition.errors import KafkaError, PartitionError, StoreError
 from partition.fetcher import Fetcher
 from partition.gate import Gate
 from partition.loss import Loss
@@ -69,14 +69,17 @@ class Reader:
         fencing: Fencing | None = None,
         on_assigned: Callable[[Partition], object] = lambda _partition: None,
         on_revoked: Callable[[Partition], object] = lambda _partition: None,
+        on_lost: Callable[[int], object] = lambda _place: None,
+        holds: Callable[[int], bool] = lambda _place: True,
         at: Callable[[str], object] = nowhere,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`notify` makes a range that is skipped known; its future ends when that is durable.
 
         `fencing` is given if the policy makes gates, and only then (exactly once).
-        `on_assigned` and `on_revoked` are told as `Assignment` says, on the owner thread; what
-        they raise ends the run. `at` is told of the points of a commit (`CommitPlaces`).
+        `on_assigned`, `on_revoked` and `on_lost` are told, and `holds` is asked, as `Assignment`
+        says, on the owner thread; what they raise ends the run. `at` is told of the points of a
+        commit (`CommitPlaces`).
         """
         self._fetcher = fetcher
         self._store = store
@@ -87,8 +90,18 @@ class Reader:
         self._trusted_until = math.inf
         ways = Ways(store, catalogue, notify, fencing)
         self._assignment = Assignment(
-            fetcher, ways, sources, policy.assignment, rng, on_assigned, on_revoked
+            fetcher,
+            ways,
+            sources,
+            policy.assignment,
+            rng,
+            on_assigned,
+            on_revoked,
+            on_lost=on_lost,
+            holds=holds,
         )
+        self.late = 0
+        """Answers for records of partitions that are gone, which are ignored."""
         self._flow = Flow(
             fetcher,
             Pacing(sources, policy.records_per_second),
@@ -307,16 +320,15 @@ class Reader:
         """Resolve records."""
         if not len(owners):
             return
-        for place, offsets in by_place(owners):
-            manager = self._manager(place)
+        for manager, offsets in self._by_manager(owners):
             manager.ack(offsets)
             self._commits.look_at(manager)
         self._flow.resume()
 
     def processed(self, owners: Owners) -> None:
         """Learn that records are done, but for the transactions they are in."""
-        for place, offsets in by_place(owners):
-            self._manager(place).processed(offsets)
+        for manager, offsets in self._by_manager(owners):
+            manager.processed(offsets)
 
     def resolve_to(self, place: int, end: int) -> int:
         """Resolve what was emitted of a partition below `end`; return how many records.
@@ -353,10 +365,12 @@ class Reader:
         `policy` is that of the step that failed; None: the pipeline's. Of a partition that is
         lost nothing is scheduled: whoever has it now tries the record.
         """
-        if self._assignment.at(place_of(owner)).loss is not None:
+        held = self._assignment.at(place_of(owner))
+        if held.manager is None:
+            self.late += 1
+        if held.manager is None or held.loss is not None:
             return True
-        manager = self._manager(place_of(owner))
-        return manager.fail(offset_of(owner), now, after_seconds, policy)
+        return held.manager.fail(offset_of(owner), now, after_seconds, policy)
 
     def comes_again(self, owner: int) -> bool:
         """Whether a record is not done, and is, or may yet be, emitted again.
@@ -370,17 +384,6 @@ class Reader:
         if held.manager is None or held.loss is not None:
             return False
         return held.manager.comes_again(offset_of(owner))
-
-    def loss_of(self, partition: Partition) -> StoreError | TransactionError | None:
-        """Why a partition is lost for good: its records are emitted no more, retries neither.
-
-        None while it is ours, also while it is claimed again in another session.
-        """
-        return self._assignment[partition].loss
-
-    def loss_at(self, place: int) -> StoreError | TransactionError | None:
-        """The same of what came from a place: it may have been given up there since."""
-        return self._assignment.at(place).loss
 
     def is_halted(self, partition: Partition) -> bool:
         """Whether a partition is halted: lost for good, or its log cannot be read on."""
@@ -409,6 +412,15 @@ class Reader:
     def message(self, owner: int) -> Any:
         """The message of a record in flight."""
         return self._manager(place_of(owner)).message(offset_of(owner))
+
+    def _by_manager(self, owners: Owners) -> Iterator[tuple[PartitionManager, Owners]]:
+        """The offsets of records, by whose they are; those of nobody are counted."""
+        for place, offsets in by_place(owners):
+            manager = self._assignment.at(place).manager
+            if manager is None:
+                self.late += len(offsets)
+            else:
+                yield manager, offsets
 
     def _manager(self, place: int) -> PartitionManager:
         manager = self._assignment.at(place).manager

@@ -153,6 +153,10 @@ class Transacting:
             for key in [key for key in tallies if key[0] == place]:
                 del cast("dict[tuple[int, int], object]", tallies)[key]
 
+    def holds(self, place: int) -> bool:
+        """Whether a transaction of a partition is staged or committed, also of one that is lost."""
+        return any(each.place == place for group in self._groups for each in group.members)
+
     # The turn
 
     def turn(self, now: float, *, flush: bool, plans: bool = True) -> bool:
@@ -163,8 +167,6 @@ class Transacting:
         self._fences.submit()
         owned = [(place, cast("Line", gate)) for place, gate in self._reader.gates()]
         self._lines.update(owned)
-        if len(self._lines) > len(owned):
-            self._drop_lost()
         is_held = self._is_held
         for place, line in owned if plans else ():
             line.is_held = is_held
@@ -179,12 +181,6 @@ class Transacting:
         """Whether more rows wait than the sinks get done: a few records may become many rows."""
         is_busy = len(self._groups) == _MOST_GROUPS
         return is_busy and any(outlet.is_laden for outlet in self.by_name.values())
-
-    def _drop_lost(self) -> None:
-        """Forget what was revoked to be claimed again, and has another owner by now."""
-        for place in list(self._lines):
-            if self._reader.loss_at(place) is not None:
-                self.drop(place)
 
     def _close(self, lines: list[Line], now: float, *, flush: bool) -> None:
         filling = [line for line in lines if line.filling]
@@ -325,7 +321,6 @@ class Transacting:
                     partition = member.line.partition
                     fenced = Fenced(partition, str(done.error))
                     self._reader.refuse(partition, member.place, fenced)
-                    self.drop(member.place)  # it may have been revoked before, to be claimed again
         elif done.error is not None:
             raise done.error
         else:

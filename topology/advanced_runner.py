@@ -128,6 +128,10 @@ class AdvancedRunner:
         """The same, by the place of the partition whose records they are."""
         return self._kept[step.name].by_place
 
+    def holds(self, place: int) -> bool:
+        """Whether a bolt keeps a tuple of a partition, by its place."""
+        return any(kept.by_place[place] for kept in self._kept.values())
+
     def holders(self) -> dict[int, str]:
         """The step that keeps a tuple, by the record or joint tree that the tuple belongs to."""
         return {owner: step for step, kept in self._kept.items() for owner in kept.of_owners()}

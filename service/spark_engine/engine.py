@@ -204,6 +204,15 @@ class SparkEngine:
             self._in_flight.leave_out(place, at_once=True)
         self._life.partition_revoked(partition.topic, partition.number)
 
+    def partition_lost(self, place: int) -> None:
+        """Leave a partition out of its groups."""
+        self._in_flight.leave_out(place, at_once=True)
+        self._lines.pop(place, None)
+
+    def holds(self, place: int) -> bool:
+        """Whether a group still has a partition, by its place, or something is to leave one."""
+        return self._in_flight.holds(place)
+
     def close(self, timeout_seconds: float) -> bool:
         """Stop what runs, the threads, and the hooks; False if a thread did not end in time."""
         deadline = time.monotonic() + timeout_seconds
@@ -225,10 +234,6 @@ class SparkEngine:
                 self._lines[place] = line
             elif place not in steady:  # its log may: what is planned of it may be dropped any time
                 self._in_flight.leave_out(place, at_once=False)
-        for place in list(self._lines):
-            if self._reader.loss_at(place) is not None:  # revoked before it was lost
-                self._in_flight.leave_out(place, at_once=True)
-                del self._lines[place]
         self._in_flight.silences.keep(steady)
         self._in_flight.look()
         return {

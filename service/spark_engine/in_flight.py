@@ -44,6 +44,12 @@ class InFlight:
         """Whether a partition is to be left out, and groups still have it."""
         return place in self._leaving
 
+    def holds(self, place: int) -> bool:
+        """Whether a group has a partition, or a try that was not heard of ran with it."""
+        tries = (*self.running.values(), *self.read.values())
+        every = (*self.groups, *tries)
+        return place in self._leaving or any(m.place == place for e in every for m in e.members)
+
     def leave_out(self, place: int, *, at_once: bool) -> None:
         """Let a partition leave all groups; those that are read keep it unless `at_once`.
 

@@ -110,6 +110,8 @@ def _run(
         fencing=fences,
         on_assigned=lambda partition: pipeline.partition_assigned(partition),  # noqa: PLW0108
         on_revoked=lambda partition: pipeline.partition_revoked(partition),  # noqa: PLW0108
+        on_lost=lambda place: pipeline.partition_lost(place),  # noqa: PLW0108
+        holds=lambda place: pipeline.holds(place),  # noqa: PLW0108
     )
     pipeline: Pipeline = Pipeline(
         _without_hooks(topology),

@@ -88,6 +88,8 @@ class Bench:
             fencing=self._fences,
             on_assigned=self._tell_assigned,
             on_revoked=self._tell_revoked,
+            on_lost=self._tell_lost,
+            holds=self._holds,
         )
         self.pipeline: WatchedPipeline = WatchedPipeline(
             topology,
@@ -148,6 +150,12 @@ class Bench:
 
     def _tell_revoked(self, partition: Partition) -> None:
         self.pipeline.partition_revoked(partition)
+
+    def _tell_lost(self, place: int) -> None:
+        self.pipeline.partition_lost(place)
+
+    def _holds(self, place: int) -> bool:
+        return self.pipeline.holds(place)
 
 
 def _check_references(topology: Topology, filled: Mapping[Reference, Rows]) -> None:

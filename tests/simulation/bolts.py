@@ -1,6 +1,7 @@
 """What bolts and sinks do with tuples, and how their answers reach the acker."""
 
 import random
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,14 @@ from acker.acker import Acker
 from service.emitter import LETTERED
 from tests.simulation.sink import Letter, Write
 from tests.simulation.tuples import Attempt, Tuple
+from topology.running.lane import Lane
 
 if TYPE_CHECKING:
     from tests.simulation.transacting import SimTransacting
     from tests.simulation.world import World
 
 _RESEND_SECONDS = 0.5
+_WORKERS = 6
 
 
 class Bolts:
@@ -25,6 +28,7 @@ class Bolts:
         self.world = world
         self.rng = rng
         self.acker = Acker(timeout_seconds=timeout_seconds, capacity=16)
+        self.lane = Lane()  # calls for first tuples that have not started
         self.tuples: list[Tuple] = []  # at a bolt
         self.batch: list[Tuple] = []
         self.writing: list[Tuple] = []
@@ -36,6 +40,7 @@ class Bolts:
 
     def do_bolt(self, dice: int) -> None:
         """One bolt answers for one tuple."""
+        self._start_calls()
         if not self.tuples:
             return
         place, dice = dice % len(self.tuples), dice >> 5
@@ -59,6 +64,17 @@ class Bolts:
         else:
             self._say_again(dice)
             self.tuples.append(tup)
+
+    def _start_calls(self) -> None:
+        """Start what waits: as much as there are workers, where partitions are shared."""
+        workers = _WORKERS if self.world.settings.shared else sys.maxsize
+        while len(self.tuples) < workers and (call := self.lane.take()) is not None:
+            self.started(call.value)
+            self.tuples.append(call.value)
+
+    def started(self, tup: Tuple) -> None:
+        """Look at a call that starts."""
+        raise NotImplementedError
 
     def _replace(self, old: list[Tuple], count: int) -> None:
         """Emit children anchored to all of `old`, then ack these."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tests.simulation import (
+    departure_mutants,
     range_mutants,
     replica_mutants,
     session_mutants,
@@ -19,6 +20,7 @@ from tests.simulation.tape import LENGTH, Run, events, run
 __all__ = [
     "MUTANTS",
     "Kill",
+    "departure_mutants",
     "kill",
     "killer",
     "range_mutants",

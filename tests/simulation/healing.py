@@ -35,6 +35,7 @@ def _look_into(world: World) -> None:
 def heal(world: World) -> None:
     """End every fault, start a process if need be, write a record into each partition, and wait."""
     lived_on = _end_faults(world)
+    _plan(world)
     for log in world.cluster.live_logs():
         log.append(1)
         log.append_gap(1)  # its transaction's marker
@@ -45,6 +46,7 @@ def heal(world: World) -> None:
             world.step((kind, rng.randrange(1 << 30), _dice(kind, rng)))
         if turn % _OPERATOR == 0:
             _look_into(world)
+            _plan(world)
         if lived_on and turn == _SUPERVISOR and not _all_held(world):
             world.start(heal=True)
         if not world.lives:
@@ -55,8 +57,15 @@ def heal(world: World) -> None:
             if missing is None:
                 for life in world.lives:
                     world.transactions.kept(life)
+                    world.oracle.let_go(life)
                 return
     raise Violation(15, f"after everything had healed: {missing}")
+
+
+def _plan(world: World) -> None:
+    """Give all partitions to the newest process, where they are shared."""
+    for life in world.lives if world.settings.shared else ():
+        life.want(None if life is world.lives[-1] else ())
 
 
 def _end_faults(world: World) -> bool:

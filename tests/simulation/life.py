@@ -5,7 +5,7 @@ one small event each.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,18 @@ from partition.errors import (
 )
 from partition.loss import Loss
 from partition.offsets.nodes import NodeNames, OffsetNodes
+from service.owners import place_of, places_of
 from service.reader import Reader
 from tests.simulation.bolts import Bolts
 from tests.simulation.fetching import SimCatalogue, SimFetcher
 from tests.simulation.kafka import SimRecord
 from tests.simulation.sessions import session_ended
-from tests.simulation.settings import TIMEOUT_SECONDS, TOPICS
+from tests.simulation.settings import HANDOVER_SECONDS, TIMEOUT_SECONDS, TOPICS
 from tests.simulation.sink import Letter
 from tests.simulation.store import SimStore
 from tests.simulation.transacting import SimTransacting
 from tests.simulation.tuples import Attempt, Tuple
+from topology.running.call import Call
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -70,10 +72,13 @@ class Life(Bolts):
             fencing=self.transacting.fences if self.transacting is not None else None,
             on_assigned=self._assigned,
             on_revoked=self._revoked,
+            on_lost=self._lost,
+            holds=self.holds,
         )  # fmt: skip
         if self.transacting is not None:
             self.transacting.bind(self.reader)
         self.assigned: set[Partition] = set()  # what was told
+        self.partitions: dict[int, Partition] = {}  # by place, whose it was last
         self.attempts: dict[int, Attempt] = {}  # the newest of each owner
         self.alive = True
         self.frozen = False
@@ -91,6 +96,19 @@ class Life(Bolts):
     def open(self) -> None:
         """Start."""
         self.reader.open()
+        if self.world.settings.shared:
+            self.want(None)
+
+    def want(self, partitions: Collection[Partition] | None) -> None:
+        """Follow a plan that is made now."""
+        now = self.world.now
+        self.reader.want(partitions, planned_at=now, leave_by=now + HANDOVER_SECONDS)
+
+    def do_plan(self, dice: int) -> None:
+        """A new plan gives this process some of the partitions."""
+        if self.world.settings.shared and not self.draining:
+            known = sorted(self.reader.known or ())
+            self.want([each for place, each in enumerate(known) if dice >> place & 1])
 
     def run(self, kind: str, dice: int) -> None:
         """One event. What cannot heal ends the process, as the service does."""
@@ -128,13 +146,59 @@ class Life(Bolts):
         send()
         return future
 
+    # As `Pipeline` does
+
     def _assigned(self, partition: Partition) -> None:
         self.world.oracle.assigned(self, partition)
+        place = self.reader.place_of(partition)
+        if self.partitions.setdefault(place, partition) != partition:
+            self.world.seen("place_used_again")
+            self.partitions[place] = partition
+        self.lane.resume(place)
 
     def _revoked(self, partition: Partition) -> None:
         self.world.oracle.revoked(self, partition)
+        self.lane.suspend(self.reader.place_of(partition))
+        if self.lane.num_waiting:
+            self.world.seen("calls_held_while_suspended")
+
+    def _lost(self, place: int) -> None:
+        self._note_loss(place)
+        self.world.oracle.lost(self, self.reader._assignment.at(place))
+        self.acker.discard(lambda owners: places_of(owners) == place)
+        self.lane.drop(lambda call: call.partition == place)
+        self.lane.resume(place)
         if self.transacting is not None:
-            self.transacting.revoked(partition)
+            self.transacting.real.drop(place)
+
+    def started(self, tup: Tuple) -> None:
+        """A call starts: its partition must be ours."""
+        for attempt in tup.attempts:
+            self.world.oracle.started(self, attempt.record.partition)
+
+    def _note_loss(self, place: int) -> None:
+        """Tell what is in flight of a partition that is lost."""
+
+        def is_of(tup: Tuple) -> bool:
+            return any(place_of(attempt.owner) == place for attempt in tup.attempts)
+
+        seen = self.world.seen
+        if any(map(is_of, [*self.batch, *self.writing])):
+            seen("lost_with_rows_at_the_sink")
+        if any(map(is_of, self.buried)):
+            seen("lost_with_a_letter_on_its_way")
+        if any(self.lane._suspended.get(place, ())):
+            seen("lost_while_suspended_with_calls_that_wait")
+
+    def holds(self, place: int) -> bool:
+        """Whether anything is left that names a record of a place."""
+        held = self.acker.holds(lambda owners: places_of(owners) == place)
+        if self.transacting is not None:
+            held |= self.transacting.real.holds(place)
+        if not held:  # the next of its records are another partition's
+            for owner in [owner for owner in self.attempts if place_of(owner) == place]:
+                del self.attempts[owner]
+        return held
 
     def _refused(self, refused: Mapping[Partition, PartitionError]) -> None:
         for partition, error in refused.items():
@@ -195,7 +259,8 @@ class Life(Bolts):
 
     def do_read(self, dice: int) -> None:
         """Emit one chunk; fetch when there is none."""
-        if len(self.tuples) > _MAX_TUPLES or len(self.batch) > _MAX_TUPLES:
+        at_bolts = len(self.tuples) + self.lane.num_waiting
+        if at_bolts > _MAX_TUPLES or len(self.batch) > _MAX_TUPLES:
             return
         if self.draining and not self.reader.has_stored_waiting:
             return
@@ -239,7 +304,8 @@ class Life(Bolts):
             if not tuples and not root:
                 self.world.seen("filtered_record")
             self.init(tree, root)
-            self.tuples += tuples
+            place = place_of(attempt.owner)
+            self.lane.add(Call(tup, tree, tup.edge, attempt.owner, place) for tup in tuples)
 
     def _attempt(self, owner: int, record: SimRecord, number: int) -> Attempt:
         at_end = self.transacting is None
@@ -279,19 +345,19 @@ class Life(Bolts):
         if self.transacting is not None:
             self.transacting.void(owner)
         again = self.reader.fail(owner, self.world.now, after)
-        if self.reader.loss_of(attempt.record.partition) is not None:
+        if self.reader._assignment.at(place_of(owner)).loss is not None:
             self.world.oracle.left(self, attempt, again=again)
             return
         self.world.oracle.retried(self, attempt, after, again=again)
         if again:
             return
-        self.world.oracle.burying(self, self.bury_record(owner))
+        self.world.oracle.burying(self.bury_record(owner))
 
     def bury_record(self, owner: int) -> Attempt:
         """Send the letter of a record that has no tree; its new tree waits for nothing else."""
         attempt = self.attempts[owner]
         burial = self._attempt(owner, attempt.record, attempt.number)
-        burial.open, burial.emitted = 1, True
+        burial.open, burial.emitted, burial.flight = 1, True, attempt.flight
         attempt.letter = burial
         self.attempts[owner] = burial
         burial.tree = int(self.acker.begin(np.array([owner], np.int64))[0])

@@ -34,6 +34,7 @@ class Flight:
         self.tries: dict[int, Attempt] = {}  # of each record the last one that was emitted
         self.retry_from: dict[int, float] = {}
         self.retry_by: dict[int, float] = {}
+        self.is_lost = False  # whoever has it next begins anew
 
 
 class Oracle:
@@ -61,7 +62,7 @@ class Oracle:
                 raise Violation(10, f"{life.name} keeps a retry of {held.partition} back")
             exactly_once = self._world.settings.exactly_once
             may = held.manager.may_emit if exactly_once else not held.manager.is_full
-            if held.manager.has_waiting and may:
+            if held.manager.has_waiting and may and not held.is_leaving:
                 raise Violation(10, f"{life.name} keeps records of {held.partition} back")
 
     def emitted(self, life: "Life", attempt: Attempt, before: Attempt | None) -> None:
@@ -74,7 +75,7 @@ class Oracle:
         if partition not in life.assigned:
             raise Violation(9, f"{life.name} emitted of {partition}, which it was not told is its")
         manager = life.reader._assignment[partition].manager
-        flight = self.flight(life, partition, manager)
+        flight = attempt.flight = self.flight(life, partition, manager)
         if not (before is None or before.resolved):
             raise Violation(5, f"{record} was emitted while it was in flight")
         if before is None or offset not in flight.unresolved:
@@ -129,7 +130,7 @@ class Oracle:
             if attempt.open or not attempt.emitted:
                 raise Violation(3, f"{record} was completed with {attempt.open} tuples open")
             if attempt.is_durable:
-                self._flight_of(life, attempt).unresolved.pop(record.offset, None)
+                attempt.flight.unresolved.pop(record.offset, None)
 
     def failed(self, life: "Life", owner: int) -> None:
         """A tree has failed."""
@@ -163,7 +164,7 @@ class Oracle:
         if not again:
             self._world.seen("retries_used_up")
             return
-        flight = self._flight_of(life, attempt)
+        flight = attempt.flight
         pause = min(0.2 * 2 ** (attempt.number - 1), 1.0)
         shortest, longest = (pause * 0.8, pause) if after is None else (after, after)
         flight.retry_from[record.offset] = self._world.now + shortest
@@ -175,9 +176,9 @@ class Oracle:
             raise Violation(9, f"{life.name} buries {attempt.record}, which another process has")
         self._world.seen("failed_in_a_lost_partition")
 
-    def burying(self, life: "Life", burial: Attempt) -> None:
+    def burying(self, burial: Attempt) -> None:
         """A record's dead letter is being written; it stays unresolved until it is durable."""
-        flight, offset = self._flight_of(life, burial), burial.record.offset
+        flight, offset = burial.flight, burial.record.offset
         flight.unresolved[offset] = flight.tries[offset] = burial
 
     def declared(self, loss: Loss) -> None:
@@ -253,6 +254,29 @@ class Oracle:
             raise Violation(9, f"{life.name} lost {partition}, which it was not told is its")
         life.assigned.discard(partition)
 
+    def lost(self, life: "Life", held: Any) -> None:
+        """A partition was told to be lost for good: what a life had of it counts no more."""
+        partition = held.partition
+        if partition in life.assigned:
+            raise Violation(9, f"{life.name} lost {partition} before it was revoked")
+        if held.manager is not None:
+            flight = self.flight(life, partition, held.manager)
+            if flight.is_lost:
+                raise Violation(9, f"{life.name} was told twice that {partition} is lost")
+            flight.is_lost = True
+        self.unstored.lost(life, partition)
+
+    def started(self, life: "Life", partition: Partition) -> None:
+        """A call has started: it may have effects, and the partition is no other's (9)."""
+        if partition not in life.assigned:
+            raise Violation(9, f"{life.name} called a bolt for {partition}, which is not its")
+
+    def let_go(self, life: "Life") -> None:
+        """In the end nothing is kept of partitions that are another's."""
+        for held in life.reader._assignment._held:
+            if held.loss is not None and life.holds(held.place):
+                raise Violation(9, f"{life.name} keeps what was in flight of {held.partition}")
+
     def closed(self, life: "Life") -> None:
         """A life has ended by itself: it has nothing any more."""
         if life.assigned:
@@ -307,7 +331,7 @@ class Oracle:
         if not flight.unresolved:
             self.unstored.resolved(life, held.partition)
         goes_on = held.steps or held.trouble or held.again_at is not None
-        goes_on = goes_on or held.halted or life.fetcher.reads(held.partition)
+        goes_on = goes_on or held.halted or held.is_leaving or life.fetcher.reads(held.partition)
         if life.alive and not goes_on:
             raise Violation(15, f"{life.name} neither reads nor mends {held.partition}")
         waiting = held.manager._ledger.waiting
@@ -322,7 +346,7 @@ class Oracle:
         flight = self._flights.get(key)
         if flight is not None and flight.ledger is manager._ledger:
             return flight
-        if flight is not None and flight.unresolved:
+        if flight is not None and flight.unresolved and not flight.is_lost:
             lowest = min(flight.unresolved)
             raise Violation(1, f"{partition} started anew with {lowest} unresolved")
         flight = self._flights[key] = Flight(manager)
@@ -331,11 +355,6 @@ class Oracle:
     def flight_at(self, life: "Life", partition: Partition) -> Flight:
         """The account of a partition that a life has, or had when it died."""
         return self._flights[life.name, partition]
-
-    def _flight_of(self, life: "Life", attempt: Attempt) -> Flight:
-        partition = attempt.record.partition
-        manager = life.reader._assignment[partition].manager
-        return self.flight(life, partition, manager)
 
     def forget(self, life: "Life") -> None:
         """A life is over; of what it had sent, commits may still be carried out."""

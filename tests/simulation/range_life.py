@@ -270,12 +270,20 @@ class RangeLife(Life):
                 self.spooled[part.path] = {share.line for share in staged.shares}
 
     def _assigned(self, partition: Partition) -> None:
-        super()._assigned(partition)
+        self.world.oracle.assigned(self, partition)
         self.transacting.engine.partition_assigned(partition)
 
     def _revoked(self, partition: Partition) -> None:
         self.world.oracle.revoked(self, partition)
         self.transacting.engine.partition_revoked(partition)
+
+    def _lost(self, place: int) -> None:
+        self.world.oracle.lost(self, self.reader._assignment.at(place))
+        self.transacting.engine.partition_lost(place)
+
+    def holds(self, place: int) -> bool:
+        """See `SparkEngine.holds`."""
+        return bool(self.transacting.engine.holds(place))
 
     def do_poll(self, _dice: int) -> None:
         """One turn of the engine."""

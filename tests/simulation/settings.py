@@ -20,6 +20,8 @@ from transactions.range_line import RangeLine
 TOPICS = ("a", "b")
 STEP_SECONDS = 0.01
 TIMEOUT_SECONDS = 7.0
+HANDOVER_SECONDS = 1.0
+OUTAGE_SECONDS = 1_000.0  # between two hand-overs
 
 
 Kind: TypeAlias = Literal["by trees", "by records", "by ranges"]
@@ -65,6 +67,7 @@ class Settings:
     tables: int  # that each record's rows go to
     spooled: frozenset[str]  # tables of which only the driver can stage, on the spark engine
     refuses: int  # of one record in about so many such a table does not take a row
+    shared: bool  # plans deal the partitions, which are given up in time
 
     @classmethod
     def of(cls, seed: int) -> "Settings":
@@ -92,6 +95,7 @@ class Settings:
             tables=own.choice([1, 2, 2]),
             spooled=frozenset(spool.choice([(), ("table-0",), ("table-1",), _BOTH, _BOTH])),
             refuses=spool.choice([7, 20, 1000]),
+            shared=kind_of(seed) != "by ranges" and random.Random(f"shared {seed}").random() < 0.5,
         )
 
     @property
@@ -127,6 +131,7 @@ class Settings:
                 ),
                 discover_interval_seconds=2.0,
                 make_gate=self.make_gate if self.exactly_once else None,
+                shared=self.shared,
             ),
             commit_interval_seconds=0.1,
             plan_records=self.plan_records,

@@ -38,6 +38,8 @@ USUAL_ONCE = USUAL | {
     "poll": 14, "read": 10, "bolt": 22, "seal": 12, "take": 24, "commit": 12, "net": 40,
     "sink": 34, "tick": 4, "produce": 2.5, "mend": 5, "repair": 0.5,
 }  # fmt: skip
+# What plans do where partitions are shared.
+PLANS = {"plan": 1.0, "outage": 0.3}
 FAULTS_ONCE = {kind: rate / 2 for kind, rate in FAULTS.items()}
 # The same on the spark engine: a bolt's step is a task's.
 USUAL_RANGES = USUAL | {
@@ -45,8 +47,8 @@ USUAL_RANGES = USUAL | {
     "produce": 3, "mend": 5, "repair": 0.5, "read": 0, "seal": 0, "resolve": 0, "expire": 0,
 }  # fmt: skip
 _RATES = {
-    "by trees": (USUAL, FAULTS),
-    "by records": (USUAL_ONCE, FAULTS_ONCE),
+    "by trees": (USUAL, FAULTS | PLANS),
+    "by records": (USUAL_ONCE, FAULTS_ONCE | PLANS),
     "by ranges": (USUAL_RANGES, FAULTS_ONCE),
 }
 SHRINK_SECONDS = 30.0

@@ -71,7 +71,6 @@ class SimTransacting:
         """Learn what reads."""
         outlets = [self._outlet(table) for table in self._tables]
         self.real = Transacting(reader, outlets, self.fences, Tally(), self._bury, _nothing)
-        self._reader = reader
 
     def _outlet(self, table: SimTable) -> TransactionOutlet:
         outlet = TransactionOutlet(
@@ -131,11 +130,6 @@ class SimTransacting:
                 if done:
                     return f"{outlet.name} keeps rows of place {place}, txids {done}"
         return None
-
-    def revoked(self, partition: Partition) -> None:
-        """A partition is not ours any more; what came of it is kept if it may be ours again."""
-        if self._reader.loss_of(partition) is not None:
-            self.real.drop(self._reader.place_of(partition))
 
     def turn(self, *, flush: bool) -> None:
         """One turn of the loop."""

@@ -21,6 +21,7 @@ class Attempt:
     resolved: bool = False
     complete: bool = False  # every tuple has come to a good end
     is_durable: bool = True  # at that end; else its record is done with its transaction
+    flight: Any = None  # the oracle's account of its partition
     letter: "Attempt | None" = None  # that told that a part of it could not be done
     rows: list[Any] = field(default_factory=list)  # that go to tables, exactly once
 

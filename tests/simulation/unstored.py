@@ -56,6 +56,10 @@ class Unstored:
         """A life's stored offset jumped; whatever it had emitted was resolved before."""
         self._count(life, partition).offsets.clear()
 
+    def lost(self, life: "Life", partition: Partition) -> None:
+        """A partition is lost: it begins anew where its offset is stored."""
+        self._counts.pop((life.name, partition), None)
+
     def forget(self, life: "Life") -> None:
         """A life is over."""
         for key in [key for key in self._counts if key[0] == life.name]:

@@ -19,7 +19,7 @@ from tests.simulation.range_life import RangeLife
 from tests.simulation.range_oracle import RangeOracle
 from tests.simulation.range_tasks import SimExecutors
 from tests.simulation.sessions import is_reclaiming, urgency
-from tests.simulation.settings import STEP_SECONDS, TOPICS, Settings
+from tests.simulation.settings import OUTAGE_SECONDS, STEP_SECONDS, TOPICS, Settings
 from tests.simulation.sink import SimLetters, SimSink
 from tests.simulation.spooled import SimFiles
 from tests.simulation.stored import partition_of
@@ -32,7 +32,10 @@ Event: TypeAlias = tuple[str, int, int]
 
 OF_A_LIFE = frozenset(
     ["poll", "read", "bolt", "seal", "take", "resolve", "commit", "expire", "heartbeat", "drain"]
-)
+) | {"plan"}
+_HANDOVERS = 5
+_TURNS = 10
+_ALL = (1 << 30) - 1
 _GOOD = 2  # the dice of a sink's step that cannot fail: see `healing`
 
 
@@ -329,6 +332,29 @@ class World(ClusterEvents):
         self.sink.busy = is_busy
         for table in self.tables:
             table.busy = is_busy
+
+    def do_outage(self, which: int, dice: int) -> None:
+        """Sink and letters are away for longer than any time-out, and hand-overs are meanwhile.
+
+        Time passes in a few large steps: a process whose loop turns lets what waits wait.
+        """
+        lives = [life for life in self.lives if not life.frozen and life.acker.in_flight]
+        if not (lives and self.settings.shared):
+            return
+        life = lives[which % len(lives)]
+        self._be_busy(is_busy=True)
+        self.letters.away = True
+        if life.batch or life.writing or life.buried:
+            self.seen("outage_longer_than_any_time_out")
+        for turn in range(_HANDOVERS):  # some partitions are taken away, and come back
+            life.run("plan", dice if turn % 2 else _ALL)
+            for _ in range(_TURNS):
+                self.now += OUTAGE_SECONDS / _TURNS
+                for kind in ("poll", "expire", "read", "bolt", "seal"):
+                    if life.alive:
+                        life.run(kind, 1)  # the bolt's value goes to the sink
+                    self.do_net(which, 2)
+        self._bury_the_dead()
 
     def do_jump(self, _which: int, dice: int) -> None:
         """The wall clock jumps, by up to a year."""

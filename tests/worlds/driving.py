@@ -245,6 +245,8 @@ class Driving:
             fencing=self.fences,
             on_assigned=lambda partition: self.engine.partition_assigned(partition),  # noqa: PLW0108 - made later
             on_revoked=lambda partition: self.engine.partition_revoked(partition),  # noqa: PLW0108 - the same
+            on_lost=lambda place: self.engine.partition_lost(place),  # noqa: PLW0108 - the same
+            holds=lambda place: self.engine.holds(place),  # noqa: PLW0108 - the same
         )
         make = executors or HereExecutors
         self.executors = make(topology, self.log, self.letters_sink)

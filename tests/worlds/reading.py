@@ -105,6 +105,8 @@ class Bench:
     ) -> None:
         self.events: list[str] = []
         self.told: list[str] = []  # what was assigned and revoked
+        self.lost: list[int] = []  # places whose partitions were lost
+        self.named: set[int] = set()  # places of which something still names records
         self.slept: list[float] = []
         self.losses: list[Loss] = []
         self.hold_notices = False
@@ -141,6 +143,8 @@ class Bench:
             fencing=self.fencing,
             on_assigned=lambda partition: self.told.append(f"+{partition}"),
             on_revoked=lambda partition: self.told.append(f"-{partition}"),
+            on_lost=self.lost.append,
+            holds=lambda place: place in self.named,
             at=self.at,
         )
 
@@ -202,6 +206,10 @@ class Bench:
         for now in range(start, end):
             self.drain(float(now))
             self.poll(float(now))
+
+    def loss_of(self, partition: Partition) -> Exception | None:
+        """Why a partition is lost for good."""
+        return self.reader._assignment[partition].loss
 
     def reasons(self) -> list[tuple[str, int, int]]:
         """What was lost or skipped: why, from which offset, to which."""

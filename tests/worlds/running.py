@@ -1,6 +1,7 @@
 """A pipeline on fakes, driven turn by turn, with a clock that stands still until it is told."""
 
 import asyncio
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -130,9 +131,10 @@ class Works:
         write_retries: WriteRetries | None = None,
         at: Callable[[str], object] = nowhere,
         traces: Any = None,
-        is_shared: bool = False,
+        shared: bool = False,
+        configure: Callable[[Any], Any] = lambda stream: stream,
     ) -> None:
-        """With `is_shared` nothing is read before `reader.want` was told of it."""
+        """With `shared` nothing is read before `reader.want` was told of it."""
         self.now = 0.0
         self.log = log or MemoryLog({"t": partitions})
         self.nodes = nodes or MemoryNodes()
@@ -144,7 +146,7 @@ class Works:
             topology = Topology(
                 "works", reliability="at-most-once" if at_most_once else "at-least-once"
             )
-        stream: Any = topology.source("t")
+        stream: Any = configure(topology.source("t"))
         for each in bolts:
             stream = stream.then(each, workers=workers)
         for sink in self.sinks:
@@ -177,8 +179,8 @@ class Works:
                     retries=retries
                     or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
                     commit_ahead=at_most_once,
-                    shared=is_shared,
                     make_gate=None if fences is None else gates_of(topology, cut),
+                    shared=shared,
                 ),
                 commit_interval_seconds=0,
                 fetch_records=fetch_records,
@@ -188,6 +190,10 @@ class Works:
             ),
             random.Random(1),
             fencing=fences,
+            on_assigned=lambda partition: self.pipeline.partition_assigned(partition),  # noqa: PLW0108 - made later
+            on_revoked=lambda partition: self.pipeline.partition_revoked(partition),  # noqa: PLW0108 - the same
+            on_lost=lambda place: self.pipeline.partition_lost(place),  # noqa: PLW0108 - the same
+            holds=lambda place: self.pipeline.holds(place),  # noqa: PLW0108 - the same
             at=at,
         )
         self.pipeline = Pipeline(
@@ -209,6 +215,9 @@ class Works:
         """Open everything, the partition too."""
         self.reader.open()
         self.pipeline.open()
+        if self.reader.is_shared:  # nothing is opened before `want`
+            self.turn(2)
+            return self
 
         def opened() -> bool:
             return self.reader.is_settled and bool(list(self.reader.statistics(self.now)))
@@ -239,6 +248,12 @@ class Works:
         for payload in payloads:
             self.log.append(Partition("t", partition), payload)
 
+    def want(self, *numbers: int, leave_by: float = math.inf) -> None:
+        """Share the partitions: let a plan of this moment give us those; turn until all is so."""
+        partitions = [Partition("t", number) for number in numbers]
+        self.reader.want(partitions, planned_at=self.now, leave_by=leave_by)
+        self.until(lambda: self.reader.holds >= set(partitions) and self.reader.is_settled)
+
     def turn(self, times: int = 1) -> None:
         """Let the owner's loop turn, at the same moment."""
         for _ in range(times):
@@ -267,7 +282,11 @@ class Works:
     @property
     def stored(self) -> int:
         """The stored offset; -1 if there is none."""
+        return self.stored_of(0)
+
+    def stored_of(self, number: int) -> int:
+        """The stored offset of a partition."""
         store = MemoryStore(self.nodes)
         store.open()
-        found = store.load(PLACE)
+        found = store.load(Partition("t", number))
         return -1 if found is None else found.offset

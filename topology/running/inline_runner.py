@@ -22,7 +22,7 @@ class InlineRunner(Runner):
         """Call the bolt for each whose key is free."""
         started = self._clock()
         for place, call in enumerate(calls):
-            if self._lane.held or self._is_closing:
+            if self._lane.held or self._lane.is_suspended or self._is_closing:
                 self._note(started, place)
                 self._lane.add(calls[place:])  # at once: one record may have several of them
                 self._go_on()

@@ -1,7 +1,9 @@
 """Lanes: which calls of a bolt may start, and in which order. Pure; not thread-safe."""
 
-from collections import deque
-from collections.abc import Hashable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
+from itertools import chain
 
 from topology.running.call import Call
 from topology.running.turns import Turns
@@ -12,11 +14,18 @@ class Lane:
 
     def __init__(self) -> None:
         self.ready: deque[Call] = deque()  # may start now
+        self._suspended: dict[int, list[Call]] = {}  # by partition: what else might start
 
     @property
     def num_waiting(self) -> int:
         """How many calls have not started. Any thread."""
-        return len(self.ready)
+        suspended = list(self._suspended.values())  # empty, but for moments
+        return len(self.ready) + sum(map(len, suspended))
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether calls of some partition may not start."""
+        return bool(self._suspended)
 
     @property
     def held(self) -> int:
@@ -29,11 +38,42 @@ class Lane:
 
     def add(self, calls: Iterable[Call]) -> None:
         """Take calls in, in the order of their arrival."""
-        self.ready.extend(calls)
+        if self._suspended:
+            for call in calls:
+                self._make_ready(call)
+        else:
+            self.ready.extend(calls)
+
+    def _make_ready(self, call: Call) -> None:
+        """Let a call start, if those of its partition may."""
+        self._suspended.get(call.partition, self.ready).append(call)
 
     def take(self) -> Call | None:
         """The next call to start, if there is one."""
-        return self.ready.popleft() if self.ready else None
+        try:  # without an order another thread may suspend a partition meanwhile
+            return self.ready.popleft()
+        except IndexError:
+            return None
+
+    def suspend(self, partition: int) -> None:
+        """Start no call of a partition until `resume`."""
+        if partition in self._suspended:
+            return
+        self._suspended[partition] = []
+        for call in self._taken_out():
+            self._make_ready(call)
+
+    def resume(self, partition: int) -> None:
+        """Let the calls of a partition start again."""
+        self.ready.extend(self._suspended.pop(partition, ()))
+
+    def _taken_out(self) -> list[Call]:
+        """What was ready: it is no more."""
+        found = []
+        while self.ready:
+            with suppress(IndexError):  # the thread that takes may be faster
+                found.append(self.ready.popleft())
+        return found
 
     def end(self, call: Call) -> None:
         """Note that a call has ended; its `error` is set if it failed."""
@@ -41,17 +81,28 @@ class Lane:
     def release(self, owners: Iterable[int]) -> None:
         """Free the keys that these records hold, because they will not come again."""
 
-    def drop_partition(self, partition: int) -> list[Call]:
-        """Free the keys that records of this partition hold, and drop what waits in an order.
+    def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
+        """Drop the calls that are gone and have not started, and free the keys such ones hold.
 
-        Returns the calls dropped. Without an order, what waits is on its way all the same.
+        Returns the calls dropped.
         """
+        ready = self._taken_out()
+        self.ready.extend(call for call in ready if not is_gone(call))
+        dropped = [call for call in ready if is_gone(call)]
+        for partition, calls in self._suspended.items():
+            dropped += [call for call in calls if is_gone(call)]
+            self._suspended[partition] = [call for call in calls if not is_gone(call)]
+        return dropped
+
+    def holds(self, partition: int) -> bool:
+        """Whether anything here names a record of a partition by its owner."""
         del partition
-        return []
+        return False  # without an order nothing does, but calls, which name their trees, too
 
     def waiting(self) -> list[int]:
         """The trees of the calls that have not started."""
-        return [call.tree for call in list(self.ready)]
+        suspended = chain.from_iterable(self._suspended.values())
+        return [call.tree for call in [*self.ready, *suspended]]
 
     def blocked(self) -> list[int]:
         """The trees of those that cannot start before a record comes again."""
@@ -87,12 +138,13 @@ class OrderedLane(Lane):
         # Each key with a call that is ready or runs, or that is held. Most have nothing else.
         self._keys: dict[Hashable, _Key | None] = {}
         self._held: dict[int, set[Hashable]] = {}  # by the owner that holds them
+        self._running: Counter[int] = Counter()  # calls, by partition
         self._behind = 0  # calls in all the queues of the keys
 
     @property
     def num_waiting(self) -> int:
         """How many calls have not started. Any thread."""
-        return len(self.ready) + self._behind
+        return super().num_waiting + self._behind
 
     @property
     def held(self) -> int:
@@ -109,7 +161,7 @@ class OrderedLane(Lane):
         for call in calls:
             if call.key not in keys:
                 keys[call.key] = None
-                self.ready.append(call)
+                self._make_ready(call)
             else:
                 self._add_behind(call)
 
@@ -125,10 +177,18 @@ class OrderedLane(Lane):
         elif holder.tree != call.tree:  # else it is late: the record comes under another tree
             self._free(call.key, state)
             state.turns.lead(call.tree)
-            self.ready.append(call)
+            self._make_ready(call)
+
+    def take(self) -> Call | None:
+        """The next call to start, if there is one."""
+        call = super().take()
+        if call is not None:
+            self._running[call.partition] += 1
+        return call
 
     def end(self, call: Call) -> None:
         """Note that a call has ended; its `error` is set if it failed."""
+        self._running[call.partition] -= 1
         state = self._keys[call.key]
         if call.error is not None and call.comes_again:
             if state is None:
@@ -148,24 +208,30 @@ class OrderedLane(Lane):
             for key in tuple(self._held.get(owner, ())):
                 self._release_key(key)
 
-    def drop_partition(self, partition: int) -> list[Call]:
-        """Free the keys that records of this partition hold, and drop what waits of it."""
+    def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
+        """Drop the calls that are gone and have not started, and free the keys such ones hold."""
         dropped: list[Call] = []
         for state in self._keys.values():
             if state is not None:
-                dropped += state.turns.drop_partition(partition)
+                dropped += state.turns.drop(is_gone)
         self._behind -= len(dropped)
         for key in [key for keys in self._held.values() for key in keys]:
             state = self._keys[key]
             holder = None if state is None else state.holder
-            if holder is not None and holder.partition == partition:
+            if holder is not None and is_gone(holder):
                 self._release_key(key)
-        gone = [call for call in self.ready if call.partition == partition]
-        if gone:
-            self.ready = deque(call for call in self.ready if call.partition != partition)
-            for call in gone:
-                self._next(call.key, self._keys[call.key])
+        gone = super().drop(is_gone)
+        for call in gone:
+            self._next(call.key, self._keys[call.key])
         return gone + dropped
+
+    def holds(self, partition: int) -> bool:
+        """Whether anything here names a record of a partition by its owner."""
+        if self._running[partition] or any(c.partition == partition for c in self.ready):
+            return True
+        states = [state for state in self._keys.values() if state is not None]
+        holders = [state.holder for state in states if state.holder is not None]
+        return any(c.partition == partition for c in chain(holders, *(s.turns for s in states)))
 
     def waiting(self) -> list[int]:
         """The trees of the calls that have not started."""
@@ -210,4 +276,4 @@ class OrderedLane(Lane):
             del self._keys[key]
             return
         self._behind -= 1
-        self.ready.append(call)
+        self._make_ready(call)

@@ -111,12 +111,29 @@ class Runner(ABC):
             self._lane.release(owners)
             self._go_on()
 
-    def drop_partition(self, partition: int) -> list[Call]:
-        """Free the keys that records of this partition hold; returns the calls dropped."""
+    def suspend(self, partition: int) -> None:
+        """Start no call of a partition until `resume`."""
         with self._lock:
-            dropped = self._lane.drop_partition(partition)
+            self._lane.suspend(partition)
+            self._go_on()
+
+    def resume(self, partition: int) -> None:
+        """Let the calls of a partition start again."""
+        with self._lock:
+            self._lane.resume(partition)
+            self._go_on()
+
+    def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
+        """Drop the calls that are gone and have not started, and free the keys such ones hold."""
+        with self._lock:
+            dropped = self._lane.drop(is_gone)
             self._go_on()
         return dropped
+
+    def holds(self, partition: int) -> bool:
+        """Whether a key is held, or may come to be, by a record of a partition."""
+        with self._lock:
+            return self._lane.holds(partition)
 
     @abstractmethod
     def _go_on(self) -> None:

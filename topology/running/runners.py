@@ -145,14 +145,24 @@ class Runners:
             for runner in holding:
                 runner.release(gone)
 
-    def drop_partition(self, partition: int) -> Iterator[tuple[BoltStep, list[Call]]]:
-        """Forget a partition that is lost: free the keys its records hold, and drop what waits.
+    def suspend(self, partition: int) -> None:
+        """Start no call of a partition until `resume`: it may be another process's."""
+        for runner in self._all:
+            runner.suspend(partition)
 
-        Gives the calls dropped, of the bolts that have an order; their trees must be failed.
-        """
-        for name, runners in self._runners.items():
-            for runner in runners:
-                yield self._steps[name], runner.drop_partition(partition)
+    def resume(self, partition: int) -> None:
+        """Let the calls of a partition start again."""
+        for runner in self._all:
+            runner.resume(partition)
+
+    def drop(self, is_gone: Callable[[Call], bool]) -> None:
+        """Drop the calls that are gone and have not started, and free the keys such ones hold."""
+        for runner in self._all:
+            runner.drop(is_gone)
+
+    def holds(self, partition: int) -> bool:
+        """Whether a key is held, or may come to be, by a record of a partition."""
+        return any(runner.holds(partition) for runner in self._all)
 
     def poll(self, now: float) -> None:
         """Fail the calls that take too long. To be called each turn of the loop."""

@@ -1,7 +1,7 @@
 """Turns: the calls that wait for one key, and which of them is next. Pure; not thread-safe."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from topology.running.call import Call
 
@@ -112,10 +112,10 @@ class Turns:
         self._first = None
         return False
 
-    def drop_partition(self, partition: int) -> list[Call]:
-        """Drop the calls whose records are of a partition; returns them."""
-        dropped = [call for call in self if call.partition == partition]
-        if self._ahead and self._ahead[0].partition == partition:
+    def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
+        """Drop the calls that are gone, as all of their records' are; returns them."""
+        dropped = [call for call in self if is_gone(call)]
+        if self._ahead and is_gone(self._ahead[0]):
             self._ahead = deque()
         for owner in {call.owner for call in dropped}:
             self._remove(owner)

@@ -217,3 +217,36 @@ def test_any_order_of_messages_gives_the_same_result(sizes, rng: random.Random):
     assert sorted(acked) == [owner for owner, failed in expected.items() if not failed]
     assert sorted(failed_owners) == [owner for owner, failed in expected.items() if failed]
     assert trees.in_flight == 0
+
+
+def test_discarded_trees_come_to_nothing_and_late_acks_are_ignored():
+    trees = acker()
+    found = trees.begin(array(1, 2, 3))
+    trees.init(found[:2], edges(5, 6))  # the third waits for its first message
+    trees.discard(lambda owners: owners != 2)
+    trees.ack(found, edges(5, 6, 7))
+    trees.init(found[2:], edges(7))
+    assert trees.drain().acked.tolist() == [2]
+    assert trees.in_flight == 0
+    assert trees.statistics().ignored == 3
+    again = trees.begin(array(1, 3))
+    trees.init(again, edges(8, 9))
+    trees.ack(found, edges(5, 6, 7))
+    trees.ack(again, edges(8, 9))
+    assert sorted(trees.drain().acked.tolist()) == [1, 3]
+
+
+def test_an_owner_is_held_until_its_outcome_is_drained():
+    """Who asks may give its number to another, and the outcome would count for that."""
+    trees = acker()
+    found = trees.begin(array(1, 2))
+    trees.init(found, edges(5, 6))
+
+    def is_one(owners):
+        return owners == 1
+
+    assert trees.holds(is_one)
+    trees.ack(found[:1], edges(5))
+    assert trees.holds(is_one)
+    trees.drain()
+    assert not trees.holds(is_one)

@@ -81,7 +81,7 @@ def test_sinks_that_are_ahead_of_the_store_halt_the_partition_alone(begun):
     bench.start()
     assert "has transaction 7" in bench.reader.halted()[ONE]
     assert [place for place, _gate in bench.reader.gates()] == [1]
-    assert isinstance(bench.reader.loss_of(ONE), SinkAhead)
+    assert isinstance(bench.loss_of(ONE), SinkAhead)
 
 
 def test_a_sink_that_knows_a_later_owner_halts_the_partition():
@@ -95,7 +95,7 @@ def test_a_sink_that_knows_a_later_owner_halts_the_partition():
     successor.claim(ONE).result()
     bench.fencing.held[0].set_exception(Fenced(ONE, "epoch 7"))
     bench.poll()
-    assert isinstance(bench.reader.loss_of(ONE), Fenced)
+    assert isinstance(bench.loss_of(ONE), Fenced)
     assert "reads t[0]" not in " ".join(bench.events)
 
 
@@ -245,7 +245,7 @@ def test_trouble_within_a_replay_that_passes_reads_on_with_the_same_gate():
     trouble(bench, CorruptRecord(ONE, 6))
     assert bench.events[-1] == "reads t[0] 6"
     assert bench.gates[ONE] is before
-    assert bench.reader.loss_of(ONE) is None
+    assert bench.loss_of(ONE) is None
 
 
 def test_records_that_are_lost_within_a_replay_halt_the_partition():
@@ -255,7 +255,7 @@ def test_records_that_are_lost_within_a_replay_halt_the_partition():
     bench.fill(ONE, 20)
     bench.log.delete_before(ONE, 15)
     trouble(bench, OffsetOutOfRange(ONE, 6))
-    assert isinstance(bench.reader.loss_of(ONE), ReplayDiffers)
+    assert isinstance(bench.loss_of(ONE), ReplayDiffers)
     assert bench.told.count(f"-{ONE}") == 1
     assert bench.reader.next(9.0) is None
 
@@ -268,8 +268,8 @@ def test_a_replay_that_differs_halts_the_partition_and_no_other():
     bench.fill(TWO, 2)
     bench.reader.fetch(0.0, 0.0)
     bench.poll()
-    assert isinstance(bench.reader.loss_of(ONE), ReplayDiffers)
-    assert bench.reader.loss_of(TWO) is None
+    assert isinstance(bench.loss_of(ONE), ReplayDiffers)
+    assert bench.loss_of(TWO) is None
     assert [place for place, _gate in bench.reader.gates()] == [1]
     bench.reader.commit(1.0, force=True)
     assert bench.reader.is_committed

@@ -111,6 +111,7 @@ def test_at_the_deadline_a_partition_is_given_up_with_what_is_in_flight():
     bench = Shared()
     bench.want(ONE)
     ((_, owners),) = bench.take()
+    bench.named = {bench.reader.place_of(ONE)}
     bench.want(leave_by=6.0)
     bench.reader.poll(5.9)
     assert bench.reader.holds == {ONE}
@@ -167,19 +168,70 @@ def test_a_partition_that_was_released_in_order_keeps_its_place():
     assert bench.reader.place_of(ONE) == place
 
 
-def test_the_place_of_a_partition_that_was_given_up_is_used_again_much_later():
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_place_is_used_again_when_nothing_names_its_records(is_named):
+    """However long that takes: a sink may be away for longer than any time-out."""
     bench = Shared()
     bench.want(ONE)
     place = bench.reader.place_of(ONE)
+    bench.named = {place}
     bench.take()
     bench.want(leave_by=1.0)
     bench.reader.poll(1.0)
     assert bench.reader.place_of(ONE) != place
-    bench.reader.poll(1000.0)
-    bench.want(ONE, planned_at=1001.0, now=1001.0)
-    bench.take(1001.0)
-    bench.want(leave_by=1002.0, now=1002.0)
-    assert bench.reader.place_of(ONE) == place
+    bench.reader.poll(1e6)
+    bench.named = {place} if is_named else set()
+    bench.reader.poll(1e6 + 5.0)
+    bench.want(ONE, planned_at=1e6 + 6.0, now=1e6 + 6.0)
+    bench.take(1e6 + 6.0)
+    bench.want(leave_by=1e6 + 7.0, now=1e6 + 7.0)
+    assert (bench.reader.place_of(ONE) == place) is not is_named
+
+
+def test_answers_of_a_partition_that_is_gone_are_counted_and_ignored():
+    bench = Shared()
+    bench.want(ONE)
+    ((_, owners),) = bench.take()
+    bench.want(leave_by=1.0)
+    bench.reader.poll(1.0)
+    bench.reader.poll(3.0)
+    bench.reader.ack(owners[:2])
+    bench.reader.processed(owners[:1])
+    assert bench.reader.late == 3
+    assert bench.reader.fail(int(owners[2]), 3.0)  # nothing is scheduled, and nothing buried
+    assert bench.reader.late == 4
+    assert not bench.reader.comes_again(int(owners[2]))
+    assert bench.stored(ONE) == 0
+
+
+def test_a_loss_is_told_once_also_after_a_revocation():
+    """Promise 9: it was never told if the session was lost first."""
+    bench = Shared()
+    bench.want(ONE)
+    bench.take()
+    place = bench.reader.place_of(ONE)
+    other = MemoryStore(bench.nodes)
+    other.open()
+    other.claim(ONE).result(0)
+    bench.nodes.away = True
+    bench.reader.suspend()
+    bench.reader.poll(1.0)
+    assert (bench.told, bench.lost) == ([f"+{ONE}", f"-{ONE}"], [])
+    bench.nodes.away = False
+    for now in range(2, 6):
+        bench.reader.poll(float(now))
+    assert (bench.told, bench.lost) == ([f"+{ONE}", f"-{ONE}"], [place])
+
+
+def test_a_loss_is_told_after_the_revocation():
+    bench = Shared()
+    bench.want(ONE)
+    bench.take()
+    place = bench.reader.place_of(ONE)
+    bench.want(leave_by=1.0)
+    bench.reader.poll(1.0)
+    bench.reader.poll(2.0)
+    assert (bench.told, bench.lost) == ([f"+{ONE}", f"-{ONE}"], [place])
 
 
 def test_one_that_another_replica_took_is_given_up_and_not_opened_by_the_old_plan():

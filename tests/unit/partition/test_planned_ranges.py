@@ -169,7 +169,7 @@ def test_a_sealed_range_that_is_lost_before_it_ran_again_halts_the_partition(is_
         bench.trouble(OffsetOutOfRange(ONE, 0))
     else:
         bench.again()
-    assert isinstance(bench.reader.loss_of(ONE), ReplayDiffers)
+    assert isinstance(bench.loss_of(ONE), ReplayDiffers)
     assert "offsets 0 to 6 (6 records)" in bench.reader.halted()[ONE]
     assert bench.stored() == 0
 
@@ -187,7 +187,7 @@ def test_an_opaque_one_that_no_sink_has_is_planned_anew(is_running):
         bench.trouble(OffsetOutOfRange(ONE, 0))
     else:
         bench.again()
-    assert bench.reader.loss_of(ONE) is None
+    assert bench.loss_of(ONE) is None
     assert bench.line.planned_to == 15
     bench.plan(20)
     [found] = bench.node.transactions.open

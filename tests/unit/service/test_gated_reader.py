@@ -117,7 +117,7 @@ def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
     gate.plan(4)
     mine.commit(1.0)
     mine.commit(1.0)
-    assert isinstance(mine.loss_of(ONE), Fenced)
+    assert isinstance(bench.loss_of(ONE), Fenced)
     assert gate.open_to == 0
     assert mine.next(1.0) is None
     assert 0 not in dict(mine.gates())

@@ -54,7 +54,7 @@ def want(works, *partitions):
 
 
 def sharing(*bolts):
-    works = Works(text, *bolts, partitions=2, is_shared=True)
+    works = Works(text, *bolts, partitions=2, shared=True)
     want(works, HERE, THERE)
     return works
 

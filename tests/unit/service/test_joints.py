@@ -243,3 +243,20 @@ def test_records_and_joint_trees_that_resolve_together_are_told_apart():
     world.ack_inputs("a", "b")
     world.acker.ack(np.append(tree, world.c), np.append(edge, np.uint64(3)))
     assert world.resolved() == {"acked": [A, B, C]}
+
+
+def test_a_joint_tree_none_of_whose_records_is_left_is_let_go():
+    """Their partition is lost: what waits of them is not to be begun."""
+    world = World()
+    of_lost, _ = world.join(world.a, world.b)
+    world.place((int(of_lost[0]), world.b))
+    of_both, _ = world.join(world.a, world.c)
+    of_none, _ = world.join()
+    world.acker.discard(lambda owners: np.isin(owners, [A, B]))
+    gone = world.joints.drop_orphans()
+    assert len(gone) == 2
+    assert (world.acker.owners(of_lost) < 0).all()
+    assert (world.acker.owners(of_both) >= 0).all()
+    assert (world.acker.owners(of_none) >= 0).all()
+    assert len(world.joints) == 2
+    assert world.joints.lost == 0

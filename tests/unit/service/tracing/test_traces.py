@@ -12,11 +12,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink
 from partition.chunk import Partition
+from partition.memory import MemoryStore
 from partition.retries import RetryPolicy
 from service.tracing.config import TracingConfig
 from service.tracing.exporting import Tracing
-from sinks.kafka import _content
-from tests.worlds.running import HeldSink, Works
+from sinks.kafka import _content, _Form
+from tests.worlds.running import PLACE, HeldSink, Works
 from topology.masking import mask
 from topology.outcome import Failure
 from topology.record import KeptMessage
@@ -182,7 +183,7 @@ def test_a_dead_letter_carries_the_trace_on_and_its_span_ends_when_it_is_durable
     span = none_sampled.one(f"send {works.letters.name}")
     assert isinstance(letter, DeadLetter)
     assert span.context is not None
-    headers = _content(letter, "works", by_reference=False)["headers"]
+    headers = _content(letter, "works", _Form.WHOLE)["headers"]
     expected = f"00-{TRACE}-{span.context.span_id:016x}-01".encode()
     assert [value for name, value in headers if name == "traceparent"] == [expected]
     assert ("own", b"kept") in headers
@@ -253,6 +254,22 @@ def test_records_of_a_partition_that_is_lost_are_let_go(all_sampled: Spans) -> N
     traces.read(Partition("t", 0), [message], np.array([5]))
     traces.lost(0)
     assert traces.num_live == 0
+    assert all_sampled.one("process t").status.description == "the partition was lost"
+
+
+def test_a_trace_ends_when_its_partition_is_lost_after_its_session(all_sampled: Spans) -> None:
+    """It stayed open, as only a partition that was ours until its loss was told."""
+    sink = HeldSink()
+    sink.gate.clear()
+    with Works(text, sinks=[sink], traces=all_sampled.tracing.traces, shared=True) as works:
+        works.want(0)
+        send(works, b"x")
+        works.until(lambda: all_sampled.tracing.traces.num_live == 1)
+        other = MemoryStore(works.nodes)
+        other.open()
+        other.claim(PLACE).result(0)
+        works.store.end_session()
+        works.until(lambda: all_sampled.tracing.traces.num_live == 0)
     assert all_sampled.one("process t").status.description == "the partition was lost"
 
 

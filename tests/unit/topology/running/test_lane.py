@@ -1,5 +1,6 @@
 """Which calls may start, and when."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -150,10 +151,47 @@ def test_a_partition_that_is_lost_frees_the_keys_its_records_hold_and_what_waits
         fail(lane, one)
     lane.add([call("e", 1, partition=3), call("f", 2, partition=3)])
     lane.add([call("g", 3, partition=3), call("h", 3)])
-    assert sorted(names(lane.drop_partition(3))) == ["e", "f", "g"]
+    assert sorted(names(lane.drop(lambda one: one.partition == 3))) == ["e", "f", "g"]
     assert names(take_all(lane)) == "ch"
     assert (lane.held, lane.blocked(), lane.num_blocked) == (1, [ord("d")], 1)
-    assert Lane().drop_partition(3) == []
+
+
+@pytest.mark.parametrize("kind", [Lane, OrderedLane])
+def test_calls_of_a_suspended_partition_wait_until_it_is_resumed(kind):
+    lane = kind()
+    lane.add([call("a", 1, partition=3), call("b", 2, partition=4)])
+    lane.suspend(3)
+    lane.add([call("c", 3, partition=3), call("d", 4, partition=4)])
+    assert names(take_all(lane)) == "bd"
+    assert (lane.num_waiting, sorted(lane.waiting())) == (2, [ord("a"), ord("c")])
+    lane.resume(3)
+    assert names(take_all(lane)) == "ac"
+
+
+@pytest.mark.parametrize("kind", [Lane, OrderedLane])
+def test_calls_of_a_partition_that_is_lost_never_start(kind):
+    lane = kind()
+    lane.add([call("a", 1, partition=3), call("b", 2, partition=4)])
+    lane.suspend(3)
+    lane.add([call("c", 3, partition=3)])
+    dropped = lane.drop(lambda one: one.partition == 3)
+    lane.resume(3)
+    assert names(dropped) == "ac"
+    assert names(take_all(lane)) == "b"
+    assert lane.num_waiting == 0
+
+
+def test_a_call_that_runs_names_its_partition_until_its_key_is_free():
+    """It may fail when its partition is long lost, and would hold its key for another's record."""
+    lane = OrderedLane()
+    lane.add([call("a", 1, partition=3)])
+    (one,) = take_all(lane)
+    lane.drop(lambda each: each.partition == 3)
+    assert lane.holds(3)
+    fail(lane, one)
+    assert lane.holds(3)
+    lane.release([one.owner])
+    assert not lane.holds(3)
 
 
 def test_a_record_that_waits_and_comes_again_and_again_waits_once_and_keeps_its_place():

@@ -145,8 +145,7 @@ def test_of_a_partition_that_is_lost_nothing_that_waits_is_called(kind):
     with bench_of(kind, process, **options) as bench:
         bench.submit("a1", "a2", "a3", partitions=[1, 2, 1], owners=[1, 2, 3])
         bench.take(1)
-        dropped = dict(bench.runners.drop_partition(1))
-        assert [call.value for call in dropped[bench.step]] == ["a3"]
+        bench.runners.drop(lambda call: call.partition == 1)
         assert [call.value for call in bench.take(1)] == ["a2"]
         assert not bench.runners.held
     assert process.seen == ["a1", "a2"]
