@@ -177,7 +177,8 @@ def _chunk(partition: Partition, records: list[SimRecord]) -> Chunk:
         if not epochs or epochs[-1][1] != record.epoch:
             epochs.append((record.offset, record.epoch))
     offsets = np.array([record.offset for record in records], np.int64)
-    return Chunk(partition, offsets, list(records), tuple(epochs))
+    keys = sum(record.key_size for record in records)
+    return Chunk(partition, offsets, list(records), tuple(epochs), key_bytes=keys)
 
 
 class SimCatalogue:

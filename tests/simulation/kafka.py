@@ -24,6 +24,11 @@ class SimRecord:
     def __len__(self) -> int:
         return self.size
 
+    @property
+    def key_size(self) -> int:
+        """Bytes of its key; some have none."""
+        return 7 * (self.offset % 4)
+
     def timestamp(self) -> tuple[int, int]:
         """As confluent_kafka's Message: the producer's time stamp, in milliseconds."""
         return 1, 1_000_000 + self.offset

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from partition.chunk import Partition
+from partition.chunk import Chunk, Partition
 from partition.errors import Fenced, PartitionError
 from partition.loss import Loss
 from tests.simulation.errors import Violation
@@ -51,6 +51,7 @@ class Oracle:
     def asked(self, life: "Life", emission: Any) -> None:
         """`next` was called: nothing that may be emitted may be kept back (10, 13)."""
         if emission is not None:
+            self._had_room(life, emission[0])
             return
         now = self._world.now
         for held in life.reader._assignment:
@@ -64,6 +65,20 @@ class Oracle:
             may = held.manager.may_emit if exactly_once else not held.manager.is_full
             if held.manager.has_waiting and may and not held.is_leaving:
                 raise Violation(10, f"{life.name} keeps records of {held.partition} back")
+
+    def _had_room(self, life: "Life", chunk: Chunk) -> None:
+        """Nothing new is emitted while the window's bytes are used up, by values and keys (10)."""
+        settings = self._world.settings
+        manager = life.reader._assignment[chunk.partition].manager
+        flight = self.flight(life, chunk.partition, manager)
+        if settings.exactly_once or chunk.offsets[0] <= flight.last:
+            return
+        kept = [each for each in flight.emitted if each >= manager.frontier]
+        records = [flight.tries[each].record for each in kept]
+        used = sum(record.size + record.key_size for record in records)
+        if used >= settings.max_pending_bytes:
+            limit = settings.max_pending_bytes
+            raise Violation(10, f"{chunk.partition}: {used} bytes of {limit} are in the window")
 
     def emitted(self, life: "Life", attempt: Attempt, before: Attempt | None) -> None:
         """A record was emitted."""

@@ -7,8 +7,10 @@ import numpy as np
 
 from acker.acker import Acker
 from acker.slots import FREE, SLOT, SlotTable
+from partition.chunk import Chunk
 from partition.ledger import Ledger
 from partition.manager import PartitionManager
+from partition.payloads import Payloads
 from partition.retries import RetryPolicy, RetryQueue
 from service.reader import Reader
 from tests.simulation.life import Life
@@ -158,6 +160,27 @@ def commit_of_what_is_fetched() -> Patches:
 def window_ignored() -> Patches:
     """However much is emitted, there is room for more."""
     return [put(Ledger, "window", property(lambda _ledger: 0))]
+
+
+@mutant
+def keys_not_counted() -> Patches:
+    """The window counts the bytes of values alone."""
+
+    def offer(original: Any, manager: PartitionManager, chunk: Chunk, now: float) -> None:
+        original(manager, replace(chunk, key_bytes=0), now)
+
+    return [around(PartitionManager, "offer", offer)]
+
+
+@mutant
+def retry_of_the_chunk_before() -> Patches:
+    """A retry's message is looked for one chunk before its own."""
+
+    def message(original: Any, payloads: Payloads, offset: int) -> Any:
+        before = [each.chunk for each in payloads._kept if each.chunk.offsets[-1] < offset]
+        return before[-1].messages[-1] if before else original(payloads, offset)
+
+    return [around(Payloads, "message", message)]
 
 
 @mutant
