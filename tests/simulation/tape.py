@@ -38,9 +38,9 @@ USUAL_ONCE = USUAL | {
     "poll": 14, "read": 10, "bolt": 22, "seal": 12, "take": 24, "commit": 12, "net": 40,
     "sink": 34, "tick": 4, "produce": 2.5, "mend": 5, "repair": 0.5,
 }  # fmt: skip
+FAULTS_ONCE = {kind: rate / 2 for kind, rate in FAULTS.items()}
 # What plans do where partitions are shared.
 PLANS = {"plan": 1.0, "outage": 0.3}
-FAULTS_ONCE = {kind: rate / 2 for kind, rate in FAULTS.items()}
 # The same on the spark engine: a bolt's step is a task's.
 USUAL_RANGES = USUAL | {
     "poll": 30, "bolt": 26, "take": 24, "commit": 10, "net": 40, "sink": 34, "tick": 6,
