@@ -15,7 +15,7 @@ import structlog
 
 from tests.simulation.errors import Violation
 from tests.simulation.healing import heal
-from tests.simulation.settings import kind_of
+from tests.simulation.settings import is_shared, kind_of
 from tests.simulation.spooled import SimFiles, files_in_memory
 from tests.simulation.world import Event, World
 
@@ -47,8 +47,8 @@ USUAL_RANGES = USUAL | {
     "produce": 3, "mend": 5, "repair": 0.5, "read": 0, "seal": 0, "resolve": 0, "expire": 0,
 }  # fmt: skip
 _RATES = {
-    "by trees": (USUAL, FAULTS | PLANS),
-    "by records": (USUAL_ONCE, FAULTS_ONCE | PLANS),
+    "by trees": (USUAL, FAULTS),
+    "by records": (USUAL_ONCE, FAULTS_ONCE),
     "by ranges": (USUAL_RANGES, FAULTS_ONCE),
 }
 SHRINK_SECONDS = 30.0
@@ -73,6 +73,8 @@ def events(seed: int, length: int) -> Iterator[Event]:
     """The events of a seed. Phases without faults alternate with some kinds of them."""
     rng = random.Random(f"tape {seed}")
     usual, faults = _RATES[kind_of(seed)]
+    if is_shared(seed):
+        faults = faults | PLANS
     kinds, weights = list(usual), list(usual.values())
     for step in range(length):
         if step % _PHASE == 0:
