@@ -21,6 +21,7 @@ from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes
 from tests.support import patience
 from tests.worlds.shared_spark import SharedSpark
+from topology.masking import mask
 
 MakeTopic = Callable[..., str]
 
@@ -47,6 +48,13 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the files that last longest come first, and the others as they are."""
     items.sort(key=lambda item: longest_first.place(item.nodeid))
+
+
+@pytest.fixture(autouse=True)
+def own_secrets() -> Iterator[None]:
+    """Hide in no test's texts what the secrets of another were."""
+    yield
+    mask.learn(())
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import random
 
 from tests.simulation.errors import Violation
-from tests.simulation.life import FOR_OPERATORS
+from tests.simulation.life import EVERY_PARTITION, FOR_OPERATORS
 from tests.simulation.world import World
 
 _ROUNDS = 1500
@@ -65,7 +65,7 @@ def heal(world: World) -> None:
 def _plan(world: World) -> None:
     """Give all partitions to the newest process, where they are shared."""
     for life in world.lives if world.settings.shared else ():
-        life.want(None if life is world.lives[-1] else ())
+        life.want(EVERY_PARTITION if life is world.lives[-1] else ())
 
 
 def _end_faults(world: World) -> bool:

@@ -39,6 +39,8 @@ from topology.running.call import Call
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+EVERY_PARTITION = [Partition(topic, number) for topic in TOPICS for number in range(16)]
+"""All that there can be: topics grow."""
 FOR_OPERATORS = (
     SourceLost, OffsetOutOfRange, CorruptRecord, StoreMissing, StoreCorrupt, ReplayDiffers,
 )  # fmt: skip
@@ -97,9 +99,9 @@ class Life(Bolts):
         """Start."""
         self.reader.open()
         if self.world.settings.shared:
-            self.want(None)
+            self.want(EVERY_PARTITION)
 
-    def want(self, partitions: Collection[Partition] | None) -> None:
+    def want(self, partitions: Collection[Partition]) -> None:
         """Follow a plan that is made now."""
         now = self.world.now
         self.reader.want(partitions, planned_at=now, leave_by=now + HANDOVER_SECONDS)

@@ -77,19 +77,19 @@ def test_a_fault_in_the_spark_engines_transactions_is_found(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "promise"),
+    ("name", "promises"),
     [
-        ("lost_spool_is_empty", 3),
-        ("refusal_of_another_record", 13),
-        ("refused_row_without_a_letter", 13),
-        ("spool_of_another_sink", 14),
+        ("lost_spool_is_empty", {3}),
+        ("refusal_of_another_record", {13, 15}),  # 15: no letter fits, so its partition stands
+        ("refused_row_without_a_letter", {13}),
+        ("spool_of_another_sink", {14}),
     ],
 )
-def test_a_fault_in_what_the_spark_engines_driver_stages_is_found(name, promise):
+def test_a_fault_in_what_the_spark_engines_driver_stages_is_found(name, promises):
     ended, _steps = killer(name, length=4000, seeds=60)
     assert ended is not None
     assert ended.violation is not None
-    assert ended.violation.promise == promise
+    assert ended.violation.promise in promises
 
 
 def test_a_mutant_that_only_crashes_is_not_killed(monkeypatch, capsys):

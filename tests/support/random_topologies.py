@@ -39,7 +39,7 @@ from service.gates import gates_of, policy_of
 from service.letters import Letters
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
-from service.sharing import Sharing, SharingPolicy
+from service.sharing import Sharing, SharingPolicy, copartitions_of
 from sinks.tries import WriteRetries
 from tests.support.patience import Limit
 from topology.errors import SinkFailed
@@ -492,6 +492,8 @@ class Process:
             # The pipeline is made after the reader, so it is looked up when it is told.
             on_assigned=lambda partition: self.pipeline.partition_assigned(partition),  # noqa: PLW0108
             on_revoked=lambda partition: self.pipeline.partition_revoked(partition),  # noqa: PLW0108
+            on_lost=lambda place: self.pipeline.partition_lost(place),  # noqa: PLW0108
+            holds=lambda place: self.pipeline.holds(place),  # noqa: PLW0108
             clock=clock,
         )
         self.pipeline = Pipeline(
@@ -504,8 +506,14 @@ class Process:
             fences=fences,
         )
         mine = Mine(name=name, process=f"{name}/{number}")
-        registry = MemoryRegistry(self.store, root="/headrace", pipeline="memory", mine=mine)
-        policy = SharingPolicy("shared", name, handover_seconds=6.0, suspend_seconds=6.0)
+        registry = MemoryRegistry(
+            self.store,
+            root="/headrace",
+            pipeline="memory",
+            mine=mine,
+            copartitions=copartitions_of(topology),
+        )
+        policy = SharingPolicy(name, handover_seconds=6.0, suspend_seconds=6.0)
         self.sharing = Sharing(registry, self.reader, policy)
 
     def _clock(self) -> float:
@@ -519,7 +527,7 @@ class Process:
     def turn(self) -> None:
         """Turn the loop once."""
         self.sharing.poll(self.world.now)
-        flush = self.reader.has_leaving or self.world.rng.random() < 0.5
+        flush = bool(self.reader.leaving) or self.world.rng.random() < 0.5
         self.pipeline.step(flush=flush)
 
     def drain(self) -> None:

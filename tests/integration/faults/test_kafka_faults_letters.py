@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
 from partition.chunk import Partition
 from service.errors import TooManyDeadLetters
 from tests.integration.faults.conftest import MakeServing
+from tests.support.patience import seconds
 from tests.support.raw_headers import RawRecord, send_raw
 from tests.worlds.fetching import KafkaWorld, numbers
 
@@ -33,7 +34,7 @@ def allow(world: KafkaWorld, topic: str, size: str) -> None:
     entry = ConfigEntry("max.message.bytes", size, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": world.kafka.address})
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(seconds(30))
 
 
 def test_no_offset_passes_a_record_whose_letter_cannot_be_sent(

@@ -27,7 +27,7 @@ from partition.chunk import Partition
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
-from tests.support.patience import until
+from tests.support.patience import seconds, until
 from tests.worlds.delta_table import LINE, Table, group
 from tests.worlds.fetching import KafkaWorld
 from topology.spark_step import spark_step
@@ -203,7 +203,7 @@ def test_spark_engine_runs_a_topology_of_spark_steps_alone(
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "run", "lines:topology", "--config", "service.toml",
          "--until-caught-up", "--json"],
-        cwd=tmp_path, timeout=240, check=False, capture_output=True, text=True,
+        cwd=tmp_path, timeout=seconds(240), check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     account = json.loads(done.stdout.splitlines()[-1])
