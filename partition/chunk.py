@@ -29,7 +29,7 @@ class Chunk:
     length, the payload's bytes. `leader_epochs` holds (first offset, leader epoch) of each
     run of records that one leader wrote, in order; empty where it is not known. `unusual`
     says that one of the messages may be empty or too large, so that they are looked at.
-    `key_bytes` is what all their keys hold.
+    `other_bytes` is what their keys hold, and their headers by an estimate.
     """
 
     partition: Partition
@@ -37,7 +37,7 @@ class Chunk:
     messages: list[Sized]
     leader_epochs: tuple[tuple[int, int], ...] = ()
     unusual: bool = False
-    key_bytes: int = 0
+    other_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.messages)

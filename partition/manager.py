@@ -289,7 +289,7 @@ class PartitionManager:
         if not lengths.all() or (limit is not None and lengths.max() > limit):
             chunk = replace(chunk, unusual=True)
         # Of a chunk that was cut all keys count: it is known by their sum only.
-        self._payloads.keep(chunk, int(lengths.sum()) + chunk.key_bytes, now)
+        self._payloads.keep(chunk, int(lengths.sum()) + chunk.other_bytes, now)
         self._queue.add(chunk)
         self._epochs.fetched(chunk.leader_epochs)
         if self.gate is not None:

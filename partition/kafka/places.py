@@ -7,7 +7,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from partition.chunk import Chunk, Offsets, Partition
-from partition.kafka.runs import epoch_runs, key_bytes, runs_by_key, unseen
+from partition.kafka.runs import epoch_runs, other_bytes, runs_by_key, unseen
 from partition.position import Position
 
 _TOPIC_SHIFT = 32
@@ -95,7 +95,7 @@ class Places:
         if epochs:
             self._epochs[partition] = epochs[-1][1]
         sized = cast("list[Sized]", messages)
-        return Chunk(partition, offsets, sized, epochs, key_bytes=key_bytes(messages, _key))
+        return Chunk(partition, offsets, sized, epochs, other_bytes=other_bytes(messages, _key))
 
     def _key(self, partition: Partition) -> int:
         return (self._topics[partition.topic] << _TOPIC_SHIFT) + partition.number

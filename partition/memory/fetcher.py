@@ -14,7 +14,7 @@ import numpy as np
 from partition.chunk import Chunk, Partition
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
 from partition.fetcher import Fetched
-from partition.kafka.runs import epoch_runs, key_bytes
+from partition.kafka.runs import epoch_runs, other_bytes
 from partition.memory.log import MemoryLog, MemoryMessage
 from partition.position import Position
 
@@ -125,8 +125,8 @@ class MemoryFetcher:
         if messages:
             offsets = np.fromiter((m.offset_ for m in messages), np.int64, len(messages))
             epochs = epoch_runs(messages, offsets, MemoryMessage.leader_epoch)
-            keys = key_bytes(messages, MemoryMessage.key)
-            chunk = Chunk(partition, offsets, list(messages), epochs, key_bytes=keys)
+            others = other_bytes(messages, MemoryMessage.key)
+            chunk = Chunk(partition, offsets, list(messages), epochs, other_bytes=others)
             fetched.chunks.append(chunk)
             position = replace(
                 position, offset=messages[-1].offset_ + 1, leader_epoch=messages[-1].epoch_

@@ -288,13 +288,13 @@ def test_an_open_transaction_is_the_end_until_it_is_over(real: KafkaWorld) -> No
     assert reading.offsets(a) == [0, 1, 2, 3, 4, 5]
 
 
-def test_chunks_know_how_much_their_keys_hold(world: Any) -> None:
+def test_chunks_know_how_much_keys_and_headers_hold(world: Any) -> None:
     a = Partition(world.topic(), 0)
     for key in (None, b"", b"four", b"larger" * 100):
-        world.append_one(a, b"v", key, [], 1_700_000_000_000)
+        world.append_one(a, b"v", key, [("name", b"123456"), ("none", None)], 1_700_000_000_000)
     fetcher = world.fetcher()
     fetcher.add({a: Position(0)})
     chunks: list[Chunk] = []
     while sum(map(len, chunks)) < 4:
         chunks += fetcher.fetch(10, 1.0).chunks
-    assert sum(chunk.key_bytes for chunk in chunks) == 604
+    assert sum(chunk.other_bytes for chunk in chunks) == 604 + 4 * 14

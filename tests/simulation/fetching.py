@@ -178,7 +178,7 @@ def _chunk(partition: Partition, records: list[SimRecord]) -> Chunk:
             epochs.append((record.offset, record.epoch))
     offsets = np.array([record.offset for record in records], np.int64)
     keys = sum(record.key_size for record in records)
-    return Chunk(partition, offsets, list(records), tuple(epochs), key_bytes=keys)
+    return Chunk(partition, offsets, list(records), tuple(epochs), other_bytes=keys)
 
 
 class SimCatalogue:

@@ -167,7 +167,7 @@ def keys_not_counted() -> Patches:
     """The window counts the bytes of values alone."""
 
     def offer(original: Any, manager: PartitionManager, chunk: Chunk, now: float) -> None:
-        original(manager, replace(chunk, key_bytes=0), now)
+        original(manager, replace(chunk, other_bytes=0), now)
 
     return [around(PartitionManager, "offer", offer)]
 

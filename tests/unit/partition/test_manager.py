@@ -118,7 +118,7 @@ def test_the_window_counts_the_bytes_of_keys_too():
     """Promise 10: else keys are held without a bound."""
     partition = manager(max_pending_bytes=100)
     for offset in range(5):
-        partition.offer(replace(chunk(offset), key_bytes=40), 0.0)
+        partition.offer(replace(chunk(offset), other_bytes=40), 0.0)
     assert [len(partition.next(0, 1) or ()) for _ in range(3)] == [1, 0, 0]
     assert partition.statistics(0.0).pending_bytes == 250
 
