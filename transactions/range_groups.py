@@ -141,7 +141,9 @@ class RangeGroups:
     def ran(self, number: int, attempt: int, reads: Sequence[RangeHeld]) -> bool:
         """Learn that a try has read all ranges, and seal them; False: it is not the live one.
 
-        Raises ValueError if it lacks a member's range.
+        A group is run again at once, and so are all later ones, if a range of it turns out to have
+        been read, or to be read now, from a log that was cut off below it since. Raises ValueError
+        if the try lacks a member's range.
         """
         group = self._at(number, attempt, GroupPhase.RUNNING)
         if group is None:
@@ -155,6 +157,16 @@ class RangeGroups:
             live = each.line.transaction_of(each.txid).attempt
             each.line.read(each.txid, live, of_it.count, of_it.digest, of_it.leader_epoch)
         group.phase = GroupPhase.READ
+        outdated = [
+            (later, each.place)
+            for later in self._groups
+            for each in later.members
+            if each.line.is_outdated(each.txid)
+        ]
+        for later, place in outdated:
+            later.refused.pop(place, None)  # of records that stood where others stand now
+        if outdated:
+            self._again(outdated[0][0])
         return True
 
     def failed(self, number: int, attempt: int, now: float, *, took_too_long: bool = False) -> bool:

@@ -22,6 +22,7 @@ class _Open(Opened):
 
     is_grouped: bool = False  # a group has it
     is_read: bool = False  # in this attempt
+    cut_under: int | None = None  # by a later leader: see `RangeLine.is_outdated`
 
 
 class RangeLine(BaseLine[_Open]):
@@ -31,7 +32,8 @@ class RangeLine(BaseLine[_Open]):
     stands in the store. What its run has read seals it. The sealed range, too, stands in the
     store before it is committed, so that whoever has to repeat it later can tell whether the log
     still gives the same records. A seal outlives its attempt: another attempt is compared with it.
-    An opaque one that no sink can have loses its seal instead, and may come again as another.
+    An opaque one that no sink can have loses its seal instead, and may come again as another; and
+    so does any that was sealed before the range below it, where a later leader wrote that one.
 
     Nothing is offered to it, and nothing is emitted of it here. Pure: no thread, no clock.
     """
@@ -182,6 +184,8 @@ class RangeLine(BaseLine[_Open]):
         if lowest is None or lowest.attempt.txid != txid:
             raise OutOfOrder(txid, self.committed + 1 if lowest is None else lowest.attempt.txid)
         lowest.is_grouped = True
+        if lowest.cut_under is not None:
+            self.fail(txid)
 
     def give_back(self) -> None:
         """Learn that no group has any of it any more, and that no commit of it is under way.
@@ -231,7 +235,7 @@ class RangeLine(BaseLine[_Open]):
         """Seal its range: an attempt has read so many records. False: it is not the live one.
 
         What was sealed before must be the same, and written by no later leader, else `differs`
-        tells. What was only planned may be whatever it has turned out to be.
+        tells. What was only planned may be whatever it has turned out to be, unless `is_outdated`.
         """
         found = self._find(txid)
         if found is None or not self._coordinator.processed(Attempt(txid, attempt)):
@@ -239,6 +243,9 @@ class RangeLine(BaseLine[_Open]):
         epoch = later_epoch(found.range.leader_epoch, leader_epoch)
         sealed = replace(found.range, count=count, digest=digest, leader_epoch=epoch)
         if not found.range.is_sealed:
+            self._find_outdated(txid, epoch)
+            if found.cut_under is not None:
+                return True
             found.range = sealed
             self._wanted = None
         elif not _is_again(found.range, sealed):
@@ -247,11 +254,34 @@ class RangeLine(BaseLine[_Open]):
         found.is_read = True
         return True
 
+    def is_outdated(self, txid: int) -> bool:
+        """Whether it has to fail: its log was cut off below it, and it may be read already.
+
+        A later leader wrote a range before it, which is read only now. It may have a seal: nobody
+        can have committed it, since that one had none.
+        """
+        found = self._find(txid)
+        return found is not None and found.cut_under is not None
+
+    def _find_outdated(self, txid: int, epoch: int | None) -> None:
+        """Find what an older leader wrote than what comes before it, from one that is read on."""
+        latest = epoch
+        if self._known(txid).range.leader_epoch is not None:
+            # Else the epoch may be older, as where a partition begins it is that of its leader.
+            latest = later_epoch(latest, self._begins.leader_epoch)
+        for each in self._open[: txid - self.committed - 1]:
+            if each.range.is_sealed:
+                latest = later_epoch(latest, each.range.leader_epoch)
+        for each in self._from(txid):
+            known = epoch if each.attempt.txid == txid else each.range.leader_epoch
+            if known is not None and known != later_epoch(known, latest):
+                each.cut_under = latest
+
     def is_ready(self, txid: int) -> bool:
         """Whether its live attempt is read, and its sealed range stands in the store."""
         found = self._find(txid)
         is_read = found is not None and found.is_read and found.stored == found.range
-        return is_read and self._differs is None
+        return is_read and self._differs is None and not self.is_outdated(txid)
 
     def take(self, txid: int) -> Transaction:
         """It is being committed from now on.
@@ -275,7 +305,8 @@ class RangeLine(BaseLine[_Open]):
     def fail(self, txid: int) -> None:
         """Give it, and all after it, a new attempt. Raises OutcomePending if one is taken.
 
-        Those that are opaque and that no sink can have are only planned again.
+        Those that are opaque and that no sink can have are only planned again, and so are those
+        that are outdated: under the later leader, which what reads them has to know of.
         """
         found = self._find(txid)
         if found is None:
@@ -283,7 +314,10 @@ class RangeLine(BaseLine[_Open]):
         attempts = self._coordinator.fail(found.attempt)
         for each, attempt in zip(self._from(txid), attempts, strict=True):
             each.attempt, each.stored, each.is_read = attempt, None, False
-            if self._may_differ(each):
+            if each.cut_under is not None:
+                each.range = Range(each.range.first, each.range.end, leader_epoch=each.cut_under)
+                each.cut_under = None
+            elif self._may_differ(each):
                 each.range = replace(each.range, count=None, digest=None)
         self._wanted = None
 

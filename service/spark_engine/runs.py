@@ -121,13 +121,17 @@ class Runs:
                 self._in_flight.leave_out(place, at_once=False)
 
     def _sealed(self, ran: Try) -> Try | None:
-        """Take what the ranges held; None if the log did not give a sealed range's again."""
+        """Take what the ranges held; None if the log did not give a sealed range's again.
+
+        And if it was cut off below one of them since; what was read of it above goes with it.
+        """
         self._at("range_before_seal")
         self._in_flight.groups.ran(ran.number, ran.attempt, ran.reads)
         for member in ran.members:
             differs = member.line.differs()
             if differs is not None:
                 self._reader.halt(member.line.partition, differs)
+        self._in_flight.look()
         if self._in_flight.is_live(ran):
             for member in ran.members:
                 self._in_flight.silences.heard(member.place)

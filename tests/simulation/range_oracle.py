@@ -6,7 +6,8 @@ once, and stays as it is then; nothing is committed before its seal stands in th
 lands of a range is what one run of it made, of the transaction's live attempt, whole, and not
 discarded. R4 what no table has got is discarded by a process that lives. R5 a table that the
 driver stages for has, in their order, all rows that fit it, and no other; of each record with such
-a one there is a durable letter, and of none that fits whole.
+a one there is a durable letter, and of none that fits whole. R6 the leader epochs of what lands
+never go back, while the topic stays.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ class RangeOracle(TransactionOracle):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self._letters: set[tuple[SimRecord, str]] = set()  # that are durable, by record and table
+        self._latest: dict[tuple[str, Partition, str], int] = {}  # leader epochs that landed
 
     def submitted(self, life: "Life", partition: Partition, first: int, end: int) -> int:
         """A range is given to executors; in which attempt."""
@@ -75,7 +77,9 @@ class RangeOracle(TransactionOracle):
             return
         if now.attempt == was.attempt:
             raise Violation(14, f"{partition}: {was} became {now}")
-        is_promised = was.digest is not None and self._before.open[0].digest is not None
+        # A table may have it only if all before it are sealed, too.
+        up_to = [each for each in self._before.open if each.txid <= was.txid]
+        is_promised = all(each.digest is not None for each in up_to)
         if is_promised and self._world.settings.kind == "transactional":
             raise Violation(14, f"{partition}: {was} was replayed as {now}")
         is_same_place = (now.first, now.end) == (was.first, was.end)
@@ -98,7 +102,19 @@ class RangeOracle(TransactionOracle):
         else:
             run = self._made_by(what, table, sender, stored, rows)
         self._are_the_stored(what, stored, run.records)
+        self._are_no_older(what, table, partition, run.records)
         return frozenset(run.records)
+
+    def _are_no_older(
+        self, what: str, table: "SimTable", partition: Partition, records: list[SimRecord]
+    ) -> None:
+        """What an older leader wrote is not in the log any more behind what a later one wrote."""
+        for record in records:
+            key = (table.name, partition, record.topic_id)
+            latest = self._latest.setdefault(key, record.epoch)
+            if record.epoch < latest:
+                raise Violation(14, f"{what} has {record} behind what epoch {latest} wrote")
+            self._latest[key] = record.epoch
 
     def _made_by(
         self, what: str, table: "SimTable", sender: "Life", stored: Open, parts: list[TaskRows]

@@ -1,6 +1,7 @@
 """Groups of ranges: run and committed together, in order."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -313,3 +314,35 @@ def test_what_stood_in_the_nodes_is_run_before_anything_new():
     assert world.attempts() == [5, 2]
     world.read(group)
     assert world.groups.next_commit() is group
+
+
+def test_a_group_that_read_what_was_cut_off_since_runs_again_at_once_with_all_later_ones():
+    world = World(max_active=3)
+    first, second, third = world.plan(), world.plan(0), world.plan(1)
+    for group in (first, second, third):
+        assert world.run() is group
+    world.groups.refuse(second.number, {0: {12: {"lake": {0: "too long"}}}})
+    world.read(second)
+    world.read(third)
+    cut = [replace(each, leader_epoch=4) for each in world.reads(first)]
+    assert world.groups.ran(first.number, first.attempt, cut[:1] + world.reads(first)[1:])
+    assert [each.phase for each in (first, second, third)] == [
+        GroupPhase.READ, GroupPhase.PLANNED, GroupPhase.PLANNED,
+    ]  # fmt: skip
+    assert second.refused == {}, "another record stands there now"
+    assert (world.attempts(0), world.attempts(1)) == ([1, 2], [1, 2])
+    assert world.run() is second
+    assert world.groups.ran(second.number, second.attempt, cut[:1])
+    world.store()
+    assert world.groups.next_commit() is first
+
+
+def test_a_group_whose_range_was_cut_off_while_it_ran_runs_again():
+    world = World(1)
+    first, second = world.plan(), world.plan()
+    assert (world.run(), world.run()) == (first, second)
+    cut = [replace(each, leader_epoch=4) for each in world.reads(first)]
+    assert world.groups.ran(first.number, first.attempt, cut)
+    assert world.groups.ran(second.number, second.attempt, world.reads(second))
+    assert second.phase is GroupPhase.PLANNED
+    assert world.attempts() == [1, 2]

@@ -444,3 +444,79 @@ def test_a_line_with_nothing_open_goes_on_anywhere():
     assert line.may_plan_anew
     assert line.lost_records() is None
     assert line.resumed_at(Position(7)).transactions == Transactions("transactional", 4)
+
+
+# Cut off and written anew while it is read
+
+
+def test_what_was_read_before_its_log_was_cut_off_below_runs_again():
+    line = new_line()
+    for end in (140, 150):
+        line.group(line.begin(end, 8).txid)
+    store(line)
+    assert read(line, 2, leader_epoch=8)
+    store(line)
+    assert not line.is_outdated(2)
+    assert read(line, 1, leader_epoch=9), "of what a later leader has written in place of the rest"
+    assert (line.is_outdated(1), line.is_outdated(2)) == (False, True)
+    store(line)
+    line.take(1)
+    assert not line.is_ready(2), "its records are in the log no more"
+    line.fail(2)
+    assert not line.is_outdated(2)
+    assert standing(line)[1] == (2, 2, Range(140, 150, leader_epoch=9)), "nobody can have had it"
+    store(line)
+    assert line.position_of(2) == Position(140, 9, "id")
+    assert read(line, 2, digest=OTHER, leader_epoch=9)
+    store(line)
+    assert (line.differs(), line.is_ready(2)) == (None, True)
+    line.done(1)
+    line.take(2)
+    assert line.done(2) == Range(140, 150, 8, OTHER, 9)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_what_was_read_under_an_older_leader_than_the_range_before_is_not_sealed(is_done):
+    line = new_line()
+    for end in (140, 150):
+        line.group(line.begin(end, 7).txid)
+    store(line)
+    assert read(line, 1, leader_epoch=9)
+    store(line)
+    if is_done:
+        line.take(1)
+        line.done(1)
+    assert read(line, 2, leader_epoch=8)
+    assert line.is_outdated(2)
+    assert not line.transaction_of(2).range.is_sealed
+    line.fail(2)
+    assert line.transaction_of(2).range == Range(140, 150, leader_epoch=9)
+    store(line)
+    assert read(line, 2, leader_epoch=None), "the log holds nothing there that anyone can read"
+    assert not line.is_outdated(2)
+
+
+def test_records_may_be_older_than_the_leader_where_a_partition_begins():
+    line = new_line()
+    begin(line, 140)
+    assert read(line, 1, leader_epoch=3)
+    assert standing(line) == [(1, 1, Range(100, 140, 8, DIGEST, 3))]
+
+
+def test_a_sealed_range_is_promised_although_a_later_leader_wrote_the_one_before():
+    line = new_line(*SEALED[:1], OpenTransaction(6, 1, Range(110, 130, 9, DIGEST, 6)), committed=4)
+    store(line)
+    assert read(line, 5, leader_epoch=7)
+    assert not line.is_outdated(6), "a sink may have had both"
+
+
+def test_a_range_that_no_group_has_yet_comes_in_a_new_attempt_where_its_log_was_cut_off():
+    line = new_line()
+    line.group(line.begin(140, 8).txid)
+    line.begin(150, 8)
+    store(line)
+    assert read(line, 1, leader_epoch=9)
+    assert line.is_outdated(2)
+    line.group(2)
+    assert not line.is_recorded(2)
+    assert standing(line)[1] == (2, 2, Range(140, 150, leader_epoch=9))

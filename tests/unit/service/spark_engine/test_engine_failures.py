@@ -1,7 +1,9 @@
 """The spark engine in memory: what fails, what is lost, and what a restart finds."""
 
 import re
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,18 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import Record, bolt
+from headrace import Record, Topology, bolt
+from headrace.sinks import MemoryDeadLetters
 from partition.catalogue import Log
 from partition.chunk import Partition
 from partition.errors import PartitionError, SourceLost
-from partition.memory import MemoryStore
+from partition.memory import MemoryLog, MemoryStore
 from partition.opening import StartPolicy
 from service.errors import TaskError
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed
 from sinks import ManifestSink
 from sinks.errors import SparkTimeout
-from tests.worlds.driving import ApartSink, Driving, HereSink
+from tests.worlds.driving import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import SinkContext
 from topology.transactional import Fence, Staged
@@ -195,6 +198,37 @@ def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_pa
         drives.finish()
         assert apart.rows == values("a", 6)
         assert drives.reader.halted() == {}
+
+
+class HeldExecutors(HereExecutors):
+    """Runs wait until they are let go, by name."""
+
+    def __init__(self, topology: Topology, log: MemoryLog, letters: MemoryDeadLetters) -> None:
+        super().__init__(topology, log, letters)
+        self.holds = {name: threading.Event() for name in ("ranges-1-1", "ranges-2-1")}
+
+    def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
+        """Wait, then run them."""
+        if name in self.holds and not self.holds[name].wait(PATIENCE_SECONDS):
+            raise TimeoutError
+        return super().run(name, tasks)
+
+
+def test_what_was_read_before_a_cut_does_not_follow_what_was_read_after_it(tmp_path: Path) -> None:
+    """Promise 12. Simulated seed 102: else what a later leader wrote there would not be read."""
+    apart, two = ApartSink(), RangePolicy(5, 0.01, 2)
+    with Driving(
+        tmp_path, sinks=[apart], partitions=1, ranges=two, executors=HeldExecutors
+    ) as drives:
+        holds = drives.executors.holds  # type: ignore[attr-defined]
+        drives.send(*values("a", 10))
+        holds["ranges-2-1"].set()
+        drives.until(lambda: 2 in drives.engine._in_flight.read)
+        drives.log.truncate(ONE, 0)
+        drives.send(*values("b", 10))
+        holds["ranges-1-1"].set()
+        drives.finish()
+        assert apart.rows == values("b", 10)
 
 
 def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path: Path) -> None:
