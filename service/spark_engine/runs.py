@@ -1,11 +1,13 @@
 """Groups of ranges that are run on executors."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from partition.errors import KafkaUnavailable
+from partition.position import later_epoch
 from service.errors import ServiceError, TaskError
 from service.reader import Reader
 from service.spark_engine.ends import Ends
@@ -113,9 +115,12 @@ class Runs:
 
     def _stopped(self, ran: Try, failure: TaskFailed) -> None:
         """A partition cannot be read on as it is: it is mended, and the others go on without it."""
-        for place, line, _txid in ran.members:
+        for place, line, txid in ran.members:
             if line.partition == failure.partition:
                 begins = line.position_of(line.committed + 1)
+                # What is read is committed before it is mended: what led its records counts, too.
+                epoch = later_epoch(begins.leader_epoch, line.position_of(txid).leader_epoch)
+                begins = replace(begins, leader_epoch=epoch)
                 trouble = trouble_of(failure, ran.asked_at(line.partition), begins)
                 self._reader.stopped(line.partition, trouble)
                 self._in_flight.leave_out(place, at_once=False)

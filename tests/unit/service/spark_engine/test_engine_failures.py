@@ -23,6 +23,7 @@ from service.errors import TaskError
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed
 from sinks import ManifestSink
 from sinks.errors import SparkTimeout
+from tests.support.patience import until
 from tests.worlds.driving import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import SinkContext
@@ -227,6 +228,28 @@ def test_what_was_read_before_a_cut_does_not_follow_what_was_read_after_it(tmp_p
         drives.log.truncate(ONE, 0)
         drives.send(*values("b", 10))
         holds["ranges-1-1"].set()
+        drives.finish()
+        assert apart.rows == values("b", 10)
+
+
+def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path: Path) -> None:
+    """Promise 14. Simulated seed 102: else what was written behind the cut comes twice."""
+    apart, two = ApartSink(), RangePolicy(5, 0.01, 2)
+    skip = StartPolicy(on_data_loss="skip")
+    with Driving(
+        tmp_path, sinks=[apart], partitions=1, ranges=two, start=skip, executors=HeldExecutors
+    ) as drives:
+        holds = drives.executors.holds  # type: ignore[attr-defined]
+        drives.send(*values("a", 5))
+        drives.until(lambda: len(drives.engine._in_flight.running) == 1)
+        drives.log.truncate(ONE, 0)
+        drives.send(*values("b", 10))
+        drives.until(lambda: len(drives.engine._in_flight.running) == 2)
+        results = drives.engine._results  # of both in the same turn, in this order
+        holds["ranges-1-1"].set()
+        until("an end", lambda: results.qsize() == 1, PATIENCE_SECONDS)
+        holds["ranges-2-1"].set()
+        until("another", lambda: results.qsize() == 2, PATIENCE_SECONDS)
         drives.finish()
         assert apart.rows == values("b", 10)
 
