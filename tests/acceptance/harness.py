@@ -219,7 +219,7 @@ class Run:
             return self.process.wait(patience.seconds(seconds))
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
-            self.process.wait(seconds(10))
+            self.process.wait(patience.seconds(10))
             pytest.fail(f"still runs after {seconds:g} s; its log ends:\n{self.tail(200)}")
 
     def account(self) -> dict[str, Any]:
