@@ -30,7 +30,6 @@ _OBJECT: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, msgspec.Ra
 _DEEP = "nested too deep"
 _NUMBER = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|(-?[0-9][0-9.eE+-]*|-?Infinity|NaN)')
 _LONE_HALF = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F])|\\.", re.DOTALL)
-_SHOWN = 300  # characters of a parser's complaint
 
 
 @overload
