@@ -8,7 +8,7 @@ import json as strict
 import math
 import re
 from collections.abc import Callable, Iterator
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -28,6 +28,7 @@ _SHOWN = 300  # characters of a reason
 _ERRORS = (ValueError, msgspec.MsgspecError, RecursionError)
 _OBJECT: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DEEP = "nested too deep"
+_LONGEST = 20  # characters of a whole number of 64 bits
 _NUMBER = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|(-?[0-9][0-9.eE+-]*|-?Infinity|NaN)')
 _LONE_HALF = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F])|\\.", re.DOTALL)
 
@@ -44,8 +45,9 @@ def json(
     With a type (a `msgspec.Struct`, dataclass, TypedDict, NamedTuple, or what else msgspec
     decodes) it gives values of that type: a field that is missing, null or of another type is
     a Reject that names its path; fields the type does not have are passed over. Without one it
-    gives dictionaries, and whatever is no object is rejected. `limits=None` parses without
-    looking first. Raises InvalidTopology if msgspec cannot decode the type.
+    gives dictionaries, in which a number that no float holds is a `Decimal`, and whatever is no
+    object is rejected. `limits=None` parses without looking first. Raises InvalidTopology if
+    msgspec cannot decode the type.
     """
     refused = _no_limit if limits is None else limits.json_screen()
     if kind is None:
@@ -83,7 +85,7 @@ def _objects(refused: Refused) -> Callable[[Record], dict[str, Any]]:
         try:
             found = decode(value)
         except ValueError:
-            found = decoded(decode, value)
+            found = _strict(value, _PLAIN)
         if type(found) is not dict:
             decoded(_OBJECT.decode, value)
         return found  # type: ignore[no-any-return]  # a dictionary
@@ -97,20 +99,19 @@ def decoded(decode: Callable[[bytes], T], value: bytes, *, exact: bool = False) 
     Raises Reject with the place and the reason.
     """
     try:
-        return decode(msgspec.json.encode(_strict(value, exact=exact)))
+        return decode(msgspec.json.encode(_strict(value, _EXACT if exact else _WHOLE)))
     except _ERRORS as error:
         raise Reject(_mismatch(error, value)) from None
 
 
-def _strict(value: bytes, *, exact: bool) -> Any:
-    """Read a text strictly; numbers stay as they are written, but for floats that are whole.
+def _strict(value: bytes, decoder: strict.JSONDecoder) -> Any:
+    """Read a text strictly. Of members of one name the last counts.
 
-    With `exact` those must be whole to the last digit, as decimals may stand beside them. Of
-    members of one name the last counts. Raises Reject with the place and the reason.
+    Raises Reject with the place and the reason.
     """
     try:
         text = value.decode()
-        found = (_EXACT if exact else _STRICT).decode(text)
+        found = decoder.decode(text)
     except UnicodeDecodeError as error:
         raise Reject(f"invalid UTF-8 at byte {error.start}") from None
     except strict.JSONDecodeError as error:
@@ -156,8 +157,31 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-_STRICT = strict.JSONDecoder(parse_int=_raw, parse_float=_whole, parse_constant=_no_constant)
+def _integer(text: str) -> int | float | Decimal:
+    if len(text) <= _LONGEST and -(2**63) <= (number := int(text)) < 2**64:
+        return number
+    return _number(text)
+
+
+def _number(text: str) -> float | Decimal:
+    """Return the nearest float or, where none is near, a Decimal: no column takes that.
+
+    Its exponent has a bound, as the whole number that a bolt makes of it may be as large.
+    """
+    number = float(text)
+    if math.isfinite(number):
+        return number
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        return Decimal(number)
+    return exact if exact.adjusted() <= DEFAULT.max_exponent else Decimal(number)
+
+
+_WHOLE = strict.JSONDecoder(parse_int=_raw, parse_float=_whole, parse_constant=_no_constant)
+# Floats must be whole to the last digit, as decimals may stand beside them.
 _EXACT = strict.JSONDecoder(parse_int=_raw, parse_float=_exactly_whole, parse_constant=_no_constant)
+_PLAIN = strict.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=_no_constant)
 
 
 def _mismatch(error: Exception, value: bytes) -> str:

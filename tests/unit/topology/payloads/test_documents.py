@@ -115,7 +115,7 @@ def test_without_a_type_only_objects_are_values(value, reason):
     [
         b'{"id":1',
         b'{"id":Infinity}',
-        b'{"id":1e999}',
+        b"[1e999]",
         b'{"id":1,"at":"\xff"}',
         b'\xef\xbb\xbf{"id":1}',
         b'{"id":' + b"[" * 60_000 + b"]" * 60_000 + b"}",
@@ -124,6 +124,24 @@ def test_without_a_type_only_objects_are_values(value, reason):
 )
 def test_neither_parser_lets_an_error_out_that_would_be_retried(bolt, value):
     assert reason_of(bolt, value)
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        ("1e400", Decimal("1e400")),
+        ("-" + "9" * 400, Decimal("-" + "9" * 400)),
+        ("1e1000", Decimal("1e1000")),
+        ("1e1001", Decimal("Infinity")),
+        ("-1e99999999999999999999999", Decimal("-Infinity")),
+        ("18446744073709551616", 1.8446744073709552e19),
+        ("18446744073709551615", 2**64 - 1),
+        ("-9223372036854775808", -(2**63)),
+        ("-9223372036854775809", -9.223372036854775809e18),
+    ],
+)
+def test_number_beside_one_that_no_float_holds_is_what_it_is_alone(number, value):
+    assert decoded(json(), f'{{"a":[{number}],"b":1e999}}'.encode())["a"] == [value]
 
 
 @given(st.binary(max_size=60))
