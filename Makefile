@@ -117,10 +117,10 @@ sbom: $(READY)  ## Write what Headrace is made of to sbom.cdx.json (CycloneDX 1.
 
 lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --quiet --extra dev --extra examples --extra schema-registry --extra tracing \
+	  --no-header --quiet --extra all --extra dev --extra examples --extra schema-registry --extra tracing \
 	  -o requirements/dev.lock pyproject.toml
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --quiet --extra schema-registry --extra tracing -c requirements/dev.lock \
+	  --no-header --quiet --extra all --extra schema-registry --extra tracing -c requirements/dev.lock \
 	  -o requirements/run.lock pyproject.toml
 	echo hatchling | uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --quiet -c requirements/dev.lock -o requirements/build.lock -
