@@ -71,7 +71,7 @@ def local(job: Job) -> Figures:
             kafka=_KAFKA,
             # A window is as many transactions as may be open, and so tells how large one is.
             pipeline={"max_pending": TransactionPolicy().max_active * COMMIT_RECORDS},
-            spark={"warehouse": there.warehouse},
+            storage={"warehouse": there.warehouse},
             before=there.prepare,
             cpu=tree_seconds,
             on_snapshot=marks,

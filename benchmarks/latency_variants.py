@@ -52,7 +52,7 @@ def headrace(job: Job) -> Figures:
             topology,
             job,
             kafka=DEFAULTS,
-            spark={"warehouse": there.warehouse},
+            storage={"warehouse": there.warehouse},
             before=there.prepare,
             on_snapshot=taken,
             until_caught_up=False,

@@ -31,7 +31,7 @@ def filled(topology: Topology, job: Job, kind: Kind) -> Figures:
         found = run_headrace(
             topology,
             job,
-            spark={"warehouse": there.warehouse},
+            storage={"warehouse": there.warehouse},
             before=there.prepare,
             cpu=tree_seconds,
         )
@@ -48,7 +48,8 @@ def on_executors(job: Job, name: str, records: int = LARGE) -> Figures:
             MAKE[name](),
             job,
             pipeline={"engine": "spark"},
-            spark={"warehouse": there.warehouse, "transaction_records": records},
+            storage={"warehouse": there.warehouse},
+            spark={"transaction_records": records},
             before=there.prepare,
             cpu=tree_seconds,
             wired=there.wired(f"{MODULE}:{name}"),

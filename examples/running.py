@@ -84,7 +84,7 @@ class Surroundings:
             {
                 **self.servers.overrides,
                 "pipeline": {} if engine is None else {"engine": engine},
-                "spark": {"warehouse": str(self.warehouse)},
+                "storage": {"warehouse": str(self.warehouse)},
                 "http": {"port": 0},
             },
         )

@@ -47,6 +47,7 @@ from service.letter_limit import LetterLimit
 from service.screen import NullValues, ScreenPolicy
 from service.section import Section, hidden
 from service.sharing import SharingPolicy
+from service.storage_config import StorageConfig
 from service.tracing.config import TracingConfig
 from service.variables import PREFIX, Variables, check_names, flat
 from service.zookeeper_config import ZooKeeperConfig
@@ -162,7 +163,6 @@ class SparkConfig(Section):
     seconds, and looks for new ones every `poll_seconds`.
     """
 
-    warehouse: str = "spark-warehouse"
     job_deadline_seconds: PositiveFloat = 300.0
     transaction_records: PositiveInt = 1_000_000
     transaction_seconds: PositiveFloat = 1.0
@@ -220,6 +220,7 @@ class Config(BaseSettings):
     transactions: TransactionsConfig = TransactionsConfig()
     kafka: KafkaProperties = Field(description="a table with 'bootstrap.servers'")
     zookeeper: ZooKeeperConfig
+    storage: StorageConfig = StorageConfig()
     spark: SparkConfig = SparkConfig()
     replicas: ReplicasConfig = ReplicasConfig()
     http: HttpConfig = HttpConfig()
@@ -235,6 +236,7 @@ class Config(BaseSettings):
         return [
             *secrets_in(self.kafka),
             *self.zookeeper.secrets(),
+            *self.storage.secrets(),
             *secrets_in(self.spark.conf),
             *self.tracing.secrets(),
         ]

@@ -49,7 +49,6 @@ from service.spark_engine.wiring import (
     spark_engine,
 )
 from sinks.manifest.sink import ManifestSink
-from sinks.names import is_uri
 from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.spark.iceberg.sink import IcebergSink
@@ -114,7 +113,7 @@ class Parts:
             pipeline=self.name,
             sink=sink,
             kafka=self.config.kafka,
-            warehouse=warehouse_of(self.config),
+            storage=self.config.storage.storage(),
             spark=self.spark,
             exactly_once=self.exactly_once,
         )
@@ -234,7 +233,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
             config,
             name=name,
             target=target,
-            warehouse=warehouse_of(config),
+            storage=config.storage.storage(),
             spark=spark,
             reader=reader,
             letters=letters,
@@ -318,11 +317,11 @@ def _read_reference(
     spark: SparkDriver | None, config: Config, name: str, reference: Reference
 ) -> pa.Table:
     if isinstance(reference, State):
-        context = SinkContext(name, reference.name, config.kafka, warehouse_of(config), spark)
+        context = SinkContext(name, reference.name, config.kafka, config.storage.storage(), spark)
         return reference.fetch(context)
     if spark is None:  # `spark_for` has seen to that
         raise AssertionError
-    return read_reference(reference, spark, warehouse_of(config))
+    return read_reference(reference, spark, config.storage.storage().warehouse)
 
 
 def spark_for(
@@ -344,7 +343,10 @@ def spark_for(
         sets.add("delta")
     return SparkDriver(
         app_name=f"headrace-{name}",
-        conf={key: java_text(value) for key, value in config.spark.conf.items()},
+        conf={
+            **config.storage.storage().spark_conf(),
+            **{key: java_text(value) for key, value in config.spark.conf.items()},
+        },
         jars=partial(jars_of, sorted(sets)),
         job_deadline_seconds=config.spark.job_deadline_seconds,
     )
@@ -353,9 +355,3 @@ def spark_for(
 def jars_of(sets: Sequence[str]) -> list[Path]:
     """The jars of some sets, each once. Raises as `resolve` does."""
     return list(dict.fromkeys(jar for each in sets for jar in resolve(each)))
-
-
-def warehouse_of(config: Config) -> str:
-    """The warehouse; a local path is made absolute."""
-    place = config.spark.warehouse
-    return place if is_uri(place) else str(Path(place).resolve())

@@ -11,6 +11,7 @@ from topology.record import Record
 from topology.traced import RowTraces, TraceHeaders
 
 if TYPE_CHECKING:
+    from sinks.storage import Storage
     from topology.passage import Passage
     from topology.spark_step import SparkStep
 
@@ -46,9 +47,14 @@ class SinkContext:
     pipeline: str
     sink: str
     kafka: Mapping[str, Scalar]  # librdkafka properties of a client
-    warehouse: str  # where relative table paths live: a local path or a URI
+    storage: "Storage"  # where tables lie, and how that store is reached
     spark: SparkDriver | None
     exactly_once: bool = False  # whether it will be asked for transactions
+
+    @property
+    def warehouse(self) -> str:
+        """Where relative tables lie: a local path or a URI."""
+        return self.storage.warehouse
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,11 @@ class Kept:
         read, and what importing the user's module raises.
         """
         if self._logs != settings.log_level:
-            logs.configure(settings.log_level, "json", secrets_in(settings.kafka))
+            logs.configure(
+                settings.log_level,
+                "json",
+                [*secrets_in(settings.kafka), *settings.storage.secrets.values()],
+            )
             self._logs = settings.log_level
         topology = load_topology(settings.target, settings.paths)
         for reference in topology.references:
@@ -120,7 +124,7 @@ class Kept:
 
     def letters(self, settings: TaskSettings, topology: Topology) -> LateLetters:
         """The topology's dead-letter sink."""
-        key = settings.target, settings.pipeline, settings.warehouse, _properties(settings)
+        key = settings.target, settings.pipeline, settings.storage.warehouse, _properties(settings)
         if key not in self._letters:
             sink = topology.dead_letters.sink
             if sink is None:  # Topology.validate has seen to that
@@ -129,7 +133,7 @@ class Kept:
                 pipeline=settings.pipeline,
                 sink="dead-letters",
                 kafka=settings.kafka,
-                warehouse=settings.warehouse,
+                storage=settings.storage,
                 spark=None,
                 exactly_once=True,
             )

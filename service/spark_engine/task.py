@@ -11,6 +11,7 @@ from partition.retries import RetryPolicy
 from service.account import Tally
 from service.screen import ScreenPolicy
 from service.spark_engine.refusals import Reasons
+from sinks.storage import Storage
 from topology.transactional import Staged, Stager
 
 
@@ -37,7 +38,7 @@ class TaskSettings:
     target: str  # "module:topology", imported on the executor
     paths: tuple[str, ...]  # where modules may lie besides; they come last
     kafka: Mapping[str, Any] = field(repr=False)  # librdkafka properties, secrets too
-    warehouse: str
+    storage: Storage = field(repr=False)
     retries: RetryPolicy
     screen: ScreenPolicy
     message_timeout_seconds: float

@@ -23,6 +23,7 @@ from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.task import TaskSettings
 from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from topology.errors import InvalidTopology
 from topology.sink import Scalar
 from topology.topology import Topology
@@ -66,7 +67,7 @@ def spark_engine(
     *,
     name: str,
     target: str | None,
-    warehouse: str,
+    storage: Storage,
     spark: SparkDriver,
     reader: Reader,
     letters: Letters,
@@ -75,7 +76,7 @@ def spark_engine(
     at: Callable[[str], object],
 ) -> SparkEngine:
     """The engine; `target` is where executors find the topology, "module:topology"."""
-    folder = local_path(f"{warehouse}/{_SPOOL}/{name.replace('/', '_')}")
+    folder = local_path(f"{storage.warehouse}/{_SPOOL}/{name.replace('/', '_')}")
     return SparkEngine(
         topology,
         reader,
@@ -84,7 +85,7 @@ def spark_engine(
         OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
         SharedFolder(folder, topology.references),
         SparkPolicy(
-            _settings_of(topology, config, name, target or "", warehouse), config.range_policy()
+            _settings_of(topology, config, name, target or "", storage), config.range_policy()
         ),
         fences,
         at=at,
@@ -92,7 +93,7 @@ def spark_engine(
 
 
 def _settings_of(
-    topology: Topology, config: Config, name: str, target: str, warehouse: str
+    topology: Topology, config: Config, name: str, target: str, storage: Storage
 ) -> TaskSettings:
     sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
     return TaskSettings(
@@ -100,7 +101,7 @@ def _settings_of(
         target=target,
         paths=(str(Path.cwd()),),
         kafka=config.kafka,
-        warehouse=warehouse,
+        storage=storage,
         retries=config.retries.policy(),
         screen=config.screen(),
         message_timeout_seconds=config.pipeline.message_timeout_seconds,

@@ -22,6 +22,7 @@ from service.sizes import sizes_of
 from service.testing.timeline import Timeline
 from service.testing.watched import WatchedLetters, WatchedPipeline, WatchedReader
 from sinks.memory import MemoryDeadLetters, MemorySink
+from sinks.storage import Storage
 from sinks.tries import WriteRetries
 from topology.errors import InvalidTopology
 from topology.reference import Reference, Rows
@@ -31,7 +32,7 @@ from topology.through_spark import ThroughSpark
 from topology.topology import Topology
 from transactions.policy import TransactionPolicy
 
-_CONTEXT = SinkContext(pipeline="test", sink="test", kafka={}, warehouse="", spark=None)
+_CONTEXT = SinkContext(pipeline="test", sink="test", kafka={}, storage=Storage(""), spark=None)
 
 
 class Bench:

@@ -194,10 +194,9 @@ class Play:
         }
         if failpoint is not None:
             environment[VARIABLE] = failpoint
-        spark: dict[str, object] = {"warehouse": str(self._site.warehouse)}
-        if self._engine == "spark":
-            spark |= _RANGES
-        config = {**CONFIG, "spark": spark}
+        storage = {"warehouse": str(self._site.warehouse)}
+        ranges = _RANGES if self._engine == "spark" else {}
+        config = {**CONFIG, "storage": storage, "spark": ranges}
         if self._conf is not None:  # the processes of a cluster inherit nothing from here
             told = {**self._trial.environment, **environment}
             of_executors = {f"spark.executorEnv.{name}": value for name, value in told.items()}

@@ -45,7 +45,7 @@ chunk_records = 200
 hosts = "{zookeeper}"
 session_timeout_seconds = {session_seconds}
 
-[spark]
+[storage]
 warehouse = "{warehouse}"
 
 [http]

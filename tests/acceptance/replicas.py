@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from headrace.sinks import SinkContext
 from service.config import EngineName
+from sinks.storage import Storage
 from tests.acceptance import evidence, feed, table_files
 from tests.acceptance.feed import Ends, Feed, Part
 from tests.acceptance.harness import Run
@@ -203,7 +204,9 @@ class Replicas:
         if self.output == "lines":
             return self.trial.rows()
         if self.output == "messages":
-            context = SinkContext("", "", {"bootstrap.servers": self.trial.kafka.address}, "", None)
+            context = SinkContext(
+                "", "", {"bootstrap.servers": self.trial.kafka.address}, Storage(""), None
+            )
             return Counter(
                 (value or b"").decode() for value in committed_values(context, self._out)
             )
@@ -245,13 +248,13 @@ class Replicas:
         return self.trial.folder / "warehouse"
 
     def _config(self) -> Mapping[str, Mapping[str, object]]:
-        spark = _RANGES if self.engine == "spark" else {}
         return {
             **_CONFIG,
             "pipeline": {**_CONFIG["pipeline"], "engine": self.engine},
             "zookeeper": {"session_timeout_seconds": self.session_seconds},
             "replicas": {"beat_seconds": 0.2},
-            "spark": {"warehouse": str(self._warehouse), **spark},
+            "storage": {"warehouse": str(self._warehouse)},
+            "spark": _RANGES if self.engine == "spark" else {},
         }
 
     def _told(self) -> str:

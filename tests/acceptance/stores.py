@@ -27,6 +27,7 @@ from headrace.sinks import (
 )
 from headrace.state import DeltaState, PostgresState, State, StateStore, count
 from service.embedded.kafka import EmbeddedKafka
+from sinks.storage import Storage
 from tests.acceptance import evidence, table_files, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.store import Copy, Found, Store
@@ -163,7 +164,7 @@ class Topic(Store):
         return TopicSink(self.name, value=_as_json)
 
     def rows(self) -> Iterator[Row]:
-        context = SinkContext("", "", {"bootstrap.servers": self.site.kafka}, "", None)
+        context = SinkContext("", "", {"bootstrap.servers": self.site.kafka}, Storage(""), None)
         for value in committed_values(context, self.name, waits=False):
             yield msgspec.json.decode(value or b"", type=tuple[str, int])
 

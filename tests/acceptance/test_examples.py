@@ -27,6 +27,7 @@ from examples.upserts.__main__ import changes
 from examples.word_count.__main__ import lines
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
+from sinks.storage import Storage
 from tests.acceptance import evidence, processes
 from tests.acceptance.harness import Run
 from tests.worlds.committed import committed_messages
@@ -93,7 +94,7 @@ def test_card_alerts_go_into_their_topic_once(tmp_path: Path) -> None:
     kafka = EmbeddedKafka(done.folder / "kafka")
     kafka.open()
     try:
-        context = SinkContext("", "", {"bootstrap.servers": kafka.address}, "", None)
+        context = SinkContext("", "", {"bootstrap.servers": kafka.address}, Storage(""), None)
         found: dict[str, list[tuple[int, str]]] = {}
         for value, key, _ in committed_messages(context, "alerts"):
             alert = json.loads(value or b"")

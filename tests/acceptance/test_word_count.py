@@ -86,11 +86,9 @@ def start(trial: Trial, draw: Draw, failpoint: str | None = None) -> Run:
         server = draw.database
         environment |= {"WORDS_DATABASE": server.url, "PGUSER": server.user}
         environment["PGPASSWORD"] = server.password
-    spark: dict[str, object] = {"warehouse": str(trial.folder / "warehouse")}
-    if draw.engine == "spark":
-        spark |= _SPARK
+    storage = {"warehouse": str(trial.folder / "warehouse")}
     options = ("--until-caught-up", "--engine", draw.engine)
-    config = {**CONFIG, "spark": spark}
+    config = {**CONFIG, "storage": storage, "spark": _SPARK if draw.engine == "spark" else {}}
     return trial.start(draw.kind, *options, config=config, environment=environment)
 
 

@@ -16,6 +16,7 @@ import pytest
 from service.embedded.postgres import EmbeddedPostgres
 from sinks import DeltaSink, IcebergSink, ManifestSink, MemorySink, ParquetSink, SqlSink
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from tests.acceptance import table_files
 from tests.worlds.sql_table import SqlTable
 from topology.errors import RowsRejected, SinkFailed
@@ -42,7 +43,7 @@ class House(ABC):
     """Where a sink under test lives, and how to read what it wrote by other means."""
 
     def __init__(self, warehouse: Path) -> None:
-        self.context = SinkContext("pipeline", "sink", {}, str(warehouse), None)
+        self.context = SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), None)
 
     @abstractmethod
     def sink(self, **options: Any) -> Sink[Any]: ...
@@ -76,7 +77,7 @@ class SparkHouse(House):
 
     def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
         self.driver = driver
-        self.context = SinkContext("pipeline", "sink", {}, str(warehouse), driver)
+        self.context = SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), driver)
 
     def sink(self, **options: Any) -> Sink[Any]:
         self.table = self.kind("flights", **{"schema": Flight, **options})
@@ -352,7 +353,7 @@ def test_a_warehouse_that_cannot_be_written_is_refused_when_opened(
     house: SparkHouse, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    context = SinkContext("pipeline", "sink", {}, str(tmp_path / "file"), house.driver)
+    context = SinkContext("pipeline", "sink", {}, Storage(str(tmp_path / "file")), house.driver)
     with pytest.raises(SinkFailed, match="a folder that can be written is needed"):
         house.sink().open(context)
 

@@ -16,6 +16,7 @@ from sinks.state.delta import DeltaState
 from sinks.state.memory import MemoryState
 from sinks.state.postgres import PostgresState
 from sinks.state.store import Change, StateStore
+from sinks.storage import Storage
 from tests.worlds.sql_table import SqlTable
 from topology.aggregates import count, least, reducer
 from topology.compaction import Compactable
@@ -49,7 +50,9 @@ class House(ABC):
 
 class MemoryHouse(House):
     def __init__(self, warehouse: Path) -> None:
-        self.context = SinkContext("pipeline", "words", {}, str(warehouse), None, exactly_once=True)
+        self.context = SinkContext(
+            "pipeline", "words", {}, Storage(str(warehouse)), None, exactly_once=True
+        )
         self.memory = MemoryState()
 
     def store(self) -> StateStore:
@@ -61,7 +64,7 @@ class DeltaHouse(House):
 
     def __init__(self, warehouse: Path, driver: SparkDriver, made: Path | None) -> None:
         self.context = SinkContext(
-            "pipeline", "words", {}, str(warehouse), driver, exactly_once=True
+            "pipeline", "words", {}, Storage(str(warehouse)), driver, exactly_once=True
         )
         if made is not None:
             shutil.copytree(made, warehouse / "state" / "words")

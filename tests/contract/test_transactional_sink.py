@@ -29,6 +29,7 @@ from sinks import (
     TransactionalForeachSink,
 )
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from tests.acceptance import table_files
 from tests.support.patience import seconds
 from tests.worlds.committed import committed_values
@@ -66,7 +67,7 @@ class House(ABC):
     """Where a sink under test lives, and how to read what it wrote by other means."""
 
     def __init__(self, warehouse: Path) -> None:
-        self.context = SinkContext("pipeline", "sink", {}, str(warehouse), None)
+        self.context = SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), None)
 
     @abstractmethod
     def sink(self) -> TransactionalSink[Any]:
@@ -114,7 +115,7 @@ class DeltaHouse(House):
     def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
         self.driver = driver
         self.context = SinkContext(
-            "pipeline", "sink", {}, str(warehouse), driver, exactly_once=True
+            "pipeline", "sink", {}, Storage(str(warehouse)), driver, exactly_once=True
         )
 
     def sink(self) -> TransactionalSink[Any]:
@@ -134,7 +135,7 @@ class IcebergHouse(House):
 
     def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
         self.context = SinkContext(
-            "pipeline", "sink", {}, str(warehouse), driver, exactly_once=True
+            "pipeline", "sink", {}, Storage(str(warehouse)), driver, exactly_once=True
         )
 
     def sink(self) -> TransactionalSink[Any]:
@@ -151,7 +152,7 @@ class KeyedDeltaHouse(House):
         self.folder = warehouse / "orders"
         shutil.copytree(made, self.folder)
         self.context = SinkContext(
-            "pipeline", "sink", {}, str(warehouse), driver, exactly_once=True
+            "pipeline", "sink", {}, Storage(str(warehouse)), driver, exactly_once=True
         )
 
     def sink(self) -> TransactionalSink[Any]:
@@ -196,7 +197,7 @@ class TopicHouse(House):
 
     def __init__(self, warehouse: Path, address: str, topic: str) -> None:
         kafka = {"bootstrap.servers": address, "linger.ms": 0}
-        self.context = SinkContext("pipeline", "sink", kafka, "", None, exactly_once=True)
+        self.context = SinkContext("pipeline", "sink", kafka, Storage(""), None, exactly_once=True)
         self.topic = topic
 
     def sink(self) -> TransactionalSink[Any]:
@@ -242,7 +243,7 @@ def keyed_table(spark: SparkDriver, tmp_path_factory: pytest.TempPathFactory) ->
     """An empty table, which Spark takes long to make."""
     warehouse = tmp_path_factory.mktemp("warehouse")
     sink: DeltaSink[Any] = DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
-    sink.open(SinkContext("pipeline", "sink", {}, str(warehouse), spark))
+    sink.open(SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), spark))
     sink.write(Batch(1, [], 0))
     sink.close()
     return warehouse / "orders"

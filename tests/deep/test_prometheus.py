@@ -39,7 +39,7 @@ commit_interval_seconds = 0.2
 [zookeeper]
 hosts = "{zookeeper}"
 
-[spark]
+[storage]
 warehouse = "{warehouse}"
 
 [http]

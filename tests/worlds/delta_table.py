@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from sinks import DeltaSink
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from topology.sink import Batch, SinkContext
 from topology.transactional import Group, Share
 
@@ -33,7 +34,12 @@ class Table:
     ) -> DeltaSink[Any]:
         self.sinks.append(kind("orders", schema=schema, **options))
         context = SinkContext(
-            "pipeline", "sink", {}, str(self.warehouse), self.spark, exactly_once=exactly_once
+            "pipeline",
+            "sink",
+            {},
+            Storage(str(self.warehouse)),
+            self.spark,
+            exactly_once=exactly_once,
         )
         self.sinks[-1].open(context)
         return self.sinks[-1]

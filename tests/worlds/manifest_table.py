@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sinks import ManifestSink
+from sinks.storage import Storage
 from topology.sink import Batch, SinkContext
 from topology.transactional import Group, Share
 
@@ -35,7 +36,9 @@ class Table:
         return sink
 
     def context(self, pipeline: str = "pipeline") -> SinkContext:
-        return SinkContext(pipeline, "sink", {}, str(self.warehouse), None, exactly_once=True)
+        return SinkContext(
+            pipeline, "sink", {}, Storage(str(self.warehouse)), None, exactly_once=True
+        )
 
     def entries(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.log.glob("*.json"))]

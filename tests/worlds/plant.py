@@ -14,6 +14,7 @@ from headrace.sinks import DeltaSink, IcebergSink, ManifestSink, ParquetSink, Si
 from service.figures import snapshot_of
 from service.health import HealthCheck
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from sinks.tries import WriteRetries
 from tests.acceptance import evidence, table_files
 from tests.worlds.running import Works
@@ -59,7 +60,9 @@ class Plant(Works):
             exactly_once="transactional" if exactly_once else None,
         )  # fmt: skip
         self.table.open(
-            SinkContext("faults", "rows", {}, str(warehouse), spark, exactly_once=exactly_once)
+            SinkContext(
+                "faults", "rows", {}, Storage(str(warehouse)), spark, exactly_once=exactly_once
+            )
         )
 
     def __exit__(self, *error: object) -> None:

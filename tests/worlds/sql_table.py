@@ -10,6 +10,7 @@ import pyarrow as pa
 from service.embedded.postgres import EmbeddedPostgres
 from sinks import SqlSink
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from topology.sink import Batch, SinkContext
 from topology.transactional import Group, Share
 
@@ -50,7 +51,12 @@ class SqlTable:
 
     def context(self, *, exactly_once: bool = False) -> SinkContext:
         return SinkContext(
-            "pipeline", "sink", {}, str(self.warehouse), self.spark, exactly_once=exactly_once
+            "pipeline",
+            "sink",
+            {},
+            Storage(str(self.warehouse)),
+            self.spark,
+            exactly_once=exactly_once,
         )
 
     def sql(self, *statements: str) -> Any:

@@ -18,6 +18,7 @@ from service.spark_engine.running import process
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.rows import rows_of
+from sinks.storage import Storage
 from topology.sink import DeadLetterSink, SinkContext
 from topology.topology import Topology
 from topology.transactional import Group, Staged, Stager
@@ -28,7 +29,7 @@ SETTINGS = TaskSettings(
     target="nowhere:topology",
     paths=(),
     kafka={},
-    warehouse="",
+    storage=Storage(""),
     retries=RetryPolicy(initial_seconds=0.001, max_seconds=0.002, jitter=0, limit=3),
     screen=ScreenPolicy(),
     message_timeout_seconds=30.0,
@@ -119,7 +120,9 @@ def ranged(first: int, end: int, number: int = 0, topic: str = "t", **more: Any)
 
 def opened(sink: DeadLetterSink) -> DeadLetterSink:
     """The same, open."""
-    sink.open(SinkContext(pipeline="tasks", sink="letters", kafka={}, warehouse="", spark=None))
+    sink.open(
+        SinkContext(pipeline="tasks", sink="letters", kafka={}, storage=Storage(""), spark=None)
+    )
     return sink
 
 

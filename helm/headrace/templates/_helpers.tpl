@@ -117,8 +117,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $_ := set $own "zookeeper" $zookeeper -}}
 {{- end -}}
+{{- with .Values.warehouse }}{{ if .existingClaim -}}
+{{- $_ := set $own "storage" (dict "warehouse" .mountPath) -}}
+{{- end }}{{ end -}}
 {{- $spark := dict -}}
-{{- if .Values.warehouse.existingClaim }}{{ $_ := set $spark "warehouse" .Values.warehouse.mountPath }}{{ end -}}
 {{- with .Values.sparkOnKubernetes }}{{ if .enabled -}}
 {{- $_ := set $spark "conf" (dict
   "spark.master" (printf "k8s://%s" .apiServer)

@@ -44,7 +44,7 @@ class Place:
 hosts = "{zookeeper.address}"
 root = "/{self.topic}"
 session_timeout_seconds = 8.0
-[spark]
+[storage]
 warehouse = "{folder / "warehouse"}"
 [pipeline]
 max_pending = 600

@@ -16,6 +16,7 @@ from service.cli.app import app
 from service.dead_letters.errors import AnotherAtWork, NoSuchLetter, NotDealtWith
 from service.embedded.kafka import EmbeddedKafka
 from sinks.kafka import KafkaSink
+from sinks.storage import Storage
 from sinks.topic.atomic import AtomicProducer, Copy, NotTaken, Superseded
 from sinks.topic.cluster import Cluster
 from tests.support.patience import seconds
@@ -82,7 +83,9 @@ class Place:
         """Publish records, and write letters of them as a run would."""
         self.publish(*values)
         sink = KafkaSink(f"{self.name}.dead")
-        sink.open(SinkContext(self.name, "dead", {"bootstrap.servers": self.kafka}, "", None))
+        sink.open(
+            SinkContext(self.name, "dead", {"bootstrap.servers": self.kafka}, Storage(""), None)
+        )
         for token, message in enumerate(self.records(self.name)):
             record = Record(message.value(), message)
             sink.send(DeadLetter(record, "no number", 1, "ValueError", "parse", 1), token)

@@ -72,7 +72,7 @@ def test_a_table_that_is_not_there_ends_the_start_with_one_clear_line(trial: Tri
 
 
 def _config(trial: Trial) -> Mapping[str, Mapping[str, object]]:
-    return {"spark": {"warehouse": str(trial.folder)}}
+    return {"storage": {"warehouse": str(trial.folder)}}
 
 
 def _write(folder: Path, first: str, second: str) -> None:

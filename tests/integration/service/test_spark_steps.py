@@ -27,6 +27,7 @@ from partition.chunk import Partition
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from tests.support.patience import seconds, until
 from tests.worlds.delta_table import LINE, Table, group
 from tests.worlds.fetching import KafkaWorld
@@ -59,7 +60,9 @@ def opened(
     function: Callable[[Any], Any], sink: Sink[Any], warehouse: Path, spark: SparkDriver
 ) -> ThroughSpark:
     front = ThroughSpark(spark_step(function, NUMBERS, None), sink)
-    front.open(SinkContext("pipeline", "sink", {}, str(warehouse), spark, exactly_once=True))
+    front.open(
+        SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), spark, exactly_once=True)
+    )
     return front
 
 
@@ -132,7 +135,7 @@ def test_the_examples_orders_are_billed(spark: SparkDriver, tmp_path: Path) -> N
     sink = MemorySink[Any]("bills", schema=Bill)
     step = spark_step(lambda frame: billed(frame, str(tmp_path)), Order, "billed")
     front = ThroughSpark(step, sink)
-    front.open(SinkContext("pipeline", "sink", {}, str(tmp_path / "w"), spark))
+    front.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path / "w")), spark))
     rows = [Order(1, 4, 1_250), Order(2, 7, 100), Order(3, 113, 100)]
     front.write(Batch(1, [rows], 3))
     assert sorted(sink.rows, key=lambda row: row["id"]) == [

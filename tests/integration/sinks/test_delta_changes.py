@@ -13,6 +13,7 @@ import pytest
 from sinks import DeltaSink, ParquetSink
 from sinks.spark.delta import compaction
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from tests.worlds.delta_table import LINE, SCHEMA, Table, group, rows, write
 from tests.worlds.every_type import EVERY_TYPE, SOMETHING
 from topology.compaction import Compactable, Compaction
@@ -271,7 +272,7 @@ def test_a_table_lies_where_its_name_says_whatever_the_name(
     warehouse = tmp_path / "my ware%20house"
     name = "größe/a b#1 %41"
     sink = kind(name, schema=SCHEMA)
-    sink.open(SinkContext("pipeline", "sink", {}, str(warehouse), spark))
+    sink.open(SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), spark))
     sink.write(Batch(1, [rows(1, 2)], 2))
     sink.write(Batch(2, [rows(3)], 1))
     files = sorted((warehouse / name).glob("part-*.parquet"))

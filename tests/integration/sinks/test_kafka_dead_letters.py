@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from service.embedded.kafka import EmbeddedKafka
 from sinks import KafkaSink
+from sinks.storage import Storage
 from tests.support.patience import Limit, seconds
 from topology.errors import SinkFailed
 from topology.record import Record
@@ -56,7 +57,7 @@ def letter(
 
 
 def context(address: str) -> SinkContext:
-    return SinkContext("pipeline", "dead", {"bootstrap.servers": address}, "", None)
+    return SinkContext("pipeline", "dead", {"bootstrap.servers": address}, Storage(""), None)
 
 
 def read(address: str, topic: str, count: int) -> list[Message]:

@@ -19,6 +19,7 @@ from sinks.batcher import PendingBatch
 from sinks.errors import SparkDied, SparkTimeout
 from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from sinks.tries import WriteRetries
 from sinks.writer import Writer, WriteResult
 from tests.support.patience import seconds
@@ -79,7 +80,7 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
 ) -> None:
     """Promise 15: with Spark away it restarts Spark and retries the micro-batch."""
     sink = ParquetSink("numbers", schema=number_schema())
-    sink.open(SinkContext("pipeline", "sink", {}, str(tmp_path), spark))
+    sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), spark))
     restarts = spark.restarts
     done: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
     writer = Writer(

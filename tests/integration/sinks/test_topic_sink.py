@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from service.embedded.kafka import EmbeddedKafka
 from sinks import TopicSink
+from sinks.storage import Storage
 from sinks.topic import producer as producers
 from tests.support.patience import seconds
 from tests.worlds.committed import committed_messages, committed_values
@@ -21,7 +22,7 @@ LINE = "orders[0]"
 
 def context(kafka: EmbeddedKafka, *, exactly_once: bool = False) -> SinkContext:
     properties = {"bootstrap.servers": kafka.address, "linger.ms": 0}
-    return SinkContext("pipeline", "sink", properties, "", None, exactly_once=exactly_once)
+    return SinkContext("pipeline", "sink", properties, Storage(""), None, exactly_once=exactly_once)
 
 
 def as_is(row: str) -> str:

@@ -22,6 +22,7 @@ from headrace.sinks import (
 )
 from headrace.state import DeltaState, State, count
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from tests.acceptance import evidence, table_files
 
 pytestmark = pytest.mark.integration
@@ -82,7 +83,9 @@ def test_a_group_that_comes_again_does_harm_only_where_its_txid_is_ignored(
 
     def opened(table: str, *, exactly_once: bool) -> TransactionalSink[Any]:
         sink = case.sink(table)
-        sink.open(SinkContext("p", "s", {}, str(tmp_path), spark, exactly_once=exactly_once))
+        sink.open(
+            SinkContext("p", "s", {}, Storage(str(tmp_path)), spark, exactly_once=exactly_once)
+        )
         return sink
 
     def found(table: str) -> list[object]:

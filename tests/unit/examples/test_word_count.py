@@ -8,6 +8,7 @@ from examples.word_count.pipeline import counted, topology
 from headrace.sinks import SinkContext
 from headrace.state import MemoryState
 from headrace.testing import topology_test
+from sinks.storage import Storage
 from topology.sink import Batch
 from topology.steps import SinkStep
 
@@ -36,7 +37,7 @@ def test_the_state_has_how_often_each_word_came_and_its_longest_line() -> None:
     memory = MemoryState()
     made = counted(memory)
     (sink,) = (step.sink for step in made.steps() if isinstance(step, SinkStep))
-    context = SinkContext("word-count", "word_counts", {}, "", None)
+    context = SinkContext("word-count", "word_counts", {}, Storage(""), None)
     sink.open(context)
     rows, _ = rows_of(b"round and round", b"and")
     sink.write(Batch(1, [rows], len(rows)))

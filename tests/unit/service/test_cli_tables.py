@@ -26,7 +26,7 @@ def headrace(tmp_path, monkeypatch, capsys):
     config = tmp_path / "service.toml"
     config.write_text(
         '[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n'
-        '[pipeline]\nname = "shop"\n[spark]\nwarehouse = "/tables"\n'
+        '[pipeline]\nname = "shop"\n[storage]\nwarehouse = "/tables"\n'
     )
 
     def headrace(sinks, *words):

@@ -18,7 +18,9 @@ def keys() -> Iterator[str]:
     for section, field in Config.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from (f"{section}.{key}" for key in kind.model_fields if key != "conf")
+            yield from (
+                f"{section}.{key}" for key in kind.model_fields if key not in ("conf", "options")
+            )
 
 
 def says(tmp_path: Any, key: str, value: str) -> str:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
 from service.references import References, ReferenceStatistics
 from sinks.state.memory import MemoryState
+from sinks.storage import Storage
 from tests.support.patience import seconds
 from topology.aggregates import count
 from topology.errors import ReferenceLoadFailed
@@ -237,7 +238,7 @@ def kept(**options) -> tuple[State, TransactionalSink]:
     """A state that this process keeps, and what keeps it."""
     words = State("words", key={"word": str}, into=MemoryState(), value="n", **options)
     sink = words.sink({"n": count()})
-    sink.open(SinkContext("p", "words", {}, "", None, exactly_once=True))
+    sink.open(SinkContext("p", "words", {}, Storage(""), None, exactly_once=True))
     sink.fence([Fence("words[0]", 1)])
     return words, sink
 
@@ -249,7 +250,7 @@ def commit(sink: TransactionalSink, txid: int, *words: str) -> None:
 
 
 def fetched(words: State) -> pa.Table:
-    return words.fetch(SinkContext("p", "words", {}, "", None))
+    return words.fetch(SinkContext("p", "words", {}, Storage(""), None))
 
 
 def test_what_a_state_has_committed_here_shows_from_the_next_turn_of_the_loop_on():

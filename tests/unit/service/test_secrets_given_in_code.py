@@ -12,6 +12,7 @@ from headrace.payloads import Registry
 from headrace.sinks import KafkaSink, SqlSink, TopicSink
 from headrace.state import PostgresState
 from sinks.spark.tables import _frame
+from sinks.storage import Storage
 from topology.masking import mask
 from topology.sink import SinkContext
 
@@ -19,7 +20,7 @@ CANARY = "canary-4711"
 ROW = pa.schema([("id", pa.int64())])
 URL = "jdbc:postgresql://db:5432/shop"
 SASL = {"sasl.username": "somebody", "sasl.password": CANARY}
-CONTEXT = SinkContext("p", "s", {"bootstrap.servers": "none:1"}, "", object())  # type: ignore[arg-type]
+CONTEXT = SinkContext("p", "s", {"bootstrap.servers": "none:1"}, Storage(""), object())  # type: ignore[arg-type]
 
 
 class Reached(Exception):

@@ -21,6 +21,7 @@ from partition.memory import MemoryLog, MemoryNodes, MemoryStore
 from partition.retries import RetryPolicy
 from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.memory import MemoryState
+from sinks.storage import Storage
 from sinks.tries import WriteRetries
 from tests.support.chaos import chaotic, spoil
 from tests.support.patience import Limit
@@ -34,7 +35,7 @@ from topology.transactional import Committed, Fence, Group, Kind, Staged, Transa
 from transactions import range_groups
 from transactions.policy import RangePolicy
 
-CONTEXT = SinkContext("words", "words", {}, "", None, exactly_once=True)
+CONTEXT = SinkContext("words", "words", {}, Storage(""), None, exactly_once=True)
 VOCABULARY = [f"word-{number}" for number in range(25)]
 PARTITIONS = 2
 LINES = 40  # published before each life

@@ -9,6 +9,7 @@ import pytest
 
 from sinks import DeltaSink, IcebergSink, ManifestSink, ParquetSink
 from sinks.paths import table_folder
+from sinks.storage import Storage
 from topology.errors import SinkFailed
 from topology.sink import Sink, SinkContext
 
@@ -26,7 +27,9 @@ class NoSpark:
 
 def opened(make: Make, warehouse: Path, table: str = "orders") -> None:
     spark: Any = NoSpark()
-    make(table, schema=SCHEMA).open(SinkContext("pipeline", "sink", {}, str(warehouse), spark))
+    make(table, schema=SCHEMA).open(
+        SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), spark)
+    )
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from headrace.sinks import (
     SinkContext,
 )
 from headrace.testing import topology_test
+from sinks.storage import Storage
 from topology.describe import as_facts, as_text
 from topology.guarantees import guarantee_of
 from topology.sink import BATCH_ROWS, chain_of, innermost
@@ -182,7 +183,7 @@ def spark() -> Iterator[Passing]:
 def test_rows_pass_spark_and_the_rest_is_the_sinks(spark: Passing):
     sink = MemorySink[Any]("table")
     front = ThroughSpark(spark_step(large, None, None), sink)
-    front.open(SinkContext("p", "table", {}, "", spark, exactly_once=True))
+    front.open(SinkContext("p", "table", {}, Storage(""), spark, exactly_once=True))
     front.write(Batch(1, [["a"]], 1))
     share = Share("orders[0]", 1, 1, 1, 0, 1, "", 1)
     assert front.fence([Fence("orders[0]", 1)]) == front.committed(["orders[0]"])
@@ -200,4 +201,4 @@ def test_a_step_without_spark_or_before_it_is_open_fails():
     with pytest.raises(SinkFailed, match="is not open"):
         front.write(Batch(1, [], 0))
     with pytest.raises(SinkFailed, match="needs Spark; none was configured"):
-        front.open(SinkContext("p", "s", {}, "", None))
+        front.open(SinkContext("p", "s", {}, Storage(""), None))

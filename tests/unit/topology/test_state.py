@@ -8,6 +8,7 @@ import pytest
 
 from sinks.memory import MemoryDeadLetters
 from sinks.state.memory import MemoryState
+from sinks.storage import Storage
 from topology.aggregates import count, most, reducer, total
 from topology.errors import InvalidTopology, ReferenceLoadFailed
 from topology.loaded import Loaded
@@ -15,7 +16,7 @@ from topology.sink import SinkContext
 from topology.state import Shape, State
 from topology.topology import Topology
 
-CONTEXT = SinkContext("p", "words", {}, "", None)
+CONTEXT = SinkContext("p", "words", {}, Storage(""), None)
 
 
 class Key(TypedDict):

@@ -16,6 +16,7 @@ from service.service import Service
 from service.spark_engine.wiring import check_runs_on_spark
 from sinks.rows import rows_of
 from sinks.spark.through import SparkPassage
+from sinks.storage import Storage
 from tests.worlds.driving import ApartSink, Driving, HereSink, text
 from tests.worlds.frames import Driver as FrameDriver
 from tests.worlds.frames import Frame
@@ -375,7 +376,7 @@ def test_spark_steps_alone_take_the_ordinary_path(tmp_path: Path) -> None:
     table, kept = MemorySink[Any]("table", schema=columns), HereSink()
     front = ThroughSpark(spark_step(placed, None, None), table)
     driver = StepDriver()
-    front.open(SinkContext("p", "table", {}, str(tmp_path), driver, exactly_once=True))
+    front.open(SinkContext("p", "table", {}, Storage(str(tmp_path)), driver, exactly_once=True))
     with Driving(tmp_path / "spool", sinks=[front, kept], directly=True) as drives:
         drives.send(*values("a", 15))
         drives.send(*values("b", 7), partition=1)

@@ -23,6 +23,7 @@ from service.errors import TaskError
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed
 from sinks import ManifestSink
 from sinks.errors import SparkTimeout
+from sinks.storage import Storage
 from tests.support.patience import until
 from tests.worlds.driving import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
@@ -516,7 +517,7 @@ def test_a_file_that_the_driver_does_not_see_is_not_committed(tmp_path: Path) ->
     """Promise 14: executors on another host have written it to a folder of their own."""
     schema = pa.schema({"number": pa.int64()})
     table = ManifestSink[Any]("table", schema=schema)
-    table.open(SinkContext("drives", "table", {}, str(tmp_path), None, exactly_once=True))
+    table.open(SinkContext("drives", "table", {}, Storage(str(tmp_path)), None, exactly_once=True))
 
     @bolt
     def row(record: Record) -> dict[str, int]:

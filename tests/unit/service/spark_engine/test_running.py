@@ -19,6 +19,7 @@ from service.spark_engine.running import run_task
 from service.spark_engine.spool import SpoolStager, read_spool
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, decode, encode
 from sinks.memory import MemoryDeadLetters
+from sinks.storage import Storage
 from tests.worlds.tasking import SETTINGS, CountingFetcher, ranged
 from topology.sink import Delivered, RangeNotice, SinkContext
 
@@ -192,7 +193,7 @@ def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks(
     """Promise 3."""
     slow = _Slow()
     letters = LateLetters(
-        slow, SinkContext(pipeline="p", sink="s", kafka={}, warehouse="", spark=None)
+        slow, SinkContext(pipeline="p", sink="s", kafka={}, storage=Storage(""), spark=None)
     )
     notice = RangeNotice("t", 0, 0, 1, 1, "", "", 0)
     letters.send(notice, 1)

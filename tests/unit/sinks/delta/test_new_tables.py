@@ -8,6 +8,7 @@ import pytest
 
 from sinks import DeltaSink, ParquetSink
 from sinks.spark import table
+from sinks.storage import Storage
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
 
@@ -27,7 +28,7 @@ class OneJob:
 
 def open_sink(sink: Any, warehouse: Path) -> None:
     spark: Any = OneJob()
-    sink.open(SinkContext("pipeline", "sink", {}, str(warehouse), spark))
+    sink.open(SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), spark))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from sinks import IcebergSink
+from sinks.storage import Storage
 from topology.errors import InvalidSchema, SinkFailed
 from topology.sink import SinkContext
 
@@ -19,7 +20,7 @@ class NoSpark:
 
 
 def context(warehouse: str, spark: Any = None) -> SinkContext:
-    return SinkContext("pipeline", "sink", {}, warehouse, spark or NoSpark())
+    return SinkContext("pipeline", "sink", {}, Storage(warehouse), spark or NoSpark())
 
 
 @pytest.mark.parametrize("name", ["../orders", "a#files", "v1.metadata.json", "", "a/../b", "a\0b"])
@@ -53,7 +54,7 @@ def test_a_place_that_is_not_local_or_holds_another_table_is_refused(tmp_path: P
     with pytest.raises(SinkFailed, match="is a Delta table; use DeltaSink"):
         sink.open(context(str(tmp_path)))
     with pytest.raises(SinkFailed, match="needs Spark"):
-        sink.open(SinkContext("pipeline", "sink", {}, str(tmp_path), None))
+        sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), None))
 
 
 def test_what_is_not_open_says_so() -> None:

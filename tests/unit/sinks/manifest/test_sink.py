@@ -17,6 +17,7 @@ from sinks import ManifestSink
 from sinks.files import data_file
 from sinks.manifest.log import ManifestLog
 from sinks.manifest.reading import manifest_files
+from sinks.storage import Storage
 from tests.worlds.manifest_table import LINE, OTHER, SCHEMA, Table, group, rows, write
 from topology.compaction import Compactable
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
@@ -122,7 +123,7 @@ def test_who_is_not_open_says_so() -> None:
 
 @pytest.mark.parametrize("warehouse", ["s3://bucket/warehouse", "hdfs://host/warehouse"])
 def test_a_place_that_is_not_local_is_refused_and_told_what_is_allowed(warehouse: str) -> None:
-    context = SinkContext("pipeline", "sink", {}, warehouse, None)
+    context = SinkContext("pipeline", "sink", {}, Storage(warehouse), None)
     sink = ManifestSink("orders", schema=SCHEMA)
     with pytest.raises(SinkFailed, match=r"not on a local file system.*allowed there is DeltaSink"):
         sink.open(context)
@@ -513,7 +514,7 @@ def test_columns_and_rows_of_one_batch_are_in_one_entry(table: Table) -> None:
 def test_the_table_is_below_the_warehouse_or_where_its_path_says(tmp_path: Path) -> None:
     for name, place in {"a/b": "warehouse/a/b", f"{tmp_path}/c": "c"}.items():
         sink: ManifestSink[Any] = ManifestSink(name, schema=SCHEMA)
-        sink.open(SinkContext("p", "s", {}, str(tmp_path / "warehouse"), None))
+        sink.open(SinkContext("p", "s", {}, Storage(str(tmp_path / "warehouse")), None))
         write(sink, rows(1))
         assert manifest_files(tmp_path / place) == sink.data_files()
         assert len(sink.data_files()) == 1

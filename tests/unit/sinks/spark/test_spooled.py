@@ -9,6 +9,7 @@ import pytest
 
 from sinks import ParquetSink
 from sinks.spark import spool
+from sinks.storage import Storage
 from topology.errors import RowsRejected
 from topology.sink import Batch, SinkContext
 
@@ -40,7 +41,7 @@ def spark(tmp_path: Path) -> Reading:
 @pytest.fixture
 def sink(spark: Any, tmp_path: Path) -> ParquetSink[Any]:
     sink: ParquetSink[Any] = ParquetSink("orders", schema=SCHEMA, partition_by=["place"])
-    sink.open(SinkContext("pipeline", "sink", {}, str(tmp_path), spark))
+    sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), spark))
     return sink
 
 

@@ -19,6 +19,7 @@ from sinks.rows import rows_of
 from sinks.spark.apart import stage_apart
 from sinks.spark.records import fit_records
 from sinks.spark.through import SparkPassage
+from sinks.storage import Storage
 from tests.worlds.frames import Driver, Frame
 from topology.spark_step import spark_step
 from topology.transactional import Group, Share, Staged, StagesApart
@@ -86,7 +87,7 @@ def driver() -> Driver:
 def passage(
     driver: Driver, sink: Sink[Any], folder: Path, function: Callable[[Any], Any] = even
 ) -> SparkPassage:
-    context = SinkContext("p", "table", {}, str(folder), driver)
+    context = SinkContext("p", "table", {}, Storage(str(folder)), driver)
     made = SparkPassage(driver, spark_step(function, NUMBERS, None), sink, context)
     made.open()
     return made
@@ -226,7 +227,7 @@ def test_records_come_in_the_columns_of_sparks_own_source(driver: Driver, tmp_pa
         found.append(frame.table)
         return frame
 
-    context = SinkContext("p", "table", {}, str(tmp_path), driver)
+    context = SinkContext("p", "table", {}, Storage(str(tmp_path)), driver)
     step = SparkPassage(driver, spark_step(kept, None, None), MemorySink[Any]("table"), context)
     step.open()
     step.write(Batch(1, [records], 2))

@@ -9,11 +9,12 @@ import pytest
 
 from headrace import InvalidTopology
 from headrace.state import PostgresState, State, combiner, count, least, most, total
+from sinks.storage import Storage
 from topology.errors import InvalidSchema, SinkFailed
 from topology.sink import SinkContext
 
 URL = "jdbc:postgresql://db/shop"
-CONTEXT = SinkContext("pipeline", "words", {}, "", None, exactly_once=True)
+CONTEXT = SinkContext("pipeline", "words", {}, Storage(""), None, exactly_once=True)
 
 
 def state(key: Any = str, store: PostgresState | None = None) -> State:

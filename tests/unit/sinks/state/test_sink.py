@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from sinks.state.memory import MemoryState
 from sinks.state.sink import StateSink
 from sinks.state.store import Change
+from sinks.storage import Storage
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import InvalidTopology, RowsRejected, SinkFailed
 from topology.record import Record
@@ -40,7 +41,7 @@ class Kept:
         self.txid = 0
 
     def open(self, *, exactly_once: bool = True) -> None:
-        self.sink.open(SinkContext("p", "words", {}, "", None, exactly_once=exactly_once))
+        self.sink.open(SinkContext("p", "words", {}, Storage(""), None, exactly_once=exactly_once))
         if exactly_once:
             self.sink.fence([Fence(line, 1) for line in LINES])
 
@@ -58,7 +59,9 @@ class Kept:
 
     @property
     def values(self) -> dict[str, dict[str, Any]]:
-        self.state.use(self.state.read(self.state.fetch(SinkContext("q", "", {}, "", None))))
+        self.state.use(
+            self.state.read(self.state.fetch(SinkContext("q", "", {}, Storage(""), None)))
+        )
         return {word: dict(row) for word, row in self.state.items()}
 
 
@@ -226,7 +229,9 @@ class Breaking(MemoryState):
 def following(into: MemoryState) -> Kept:
     kept = Kept(into, n=count())
     kept.state.follow()
-    kept.state.use(kept.state.read(kept.state.fetch(SinkContext("p", "words", {}, "", None))))
+    kept.state.use(
+        kept.state.read(kept.state.fetch(SinkContext("p", "words", {}, Storage(""), None)))
+    )
     return kept
 
 

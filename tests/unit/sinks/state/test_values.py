@@ -14,13 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sinks.state.deltas import Aggregation, Part
 from sinks.state.memory import MemoryState
 from sinks.state.values import changed, places_of
+from sinks.storage import Storage
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import AggregateFailed, SinkFenced
 from topology.sink import SinkContext
 from topology.state import LINE, TXID, Shape, State
 from topology.transactional import Fence, Group, Kind, Share, Staged, TransactionalSink
 
-CONTEXT = SinkContext("p", "words", {}, "", None, exactly_once=True)
+CONTEXT = SinkContext("p", "words", {}, Storage(""), None, exactly_once=True)
 LINES = ("words[0]", "words[1]")
 Row = dict[str, Any]
 

@@ -1,0 +1,253 @@
+"""Where tables lie, and what each library needs to reach that store: one place for all four.
+
+Arrow writes the files, delta-rs and pyiceberg commit them, Spark reads and writes through Hadoop's
+S3A. Each has its own names for an endpoint, a region and a key.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+
+from sinks.names import is_absolute
+from sinks.paths import local_path
+from topology.errors import SinkFailed
+from topology.masking import mask
+
+Kind: TypeAlias = Literal["local", "s3", "gcs", "azure"]
+SECRETS = ("access_key_id", "secret_access_key", "session_token", "account_key", "sas_token")
+_KINDS: Mapping[str, Kind] = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "abfs": "azure",
+    "abfss": "azure",
+}
+_REGION = "us-east-1"  # of a store that has none; requests are signed with one
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """`[storage]`. It holds no connection, may be pickled, and shows no secret.
+
+    Ask it anew for each transaction: a secret's file that has changed is read again. Without
+    secrets each library looks for credentials itself: in the environment (`AWS_ACCESS_KEY_ID`),
+    by a web identity (`AWS_WEB_IDENTITY_TOKEN_FILE`), of the instance.
+    """
+
+    warehouse: str
+    """Where relative tables lie: an absolute path or a URI."""
+    endpoint: str | None = None
+    """The URL of a store that is not the provider's own."""
+    region: str | None = None
+    path_style: bool = True
+    """Whether an endpoint takes buckets in the path, not in the host's name."""
+    ca_file: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By the names in SECRETS."""
+    secret_files: Mapping[str, str] = field(default_factory=dict)
+    """Files that go over `secrets`, wherever they can be read."""
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """By library ("arrow", "delta", "iceberg"): its own options, over those made here."""
+
+    def uri(self, table: str) -> str:
+        """A table's absolute path, or its URI. Nothing in it is escaped."""
+        found = table if is_absolute(table) else f"{self.warehouse.rstrip('/')}/{table}"
+        path = local_path(found)
+        return found if path is None else str(path)
+
+    def filesystem(self, uri: str) -> tuple[pafs.FileSystem, str]:
+        """Arrow's own file system for a URI of `uri`, and the path in it. Raises SinkFailed."""
+        kind = _kind(uri)
+        if kind == "local":
+            return pafs.LocalFileSystem(), str(local_path(uri))
+        given = {**self._arrow(kind, uri), **self.options.get("arrow", {})}
+        parts = urlsplit(uri)
+        bucket = parts.username if kind == "azure" else parts.netloc
+        return _filesystem(kind, tuple(sorted(given.items()))), f"{bucket}{parts.path}".rstrip("/")
+
+    def object_store_options(self, uri: str) -> dict[str, str]:
+        """delta-rs's `storage_options` for a URI of `uri`. Raises SinkFailed."""
+        kind, secrets = _kind(uri), self._secrets()
+        found: dict[str, str | None] = {}
+        if kind == "s3":
+            found = {
+                "aws_access_key_id": secrets.get("access_key_id"),
+                "aws_secret_access_key": secrets.get("secret_access_key"),
+                "aws_session_token": secrets.get("session_token"),
+                "aws_region": self._region(),
+                "aws_endpoint_url": self._bucket_endpoint(uri),
+                "aws_virtual_hosted_style_request": _text(not self._in_path()),
+            }
+        elif kind == "azure":
+            found = {
+                "azure_storage_account_key": secrets.get("account_key"),
+                "azure_storage_sas_token": secrets.get("sas_token"),
+                "azure_endpoint": self.endpoint and f"{self.endpoint}/{_account(uri)}",
+            }
+        elif kind == "gcs":
+            found = {"google_base_url": self.endpoint}
+        if self._is_plain and kind != "local":
+            found["allow_http"] = "true"
+        return _given(found) | _texts(self.options.get("delta", {}))
+
+    def catalog_properties(self) -> dict[str, str]:
+        """The properties of pyiceberg's file systems, for the warehouse's kind of store."""
+        kind, secrets = _kind(self.warehouse), self._secrets()
+        found: dict[str, str | None] = {}
+        if kind == "s3":
+            found = {
+                "s3.access-key-id": secrets.get("access_key_id"),
+                "s3.secret-access-key": secrets.get("secret_access_key"),
+                "s3.session-token": secrets.get("session_token"),
+                "s3.region": self._region(),
+                "s3.endpoint": self.endpoint,
+                "s3.force-virtual-addressing": _text(not self._in_path()),
+            }
+        elif kind == "azure":
+            arrow = self._arrow(kind, self.warehouse)
+            found = {f"adls.{name.replace('_', '-')}": value for name, value in arrow.items()}
+        elif kind == "gcs":
+            found = {"gcs.service.host": self.endpoint}
+        return _given(found) | _texts(self.options.get("iceberg", {}))
+
+    def spark_conf(self) -> dict[str, str]:
+        """Spark's properties, for the warehouse's kind of store.
+
+        Spark reads secrets when it starts, and none again.
+        """
+        kind, secrets = _kind(self.warehouse), self._secrets()
+        found: dict[str, str | None] = {}
+        if kind == "s3":
+            s3a = {
+                "access.key": secrets.get("access_key_id"),
+                "secret.key": secrets.get("secret_access_key"),
+                "session.token": secrets.get("session_token"),
+                "endpoint": self.endpoint,
+                "endpoint.region": self._region(),
+                "path.style.access": _text(self._in_path()),
+                # S3A's own default knows no web identity.
+                "aws.credentials.provider": None if "access_key_id" in secrets else _SDK_CHAIN,
+                "create.conditional.enabled": "true",  # else Delta's commits overwrite each other
+            }
+            found = {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}
+            found["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+        elif kind == "azure" and "account_key" in secrets:
+            host = urlsplit(self.warehouse).hostname
+            found[f"spark.hadoop.fs.azure.account.key.{host}"] = secrets["account_key"]
+        return _given(found)
+
+    def _arrow(self, kind: Kind, uri: str) -> dict[str, Any]:
+        """The arguments of Arrow's file system."""
+        secrets = self._secrets()
+        scheme, host = ("https", "") if self.endpoint is None else self.endpoint.split("://", 1)
+        found: dict[str, Any] = {}
+        if kind == "s3":
+            found = {
+                "access_key": secrets.get("access_key_id"),
+                "secret_key": secrets.get("secret_access_key"),
+                "session_token": secrets.get("session_token"),
+                "region": self._region(),
+                "tls_ca_file_path": self.ca_file,
+                "force_virtual_addressing": not self.path_style,
+            }
+            if host:
+                found |= {"endpoint_override": host, "scheme": scheme}
+        elif kind == "azure":
+            found = {name: secrets.get(name) for name in ("account_key", "sas_token")}
+            found["account_name"] = _account(uri)
+            if host:
+                for api in ("blob", "dfs"):
+                    found |= {f"{api}_storage_authority": host, f"{api}_storage_scheme": scheme}
+        elif host:
+            found = {"endpoint_override": host, "scheme": scheme}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _secrets(self) -> dict[str, str]:
+        """The secrets as they are now."""
+        read = {name: _content(path) for name, path in self.secret_files.items()}
+        return {**self.secrets, **{name: value for name, value in read.items() if value}}
+
+    def _region(self) -> str | None:
+        return self.region or (None if self.endpoint is None else _REGION)
+
+    def _in_path(self) -> bool:
+        return self.path_style and self.endpoint is not None
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.endpoint is not None and self.endpoint.startswith("http://")
+
+    def _bucket_endpoint(self, uri: str) -> str | None:
+        """The endpoint; delta-rs wants a bucket that is not in the path to be in the host."""
+        if self.endpoint is None or self.path_style:
+            return self.endpoint
+        return self.endpoint.replace("://", f"://{urlsplit(uri).netloc}.", 1)
+
+
+_SDK_CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+
+
+def _kind(uri: str) -> Kind:
+    if local_path(uri) is not None:
+        return "local"
+    scheme = uri.partition(":")[0].lower()
+    if scheme not in _KINDS:
+        known = ", ".join(f"{each}://" for each in _KINDS)
+        raise SinkFailed(
+            f"'{uri}': found {scheme}://; allowed are a local path and {known}; for other file "
+            "systems take a sink that writes by Spark"
+        )
+    return _KINDS[scheme]
+
+
+def _account(uri: str) -> str:
+    """The account of `abfss://container@account.dfs.core.windows.net/…`."""
+    parts = urlsplit(uri)
+    if not parts.username or not parts.hostname:
+        raise SinkFailed(f"'{uri}': allowed is abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
+    return parts.hostname.partition(".")[0]
+
+
+@lru_cache(maxsize=16)
+def _filesystem(kind: Kind, given: tuple[tuple[str, Any], ...]) -> pafs.FileSystem:
+    """Clients are kept: each has its own connections and its own credentials of the instance."""
+    make: Mapping[Kind, type[Any]] = {
+        "s3": pafs.S3FileSystem,
+        "gcs": pafs.GcsFileSystem,
+        "azure": pafs.AzureFileSystem,
+    }
+    found: pafs.FileSystem = make[kind](**dict(given))
+    return found
+
+
+def _content(path: str) -> str | None:
+    """What a secret's file holds now; None where it is not there, on an executor perhaps."""
+    try:
+        seen = Path(path).stat()
+        return _read(path, seen.st_mtime_ns, seen.st_ino, seen.st_size)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=16)
+def _read(path: str, *_seen: int) -> str:
+    value = Path(path).read_text().removesuffix("\n").removesuffix("\r")
+    mask.add([value])
+    return value
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _text(value) for name, value in options.items()}
+
+
+def _given(found: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,96 @@
+"""`[storage]`: what it becomes, and that nothing shows its secrets."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.sinks import DiscardSink
+from service.config import Config, load
+from service.errors import BadConfig
+from service.parts import wire
+from sinks.storage import Storage
+from tests.worlds.compacting import topology_of
+
+NEEDED = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}
+CANARY = "canary-5ab2"
+
+
+def config(**storage: object) -> Config:
+    return load(None, {**NEEDED, "storage": storage})
+
+
+@pytest.mark.parametrize("uri", ["file:/data/lake", "s3a://bucket/lake", "gs://bucket"])
+def test_a_warehouse_that_is_a_uri_stays_as_it_is(uri: str) -> None:
+    assert config(warehouse=uri).storage.storage().warehouse == uri
+
+
+@pytest.mark.parametrize("path", ["lake", "./lake", "../here/lake"])
+def test_a_warehouse_that_is_a_path_is_made_absolute(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path.resolve() / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert config(warehouse=path).storage.storage().warehouse == str(here / "lake")
+
+
+def test_variables_and_files_give_what_the_section_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(f"{CANARY}\n")
+    monkeypatch.setenv("HEADRACE_STORAGE__WAREHOUSE", "s3://lake")
+    monkeypatch.setenv("HEADRACE_STORAGE__ENDPOINT", "http://store:9000/")
+    monkeypatch.setenv("HEADRACE_STORAGE__ACCESS_KEY_ID", "id-77")
+    monkeypatch.setenv("HEADRACE_STORAGE__SECRET_ACCESS_KEY__FILE", str(secret))
+    monkeypatch.setenv("HEADRACE_STORAGE__OPTIONS__DELTA__TIMEOUT", "9s")
+    found = load(None, NEEDED).storage.storage()
+    assert found == Storage(
+        "s3://lake",
+        endpoint="http://store:9000",
+        secrets={"access_key_id": "id-77", "secret_access_key": CANARY},
+        secret_files={"secret_access_key": str(secret)},
+        options={"arrow": {}, "delta": {"timeout": "9s"}, "iceberg": {}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("storage", "key"),
+    [
+        ({"endpoint": "store:9000"}, "storage.endpoint"),
+        ({"endpoint": "http://a/bucket"}, "storage.endpoint"),
+        ({"endpoint": "http://user:pass@a"}, "storage.endpoint"),
+        ({"ca_file": "/not/there.pem"}, "storage.ca_file"),
+        ({"access_key_id": "id"}, "storage.secret_access_key"),
+        ({"secret_access_key": CANARY}, "storage.secret_access_key"),
+        ({"options": {"hadoop": {}}}, "storage.options.hadoop"),
+    ],
+)
+def test_a_fault_is_named_by_its_key(storage: dict[str, object], key: str) -> None:
+    with pytest.raises(BadConfig) as refused:
+        config(**storage)
+    assert f"{key}: found " in str(refused.value)
+    assert CANARY not in str(refused.value)
+
+
+def test_no_secret_of_the_store_is_shown_and_all_are_known_to_be_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that libraries find in the environment, too."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{CANARY}-env")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/run/token")
+    made = config(
+        warehouse="s3://lake",
+        access_key_id=f"{CANARY}-id",
+        secret_access_key=f"{CANARY}-key",
+        session_token=f"{CANARY}-token",
+        account_key=f"{CANARY}-account",
+        sas_token=f"{CANARY}-sas",
+        options={"delta": {"aws_sse_customer_key": "x", "azure_client_secret": f"{CANARY}-opt"}},
+    )
+    hidden = {secret for secret in made.secrets() if CANARY in secret}
+    endings = {"env", "id", "key", "token", "account", "sas", "opt"}
+    assert hidden == {f"{CANARY}-{each}" for each in endings}
+    assert "/run/token" not in made.secrets()
+    parts = wire(topology_of([DiscardSink("orders")]), made)
+    assert CANARY not in f"{made!r} {made} {parts!r} {parts.context('sink')!r}"
