@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from benchmarks.order_table import PRICED
-from headrace.sinks import manifest_files
 from sinks.spark.driver import SparkDriver
 
 _ICEBERG_PROPERTIES = "'write.parquet.compression-codec' = 'snappy'"  # as Spark's Parquet has it
@@ -41,10 +40,6 @@ def _columns() -> str:
 
 def _nothing(_session: Any, _path: Path) -> None:
     """What such a table needs, whoever writes it first makes."""
-
-
-def _refused(_writer: Any, _path: Path) -> Any:
-    raise ValueError("Structured Streaming writes no such table")
 
 
 def _create_delta(session: Any, path: Path) -> None:
@@ -133,10 +128,4 @@ PARQUET = Kind(
     create=_nothing,
     start=lambda writer, path: writer.format("parquet").start(str(path)),
     files=lambda _spark, path: parquet_files(path),
-)
-MANIFEST = Kind(
-    jars=(),
-    create=_nothing,
-    start=_refused,
-    files=lambda _spark, path: [Path(file) for file in manifest_files(path)],
 )

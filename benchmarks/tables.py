@@ -15,24 +15,22 @@ TOPIC = "orders-tables"
 MODULE = "benchmarks.tables_variants"
 AGAINST = {
     "local_iceberg": "structured_iceberg",
-    "local_manifest": "structured_parquet",
     "local_spool": "structured_parquet",
 }
 # One of Structured Streaming's, then what is held against it.
 VARIANTS = (
-    "structured_iceberg", "local_iceberg", "structured_parquet", "local_manifest", "local_spool",
+    "structured_iceberg", "local_iceberg", "structured_parquet", "local_spool",
 )  # fmt: skip
-PROFILED = ("local_iceberg", "local_manifest")
-LEAST = {"local_iceberg": 3.0, "local_manifest": 3.0, "local_spool": 1.5}  # times the rate
+PROFILED = ("local_iceberg",)
+LEAST = {"local_iceberg": 3.0, "local_spool": 1.5}  # times the rate
 NOTES = f"""\
 {WORK}
 
 - `structured_iceberg` is Structured Streaming into an Iceberg table, `local_iceberg` is
   `IcebergSink` on the same kind of table, exactly once. Both write Parquet with Snappy.
 - `structured_parquet` is Structured Streaming's own Parquet sink, exactly once by its log of
-  files. `local_manifest` is `ManifestSink`, exactly once by its own, and uses no Spark.
-  `local_spool` is `ParquetSink`, at least once: its rows go through Spark by the spool, as those
-  of any step do that needs Spark.
+  files. `local_spool` is `ParquetSink`, at least once: its rows go through Spark by the spool, as
+  those of any step do that needs Spark.
 
 Headrace's variants have two vectorised bolts. Ratios are to the one of Structured Streaming that
 writes such a table.

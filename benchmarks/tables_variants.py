@@ -10,13 +10,13 @@ from typing import Any
 
 from benchmarks import order_table
 from benchmarks.job import Figures, Job
-from benchmarks.kinds import ICEBERG, MANIFEST, PARQUET, Kind
+from benchmarks.kinds import ICEBERG, PARQUET, Kind
 from benchmarks.order_table import PRICED
 from benchmarks.spark_topologies import priced_columns
 from benchmarks.spark_variants import filled
 from benchmarks.structured import BATCH_ROWS, structured
 from headrace import Topology
-from headrace.sinks import IcebergSink, ManifestSink, ParquetSink, Sink
+from headrace.sinks import IcebergSink, ParquetSink, Sink
 from topology.topology import Reliability
 
 
@@ -34,6 +34,5 @@ VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "structured_iceberg": partial(structured, kind=ICEBERG),
     "local_iceberg": partial(local, sink=IcebergSink, kind=ICEBERG),
     "structured_parquet": partial(structured, kind=PARQUET),
-    "local_manifest": partial(local, sink=ManifestSink, kind=MANIFEST),
     "local_spool": partial(local, sink=ParquetSink, kind=PARQUET, reliability="at-least-once"),
 }

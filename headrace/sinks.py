@@ -7,7 +7,6 @@ from sinks import (
     ForeachSink,
     IcebergSink,
     KafkaSink,
-    ManifestSink,
     MemoryDeadLetters,
     MemorySink,
     ParquetSink,
@@ -15,7 +14,6 @@ from sinks import (
     Target,
     TopicSink,
     TransactionalForeachSink,
-    manifest_files,
 )
 from topology.sink import Batch, DeadLetter, DeadLetterSink, RangeNotice, Sink, SinkContext
 from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
@@ -33,7 +31,6 @@ __all__ = [
     "Group",
     "IcebergSink",
     "KafkaSink",
-    "ManifestSink",
     "MemoryDeadLetters",
     "MemorySink",
     "ParquetSink",
@@ -47,5 +44,4 @@ __all__ = [
     "TopicSink",
     "TransactionalForeachSink",
     "TransactionalSink",
-    "manifest_files",
 ]

@@ -48,7 +48,6 @@ from service.spark_engine.wiring import (
     range_gates_of,
     spark_engine,
 )
-from sinks.manifest.sink import ManifestSink
 from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.spark.iceberg.sink import IcebergSink
@@ -64,7 +63,7 @@ from topology.topology import Topology
 if TYPE_CHECKING:  # an extra
     from service.tracing.exporting import Tracing
 
-_TABLES = (SparkTableSink, ManifestSink, IcebergSink)  # they have a path
+_TABLES = (SparkTableSink, IcebergSink)  # they have a path
 _MOMENT_SECONDS = 0.5
 _SPARK_SECONDS = 10.0
 _SPANS_SECONDS = 2.0

@@ -6,8 +6,6 @@ them import them inside their functions, so that a bolt's unit test starts no JV
 
 from sinks.foreach import FencedTarget, ForeachSink, Target, TransactionalForeachSink
 from sinks.kafka import KafkaSink
-from sinks.manifest.reading import manifest_files
-from sinks.manifest.sink import ManifestSink
 from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
 from sinks.spark.delta.sink import DeltaSink
 from sinks.spark.iceberg.sink import IcebergSink
@@ -22,7 +20,6 @@ __all__ = [
     "ForeachSink",
     "IcebergSink",
     "KafkaSink",
-    "ManifestSink",
     "MemoryDeadLetters",
     "MemorySink",
     "ParquetSink",
@@ -30,5 +27,4 @@ __all__ = [
     "Target",
     "TopicSink",
     "TransactionalForeachSink",
-    "manifest_files",
 ]

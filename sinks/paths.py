@@ -8,7 +8,7 @@ from sinks.names import is_absolute, is_uri
 from topology.errors import SinkFailed
 
 _FILE_URI = re.compile(r"file:(?://[^/]*)?(.*)", re.DOTALL)
-_INNER = ("_delta_log", "_headrace", "metadata", "data")  # what tables have in their folders
+_INNER = ("_delta_log", "metadata", "data")  # what tables have in their folders
 
 
 def local_path(place: str) -> Path | None:
@@ -71,8 +71,6 @@ def check_kind(table: str, folder: Path, own: str) -> None:
     # In this order: a Delta table may have Iceberg's metadata too, for Iceberg's readers.
     if (folder / "_delta_log").exists():
         kind, sink = "a Delta table", "DeltaSink"
-    elif (folder / "_headrace").exists():
-        kind, sink = "a table with a manifest", "ManifestSink"
     elif (metadata / "version-hint.text").exists() or any(metadata.glob("*.metadata.json")):
         kind, sink = "an Iceberg table", "IcebergSink"
     else:

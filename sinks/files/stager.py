@@ -1,6 +1,6 @@
 """Staging for tables that are files in their own place: in this process, or in another."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,6 @@ class FileStager:
 
     files: DataFileWriter
     schema: pa.Schema  # of the rows
-    through: Callable[[Path, Iterable[str]], None] | None = None
-    """Writes files below a folder through to the disk; a function of a module, to be pickled."""
 
     def stage(self, group: Group) -> Staged:
         """Write the rows that fit; the others are named. Raises OSError; then no file is left."""
@@ -38,16 +36,9 @@ class FileStager:
         """
         fitted = fit(pieces, self.schema)
         fitted = fitted.without(self.files.layout.misfits(fitted.table, self.schema))
-        files, fitted = write_good_rows(
+        return write_good_rows(
             fitted, lambda rows: self.files.write(rows, number), self.files.remove
         )
-        if files and self.through is not None:
-            try:
-                self.through(self.files.root, [file.path for file in files])
-            except BaseException:
-                self.files.remove(files)
-                raise
-        return files, fitted
 
     def discard(self, staged: Staged) -> None:
         """Remove the files."""

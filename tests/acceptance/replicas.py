@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeAlias
 from headrace.sinks import SinkContext
 from service.config import EngineName
 from sinks.storage import Storage
-from tests.acceptance import evidence, feed, table_files
+from tests.acceptance import evidence, feed
 from tests.acceptance.feed import Ends, Feed, Part
 from tests.acceptance.harness import Run
 from tests.acceptance.replica_nodes import Nodes, Plan, Stored
@@ -23,7 +23,7 @@ from tests.acceptance.trial import Trial
 from tests.support.patience import until
 from tests.worlds.committed import committed_values
 
-Output: TypeAlias = Literal["lines", "manifest", "messages", "delta"]
+Output: TypeAlias = Literal["lines", "messages", "delta"]
 
 TOPOLOGIES = "tests.acceptance.replicated"
 TOPICS: Mapping[str, int] = {"in-a": 7, "in-b": 5}
@@ -210,10 +210,7 @@ class Replicas:
             return Counter(
                 (value or b"").decode() for value in committed_values(context, self._out)
             )
-        where = self._warehouse / "rows"
-        table = (
-            evidence.read_table(where) if self.output == "delta" else table_files.of_manifest(where)
-        ).to_pydict()
+        table = evidence.read_table(self._warehouse / "rows").to_pydict()
         return Counter(map("{} {}".format, table["id"], table["payload"]))
 
     def _account(self, ends: Ends) -> None:

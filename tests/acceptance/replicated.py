@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import KafkaSink, ManifestSink, TopicSink
+from headrace.sinks import DeltaSink, KafkaSink, TopicSink
 from tests.acceptance.feed import payload
 from tests.acceptance.traces import TOPIC, Lines, text
 from topology.sink import Sink
@@ -40,7 +40,7 @@ def as_line(row: Row) -> str:
     return _line(row)
 
 
-def _as_bytes(row: Row) -> bytes:
+def as_bytes(row: Row) -> bytes:
     return _line(row).encode()
 
 
@@ -66,5 +66,5 @@ def _exactly_once(sink: Sink[Any]) -> Topology:
 
 
 lines = _at_least_once()
-manifest = _exactly_once(ManifestSink(TABLE, schema=Row))
-messages = _exactly_once(TopicSink(f"{TOPIC}.rows", value=_as_bytes))
+delta = _exactly_once(DeltaSink(TABLE, schema=Row))
+messages = _exactly_once(TopicSink(f"{TOPIC}.rows", value=as_bytes))

@@ -18,7 +18,6 @@ from examples.foreach.target import Order, SqliteOrders
 from headrace.sinks import (
     DeltaSink,
     IcebergSink,
-    ManifestSink,
     SinkContext,
     SqlSink,
     TopicSink,
@@ -112,18 +111,6 @@ class Upserts(Store):
                     made[key] = row
                 (wrong.discard if there.get(key) == made.get(key) else wrong.add)(key)
             yield place[1] + 1, wrong
-
-
-class Manifest(Store):
-    """A folder of Parquet files with our log."""
-
-    needs_spark = False
-
-    def sink(self) -> TransactionalSink[Any]:
-        return ManifestSink(self.table, schema=Copy)
-
-    def rows(self) -> Iterable[Row]:
-        return _cells(table_files.of_manifest(self.site.warehouse / self.table), "place", "copy")
 
 
 class Iceberg(Store):
@@ -259,7 +246,6 @@ STORES: Mapping[str, type[Store]] = {
     "upserts": Upserts,
     "iceberg": Iceberg,
     "sql": Sql,
-    "manifest": Manifest,
     "topic": Topic,
     "foreach": Foreach,
     "delta-state": CountsInDelta,

@@ -18,17 +18,6 @@ _DELETED = 2  # of an entry in a manifest of Iceberg's
 _DATA = 0  # what a file holds
 
 
-def of_manifest(table: Path) -> pa.Table:
-    """A table with our manifest log (docs/reference/parquet-manifest.md)."""
-    files: dict[str, None] = {}
-    for path in sorted((table / "_headrace").glob("*.json")):
-        entry = json.loads(path.read_text(encoding="utf-8"))
-        for name in entry.get("remove", ()):
-            files.pop(name)
-        files |= dict.fromkeys(file["path"] for file in entry.get("add", ()))
-    return _rows(table / name for name in files)
-
-
 def of_iceberg(table: Path) -> pa.Table:
     """An Iceberg table without a catalogue (iceberg.apache.org/spec, "File System Tables")."""
     versions = {

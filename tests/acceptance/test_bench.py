@@ -144,7 +144,7 @@ def test_exactly_once_is_held_against_at_least_once_into_the_same_kind_of_table(
 
 def test_other_tables_are_held_against_structured_streaming_into_the_same_kind(suites):
     facts = suites("tables")
-    local = {"local_iceberg", "local_manifest", "local_spool"}
+    local = {"local_iceberg", "local_spool"}
     assert 0 < facts["rows"] == suites("spark")["rows"]
     assert set(facts["cpu_us"]) == local | {"structured_iceberg", "structured_parquet"}
     assert set(facts["per_second"]) == set(facts["batches"]) == set(facts["cpu_us"])

@@ -8,7 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.iceberg.__main__ import requests
-from examples.manifest.__main__ import sent
 from examples.postgres.__main__ import scans
 from examples.spark_step.__main__ import customers, orders
 from examples.topic.__main__ import payments
@@ -112,31 +111,6 @@ def test_card_alerts_go_into_their_topic_once(tmp_path: Path) -> None:
     assert account["dead_lettered"] == torn
     assert account["filtered"] == len(published) - torn - rows
     assert done.said[-1] == f"{rows} alerts of {len(published)} payments"
-
-
-def test_weather_readings_are_in_the_files_that_the_manifest_names_once(tmp_path: Path) -> None:
-    """The log is read as its reference page tells others to read it."""
-    done = run(tmp_path, "manifest")
-    published = list(decoded(sent()))
-    whole = [each for each in published if "at_ms" in each]
-    wanted = Counter(
-        (each["station"], datetime.fromtimestamp(each["at_ms"] / 1000, UTC), each["celsius"])
-        for each in whole
-        if each["celsius"] != -999
-    )
-    table = done.folder / "warehouse" / "readings"
-    assert done.account["table"] == str(table)
-    found: Counter[tuple[str, datetime, float]] = Counter()
-    for path, partition in _listed(table).items():
-        rows = pq.ParquetFile(table / path).read().to_pylist()
-        found.update((row["station"], row["at"], row["celsius"]) for row in rows)
-        assert {row["at"].date().isoformat() for row in rows} == {partition["day"]}
-    assert found == wanted
-    account = done.account
-    assert (account["read"], account["rows"]) == (len(published), wanted.total())
-    assert account["dead_lettered"] == len(published) - len(whole)
-    assert account["filtered"] == len(whole) - wanted.total()
-    assert done.said[:-1] == ["2026-01-01: 2352 readings", "2026-01-02: 2352 readings"]
 
 
 def test_page_views_are_in_the_iceberg_table_once(tmp_path: Path) -> None:
@@ -264,22 +238,6 @@ def test_every_customer_that_is_left_has_the_row_of_its_last_change(tmp_path: Pa
     account = done.account
     assert (account["read"], account["rows"]) == (len(published), len(published) - len(torn))
     assert account["dead_lettered"] == len(torn) > 0
-
-
-def _listed(table: Path) -> dict[str, dict[str, str | None]]:
-    """The files that a manifest's log names, with their partitions."""
-    files: dict[str, dict[str, str | None]] = {}
-    for path in sorted((table / "_headrace").glob("*.json")):
-        entry = json.loads(path.read_text())
-        if entry.get("whole"):
-            files.clear()
-            added = entry["whole"].get("files", [])
-        else:
-            added = entry.get("add", [])
-        for name in entry.get("remove", []):
-            files.pop(name, None)
-        files |= {each["path"]: each.get("partition", {}) for each in added}
-    return files
 
 
 def _iceberg_files(table: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

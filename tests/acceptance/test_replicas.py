@@ -72,7 +72,7 @@ def test_a_fourth_replica_gets_its_share_and_nothing_is_repeated(
     assert replicas.events("partition_given_up") == []
 
 
-@pytest.mark.parametrize(("output", "leads"), [("lines", True), ("manifest", False)])
+@pytest.mark.parametrize(("output", "leads"), [("lines", True), ("messages", False)])
 def test_a_killed_replicas_partitions_are_taken_over_when_its_session_ends(
     make_replicas: MakeReplicas, output: Output, *, leads: bool
 ) -> None:
@@ -150,7 +150,7 @@ def test_replicas_that_are_replaced_one_by_one_hand_over_at_once_and_repeat_noth
         replicas.finish()
 
 
-@pytest.mark.parametrize(("output", "leads"), [("lines", False), ("manifest", True)])
+@pytest.mark.parametrize(("output", "leads"), [("lines", False), ("messages", True)])
 def test_a_killed_replica_that_starts_again_takes_its_own_partitions_back_at_once(
     make_replicas: MakeReplicas, output: Output, *, leads: bool
 ) -> None:
@@ -178,7 +178,7 @@ def test_of_two_processes_under_one_name_the_first_ends_and_says_why(
     make_replicas: MakeReplicas,
 ) -> None:
     """Promise 9: what the first has in flight is the second's, and is committed once."""
-    with make_replicas("manifest", session_seconds=LONG_SESSION_SECONDS) as replicas:
+    with make_replicas("messages", session_seconds=LONG_SESSION_SECONDS) as replicas:
         replicas.feed.start()
         replicas.start("a")
         replicas.settle("a")

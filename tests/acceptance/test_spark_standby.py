@@ -45,7 +45,7 @@ def _taken_over(
     spark_classes.use()
     light = {"JDK_JAVA_OPTIONS": spark_classes.LIGHT}
     try:
-        with Replicas(trial, "manifest", engine="spark", topics=TOPICS) as replicas:
+        with Replicas(trial, "delta", engine="spark", topics=TOPICS) as replicas:
             nodes = replicas.nodes
             replicas.feed.start()
             replicas.start(ACTIVE, environment=light)

@@ -24,8 +24,8 @@ from tests.faults.servers import Servers, started
 
 TOPOLOGIES = "tests.faults.topologies"
 TOPICS: Mapping[str, int] = {"in-a": 7, "in-b": 5}
-OUTPUTS: tuple[Output, ...] = ("manifest", "lines")
-STEADY: tuple[Output, ...] = ("lines",)  # what a manifest knows grows with its files
+OUTPUTS: tuple[Output, ...] = ("messages", "lines")
+STEADY: tuple[Output, ...] = ("lines",)
 _MINUTES = 10.0
 
 
@@ -90,7 +90,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("--minutes", type=float, default=_MINUTES, help="of all outputs together")
     parser.add_argument(
-        "--output", choices=OUTPUTS, help="manifest is exactly once; both in turn, lines for a soak"
+        "--output", choices=OUTPUTS, help="messages is exactly once; both in turn, lines for a soak"
     )
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
     parser.add_argument("--soak", action="store_true", help="a steady load; is memory flat?")

@@ -1,6 +1,5 @@
 """What every sink promises, asked of each of them."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
-from sinks import DeltaSink, IcebergSink, ManifestSink, MemorySink, ParquetSink, SqlSink
+from sinks import DeltaSink, IcebergSink, MemorySink, ParquetSink, SqlSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import table_files
@@ -59,17 +58,6 @@ class MemoryHouse(House):
 
     def rows(self) -> Rows:
         return self.memory.rows
-
-
-class ManifestHouse(House):
-    def sink(self, **options: Any) -> Sink[Any]:
-        return ManifestSink("flights", **{"schema": Flight, **options})
-
-    def rows(self) -> Rows:
-        folder = Path(self.context.warehouse) / "flights"
-        entries = [json.loads(p.read_text()) for p in sorted(folder.glob("_headrace/*.json"))]
-        files = [file["path"] for entry in entries for file in entry.get("add", ())]
-        return [row for file in files for row in pq.ParquetFile(folder / file).read().to_pylist()]
 
 
 class SparkHouse(House):
@@ -135,10 +123,10 @@ SQL = pytest.param(SqlHouse, marks=pytest.mark.integration)
 
 
 # Those that have the empty text of a partition as null.
-PARTITIONED = [ManifestHouse, *TABLES[:2]]
+PARTITIONED = TABLES[:2]
 
 
-@pytest.fixture(params=[MemoryHouse, ManifestHouse, *TABLES, SQL])
+@pytest.fixture(params=[MemoryHouse, *TABLES, SQL])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param is SqlHouse:
         driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))

@@ -1,6 +1,5 @@
 """What every sink promises that makes rows durable exactly once, asked of each of them."""
 
-import json
 import queue
 import shutil
 import threading
@@ -22,7 +21,6 @@ from service.embedded.postgres import EmbeddedPostgres
 from sinks import (
     DeltaSink,
     IcebergSink,
-    ManifestSink,
     MemorySink,
     SqlSink,
     TopicSink,
@@ -89,26 +87,6 @@ class MemoryHouse(House):
         return self.memory.rows
 
 
-class ManifestHouse(House):
-    """A folder of files of which its log's entries say which count."""
-
-    def sink(self) -> TransactionalSink[Any]:
-        return ManifestSink("orders", schema=Order)
-
-    def rows(self) -> list[dict[str, Any]]:
-        folder = Path(self.context.warehouse) / "orders"
-        entries = [json.loads(p.read_text()) for p in sorted(folder.glob("_headrace/*.json"))]
-        files = [file["path"] for entry in entries for file in entry.get("add", ())]
-        return [row for file in files for row in pq.ParquetFile(folder / file).read().to_pylist()]
-
-
-class ApartHouse(ManifestHouse):
-    """The same folder, whose files other processes write."""
-
-    def sink(self) -> TransactionalSink[Any]:
-        return StagedApart(ManifestSink("orders", schema=Order))
-
-
 class DeltaHouse(House):
     """A table that Spark reads."""
 
@@ -128,6 +106,13 @@ class DeltaHouse(House):
 
         found = self.driver.run(files, group="read")
         return [row for file in found for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+class ApartHouse(DeltaHouse):
+    """The same table, whose files other processes write."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        return StagedApart(DeltaSink("orders", schema=Order))
 
 
 class IcebergHouse(House):
@@ -227,9 +212,8 @@ class ForeachHouse(House):
 HOUSES = [
     MemoryHouse,
     ForeachHouse,
-    ManifestHouse,
-    ApartHouse,
     pytest.param(DeltaHouse, marks=pytest.mark.integration),
+    pytest.param(ApartHouse, marks=pytest.mark.integration),
     pytest.param(KeyedDeltaHouse, marks=pytest.mark.integration),
     pytest.param(IcebergHouse, marks=pytest.mark.integration),
     pytest.param(SqlHouse, marks=pytest.mark.integration),
@@ -250,7 +234,6 @@ def keyed_table(spark: SparkDriver, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 STAGE_APART = [
-    ManifestHouse,
     pytest.param(DeltaHouse, marks=pytest.mark.integration),
     pytest.param(IcebergHouse, marks=pytest.mark.integration),
 ]
@@ -258,10 +241,9 @@ STAGE_APART = [
 
 @pytest.fixture(params=HOUSES)
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
-    if request.param is DeltaHouse:
-        return DeltaHouse(tmp_path, request.getfixturevalue("spark"))
-    if request.param is IcebergHouse:
-        return IcebergHouse(tmp_path, request.getfixturevalue("spark"))
+    if request.param in (DeltaHouse, ApartHouse, IcebergHouse):
+        of_spark: House = request.param(tmp_path, request.getfixturevalue("spark"))
+        return of_spark
     if request.param is KeyedDeltaHouse:
         made = request.getfixturevalue("keyed_table")
         return KeyedDeltaHouse(tmp_path, request.getfixturevalue("spark"), made)

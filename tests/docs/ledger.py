@@ -96,9 +96,6 @@ RUN_BY = {
         "unit/examples/test_foreach.py::test_the_example_runs_by_itself_and_stores_each_order_once"
     ),
     "python -m examples.iceberg": f"{EXAMPLES}test_page_views_are_in_the_iceberg_table_once",
-    "python -m examples.manifest": (
-        f"{EXAMPLES}test_weather_readings_are_in_the_files_that_the_manifest_names_once"
-    ),
     "python -m examples.postgres": (
         f"{EXAMPLES}test_every_parcel_on_its_way_has_the_row_of_its_last_scan"
     ),

@@ -30,7 +30,7 @@ def crash_cases() -> dict[str, Case]:
             guarantee: Guarantee = "at least once" if is_odd else "exactly once"
             if guarantee not in point.places or f"{name}:{action}:{replicas}" in IN_DELTA:
                 guarantee = "exactly once"
-            output: Output = "lines" if guarantee == "at least once" else "manifest"
+            output: Output = "lines" if guarantee == "at least once" else "messages"
             case = Case(name, action, replicas, guarantee, output)
             if case.id in IN_DELTA:
                 case = Case(name, action, replicas, guarantee, "delta")

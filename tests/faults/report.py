@@ -92,7 +92,7 @@ def _cell(case: Case, outcome: Outcome | None) -> str:
     if outcome is None:
         return "not played"
     promise = "≥1" if case.guarantee == "at least once" else "=1"
-    store = {"lines": "", "manifest": "", "delta": ", Delta", "messages": ", topic"}[case.output]
+    store = {"lines": "", "delta": ", Delta", "messages": ", topic"}[case.output]
     seconds = "" if outcome.recovery_seconds is None else f" {outcome.recovery_seconds:.1f} s"
     return (
         f"{'ok' if outcome.is_good else 'FAILED'} {promise}{store}: {outcome.duplicates},{seconds}"

@@ -88,8 +88,6 @@ SINKS = {
         (
             f"{_DISK}::test_a_disk_that_is_full_pauses_the_run_and_no_row_is_lost_or_repeated",
             f"{_DISK}::test_a_disk_that_is_full_between_staging_and_commit_commits_nothing_and_then_once",
-            f"{_SINKS}/manifest/test_log.py::test_a_full_disk_leaves_nothing_and_the_next_try_goes_on",
-            f"{_SINKS}/manifest/test_sink.py::test_a_disk_that_is_full_while_staging_leaves_no_file",
         ),
     ),
     "S03": Row(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import Batch, DeltaSink, KafkaSink, ManifestSink
+from headrace.sinks import Batch, DeltaSink, KafkaSink, TopicSink
 from service.failpoints import failpoints
 from tests.acceptance.feed import payload
 from tests.acceptance.traces import FOLDER, TOPIC, Lines, note, text
@@ -57,6 +57,14 @@ def passed(row: Row) -> Row:
 
 @bolt
 def as_line(row: Row) -> str:
+    return _line(row)
+
+
+def _as_bytes(row: Row) -> bytes:
+    return _line(row).encode()
+
+
+def _line(row: Row) -> str:
     return f"{row.id} {row.payload}"
 
 
@@ -91,5 +99,5 @@ def _exactly_once(sink: Sink[Any]) -> Topology:
 
 
 lines = _at_least_once()
-manifest = _exactly_once(ManifestSink(TABLE, schema=Row))
+messages = _exactly_once(TopicSink(f"{TOPIC}.rows", value=_as_bytes))
 delta = _exactly_once(DeltaSink(TABLE, schema=Row))

@@ -12,8 +12,16 @@ import time
 from typing import Any
 
 from headrace import Bolt, Topology
-from headrace.sinks import KafkaSink, ManifestSink
-from tests.acceptance.replicated import BATCH_SECONDS, TABLE, WORKERS, Row, as_line, derive
+from headrace.sinks import KafkaSink, TopicSink
+from tests.acceptance.replicated import (
+    BATCH_SECONDS,
+    TABLE,
+    WORKERS,
+    Row,
+    as_bytes,
+    as_line,
+    derive,
+)
 from tests.acceptance.traces import FOLDER, TOPIC, Lines
 from topology.stream import Stream
 
@@ -67,12 +75,13 @@ def _lines(step: Any) -> Topology:
     return made
 
 
-def _manifest(step: Any) -> Topology:
+def _messages(step: Any) -> Topology:
     made, rows = _topology(step, "exactly-once")
-    rows.into(ManifestSink(TABLE, schema=Row), name=TABLE, batch_seconds=BATCH_SECONDS)
+    sink = TopicSink(f"{TOPIC}.rows", value=as_bytes)
+    rows.into(sink, name=TABLE, batch_seconds=BATCH_SECONDS)
     return made
 
 
 _eats = TakesDescriptors if os.environ.get("HUNGRY_FOR") == "descriptors" else EatsMemory
 lines = _lines(_eats)
-manifest = _manifest(_eats)
+messages = _messages(_eats)

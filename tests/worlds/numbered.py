@@ -1,10 +1,10 @@
-"""Numbers from a topic into files with a manifest, exactly once: a topology for commands."""
+"""Numbers from a topic into a Delta table, exactly once: a topology for commands."""
 
 import os
 from typing import TypedDict
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import KafkaSink, ManifestSink
+from headrace.sinks import DeltaSink, KafkaSink
 
 TOPIC = os.environ.get("NUMBERS", "numbers")
 
@@ -21,6 +21,6 @@ def parse(record: Record) -> Number:
 
 topology = Topology(TOPIC, reliability="exactly-once")
 topology.source(TOPIC).then(parse).into(
-    ManifestSink("numbers", schema=Number), batch_rows=200, batch_seconds=0.2
+    DeltaSink("numbers", schema=Number), batch_rows=200, batch_seconds=0.2
 )
 topology.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import Record, bolt
-from headrace.sinks import DeltaSink, IcebergSink, ManifestSink, ParquetSink, SinkContext
+from headrace.sinks import DeltaSink, IcebergSink, ParquetSink, SinkContext
 from service.figures import snapshot_of
 from service.health import HealthCheck
 from sinks.spark.driver import SparkDriver
@@ -39,10 +39,9 @@ def of_parquet(folder: Path) -> pa.Table:
 SINKS: dict[str, tuple[Callable[..., Any], Callable[[Path], pa.Table]]] = {
     "delta": (DeltaSink, evidence.read_table),
     "iceberg": (IcebergSink, table_files.of_iceberg),
-    "manifest": (ManifestSink, table_files.of_manifest),
     "parquet": (ParquetSink, of_parquet),
 }
-KEEP_TRANSACTIONS = ["delta", "iceberg", "manifest"]
+KEEP_TRANSACTIONS = ["delta", "iceberg"]
 
 
 class Plant(Works):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.faults
 SECONDS = 60.0
 
 
-@pytest.mark.parametrize("output", ["manifest", "lines"])
+@pytest.mark.parametrize("output", ["messages", "lines"])
 def test_replicas_that_flap_lose_nothing_and_repeat_only_what_they_must(output: Output) -> None:
     """Promises 2, 9 and 16: exactly once is exact, and what is stored never moves back."""
     seed = str(random.SystemRandom().randrange(10**6))

@@ -30,7 +30,7 @@ def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) ->
     made.end()
 
 
-@pytest.mark.parametrize("output", ["lines", "manifest"])
+@pytest.mark.parametrize("output", ["lines", "messages"])
 def test_out_of_memory_ends_one_process_and_a_new_one_goes_on(trial: Trial, output: Output) -> None:
     """The other replica takes over; started again, it gets its share."""
     hungry = trial.folder / "hungry-a"

@@ -45,7 +45,7 @@ def trial(servers: tuple[EmbeddedKafka, EmbeddedZooKeeper], tmp_path: Path) -> I
     made.end()
 
 
-@pytest.mark.parametrize("output", ["lines", "manifest"])
+@pytest.mark.parametrize("output", ["lines", "messages"])
 def test_names_that_are_forgotten_amid_a_run_only_pause_it(trial: Trial, output: Output) -> None:
     """Both servers start again meanwhile, so that the clients must connect anew."""
     names, window = Names(trial.folder, [KAFKA, ZOOKEEPER]), Window()

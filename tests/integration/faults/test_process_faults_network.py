@@ -36,9 +36,9 @@ def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) ->
     ("output", "way", "sees_kafka"),
     [
         ("lines", "both", True),
-        ("manifest", "requests", True),
+        ("messages", "requests", True),
         ("lines", "replies", True),
-        ("manifest", "both", False),
+        ("messages", "both", False),
     ],
 )
 def test_a_replica_cut_off_from_zookeeper_stops_by_its_own_clock_and_is_taken_over(
@@ -83,7 +83,7 @@ def test_a_replica_cut_off_from_zookeeper_stops_by_its_own_clock_and_is_taken_ov
         replicas.finish()
 
 
-@pytest.mark.parametrize(("output", "way"), [("manifest", "both"), ("lines", "replies")])
+@pytest.mark.parametrize(("output", "way"), [("messages", "both"), ("lines", "replies")])
 def test_a_replica_cut_off_from_kafka_waits_and_says_so_and_repeats_nothing(
     trial: Trial, output: Output, way: Way
 ) -> None:

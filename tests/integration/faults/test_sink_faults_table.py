@@ -41,7 +41,7 @@ def test_at_least_once_a_table_that_is_dropped_is_made_anew_and_no_later_row_is_
 
 @pytest.mark.parametrize(
     ("kind", "guarantee"),
-    [*((kind, "exactly-once") for kind in KEEP_TRANSACTIONS), ("manifest", "at-least-once")],
+    [(kind, "exactly-once") for kind in KEEP_TRANSACTIONS],
 )
 def test_a_table_whose_log_is_gone_ends_the_run_and_nothing_more_is_stored(
     kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver

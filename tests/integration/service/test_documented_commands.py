@@ -36,7 +36,7 @@ TOPOLOGY = """\
 from typing import TypedDict
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import KafkaSink, ManifestSink
+from headrace.sinks import DeltaSink, KafkaSink
 
 
 class Size(TypedDict):
@@ -50,7 +50,7 @@ def measure(record: Record) -> Size:
 
 topology = Topology("{name}", reliability="exactly-once")
 topology.source("orders").then(measure).into(
-    ManifestSink("sizes", schema=Size), batch_seconds=0.2
+    DeltaSink("sizes", schema=Size), batch_seconds=0.2
 )
 topology.dead_letters.into(KafkaSink("orders.dead"))
 """

@@ -9,7 +9,7 @@ from benchmarks.tables_variants import VARIANTS
 
 RATES = {
     "structured_iceberg": 100.0, "local_iceberg": 310.0, "structured_parquet": 200.0,
-    "local_manifest": 500.0, "local_spool": 320.0,
+    "local_spool": 320.0,
 }  # fmt: skip
 
 
@@ -21,13 +21,13 @@ def test_each_is_held_against_what_writes_the_same_kind_of_table(fake_bench):
     bench = fake_bench(RATES)
     facts = tables.run(bench).json
     assert facts["suite"] == "tables"
-    assert facts["ratio"] == {"local_iceberg": 3.1, "local_manifest": 2.5, "local_spool": 1.6}
-    assert facts["cpu_ratio"]["local_manifest"] == 0.4
+    assert facts["ratio"] == {"local_iceberg": 3.1, "local_spool": 1.6}
+    assert facts["cpu_ratio"]["local_spool"] == 0.625
     assert facts["against"]["local_spool"] == "structured_parquet"
     assert {name: goal["met"] for name, goal in facts["goals"].items()} == {
-        "local_iceberg: rate": True, "local_manifest: rate": False, "local_spool: rate": True,
+        "local_iceberg: rate": True, "local_spool: rate": True,
     }  # fmt: skip
-    assert bench.profiled == ["local_iceberg", "local_manifest"]
+    assert bench.profiled == ["local_iceberg"]
     json.dumps(facts)
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from examples.flights import pipeline as flights
 from examples.foreach import pipeline as foreach
 from examples.iceberg import pipeline as iceberg
 from examples.lookup import pipeline as lookup
-from examples.manifest import pipeline as manifest
 from examples.postgres import pipeline as postgres
 from examples.spark_step import pipeline as spark_step
 from examples.topic import pipeline as topic
@@ -26,7 +25,6 @@ from headrace.sinks import (
     DiscardSink,
     ForeachSink,
     IcebergSink,
-    ManifestSink,
     MemorySink,
     Sink,
     SqlSink,
@@ -40,7 +38,6 @@ from topology.through_spark import ThroughSpark
 ROOT = Path(__file__).resolve().parents[3]
 TOPOLOGIES = [
     topic.topology,
-    manifest.topology,
     iceberg.topology,
     postgres.topology,
     upserts.topology,
@@ -83,7 +80,7 @@ def sinks_of(*topologies: Topology) -> list[Sink[Any]]:
 
 def test_each_has_a_sink_of_its_own() -> None:
     found = [type(sink) for sink in sinks_of(*TOPOLOGIES)]
-    assert found == [TopicSink, ManifestSink, IcebergSink, SqlSink, DeltaSink]
+    assert found == [TopicSink, IcebergSink, SqlSink, DeltaSink]
 
 
 def test_there_is_an_example_of_each_sink_and_the_readme_lists_them_all() -> None:
@@ -118,21 +115,6 @@ def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad() -> None:
     assert [row["reason"] for row in rows] == ["1000.01 in NL", "200.01 in BE"]
     assert (reasons, filtered) == ([], 2)
     assert topic.card_of(rows[0]) == "c"
-
-
-def test_a_reading_gets_its_day_and_a_broken_sensor_is_left_out() -> None:
-    reading = {"station": "s", "at_ms": 1_767_225_599_999, "celsius": 1.5}
-    rows, reasons, filtered = sent(
-        manifest.topology,
-        reading,
-        reading | {"at_ms": 1_767_225_600_000},
-        reading | {"celsius": -999.0},
-        {"station": "s", "celsius": 1.5},
-    )
-    assert [row["day"] for row in rows] == [date(2025, 12, 31), date(2026, 1, 1)]
-    assert rows[1]["at"] == datetime(2026, 1, 1, tzinfo=UTC)
-    assert filtered == 1
-    assert len(reasons) == 1
 
 
 def test_a_page_view_is_of_people_and_has_its_campaign() -> None:

@@ -32,10 +32,10 @@ SURFACE = {
     },
     "headrace.sinks": {
         "Batch", "Committed", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "Fence",
-        "FencedTarget", "ForeachSink", "Group", "IcebergSink", "KafkaSink", "ManifestSink",
+        "FencedTarget", "ForeachSink", "Group", "IcebergSink", "KafkaSink",
         "MemoryDeadLetters", "MemorySink", "ParquetSink", "RangeNotice", "Share", "Sink",
         "SinkContext", "SqlSink", "Staged", "Target", "TopicSink", "TransactionalForeachSink",
-        "TransactionalSink", "manifest_files",
+        "TransactionalSink",
     },
     "headrace.state": {
         "Aggregate", "AggregateFailed", "DeltaState", "MemoryState", "PostgresState", "Shape",

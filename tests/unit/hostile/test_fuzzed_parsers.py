@@ -22,8 +22,6 @@ from partition.store import StoredOffset
 from partition.storm import nodes as storm
 from partition.transaction import OpenTransaction, Range, Transactions
 from service.cli.changes import decode_changes
-from sinks.manifest.entry import InvalidEntry
-from sinks.manifest.entry import decode as decode_entry
 from sinks.topic.claims import Claims
 from topology.errors import SinkFailed
 
@@ -71,10 +69,6 @@ NODE = encode(
         StoredOffset(Position(900, 3, "kf3"), "shop-1", "shop", 9, OPEN), Writer("abc", 4), "abc-1"
     ),
     Broker(),
-)
-ENTRY = (
-    b'{"format":1,"version":1,"made_ms":5,"made_by":"me","add":[{"path":"a/b.parquet","rows":3,'
-    b'"bytes":9,"partition":{"d":"x"}}],"remove":["a/c.parquet"],"lines":{"p/s/l":{"epoch":7}}}'
 )
 MEMBER = b'{"version":1,"process":"p","seen":3,"holds":{"t":"0-5,7"},"way":"balanced","more":[1]}'
 PLAN = (
@@ -135,7 +129,6 @@ PARSERS = {
         b'["shop","out","l","n"]\n{"producer":"p","epoch":3,"txid":4,"more":{"a":[1]}}',
         SinkFailed,
     ),
-    "entry": Parser(lambda data: decode_entry(data, 1), ENTRY, InvalidEntry),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sinks import DeltaSink, IcebergSink, ManifestSink, ParquetSink
+from sinks import DeltaSink, IcebergSink, ParquetSink
 from sinks.names import checked_columns, checked_table, is_absolute
 from sinks.paths import local_path, table_path
 from topology.errors import InvalidSchema
@@ -117,7 +117,7 @@ def test_a_table_is_checked_when_it_is_named(kind: type[DeltaSink[object]]) -> N
         (pa.field("s", pa.dictionary(pa.int8(), pa.decimal128(1, 2))), "found decimal128(1, 2)"),
     ],
 )
-@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink, ManifestSink, ParquetSink])
+@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink, ParquetSink])
 def test_a_column_that_no_file_can_have_is_refused_when_it_is_named(
     kind: Any, column: "pa.Field[Any]", found: str
 ) -> None:

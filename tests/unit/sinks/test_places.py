@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks import DeltaSink, IcebergSink, ManifestSink, ParquetSink
+from sinks import DeltaSink, IcebergSink, ParquetSink
 from sinks.paths import table_folder
 from sinks.storage import Storage
 from topology.errors import SinkFailed
 from topology.sink import Sink, SinkContext
 
 SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
-KINDS = [DeltaSink, IcebergSink, ManifestSink, ParquetSink]
+KINDS = [DeltaSink, IcebergSink, ParquetSink]
 Make = Callable[..., Sink[Any]]
 
 
@@ -57,7 +57,7 @@ def test_a_table_that_a_link_takes_out_of_the_warehouse_is_refused(
 
 
 @pytest.mark.parametrize("make", KINDS)
-@pytest.mark.parametrize("inner", ["_delta_log", "_headrace", "metadata", "data"])
+@pytest.mark.parametrize("inner", ["_delta_log", "metadata", "data"])
 def test_a_table_whose_log_is_elsewhere_is_refused(make: Make, inner: str, lake: Path) -> None:
     for table in (lake / "orders", lake.parent / "absolute"):
         table.mkdir()
@@ -74,7 +74,6 @@ def test_the_warehouse_itself_may_be_a_link(lake: Path) -> None:
         for table in ("orders", "orders/new", "other"):
             for place in (str(warehouse), f"file://{warehouse}/"):
                 assert table_folder(place, table) == warehouse / table
-        opened(ManifestSink, warehouse)
     assert table_folder(str(lake), str(lake.parent / "link")) == lake.parent / "link"
     assert table_folder("s3a://bucket/lake", "orders") is None
 
@@ -89,7 +88,6 @@ def test_a_table_that_a_link_makes_the_warehouse_itself_is_refused(lake: Path) -
     ("log", "kind"),
     [
         ("_delta_log", "Delta table; use DeltaSink"),
-        ("_headrace", "table with a manifest; use ManifestSink"),
         ("metadata/v1.metadata.json", "Iceberg table; use IcebergSink"),
         ("metadata/version-hint.text", "Iceberg table; use IcebergSink"),
     ],

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sinks import DeltaSink, IcebergSink, ManifestSink
+from sinks import DeltaSink, IcebergSink
 from sinks.files import data_file
 from sinks.files.data_file import DataFileWriter
 from sinks.files.layout import Layout
@@ -41,10 +41,6 @@ def row(number: int, place: str = "here") -> dict[str, object]:
     return {"n": number, "place": place}
 
 
-def full(root: Path, files: object) -> None:
-    raise OSError("no space left")
-
-
 def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path: Path) -> None:
     stager = FileStager(DataFileWriter(tmp_path, Layout(["place"])), SCHEMA)
     given = pickle.dumps((stager, group(row(1), {}, row(2), row(3, "there"))))
@@ -65,14 +61,7 @@ def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_rows_that_cannot_be_written_through_leave_no_file(tmp_path: Path) -> None:
-    stager = FileStager(DataFileWriter(tmp_path, Layout()), SCHEMA, through=full)
-    with pytest.raises(OSError, match="no space left"):
-        stager.stage(group(row(1)))
-    assert not list(tmp_path.rglob("*.parquet"))
-
-
-def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written_through(
+def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 13: and no file of the search for it is left."""
@@ -84,18 +73,13 @@ def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written_thro
 
     original = pq.write_table
     monkeypatch.setattr(data_file.pq, "write_table", write)
-    through: list[str] = []
-    stager = FileStager(
-        DataFileWriter(tmp_path, Layout(["place"])),
-        SCHEMA,
-        through=lambda _, files: through.extend(files),
-    )
+    stager = FileStager(DataFileWriter(tmp_path, Layout(["place"])), SCHEMA)
     staged = stager.stage(group(row(1), {}, row(2, "there"), row(3), row(4)))
     assert staged.num_rows == 3
     assert set(staged.rejected) == {1, 3}
     assert staged.rejected[3] == "no file can hold it: ArrowInvalid: 3 cannot be written"
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")}
-    assert found == {file.path for file in staged.parts} == set(through)
+    assert found == {file.path for file in staged.parts}
     assert len(found) == 2
 
 
@@ -109,7 +93,7 @@ def test_an_empty_text_that_would_become_a_null_is_rejected_alone(tmp_path: Path
 
 
 def test_a_group_with_no_row_that_fits_has_no_file(tmp_path: Path) -> None:
-    stager = FileStager(DataFileWriter(tmp_path, Layout()), SCHEMA, through=full)
+    stager = FileStager(DataFileWriter(tmp_path, Layout()), SCHEMA)
     staged = stager.stage(group({}, {}))
     assert (staged.num_rows, staged.parts, set(staged.rejected)) == (0, (), {0, 1})
 
@@ -153,8 +137,8 @@ def test_a_folder_that_cannot_be_looked_into_may_be_looked_into_later(tmp_path: 
         check_shared(tmp_path / "file", parts)
 
 
-@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink, ManifestSink])
-def test_no_table_has_a_stager_before_it_was_fenced(kind: type[ManifestSink[object]]) -> None:
+@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink])
+def test_no_table_has_a_stager_before_it_was_fenced(kind: type[IcebergSink[object]]) -> None:
     with pytest.raises(SinkFailed, match="'orders' takes no group before a fence"):
         kind("orders", schema=SCHEMA).stager()
 
