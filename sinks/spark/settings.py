@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sinks.errors import SparkStartFailed
+from sinks.paths import local_path
 from topology.sink import Scalar
 
 _DEFAULTS = {
@@ -25,8 +26,7 @@ _DEFAULTS = {
     # Values are stored as they are: no rebasing of dates before 1582, no refusal of them.
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # Without native Hadoop the checksummed file system starts a process per file.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # Delta's log takes no other: a write's own options (`local_options`) do not reach it.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 # What a jar needs, by the beginning of its file's name.
@@ -52,6 +52,19 @@ _ELSEWHERE = {
     "spark.api.mode": "connect",
     "spark.submit.deployMode": "cluster",
 }
+# Not for the whole session: S3A buffers through the file system that these replace.
+_LOCAL_OPTIONS = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",  # the cache would give them the session's
+}
+
+
+def local_options(path: str) -> Mapping[str, str]:
+    """Options for Spark's write to a path: no `.crc` files on local disks.
+
+    Hadoop starts one process (`chmod`) per file less without them.
+    """
+    return {} if local_path(path) is None else _LOCAL_OPTIONS
 
 
 def java_text(value: Scalar) -> str:

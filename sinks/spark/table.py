@@ -12,6 +12,7 @@ from sinks.names import checked_columns, checked_table
 from sinks.paths import check_kind, local_uri, table_folder, table_path
 from sinks.spark.existing import differences, existing_schema, spark_schema
 from sinks.spark.reasons import one_line
+from sinks.spark.settings import local_options
 from sinks.spark.spool import Spool
 from sinks.spark.writable import needing_to_write, try_out
 from topology.errors import InvalidSchema, RowsRejected, SinkFailed
@@ -129,6 +130,7 @@ class SparkTableSink(Sink[Row]):
         def job(session: Any) -> None:
             rows = session.read.schema(self._spark_schema).parquet(*uris)
             writer = rows.write.format(self.format).mode("append")
+            writer = writer.options(**local_options(str(self._path)))
             if self.partition_by:
                 writer = writer.partitionBy(*self.partition_by)
             if self.merges_columns:
