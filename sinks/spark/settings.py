@@ -44,6 +44,7 @@ _OF_JARS: Mapping[str, Mapping[str, str]] = {
     },
 }
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
+_MAKES_A_SECRET = ("local", "k8s:")  # with these masters Spark itself, in the driver's memory
 _LISTS = ("spark.sql.extensions", "spark.jars")  # of ours and the user's, neither goes without
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Properties that would have no driver beside this process, with the values that do so.
@@ -98,8 +99,9 @@ def settings(
 
     The user's win, but lists, of jars and of extensions, hold both, and the driver ends when it is
     out of memory, whatever the options for Java say. On a cluster (`spark.master` not local) the
-    driver's address is left to Spark and the user. `python_path` is where Python workers look for
-    modules, in the same order as this process: there, too, a user's folder may come last.
+    driver's address is left to Spark and the user, and but on Kubernetes the secret of its RPC is
+    too. `python_path` is where Python workers look for modules, in the same order as this process:
+    there, too, a user's folder may come last.
     """
     merged = {**_DEFAULTS, "spark.app.name": app_name}
     if path := [os.path.abspath(each) for each in python_path if os.pathsep not in each]:  # noqa: PTH100 - "" is the current folder
@@ -114,7 +116,10 @@ def settings(
                     lists[name].append(value)
                 else:
                     merged[name] = value
-    if not conf.get("spark.master", "local").startswith("local"):
+    master = conf.get("spark.master", "local")
+    if master.startswith(_MAKES_A_SECRET) and not master.startswith("local-cluster"):
+        merged["spark.authenticate"] = "true"
+    if not master.startswith("local"):
         merged = {name: value for name, value in merged.items() if name not in _LOCAL_ONLY}
     merged |= conf
     for name, ours in lists.items():

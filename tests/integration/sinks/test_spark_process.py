@@ -1,5 +1,8 @@
 """Spark's process as seen by other users, and by other file systems, of its machine."""
 
+import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import pytest
 
 from sinks import ParquetSink
 from sinks.spark.driver import SparkDriver
+from tests.support.patience import seconds
 from topology.sink import Batch, SinkContext
 
 pytestmark = [
@@ -26,6 +30,58 @@ def driver(no_spark: None) -> Iterator[SparkDriver]:
     driver.open()
     yield driver
     driver.close()
+
+
+def every_argument() -> str:
+    """The arguments of all processes, as `ps` shows them to every user."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.append(process.read_text(errors="replace"))
+    return "".join(found)
+
+
+# A client of Spark's RPC in a JVM that has no secret: what any user of the machine can start.
+CLIENT = """
+import sys
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
+jvm = launch_gateway(SparkConf(loadDefaults=False).set("spark.driver.memory", "256m")).jvm
+java = jvm.java.lang.Class
+spark, scala = jvm.org.apache.spark, jvm.scala
+def constant(name):
+    return java.forName(name).getField("MODULE$").get(None)
+conf = spark.SparkConf(False).set("spark.rpc.askTimeout", "20s")
+secrets = spark.SecurityManager(conf, scala.Option.empty(), constant(
+    "org.apache.spark.internal.config.package$").AUTH_SECRET_FILE())
+rpc = spark.rpc.RpcEnv.create("client", "127.0.0.1", 0, conf, secrets, True)
+master = rpc.setupEndpointRef(
+    spark.rpc.RpcAddress("127.0.0.1", int(sys.argv[1])), "BlockManagerMaster")
+stop = constant("org.apache.spark.storage.BlockManagerMessages$StopBlockManagerMaster$")
+print("stopped:", master.askSync(stop, scala.reflect.ClassTag.Any()))
+"""
+
+
+def test_a_client_without_the_secret_cannot_stop_spark(driver: SparkDriver) -> None:
+    port = driver.run(lambda session: session.conf.get("spark.driver.port"), group="port")
+    client = subprocess.run(
+        [sys.executable, "-c", CLIENT, port],
+        capture_output=True, check=False, text=True, timeout=seconds(60),
+    )  # fmt: skip
+    assert "stopped:" not in client.stdout
+    assert "Expected SaslMessage" in client.stderr
+    assert driver.run(lambda session: session.range(10).repartition(2).count(), group="job") == 10
+
+
+def test_no_argument_has_the_secret(driver: SparkDriver) -> None:
+    secret = driver.run(
+        lambda session: (
+            session._jvm.org.apache.spark.SparkEnv.get().securityManager().getSecretKey()
+        ),
+        group="secret",
+    )
+    assert len(secret) > 16
+    assert secret not in every_argument()
 
 
 def test_local_file_system_is_the_one_that_s3a_buffers_through(driver: SparkDriver) -> None:

@@ -75,6 +75,22 @@ def test_on_a_cluster_the_drivers_address_is_left_to_spark_and_the_user(master: 
     assert made(conf)["spark.driver.host"] == "driver.example"
 
 
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local[2,4]", "true"),
+        ("k8s://https://10.0.0.1", "true"),
+        ("spark://10.0.0.1:7077", None),  # its executors need the cluster's own secret
+        ("local-cluster[2,1,1024]", None),
+    ],
+)
+def test_rpc_is_authenticated_where_spark_makes_the_secret(
+    master: str, expected: str | None
+) -> None:
+    assert made({"spark.master": master}).get("spark.authenticate") == expected
+    assert made({"spark.master": master, "spark.authenticate": "no"})["spark.authenticate"] == "no"
+
+
 def test_python_workers_import_from_where_this_process_does_in_the_same_order() -> None:
     """A user's `service/` in the current folder, which comes last, is not taken for ours."""
     given = ["/app", "", "/usr/lib/python3.11", "/strange:place"]
