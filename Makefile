@@ -7,8 +7,9 @@ READY  := $(VENV)/.ready
 CLASSES := $(VENV)/spark-classes.jsa
 SUITE  ?= hot-path
 STEPS  ?= 1000000000
-# One more than processors: tests wait a third of their time.
+# For two processors: tests wait a third of their time, those on servers half of it.
 JOBS   ?= 3
+SERVER_JOBS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
@@ -70,7 +71,7 @@ $(CLASSES): $(READY)
 
 integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
 	$(BIN)/pytest tests/acceptance tests/contract tests/integration -m "(integration or acceptance) and not faults and not deep" \
-	  -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	  -n $(SERVER_JOBS) --dist loadfile --no-loadscope-reorder
 
 simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.
 	@$(BIN)/python -m tests.simulation

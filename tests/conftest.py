@@ -5,6 +5,7 @@ A test that kills or freezes a server starts one of its own; the Spark heals.
 
 import gc
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -28,6 +29,9 @@ MakeTopic = Callable[..., str]
 # No test lasts until a JVM's best compiler has paid: without it, Spark's start costs a third less.
 os.environ.setdefault("JDK_JAVA_OPTIONS", spark_classes.LIGHT)
 spark_classes.use()
+
+# A shell that runs the tests in the background has SIGINT ignored, and so would all they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EmbeddedServer.start_seconds = patience.seconds(EmbeddedServer.start_seconds)
 

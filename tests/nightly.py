@@ -82,6 +82,7 @@ def parts() -> dict[str, Part]:
             ("env", f"TOPOLOGY_SEEDS={first}:300", python, "-m", "pytest", "-q", "-n", "2",
              "tests/unit/service/test_random_topologies.py"), 60,
         ),
+        "scale": Part((python, "-m", "benchmarks", "scale", "--rounds", "1"), 30, (java,)),
         "crash": Part((python, "-m", "tests.acceptance.every_crash"), 240, (java,)),
         "faults": faults(others, minutes=180),
         "faults-root": faults(as_root, root, minutes=30),
