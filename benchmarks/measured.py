@@ -123,6 +123,7 @@ def run_headrace(
     kafka: Mapping[str, Any] = CONSUMER,
     pipeline: Mapping[str, Any] | None = None,
     spark: Mapping[str, Any] | None = None,
+    storage: Mapping[str, Any] | None = None,
     tracing: Mapping[str, Any] | None = None,
     before: Callable[[Parts], None] | None = None,
     cpu: Clock = time.process_time,
@@ -134,10 +135,10 @@ def run_headrace(
 
     So the bare loop is measured, from its `assign` on. `open_seconds` are what came before:
     clients, claims in ZooKeeper, metadata. Dead letters are kept in memory, unless the topology
-    says otherwise. `kafka`, `pipeline`, `spark` and `tracing` are properties over the defaults of
-    those tables. `wired` makes the parts, `before` is called with them before they are opened, and
-    `cpu` tells the processor time. Without `until_caught_up`,
-    `on_snapshot` must stop the service, and batches are written only when they are due.
+    says otherwise. `kafka`, `pipeline`, `spark`, `storage` and `tracing` are properties over the
+    defaults of those tables. `wired` makes the parts, `before` is called with them before they are
+    opened, and `cpu` tells the processor time. Without `until_caught_up`, `on_snapshot` must stop
+    the service, and batches are written only when they are due.
     """
     if topology.dead_letters.sink is None:
         topology.dead_letters.into(MemoryDeadLetters())
@@ -150,6 +151,7 @@ def run_headrace(
             "zookeeper": {"hosts": job.zookeeper},
             "pipeline": {**(pipeline or {}), "name": job.pipeline},
             "spark": spark or {},
+            "storage": storage or {},
             "tracing": tracing or {},
         },
     )

@@ -70,8 +70,9 @@ class EmbeddedPostgres(EmbeddedServer):
     def close(self) -> None:
         """Stop the server; what it has not finished is undone. Idempotent."""
         if self.running:
+            children = self._children()
             os.kill(self.pid, signal.SIGINT)  # SIGTERM alone would wait for the clients to go
-            for pid in self._children():
+            for pid in children:
                 _signal(pid, signal.SIGCONT)
         super().close()
 
