@@ -19,8 +19,7 @@ from typing import IO, Any, Generic, Literal, TypeAlias, TypeVar
 from sinks.errors import SparkStartFailed
 from sinks.spark.gateway import forget, release_connection, retire
 from sinks.spark.reasons import from_log, last_words, one_line
-from sinks.spark.settings import LOG4J, check, settings
-from topology.masking import is_secret
+from sinks.spark.settings import ARGUMENTS, LOG4J, check, settings
 
 Result = TypeVar("Result")
 State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
@@ -94,8 +93,8 @@ class Jvm:
         with (home / "spark.log").open("wb") as output:
             try:
                 launch: Any = launch_gateway
-                # They become arguments, which everyone on the machine can read.
-                shown = [pair for pair in properties.items() if not is_secret(pair[0])]
+                # The others come by the gateway, with the context.
+                shown = [pair for pair in properties.items() if pair[0].startswith(ARGUMENTS)]
                 spark_conf = SparkConf(loadDefaults=False).setAll(shown)
                 gateway = launch(spark_conf, _apart_from_the_terminal(output))
                 session = _session(properties, gateway)

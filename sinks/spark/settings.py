@@ -53,6 +53,18 @@ _ELSEWHERE = {
     "spark.api.mode": "connect",
     "spark.submit.deployMode": "cluster",
 }
+# Beginnings of the names that a JVM must have before it has a context. They become its arguments,
+# which every user of the machine can read.
+ARGUMENTS = (
+    "spark.master",
+    "spark.driver.memory",
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.extra",
+    "spark.driver.userClassPathFirst",
+    "spark.jars",
+    "spark.kerberos.",
+    "spark.submit.",
+)
 # Not for the whole session: S3A buffers through the file system that these replace.
 _LOCAL_OPTIONS = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",

@@ -44,23 +44,6 @@ def test_a_spark_that_hangs_while_it_starts_is_killed(
     gc.collect()
 
 
-def test_no_secret_is_an_argument_of_the_jvm_and_spark_still_has_it() -> None:
-    key = "spark.hadoop.fs.s3a.secret.key"
-    driver = SparkDriver("test", {key: "canary-4711", "spark.driver.memory": "512m"})
-    driver.open()
-    try:
-        found = driver.run(
-            lambda session: session._jsc.hadoopConfiguration().get("fs.s3a.secret.key"), group="g"
-        )
-        assert found == "canary-4711"
-        assert driver._jvm is not None
-        arguments = Path(f"/proc/{driver._jvm.process.pid}/cmdline").read_text()
-        assert "spark.driver.memory" in arguments
-        assert "canary-4711" not in arguments
-    finally:
-        driver.close()
-
-
 PROGRAM = """
 import os, signal, sys, threading
 from sinks.errors import SparkDied

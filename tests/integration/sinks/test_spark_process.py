@@ -22,11 +22,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+# Secrets, whatever their names look like.
+PROPERTIES = {
+    "spark.hadoop.fs.s3a.secret.key": "canary-4711",
+    "spark.hadoop.lake.pass": "canary-4712",
+    "spark.sql.catalog.lake.uri": "jdbc:postgresql://lake/?user=canary-4713",
+    "spark.headrace.anything": "canary-4714",
+}
+
 
 @pytest.fixture(scope="module")
 def driver(no_spark: None) -> Iterator[SparkDriver]:
     """A Spark as users get it."""
-    driver = SparkDriver("test", {"spark.driver.memory": "512m"})
+    driver = SparkDriver("test", {"spark.driver.memory": "512m"} | PROPERTIES)
     driver.open()
     yield driver
     driver.close()
@@ -73,15 +81,19 @@ def test_a_client_without_the_secret_cannot_stop_spark(driver: SparkDriver) -> N
     assert driver.run(lambda session: session.range(10).repartition(2).count(), group="job") == 10
 
 
-def test_no_argument_has_the_secret(driver: SparkDriver) -> None:
-    secret = driver.run(
-        lambda session: (
-            session._jvm.org.apache.spark.SparkEnv.get().securityManager().getSecretKey()
-        ),
-        group="secret",
-    )
-    assert len(secret) > 16
-    assert secret not in every_argument()
+def test_no_argument_has_a_secret_and_spark_has_them(driver: SparkDriver) -> None:
+    def found(session: Any) -> tuple[str, list[str]]:
+        secret = session._jvm.org.apache.spark.SparkEnv.get().securityManager().getSecretKey()
+        return secret, [session.sparkContext.getConf().get(name) for name in PROPERTIES]
+
+    secret, values = driver.run(found, group="found")
+    assert values == list(PROPERTIES.values())
+    hadoop = driver.run(lambda session: session._jsc.hadoopConfiguration(), group="hadoop")
+    assert hadoop.get("lake.pass") == "canary-4712"
+    arguments = every_argument()
+    assert "-Xmx512m" in arguments
+    assert secret not in arguments
+    assert "canary-" not in arguments
 
 
 def test_local_file_system_is_the_one_that_s3a_buffers_through(driver: SparkDriver) -> None:
