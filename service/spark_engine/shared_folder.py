@@ -1,34 +1,29 @@
 """What driver and executors share as files: reference tables, and rows on their way back."""
 
 import contextlib
-import re
-import shutil
-import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 
+from sinks.run_folder import RunFolder
 from topology.errors import SinkFailed
 from topology.loaded import Loaded
 from topology.reference import Reference
 
-_LEFT_SECONDS = 24 * 3600.0  # what is older was left behind by a process that was killed
-_OURS = re.compile(r"[0-9a-f]{32}")  # what a folder of a process is called
 _KEPT_FILES = 2  # of each reference: tries that were made before the newest one read the other
 
 
 class SharedFolder:
-    """A folder of this process's own, below the pipeline's in the warehouse.
+    """A folder of this run, below the pipeline's in the warehouse.
 
     The owner thread calls everything.
     """
 
     def __init__(self, path: Path | None, references: Iterable[Reference]) -> None:
         """`path` is the pipeline's folder; None where the warehouse is none."""
-        self._path = path
-        self._own = None if path is None else path / uuid.uuid4().hex
+        self._folder = None if path is None else RunFolder(path, "run")
         self._references = list(references)
         self._tables: dict[str, tuple[Loaded, Path]] = {}  # by reference: what was written
         self._files: dict[str, list[Path]] = {}  # by reference: those that are left, in order
@@ -36,11 +31,11 @@ class SharedFolder:
     @property
     def place(self) -> str | None:
         """The folder, for rows; None: there is none."""
-        return None if self._own is None else str(self._own)
+        return None if self._folder is None else str(self._folder.path)
 
     def open(self) -> None:
-        """Make the folder, and remove those that were left long ago. Raises SinkFailed."""
-        if self._path is None or self._own is None:
+        """Make the folder, and remove those of killed processes. Raises SinkFailed."""
+        if self._folder is None:
             if self._references:
                 raise SinkFailed(
                     f"reference '{self._references[0].name}' comes to executors by a file in the "
@@ -48,16 +43,9 @@ class SharedFolder:
                 )
             return
         try:
-            self._own.mkdir(parents=True, exist_ok=True)
+            self._folder.open()
         except OSError as error:
-            raise SinkFailed(f"{self._own} cannot be made: {error}") from error
-        before = time.time() - _LEFT_SECONDS
-        for left in self._path.iterdir():
-            if not _OURS.fullmatch(left.name):
-                continue  # whatever it is doing here, it is not ours
-            with contextlib.suppress(OSError):  # another process removes it, too
-                if left.stat().st_mtime < before:
-                    shutil.rmtree(left)
+            raise SinkFailed(f"{self._folder.path} cannot be made: {error}") from error
 
     def tables(self) -> dict[str, str]:
         """Files with the rows of the reference tables as they are loaded now, by name.
@@ -70,13 +58,12 @@ class SharedFolder:
 
     def _file_of(self, reference: Reference) -> Path:
         loaded = reference.loaded
-        if self._own is None or loaded is None:  # `open`, and References, have seen to that
+        if self._folder is None or loaded is None:  # `open`, and References, have seen to that
             raise AssertionError
         known = self._tables.get(reference.name)
         if known is not None and known[0] is loaded and known[1].exists():
             return known[1]
-        self._own.mkdir(parents=True, exist_ok=True)  # one that long did nothing may be removed
-        path = self._own / f"{uuid.uuid4().hex}.arrow"
+        path = self._folder.open() / f"{uuid.uuid4().hex}.arrow"  # someone may have cleaned up
         table = _table_of(reference, loaded)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
@@ -92,8 +79,8 @@ class SharedFolder:
 
     def close(self) -> None:
         """Remove the folder and what is in it. Idempotent."""
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.close()
 
 
 def _table_of(reference: Reference, loaded: Loaded) -> pa.Table:

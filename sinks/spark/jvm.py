@@ -5,7 +5,6 @@ Whatever may hang in it is asked on a thread of its own, for so long and no long
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +16,10 @@ from pathlib import Path
 from typing import IO, Any, Generic, Literal, TypeAlias, TypeVar
 
 from sinks.errors import SparkStartFailed
+from sinks.run_folder import RunFolder
 from sinks.spark.gateway import forget, release_connection, retire
 from sinks.spark.reasons import from_log, last_words, one_line
-from sinks.spark.settings import ARGUMENTS, LOG4J, check, settings
+from sinks.spark.settings import ARGUMENTS, LOG4J, LOG4J_FILE, check, settings
 
 Result = TypeVar("Result")
 State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
@@ -27,13 +27,14 @@ State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
 
 _LAST_SECONDS = 5.0  # what has been killed is given so long to be gone
 _TAIL_BYTES = 64 * 1024
+_PRINTED = "spark.log"
 
 
 class Jvm:
     """One running JVM with its Spark session. Built by `start`."""
 
     def __init__(
-        self, session: Any, gateway: Any, home: Path, properties: Mapping[str, str]
+        self, session: Any, gateway: Any, home: RunFolder, properties: Mapping[str, str]
     ) -> None:
         self.session = session
         self.process: subprocess.Popen[bytes] = gateway.proc
@@ -85,22 +86,21 @@ class Jvm:
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         # A job group is a thread's: each of ours has to be one thread in the JVM, too.
         os.environ["PYSPARK_PIN_THREAD"] = "true"
-        home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
-        log4j = home / "log4j2.properties"
-        log4j.write_text(LOG4J)
-        properties = settings(app_name, conf, jars, log4j, sys.path)
+        home = RunFolder(Path(tempfile.gettempdir()), "headrace-spark")
+        printed = home.open() / _PRINTED
+        (home.path / LOG4J_FILE).write_text(LOG4J)
+        properties = settings(app_name, conf, jars, home.path, sys.path)
         gateway = None
-        with (home / "spark.log").open("wb") as output:
+        with printed.open("wb") as output:
             try:
                 launch: Any = launch_gateway
                 # The others come by the gateway, with the context.
                 shown = [pair for pair in properties.items() if pair[0].startswith(ARGUMENTS)]
                 spark_conf = SparkConf(loadDefaults=False).setAll(shown)
-                gateway = launch(spark_conf, _apart_from_the_terminal(output))
+                gateway = launch(spark_conf, _apart_from_the_terminal(output, home.lock))
                 session = _session(properties, gateway)
             except Exception as error:
-                printed = (home / "spark.log").read_text(errors="replace")
-                said = from_log(printed) or one_line(error)
+                said = from_log(printed.read_text(errors="replace")) or one_line(error)
                 _end(gateway, home)
                 raise SparkStartFailed(f"Spark did not start: {said}") from error
         return cls(session, gateway, home, properties)
@@ -163,7 +163,7 @@ class Jvm:
         if status is None:
             return None
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        with contextlib.suppress(OSError), (self._home / "spark.log").open("rb") as file:
+        with contextlib.suppress(OSError), (self._home.path / _PRINTED).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             words = last_words(file.read().decode(errors="replace"))
             return f"{how}: {words}" if words else how
@@ -237,8 +237,10 @@ def _nothing(*_arguments: object) -> None:
     """What a server does of which a client is gone."""
 
 
-def _apart_from_the_terminal(output: IO[bytes]) -> dict[str, Any]:
-    return {"start_new_session": True, "stdout": output, "stderr": output}
+def _apart_from_the_terminal(output: IO[bytes], lock: int | None) -> dict[str, Any]:
+    # The JVM may outlive this process for a moment, and so does its hold on the folder.
+    held = () if lock is None else (lock,)
+    return {"start_new_session": True, "stdout": output, "stderr": output, "pass_fds": held}
 
 
 def _kill_children(thread: threading.Thread) -> None:
@@ -250,7 +252,7 @@ def _kill_children(thread: threading.Thread) -> None:
                 os.killpg(int(pid), signal.SIGKILL)
 
 
-def _end(gateway: Any, home: Path) -> None:
+def _end(gateway: Any, home: RunFolder) -> None:
     """End a gateway's process, close its sockets and its pipe, and remove its folder."""
     if gateway is not None:
         retire(gateway)
@@ -263,4 +265,4 @@ def _end(gateway: Any, home: Path) -> None:
         with contextlib.suppress(OSError):
             gateway.proc.stdin.close()
         forget(gateway)
-    shutil.rmtree(home, ignore_errors=True)
+    home.close()

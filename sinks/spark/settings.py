@@ -104,7 +104,7 @@ def settings(
     app_name: str,
     conf: Mapping[str, str],
     jars: Sequence[str],
-    log4j: Path,
+    home: Path,
     python_path: Sequence[str] = (),
 ) -> dict[str, str]:
     """All properties of the session: defaults, those of the jars, then the user's.
@@ -112,8 +112,9 @@ def settings(
     The user's win, but lists, of jars and of extensions, hold both, and the driver ends when it is
     out of memory, whatever the options for Java say. On a cluster (`spark.master` not local) the
     driver's address is left to Spark and the user, and but on Kubernetes the secret of its RPC is
-    too. `python_path` is where Python workers look for modules, in the same order as this process:
-    there, too, a user's folder may come last.
+    too. The driver's temporary files, jars and blocks go to `home`. `python_path` is where Python
+    workers look for modules, in the same order as this process: there, too, a user's folder may
+    come last.
     """
     merged = {**_DEFAULTS, "spark.app.name": app_name}
     if path := [os.path.abspath(each) for each in python_path if os.pathsep not in each]:  # noqa: PTH100 - "" is the current folder
@@ -139,11 +140,17 @@ def settings(
         if each_once := list(dict.fromkeys([*ours, *users])):
             merged[name] = ",".join(each_once)
     # A driver out of memory must die, so that it is started anew, and not linger half dead.
-    logs, dies = f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-XX:+ExitOnOutOfMemoryError"
-    merged[_JAVA_OPTIONS] = " ".join(filter(None, [logs, conf.get(_JAVA_OPTIONS), dies]))
+    options = [
+        f"-Dlog4j2.configurationFile={(home / LOG4J_FILE).as_uri()}",
+        f'"-Djava.io.tmpdir={home}"',
+        conf.get(_JAVA_OPTIONS),
+        "-XX:+ExitOnOutOfMemoryError",
+    ]
+    merged[_JAVA_OPTIONS] = " ".join(filter(None, options))
     return merged
 
 
+LOG4J_FILE = "log4j2.properties"
 LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr

@@ -4,10 +4,7 @@ Arrow to Spark by a file costs half the CPU of any way through the gateway. Each
 has a folder of its own, so replicas that share a warehouse do not meet.
 """
 
-import os
-import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,46 +12,33 @@ import pyarrow.parquet as pq
 
 from sinks.files.data_file import as_arrow_said
 from sinks.paths import local_path
+from sinks.run_folder import RunFolder
 
 _ROWS_PER_FILE = 50_000  # below that a second task costs more than it saves
 _MOST_FILES = 2
-_FORGOTTEN_SECONDS = 24 * 3600.0
 
 
 class Spool:
     """The spool of one sink in one process.
 
-    It lies in `<warehouse>/.spool/`, where executors that share the warehouse can read it,
-    or in the local temporary folder when the warehouse is no local path (then only a
+    It lies in `<warehouse>/.spool/`, where executors that share the warehouse can read it, as the
+    same user, or in the local temporary folder when the warehouse is no local path (then only a
     `local` master can read it).
     """
 
     def __init__(self, warehouse: str, owner: str) -> None:
-        root = local_path(warehouse)
-        self._root = (
-            Path(tempfile.gettempdir()) / "headrace-spool" if root is None else root / ".spool"
-        )
-        self._owner = "".join(c if c.isalnum() or c in "-." else "_" for c in owner)
-        self._folder: Path | None = None
+        path = local_path(warehouse)
+        root = Path(tempfile.gettempdir()) if path is None else path / ".spool"
+        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in owner)
+        self._folder = RunFolder(root, f"headrace-spool-{safe}")
 
     def open(self) -> None:
-        """Make the folder, and remove those that killed processes left a day ago.
-
-        Raises OSError when the place cannot be written.
-        """
-        self._root.mkdir(parents=True, exist_ok=True)
-        for folder in self._root.glob(f"{self._owner}-*"):
-            if time.time() - folder.stat().st_mtime > _FORGOTTEN_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{self._owner}-", dir=self._root))
+        """Make the folder. Raises OSError when the place cannot be written."""
+        self._folder.open()
 
     def place(self, name: str) -> Path:
         """Where a file of this name may be written; its folder is there. Raises OSError."""
-        if self._folder is None:
-            raise RuntimeError("the spool is not open")
-        self._folder.mkdir(parents=True, exist_ok=True)  # someone may have cleaned up
-        os.utime(self._folder)  # still in use, whatever its age
-        return self._folder / name
+        return self._folder.open() / name  # someone may have cleaned up
 
     def put(self, table: pa.Table, sequence: int) -> list[Path]:
         """Write a table; returns its files.
@@ -80,9 +64,7 @@ class Spool:
 
     def close(self) -> None:
         """Remove the folder."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._folder.close()
 
 
 def _write(rows: pa.Table, path: Path) -> None:

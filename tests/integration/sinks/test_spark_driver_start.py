@@ -1,6 +1,7 @@
 """How a Spark starts, or does not, and ends with its owner."""
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sinks.errors import SparkStartFailed
+from sinks.run_folder import RunFolder
 from sinks.spark.driver import SparkDriver
 from sinks.spark.jvm import Jvm
 from tests.support.patience import seconds
@@ -78,13 +80,17 @@ else:
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-def test_ctrl_c_does_not_reach_the_jvm_and_it_never_outlives_its_owner(ending: str) -> None:
+def test_ctrl_c_does_not_reach_the_jvm_and_it_never_outlives_its_owner(
+    ending: str, tmp_path: Path
+) -> None:
+    """What is left in its folder, the next run removes."""
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", PROGRAM, ending],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
     ) as process:
         out, err = process.communicate(timeout=seconds(90))
     assert process.returncode == (0 if ending == "close" else -signal.SIGKILL), err
@@ -94,6 +100,13 @@ def test_ctrl_c_does_not_reach_the_jvm_and_it_never_outlives_its_owner(ending: s
     ended = threading.Event()
     for _ in range(200):
         if not Path(f"/proc/{pid}").exists():
-            return
+            break
         ended.wait(0.1)
-    pytest.fail(f"the JVM {pid} outlived its owner")
+    else:
+        pytest.fail(f"the JVM {pid} outlived its owner")
+    left = [path for path in tmp_path.iterdir() if path.name.startswith("headrace-spark-")]
+    assert len(left) == (1 if ending == "kill" else 0)
+    folder = RunFolder(tmp_path, "headrace-spark")
+    folder.open()
+    assert [path for path in left if path.exists()] == []
+    folder.close()

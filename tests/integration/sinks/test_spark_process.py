@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,20 @@ PROPERTIES = {
 
 
 @pytest.fixture(scope="module")
-def driver(no_spark: None) -> Iterator[SparkDriver]:
-    """A Spark as users get it."""
-    driver = SparkDriver("test", {"spark.driver.memory": "512m"} | PROPERTIES)
-    driver.open()
-    yield driver
-    driver.close()
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("a place")
+
+
+@pytest.fixture(scope="module")
+def driver(no_spark: None, temporary: Path) -> Iterator[SparkDriver]:
+    """A Spark as users get it, but for its temporary folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        driver = SparkDriver("test", {"spark.driver.memory": "512m"} | PROPERTIES)
+        driver.open()
+        yield driver
+        driver.close()
+        assert list(temporary.iterdir()) == []
 
 
 def every_argument() -> str:
@@ -115,3 +124,20 @@ def test_local_tables_have_no_checksum_files(driver: SparkDriver, tmp_path: Path
     sink.close()
     assert list((tmp_path / "numbers").glob("*.parquet"))
     assert list(tmp_path.rglob("*.crc")) == []
+
+
+def test_files_of_a_killed_jvm_are_removed(driver: SparkDriver, temporary: Path) -> None:
+    def folders(session: Any) -> set[Path]:
+        java = session._jvm
+        files = java.org.apache.spark.SparkFiles.getRootDirectory()
+        return {Path(java.java.lang.System.getProperty("java.io.tmpdir")), Path(files)}
+
+    found = driver.run(folders, group="folders")
+    assert driver._jvm is not None
+    home = driver._jvm._home.path
+    assert {path for path in found if not path.is_relative_to(home)} == set()
+    driver._jvm.process.kill()
+    driver._jvm.process.wait()
+    assert driver.run(lambda session: session.range(10).count(), group="count") == 10
+    assert not home.exists()
+    assert len(list(temporary.iterdir())) == 1

@@ -1,8 +1,5 @@
 """Tasks on their way to Spark and back, the folder that is shared, and the wiring."""
 
-import os
-import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -265,33 +262,14 @@ def test_where_a_log_was_cut_off_counts_only_for_the_epoch_that_is_known_now(
     assert trouble.diverged_at == cut
 
 
-def test_what_was_left_in_the_folder_long_ago_is_removed(tmp_path: Path) -> None:
-    folder = tmp_path / "spool" / "p"
-    folder.mkdir(parents=True)
-    old, new = uuid.uuid4().hex, uuid.uuid4().hex
-    for name in (old, new):
-        (folder / name).mkdir()
-        (folder / name / "1.rows").write_text("x")
-    before = time.time() - 48 * 3600
-    os.utime(folder / old, (before, before))
-    shared = SharedFolder(folder, [])
-    shared.open()
-    assert shared.place is not None
-    assert {each.name for each in folder.iterdir()} == {new, Path(shared.place).name}
-    shared.close()
-    assert [each.name for each in folder.iterdir()] == [new]
-
-
-@pytest.mark.parametrize("name", ["orders", ".headrace-spool", "f" * 31, "F" * 32])
-def test_what_is_none_of_our_own_folders_stays_however_old_it_is(name: str, tmp_path: Path) -> None:
-    table = tmp_path / name
-    table.mkdir()
-    (table / "part-00000.parquet").write_text("x")
-    os.utime(table, (0, 0))
+def test_the_folder_goes_with_the_run(tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
     shared = SharedFolder(tmp_path, [])
     shared.open()
+    assert shared.place is not None
+    assert Path(shared.place).is_dir()
     shared.close()
-    assert (table / "part-00000.parquet").read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["orders"]
 
 
 def test_a_table_that_was_removed_is_written_again(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ DELTA = "/jars/delta-spark_4.1_2.13-4.4.0.jar"
 ICEBERG = "/jars/iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
 DELTAS_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 ICEBERGS_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-LOG4J = Path("/run/log4j2.properties")
+HOME = Path("/run/a place")
 
 
 def made(conf: dict[str, str], *jars: str) -> dict[str, str]:
-    return settings("orders", conf, jars, LOG4J)
+    return settings("orders", conf, jars, HOME)
 
 
 def test_what_the_user_sets_wins() -> None:
@@ -61,10 +62,11 @@ def test_without_jars_nothing_of_theirs_is_set() -> None:
 @pytest.mark.parametrize("users", ["-Dlog4j2.level=INFO", "-XX:-ExitOnOutOfMemoryError", ""])
 def test_a_driver_out_of_memory_ends_whatever_the_options_for_java_say(users: str) -> None:
     conf = {"spark.driver.extraJavaOptions": users}
-    options = made(conf)["spark.driver.extraJavaOptions"].split()
+    options = shlex.split(made(conf)["spark.driver.extraJavaOptions"])
     assert options[-1] == "-XX:+ExitOnOutOfMemoryError"  # the last one holds
-    assert options[0] == "-Dlog4j2.configurationFile=file:///run/log4j2.properties"
-    assert options[1:-1] == users.split()
+    assert options[0] == "-Dlog4j2.configurationFile=file:///run/a%20place/log4j2.properties"
+    assert options[1] == "-Djava.io.tmpdir=/run/a place"
+    assert options[2:-1] == users.split()
 
 
 @pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "k8s://https://10.0.0.1", "yarn"])
@@ -94,12 +96,12 @@ def test_rpc_is_authenticated_where_spark_makes_the_secret(
 def test_python_workers_import_from_where_this_process_does_in_the_same_order() -> None:
     """A user's `service/` in the current folder, which comes last, is not taken for ours."""
     given = ["/app", "", "/usr/lib/python3.11", "/strange:place"]
-    ours = settings("orders", {}, [], LOG4J, given)
+    ours = settings("orders", {}, [], HOME, given)
     path = ours["spark.executorEnv.PYTHONPATH"].split(os.pathsep)
     assert path == ["/app", str(Path.cwd()), "/usr/lib/python3.11"]
     assert ours["spark.executorEnv.PYTHONSAFEPATH"] == "1"  # no other folder comes before them
     users = {"spark.executorEnv.PYTHONPATH": "/theirs"}
-    theirs = settings("orders", users, [], LOG4J, given)
+    theirs = settings("orders", users, [], HOME, given)
     assert theirs["spark.executorEnv.PYTHONPATH"] == "/theirs"
 
 
