@@ -10,7 +10,7 @@ import numpy as np
 
 from partition.chunk import Offsets
 from service.spark_engine.refusals import Origin, origins_of
-from service.spark_engine.spool import SpoolStager, read_lines
+from service.spark_engine.spool import SpoolChanged, SpoolStager, read_lines
 from sinks.tries import check_rejected
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, SinkContext
@@ -147,9 +147,9 @@ def _whole(group: Group, handed: Handed) -> Group:
             for line, (its_pieces, its_offsets) in read_lines(each).items():
                 pieces[line] += its_pieces
                 offsets[line].append(its_offsets)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, SpoolChanged) as error:
         message = (
-            f"rows of group {group.number} are not where a task has put them: {error}; "
+            f"rows of group {group.number} are not as a task has left them: {error}; "
             "the warehouse must be a folder that executors and driver share"
         )
         raise StagedLost(message) from error

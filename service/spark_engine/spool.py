@@ -1,5 +1,6 @@
 """Rows on their way from a task to the driver, for sinks of which only the driver can stage."""
 
+import hashlib
 import pickle
 import uuid
 from collections import defaultdict
@@ -18,9 +19,14 @@ from topology.transactional import Group, Staged
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """A file with a group's rows; it is the only part of what a SpoolStager stages."""
+    """A file with a group's rows; it is the only part of what a SpoolStager stages.
+
+    The digest comes to the driver with the task's result, over Spark's own connection: whoever
+    can write the folder cannot change it.
+    """
 
     path: str
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +50,18 @@ class SpoolStager:
         """Write the rows; every one fits. Raises OSError, SinkFailed if one cannot be pickled."""
         if group.offsets is None:
             raise ValueError(f"group {group.number} does not tell of which records its rows are")
-        path = Path(self.folder) / f"{uuid.uuid4().hex}.rows"
         pieces = [_packed(piece) for piece in group.pieces]
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            data = pickle.dumps((pieces, group.offsets), protocol=pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            message = f"rows cannot be pickled on their way to the driver: {error}"
+            raise SinkFailed(message) from error
+        path = Path(self.folder) / f"{uuid.uuid4().hex}.rows"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("wb") as file:
-            try:
-                pickle.dump((pieces, group.offsets), file, protocol=pickle.HIGHEST_PROTOCOL)
-            except (pickle.PicklingError, TypeError, AttributeError) as error:
-                path.unlink()
-                message = f"rows cannot be pickled on their way to the driver: {error}"
-                raise SinkFailed(message) from error
-        return Staged(group.shares, group.num_rows, (SpoolFile(str(path)),))
+            file.write(data)
+        part = SpoolFile(str(path), digest_of(data))
+        return Staged(group.shares, group.num_rows, (part,))
 
     def discard(self, staged: Staged) -> None:
         """Remove the file, if it is there."""
@@ -62,16 +69,28 @@ class SpoolStager:
             Path(part.path).unlink(missing_ok=True)
 
 
+class SpoolChanged(OSError):
+    """A file is not as its task wrote it."""
+
+
+def digest_of(data: bytes) -> bytes:
+    """What tells whether a file is as its task wrote it."""
+    return hashlib.sha256(data).digest()
+
+
 def read_spool(staged: Staged) -> tuple[list[Piece], Offsets]:
     """The rows of what a SpoolStager has staged, in their order, and each one's record's offset.
 
-    Raises OSError. Only for files of our own tasks: unpickling runs what they say.
+    Raises OSError: SpoolChanged before a file is unpickled that no task of ours has written.
     """
     pieces: list[Piece] = []
     offsets = [np.empty(0, np.int64)]
     for part in staged.parts:
         with Path(part.path).open("rb") as file:
-            packed, its_offsets = pickle.load(file)  # noqa: S301 - see above
+            data = file.read()
+        if digest_of(data) != part.digest:
+            raise SpoolChanged(f"{part.path} is not as its task wrote it")
+        packed, its_offsets = pickle.loads(data)  # noqa: S301 - a task of ours wrote it
         pieces += [_unpacked(each) for each in packed]
         offsets.append(its_offsets)
     return pieces, np.concatenate(offsets)

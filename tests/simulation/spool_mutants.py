@@ -27,7 +27,7 @@ from transactions.range_groups import RangeGroups
 
 @mutant
 def spool_of_an_older_try() -> Patches:
-    """Tries of a group write the same files, so that a late one writes over those of the next."""
+    """Tries of a group write the same files: a late one changes those of the next, unnoticed."""
 
     class Named:
         def __init__(self, name: str) -> None:
@@ -48,6 +48,7 @@ def spool_of_an_older_try() -> Patches:
     return [
         around(SpoolStager, "stage", stage),
         around(RangeOutlet, "stager", stager),
+        put(spool, "digest_of", lambda _data: b""),
         put(Handed, "discard", _stays),
     ]
 

@@ -166,7 +166,7 @@ class _Path:
     def parent(self) -> "_Path":
         return _Path(self._files, self._name.rpartition("/")[0])
 
-    def mkdir(self, *, parents: bool, exist_ok: bool) -> None:
+    def mkdir(self, *, mode: int, parents: bool, exist_ok: bool) -> None:
         """Do nothing: a folder is there if a file is in it."""
 
     def open(self, mode: str) -> io.BytesIO:

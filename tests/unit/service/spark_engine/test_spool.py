@@ -2,6 +2,7 @@
 
 import decimal
 import pickle
+import stat
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from service.spark_engine.handed import Handed, HandsOn, StagedLost
 from service.spark_engine.spool import SpoolStager, read_lines, read_spool
+from sinks.memory import MemorySink
 from topology.errors import SinkFailed
 from topology.transactional import Group, Share, Staged
 
@@ -88,6 +91,42 @@ def test_each_group_has_a_file_of_its_own_and_discarding_removes_it(tmp_path: Pa
     assert read_spool(two)[0] == [[2]]
     with pytest.raises(OSError, match="No such file"):
         read_spool(one)
+
+
+class Planted:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.proof,)
+
+
+@pytest.mark.parametrize("change", ["planted", "appended", "cut off", "another group's"])
+def test_a_file_that_somebody_changed_is_refused_unread(change: str, tmp_path: Path) -> None:
+    stager = SpoolStager(str(tmp_path / "spool"))
+    staged, other = (stager.stage(group(("t[0]", [[n, n]]))) for n in (1, 2))
+    path, proof = Path(staged.parts[0].path), tmp_path / "proof"
+    written = path.read_bytes()
+    path.write_bytes(
+        {
+            "planted": pickle.dumps(([Planted(proof)], np.zeros(2, np.int64))),
+            "appended": written + b"\0",
+            "cut off": written[:-1],
+            "another group's": Path(other.parts[0].path).read_bytes(),
+        }[change]
+    )
+    handed = Handed((staged,), stager, is_apart=False)
+    sink = HandsOn("rows", MemorySink[Any]("rows"))
+    with pytest.raises(StagedLost, match="not as its task wrote it"):
+        sink.stage(handed.as_group(1, staged.shares))
+    assert not proof.exists()
+
+
+def test_rows_are_private(tmp_path: Path) -> None:
+    SpoolStager(str(tmp_path / "a" / "b")).stage(group(("t[0]", [[1]])))
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
 
 
 def test_rows_that_cannot_be_pickled_end_the_run_and_leave_no_file(tmp_path: Path) -> None:
