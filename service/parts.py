@@ -48,6 +48,7 @@ from service.spark_engine.wiring import (
     range_gates_of,
     spark_engine,
 )
+from sinks.names import is_uri
 from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.spark.iceberg.sink import IcebergSink
@@ -144,6 +145,14 @@ class Parts:
         if not paths or paths[0] is None:
             return None
         return str(local_path(paths[0]) or paths[0])
+
+    @property
+    def uses_warehouse(self) -> bool:
+        """Whether tables lie in the warehouse, as far as is known before they are opened."""
+        sinks = [innermost(step.sink) for step in self.sinks]
+        return is_uri(self.config.storage.warehouse) or any(
+            isinstance(sink, _TABLES) for sink in sinks
+        )
 
     @property
     def dead_letters(self) -> str:

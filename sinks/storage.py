@@ -4,6 +4,9 @@ Arrow writes the files, delta-rs and pyiceberg commit them, Spark reads and writ
 S3A. Each has its own names for an endpoint, a region and a key.
 """
 
+import os
+import ssl
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -74,13 +77,16 @@ class Storage:
         """delta-rs's `storage_options` for a URI of `uri`. Raises SinkFailed."""
         kind, secrets = _kind(uri), self._secrets()
         found: dict[str, str | None] = {}
+        if self.ca_file is not None and kind != "local":
+            _trust(self.ca_file)
         if kind == "s3":
             found = {
                 "aws_access_key_id": secrets.get("access_key_id"),
                 "aws_secret_access_key": secrets.get("secret_access_key"),
-                "aws_session_token": secrets.get("session_token"),
+                # An empty one, lest delta-rs put that of the environment to a key of ours.
+                "aws_session_token": secrets.get("session_token", "" if secrets else None),
                 "aws_region": self._region(),
-                "aws_endpoint_url": self._bucket_endpoint(uri),
+                "aws_endpoint_url_s3": self._bucket_endpoint(uri),
                 "aws_virtual_hosted_style_request": _text(not self._in_path()),
             }
         elif kind == "azure":
@@ -154,6 +160,7 @@ class Storage:
                 "region": self._region(),
                 "tls_ca_file_path": self.ca_file,
                 "force_virtual_addressing": not self.path_style,
+                "allow_delayed_open": True,  # one request for a small file, not three
             }
             if host:
                 found |= {"endpoint_override": host, "scheme": scheme}
@@ -211,6 +218,23 @@ def _account(uri: str) -> str:
     if not parts.username or not parts.hostname:
         raise SinkFailed(f"'{uri}': allowed is abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
     return parts.hostname.partition(".")[0]
+
+
+@lru_cache(maxsize=4)
+def _trust(ca_file: str) -> None:
+    """Have delta-rs trust these authorities besides the system's, by the one way that it knows.
+
+    It looks into SSL_CERT_FILE when it makes a client, as Python and others in this process do.
+    """
+    usual = ssl.get_default_verify_paths()
+    bundle = Path(ca_file).read_bytes()
+    if usual.cafile is not None:
+        bundle = Path(usual.cafile).read_bytes() + b"\n" + bundle
+    with tempfile.NamedTemporaryFile(prefix="headrace-ca-", suffix=".pem", delete=False) as file:
+        file.write(bundle)
+    os.environ["SSL_CERT_FILE"] = file.name
+    if usual.capath is not None:
+        os.environ.setdefault("SSL_CERT_DIR", usual.capath)
 
 
 @lru_cache(maxsize=16)

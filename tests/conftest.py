@@ -21,6 +21,7 @@ from service.embedded.zookeeper import EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes
 from tests.support import patience
+from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.shared_spark import SharedSpark
 from topology.masking import mask
 
@@ -93,6 +94,17 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     finally:
         server.close()
         server.remove_data()
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSeaweed]:
+    """A running object store, shared by every test; use a folder of your own in its bucket."""
+    server = EmbeddedSeaweed(tmp_path_factory.mktemp("seaweed"))
+    server.open()
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,11 @@ from service.cli.lines import describe
 from service.cli.topics import ASK_SECONDS, topics_of
 from service.config import Config
 from service.parts import Parts, wire
+from sinks.probe import probe
 from topology.topology import Topology
 
 SPARK_PATIENCE_SECONDS = 60.0  # a JVM starts, and finds its cluster
+STORE_SECONDS = 20.0  # a store that does not answer is asked several times
 _CLOSE_SECONDS = 5.0
 
 
@@ -61,10 +63,13 @@ class _Checks:
         kafka = _Task("kafka", self._kafka)
         zookeeper = _Task("zookeeper", self._zookeeper)
         dead_letters = _Task("dead-letters", self._dead_letters)
+        storage = _Task("storage", self._storage)
         tables = _Task("sinks", self._sinks)
         brokers = str(config.kafka["bootstrap.servers"])
         yield from kafka.verdicts("kafka", brokers, ASK_SECONDS)
         yield from zookeeper.verdicts("zookeeper", config.zookeeper.hosts, ASK_SECONDS)
+        warehouse = config.storage.warehouse
+        yield from storage.verdicts("storage", warehouse, STORE_SECONDS)
         master = str(config.spark.conf.get("spark.master", "local"))
         name, place = ("spark", master) if self._parts.spark is not None else ("sink", "")
         known = tables.verdicts(name, place, SPARK_PATIENCE_SECONDS)
@@ -126,6 +131,12 @@ class _Checks:
     def _zookeeper(self) -> list[Check]:
         self._parts.store.open()
         return [Check("zookeeper", ok=True, detail=self._parts.config.zookeeper.hosts)]
+
+    def _storage(self) -> list[Check]:
+        if not self._parts.uses_warehouse:
+            return []
+        storage = self._parts.config.storage.storage()
+        return [Check("storage", ok=True, detail=f"{storage.warehouse}: {probe(storage)}")]
 
     def _sinks(self) -> list[Check]:
         """Spark first, since tables need it."""

@@ -138,7 +138,9 @@ def test_the_service_reads_the_configuration_as_the_values_say_it(
         assert f"/etc/headrace-tls/kafka/{name}" in text
     tls = tmp_path / "ca.pem"  # a path that is there: the service looks into it
     shutil.copy(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"), tls)
-    file.write_text(text.replace("/etc/headrace-tls/zookeeper/ca.crt", str(tls)), encoding="utf-8")
+    for path in ("/etc/headrace-tls/zookeeper/ca.crt", "/etc/headrace-storage/ca.crt"):
+        text = text.replace(path, str(tls))
+    file.write_text(text, encoding="utf-8")
     for name in ("KAFKA__SASL_USERNAME", "KAFKA__SASL_PASSWORD"):
         monkeypatch.setenv(f"HEADRACE_{name}", "given")
     for name in ("ZOOKEEPER__USERNAME", "ZOOKEEPER__PASSWORD"):
@@ -150,6 +152,7 @@ def test_the_service_reads_the_configuration_as_the_values_say_it(
     assert config.kafka["queued.min.messages"] == 200000
     assert config.kafka["sasl.password"] == "given"
     assert config.zookeeper.tls
+    assert config.storage.warehouse == "s3://lake/orders"
 
 
 def test_no_secret_is_in_a_config_map_and_each_comes_from_its_secret():
@@ -167,6 +170,39 @@ def test_no_secret_is_in_a_config_map_and_each_comes_from_its_secret():
         "key": "password",
     }
     assert "password" not in service_toml(made)
+
+
+def test_credentials_of_the_store_are_files_that_may_change():
+    [spec] = [
+        each["spec"]["template"]["spec"]
+        for each in manifests(template("-f", SECURED))
+        if each["kind"] == "StatefulSet"
+    ]
+    [container] = spec["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    for name in ("access_key_id", "secret_access_key"):
+        file = variables[f"HEADRACE_STORAGE__{name.upper()}__FILE"]
+        assert file == f"/etc/headrace-storage/{name}"
+    assert {each["name"] for each in container["volumeMounts"]} >= {"storage"}
+    assert {"name": "storage", "secret": {"secretName": "orders-store", "defaultMode": 0o440}} in (
+        spec["volumes"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("storage", "port"),
+    [
+        ({"warehouse": "s3://lake"}, 443),
+        ({"warehouse": "s3://lake", "endpoint": "http://store"}, 80),
+        ({"warehouse": "s3://lake", "endpoint": "http://store:9000/"}, 9000),
+        ({"warehouse": "/data/warehouse"}, None),
+    ],
+)
+def test_the_tables_store_is_let_out(storage: dict[str, str], port: int | None):
+    made = rendered({"config": {"storage": storage}}, base=SMALLEST)
+    rules = only(made, "NetworkPolicy")["spec"]["egress"]
+    ports = {each["port"] for rule in rules for each in rule["ports"]}
+    assert ports - {53, 9092, 9093, 2181} == (set() if port is None else {port})
 
 
 @pytest.mark.parametrize(
@@ -194,6 +230,7 @@ AUTOSCALED = {"autoscaling": {"enabled": True, "serverAddress": "http://p:9090"}
         ({"pipeline": {"existingConfigMap": "mine"}}, "give one of them"),
         ({"kafka": {"tls": {"existingSecret": "mine"}}}, "tls.enabled is false"),
         ({"zookeeper": {"tls": {"enabled": True, "certKey": "a"}}}, "belong together"),
+        ({"storage": {"caKey": "ca.crt"}}, "storage.existingSecret is not"),
         ({"topology": "orders"}, "topology"),
         ({"replica": 3}, "replica"),
     ],

@@ -117,9 +117,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $_ := set $own "zookeeper" $zookeeper -}}
 {{- end -}}
-{{- with .Values.warehouse }}{{ if .existingClaim -}}
-{{- $_ := set $own "storage" (dict "warehouse" .mountPath) -}}
-{{- end }}{{ end -}}
+{{- $storage := dict -}}
+{{- if .Values.warehouse.existingClaim }}{{ $_ := set $storage "warehouse" .Values.warehouse.mountPath }}{{ end -}}
+{{- with .Values.storage.caKey }}{{ $_ := set $storage "ca_file" (printf "/etc/headrace-storage/%s" .) }}{{ end -}}
+{{- $_ := set $own "storage" $storage -}}
 {{- $spark := dict -}}
 {{- with .Values.sparkOnKubernetes }}{{ if .enabled -}}
 {{- $_ := set $spark "conf" (dict
@@ -159,8 +160,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "pipeline.files and pipeline.existingConfigMap: give one of them" -}}
 {{- end -}}
 {{- if .Values.existingConfig.configMap -}}
-{{- if or .Values.sparkOnKubernetes.enabled .Values.kafka.tls.enabled .Values.zookeeper.tls.enabled .Values.warehouse.existingClaim -}}
-{{- fail "existingConfig.configMap: the chart cannot add to it; say sparkOnKubernetes, kafka.tls, zookeeper.tls and warehouse in it yourself, with extraVolumes, or use config" -}}
+{{- if or .Values.sparkOnKubernetes.enabled .Values.kafka.tls.enabled .Values.zookeeper.tls.enabled .Values.warehouse.existingClaim .Values.storage.caKey -}}
+{{- fail "existingConfig.configMap: the chart cannot add to it; say sparkOnKubernetes, kafka.tls, zookeeper.tls, warehouse and storage.caKey in it yourself, with extraVolumes, or use config" -}}
 {{- end -}}
 {{- else -}}
 {{- $merged := include "headrace.mergedConfig" . | fromJson -}}
@@ -180,6 +181,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and $tls.existingSecret (not $tls.enabled) }}{{ fail (printf "%s.tls.existingSecret is given, but %s.tls.enabled is false" $which $which) }}{{ end -}}
 {{- if ne (empty $tls.certKey) (empty $tls.keyKey) }}{{ fail (printf "%s.tls: certKey and keyKey belong together" $which) }}{{ end -}}
 {{- end -}}
+{{- with .Values.storage }}{{ if and .caKey (not .existingSecret) }}{{ fail "storage.caKey is given, but storage.existingSecret is not" }}{{ end }}{{ end -}}
 {{- end -}}
 
 {{- define "headrace.env" -}}
@@ -209,6 +211,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - name: HEADRACE_ZOOKEEPER__PASSWORD
   valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .passwordKey | quote }}}}
 {{- end }}{{ end }}
+{{- with .Values.storage }}{{ if .existingSecret }}{{ range .secretKeys }}
+- name: HEADRACE_STORAGE__{{ upper . }}__FILE
+  value: /etc/headrace-storage/{{ . }}
+{{- end }}{{ end }}{{ end }}
 {{- if .Values.sparkOnKubernetes.enabled }}
 - name: HEADRACE_SPARK__CONF__SPARK_KUBERNETES_DRIVER_POD_NAME
   value: $(POD_NAME)
@@ -231,6 +237,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- if .Values.zookeeper.tls.existingSecret }}
 - {name: zookeeper-tls, mountPath: /etc/headrace-tls/zookeeper, readOnly: true}
+{{- end }}
+{{- if .Values.storage.existingSecret }}
+- {name: storage, mountPath: /etc/headrace-storage, readOnly: true}
 {{- end }}
 {{- if .Values.warehouse.existingClaim }}
 - {name: warehouse, mountPath: {{ .Values.warehouse.mountPath | quote }}}
@@ -263,6 +272,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - name: {{ $which }}-tls
   secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
+{{- end }}
+{{- with .Values.storage.existingSecret }}
+- name: storage
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .Values.warehouse.existingClaim }}
 - name: warehouse

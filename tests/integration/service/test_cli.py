@@ -152,6 +152,25 @@ def test_check_of_servers_that_are_down_ends_soon_and_names_them(folder, configu
     }
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_check_tries_what_a_table_needs_of_the_warehouses_store(
+    folder, configure, topic, seaweed, writes
+):
+    configure()
+    storage = seaweed.storage("checked", writes=writes)
+    code, out, err = headrace(
+        folder, "check", "flow:topology", "--config", "service.toml", TOPIC=topic(),
+        HEADRACE_STORAGE__WAREHOUSE=storage.warehouse,
+        HEADRACE_STORAGE__ENDPOINT=storage.endpoint,
+        **{f"HEADRACE_STORAGE__{name.upper()}": each for name, each in storage.secrets.items()},
+    )  # fmt: skip
+    assert code == (0 if writes else 1), out + err
+    assert verdicts(out)["storage"] == ("OK" if writes else "FAIL")
+    done = "conditional overwrite refused, delete" if writes else "cannot write: "
+    assert f"{storage.warehouse}: " in out
+    assert done in out
+
+
 def test_offsets_show_tells_committed_log_end_and_lag(folder, configure, topic, kafka):
     configure()
     name = topic()

@@ -27,6 +27,9 @@ CANARIES = {
     "HEADRACE_TRACING__HEADERS": "x-token=canary-of-traces-4713",
     "HEADRACE_SPARK__CONF__SPARK_HADOOP_FS_S3A_SECRET_KEY": "canary-of-s3-4714",
     "HEADRACE_ZOOKEEPER__PASSWORD__FILE": "canary-of-zookeeper-4715",
+    "HEADRACE_STORAGE__ACCESS_KEY_ID": "canary-of-the-store-4717",
+    "HEADRACE_STORAGE__SECRET_ACCESS_KEY__FILE": "canary-of-the-store-4718",
+    "AWS_SESSION_TOKEN": "canary-of-a-library-4719",
 }
 OF_CODE = "canary-of-code-4716"  # which only the topology gives, to a sink
 FLOW = """
@@ -39,7 +42,9 @@ FLOW = """
     @bolt
     def parse(record: Record) -> int:
         if record.value == b"bad":
-            raise OSError("login with canary-of-kafka-4711 and canary-of-code-4716 was refused")
+            said = "login with {} and {} was refused, so were {} and {}"
+            raise OSError(said.format("canary-of-kafka-4711", "canary-of-code-4716",
+                "canary-of-the-store-4718", "canary-of-a-library-4719"))
         return 1
 
     class Careless(Hooks):
@@ -63,6 +68,10 @@ CONFIG = """
     hosts = "{zookeeper}"
     auth = "digest"
     username = "somebody"
+
+    [storage]
+    warehouse = "s3://lake"
+    endpoint = "http://127.0.0.1:1"
 
     [retries]
     limit = 1
@@ -91,8 +100,8 @@ class Place:
         self.environment = {**os.environ, **CANARIES, "TOPIC": topic, "HEADRACE_DEBUG": "1"}
         for name, canary in CANARIES.items():
             if name.endswith("__FILE"):
-                (folder / "secret").write_text(canary)
-                self.environment[name] = str(folder / "secret")
+                (folder / name).write_text(canary)
+                self.environment[name] = str(folder / name)
 
     def configure(self, kafka: str, zookeeper: str) -> None:
         """Write service.toml; no secret is in it."""
@@ -190,7 +199,7 @@ def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka)
         assert spoken in run.printed
     (letter,) = letters(kafka.address, f"{place.topic}.dead")
     reason = dict(letter.headers() or [])["headrace.reason"].decode()
-    assert reason == "login with *** and *** was refused"
+    assert reason == "login with *** and *** was refused, so were *** and ***"
     check(place.said("dead-letters", "list", "flow:topology"), masked=True)
     check(place.said("status", "flow:topology"), masked=False)
 
@@ -225,6 +234,7 @@ def test_a_check_of_servers_that_are_away_tells_no_secret(place: Place) -> None:
     place.configure("127.0.0.1:1", "127.0.0.1:1")
     said = place.said("check", "flow:topology")
     assert "127.0.0.1:1" in said
+    assert "s3://lake: lake/.headrace-check-" in said
     check(said, masked=False)
 
 

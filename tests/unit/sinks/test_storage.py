@@ -62,8 +62,9 @@ def test_each_library_gets_the_endpoint_and_the_key_under_its_own_names() -> Non
     assert S3.object_store_options("s3://lake/t") == {
         "aws_access_key_id": "id-77",
         "aws_secret_access_key": CANARY,
+        "aws_session_token": "",
         "aws_region": "us-east-1",
-        "aws_endpoint_url": "http://store:9000",
+        "aws_endpoint_url_s3": "http://store:9000",
         "aws_virtual_hosted_style_request": "false",
         "allow_http": "true",
     }
@@ -102,7 +103,7 @@ def test_without_a_key_each_library_looks_for_credentials_itself() -> None:
 def test_a_bucket_that_is_not_in_the_path_is_in_the_hosts_name() -> None:
     storage = Storage("s3://lake", endpoint="https://store", path_style=False)
     options = storage.object_store_options("s3://lake/t")
-    assert options["aws_endpoint_url"] == "https://lake.store"
+    assert options["aws_endpoint_url_s3"] == "https://lake.store"
     assert options["aws_virtual_hosted_style_request"] == "true"
     assert storage.catalog_properties()["s3.endpoint"] == "https://store"
 
