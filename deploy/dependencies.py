@@ -17,12 +17,12 @@ from service.jars.lock import Lock, read_lock
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements/run.lock"
-IMAGE_SETS = ("delta", "iceberg", "postgresql")  # of jars, as the Dockerfile has them
+IMAGE_SETS = ("delta", "iceberg")  # of jars, as the Dockerfile has them
 
 ALLOWED = frozenset(
     {
-        "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0",
-        "MPL-2.0", "PSF-2.0", "PostgreSQL", "Zlib",
+        "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "LGPL-3.0-only",
+        "MIT", "MIT-0", "MPL-2.0", "PSF-2.0", "PostgreSQL", "Zlib",
     }
 )  # fmt: skip
 """Licences under which a dependency may be used and passed on; another needs a decision."""
@@ -51,7 +51,6 @@ _JARS = {
     "net.sourceforge.argparse4j": "MIT",
     "org.hdrhistogram": "CC0-1.0 OR BSD-2-Clause",
     "org.pcollections": "MIT",
-    "org.postgresql": "BSD-2-Clause",
     "org.slf4j": "MIT",
 }
 _APACHE = (

@@ -7,9 +7,9 @@ them import them inside their functions, so that a bolt's unit test starts no JV
 from sinks.foreach import FencedTarget, ForeachSink, Target, TransactionalForeachSink
 from sinks.kafka import KafkaSink
 from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
+from sinks.postgres.sink import PostgresSink
 from sinks.spark.delta.sink import DeltaSink
 from sinks.spark.iceberg.sink import IcebergSink
-from sinks.spark.sql.sink import SqlSink
 from sinks.spark.table import ParquetSink
 from sinks.topic.sink import TopicSink
 
@@ -23,7 +23,7 @@ __all__ = [
     "MemoryDeadLetters",
     "MemorySink",
     "ParquetSink",
-    "SqlSink",
+    "PostgresSink",
     "Target",
     "TopicSink",
     "TransactionalForeachSink",

@@ -6,13 +6,10 @@ SinkError                 (topology)
 ├── SparkStartFailed      Spark did not start
 ├── SparkDied             Spark died under a job; the next job starts it anew
 ├── SparkTimeout          a Spark job passed its deadline and was cancelled
-├── TaskRaised            a Python function raised on an executor
-└── DatabaseError         a database refused a statement, or the way to it is broken
+└── TaskRaised            a Python function raised on an executor
 """
 
 from topology.errors import SinkError
-
-_LONGEST = 500  # characters of what a database says
 
 
 class WriterBusy(SinkError):
@@ -63,16 +60,3 @@ class TaskRaised(SinkError):
         super().__init__(f"a task of Spark job '{group}' raised {said}")
         self.group = group
         self.said = said
-
-
-class DatabaseError(SinkError):
-    """A database refused a statement, or the way to it is broken; its SQLSTATE says which.
-
-    The text is what the database calls the error; `detail` says more, and may hold values of rows.
-    """
-
-    def __init__(self, state: str, said: str) -> None:
-        first, *rest = [line.strip() for line in said.splitlines() if line.strip()] or ["?"]
-        super().__init__(f"{first[:_LONGEST]} (SQLSTATE {state})")
-        self.state = state
-        self.detail = " ".join([first, *rest])[:_LONGEST]

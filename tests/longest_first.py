@@ -21,7 +21,6 @@ LONGEST = (
     "integration/sinks/test_delta_tables.py",
     "integration/sinks/test_delta_changes.py",
     "integration/sinks/test_spark_driver.py",
-    "integration/sinks/test_sql_tables.py",
     "integration/service/test_documented_commands.py",
     "integration/service/test_cli.py",
     "acceptance/test_replicas.py",

@@ -7,7 +7,7 @@ from typing import TypedDict
 from examples.flights.bolts import Enrich, events, keep_flown, parse
 from examples.flights.rows import EnrichedFlight, FlightEvent
 from headrace import SKIP, Skip, Topology, bolt
-from headrace.sinks import DeltaSink, KafkaSink, SqlSink
+from headrace.sinks import DeltaSink, KafkaSink, PostgresSink
 
 LATE_MINUTES = 180
 
@@ -44,7 +44,7 @@ enriched = topology.source("flights").then(parse).then(keep_flown).then(Enrich)
 enriched.then(events).into(
     DeltaSink("flight_events", schema=FlightEvent), batch_rows=100_000, batch_seconds=5
 )
-late = SqlSink(
+late = PostgresSink(
     os.environ["FLIGHTS_URL"],
     "late_departures",
     schema=Late,

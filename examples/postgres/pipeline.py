@@ -1,6 +1,6 @@
 """Where parcels are: scans from Kafka into a table of PostgreSQL with a row for each on its way.
 
-PARCELS_URL=jdbc:postgresql://db/post PGUSER=post PGPASSWORD=… \
+PARCELS_URL=postgresql://db/post PGUSER=post PGPASSWORD=… \
     headrace run examples.postgres.pipeline:topology --config service.toml
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 from headrace import Reject, Topology, bolt
 from headrace.payloads import json
-from headrace.sinks import KafkaSink, SqlSink
+from headrace.sinks import KafkaSink, PostgresSink
 
 STATES = {"accepted": "on the way", "sorted": "on the way", "loaded": "out for delivery",
           "handed over": "delivered", "refused": "goes back"}  # fmt: skip
@@ -59,10 +59,10 @@ def tracked(url: str) -> Topology:
     topology = Topology("parcels", reliability="exactly-once")
     parcels = topology.source("scans").then(json(Scan)).then(located)
     # The last row of a parcel counts: its scans are in one partition, and stay in order.
-    table = SqlSink(url, "parcels", schema=Parcel, key="parcel", deleted="is_delivered")
+    table = PostgresSink(url, "parcels", schema=Parcel, key="parcel", deleted="is_delivered")
     parcels.into(table, name="parcels")
     topology.dead_letters.into(KafkaSink("scans.dead"))
     return topology
 
 
-topology = tracked(os.environ.get("PARCELS_URL", "jdbc:postgresql://127.0.0.1:5432/post"))
+topology = tracked(os.environ.get("PARCELS_URL", "postgresql://127.0.0.1:5432/post"))

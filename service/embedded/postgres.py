@@ -64,8 +64,8 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """The database's JDBC URL; known once the server has been opened."""
-        return f"jdbc:postgresql://{self.address}/postgres"
+        """The database's URL; known once the server has been opened."""
+        return f"postgresql://{self.address}/postgres"
 
     def close(self) -> None:
         """Stop the server; what it has not finished is undone. Idempotent."""

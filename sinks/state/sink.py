@@ -60,7 +60,9 @@ class StateSink(TransactionalSink[Any]):
 
     def open(self, context: SinkContext) -> None:
         """Open the store. Raises SinkFailed."""
-        self._owner = f"{context.pipeline}/{context.sink}/"
+        # Names may have slashes, and those of two owners must not come to the same.
+        names = (each.replace("%", "%25") for each in (context.pipeline, context.sink))
+        self._owner = "".join(each.replace("/", "%2F") + "/" for each in names)
         self._store.open(context, self.shape)
         if not context.exactly_once:
             log.warning(

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 
 from examples.foreach.target import Order, SqliteOrders
 from headrace.sinks import (
     DeltaSink,
     IcebergSink,
+    PostgresSink,
     SinkContext,
-    SqlSink,
     TopicSink,
     TransactionalForeachSink,
     TransactionalSink,
@@ -32,7 +32,7 @@ from tests.acceptance.evidence import Place
 from tests.acceptance.store import Copy, Found, Store
 from tests.acceptance.wanted import Row
 from tests.worlds.committed import committed_values
-from tests.worlds.jdbc import rows_of
+from tests.worlds.postgres_table import rows_of
 
 _PARTITIONS = 2  # of a topic that is written
 _LARGEST = 2**63 - 1
@@ -123,13 +123,14 @@ class Iceberg(Store):
         return _cells(table_files.of_iceberg(self.site.warehouse / self.table), "place", "copy")
 
 
-class Sql(Store):
-    """A table of PostgreSQL's, by a driver of the test's own."""
+class Postgres(Store):
+    """A table of PostgreSQL's, by a connection of the test's own."""
 
+    needs_spark = False
     needs_database = True
 
     def sink(self) -> TransactionalSink[Any]:
-        return SqlSink(self.site.database, _in_database(self), schema=Copy)
+        return PostgresSink(self.site.database, _in_database(self), schema=Copy)
 
     def rows(self) -> list[Row]:
         return [(row["place"], row["copy"]) for row in _rows_in_database(self, "place, copy")]
@@ -228,9 +229,10 @@ class CountsInDelta(Counts):
         return _cells(evidence.read_table(self.site.warehouse / self.table), "slot", "copy", "n")
 
 
-class CountsInSql(Counts):
-    """In a table of PostgreSQL's, by a driver of the test's own."""
+class CountsInPostgres(Counts):
+    """In a table of PostgreSQL's, by a connection of the test's own."""
 
+    needs_spark = False
     needs_database = True
 
     def place(self) -> StateStore:
@@ -245,11 +247,11 @@ STORES: Mapping[str, type[Store]] = {
     "delta": Delta,
     "upserts": Upserts,
     "iceberg": Iceberg,
-    "sql": Sql,
+    "postgres": Postgres,
     "topic": Topic,
     "foreach": Foreach,
     "delta-state": CountsInDelta,
-    "sql-state": CountsInSql,
+    "postgres-state": CountsInPostgres,
 }
 
 
@@ -269,10 +271,8 @@ def _rows_in_database(store: Store, columns: str) -> list[dict[str, Any]]:
     query = f'SELECT {columns} FROM "{_in_database(store)}"'  # noqa: S608 - the test's own names
     try:
         return rows_of(store.site.server, query)
-    except Py4JJavaError as error:
-        if "does not exist" in str(error):  # the sink makes it
-            return []
-        raise
+    except psycopg.errors.UndefinedTable:  # the sink makes it
+        return []
 
 
 def _cells(table: pa.Table, *names: str) -> Iterator[Any]:

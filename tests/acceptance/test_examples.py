@@ -30,7 +30,7 @@ from sinks.storage import Storage
 from tests.acceptance import evidence, processes
 from tests.acceptance.harness import Run
 from tests.worlds.committed import committed_messages
-from tests.worlds.jdbc import rows_of
+from tests.worlds.postgres_table import rows_of
 from topology.sink import SinkContext
 from topology.state import LINE
 

@@ -24,7 +24,7 @@ from tests.acceptance import evidence, sentences
 from tests.acceptance.crashes import CONFIG
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial, places
-from tests.worlds.jdbc import rows_of
+from tests.worlds.postgres_table import rows_of
 from topology.state import LINE
 from topology.transactional import Kind
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
-from sinks import DeltaSink, IcebergSink, MemorySink, ParquetSink, SqlSink
+from sinks import DeltaSink, IcebergSink, MemorySink, ParquetSink, PostgresSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import table_files
-from tests.worlds.sql_table import SqlTable
+from tests.worlds.postgres_table import PostgresTable
 from topology.errors import RowsRejected, SinkFailed
 from topology.schema import schema_of
 from topology.sink import Batch, Piece, Sink, SinkContext
@@ -96,15 +96,15 @@ class IcebergHouse(SparkHouse):
         return table_files.of_iceberg(Path(self.context.warehouse) / "flights").to_pylist()
 
 
-class SqlHouse(House):
+class PostgresHouse(House):
     """A table of PostgreSQL's, which tells its rows itself."""
 
-    def __init__(self, warehouse: Path, driver: SparkDriver, server: EmbeddedPostgres) -> None:
-        self.table = SqlTable(warehouse, server, driver, "flights")
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self.table = PostgresTable(server, "flights")
         self.context = self.table.context()
 
     def sink(self, **options: Any) -> Sink[Any]:
-        sink: SqlSink[Any] = self.table.made(**{"schema": SCHEMA, **options})
+        sink: PostgresSink[Any] = self.table.made(**{"schema": SCHEMA, **options})
         return sink
 
     def rows(self) -> Rows:
@@ -119,18 +119,17 @@ TABLES = [
 of_tables = pytest.mark.parametrize("house", TABLES, indirect=True)  # what only tables promise
 
 
-SQL = pytest.param(SqlHouse, marks=pytest.mark.integration)
+POSTGRES = pytest.param(PostgresHouse, marks=pytest.mark.integration)
 
 
 # Those that have the empty text of a partition as null.
 PARTITIONED = TABLES[:2]
 
 
-@pytest.fixture(params=[MemoryHouse, *TABLES, SQL])
+@pytest.fixture(params=[MemoryHouse, *TABLES, POSTGRES])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
-    if request.param is SqlHouse:
-        driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))
-        return SqlHouse(tmp_path, driver, server)
+    if request.param is PostgresHouse:
+        return PostgresHouse(request.getfixturevalue("postgres"))
     if issubclass(request.param, SparkHouse):
         return request.param(tmp_path, request.getfixturevalue("spark"))
     house: House = request.param(tmp_path)
@@ -265,7 +264,7 @@ def test_times_that_are_no_partition_are_named_and_the_rest_is_durable(
 
 def in_partitions(house: House, *names: str) -> dict[str, Any]:
     """The option of sinks that have partitions."""
-    return {} if isinstance(house, MemoryHouse | SqlHouse) else {"partition_by": [*names]}
+    return {} if isinstance(house, MemoryHouse | PostgresHouse) else {"partition_by": [*names]}
 
 
 @pytest.mark.parametrize("house", PARTITIONED, indirect=True)

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
+from sinks.postgres.state import PostgresState
 from sinks.spark.driver import SparkDriver
 from sinks.state.delta import DeltaState
 from sinks.state.memory import MemoryState
-from sinks.state.postgres import PostgresState
 from sinks.state.store import Change, StateStore
 from sinks.storage import Storage
-from tests.worlds.sql_table import SqlTable
+from tests.worlds.postgres_table import PostgresTable
 from topology.aggregates import count, least, reducer
 from topology.compaction import Compactable
 from topology.errors import SinkFailed, SinkFenced
@@ -76,8 +76,8 @@ class DeltaHouse(House):
 class PostgresHouse(House):
     """A table of PostgreSQL's, in a schema of its own."""
 
-    def __init__(self, warehouse: Path, driver: SparkDriver, server: EmbeddedPostgres) -> None:
-        self.table = SqlTable(warehouse, server, driver, "words")
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self.table = PostgresTable(server, "words")
         self.context = self.table.context(exactly_once=True)
 
     def store(self) -> StateStore:
@@ -111,8 +111,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
         driver, made = (request.getfixturevalue(name) for name in ("spark", "delta_table"))
         return DeltaHouse(tmp_path, driver, made)
     if request.param is PostgresHouse:
-        driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))
-        return PostgresHouse(tmp_path, driver, server)
+        return PostgresHouse(request.getfixturevalue("postgres"))
     house: House = request.param(tmp_path)
     return house
 
@@ -123,8 +122,7 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param is DeltaHouse:
         return DeltaHouse(tmp_path, request.getfixturevalue("spark"), None)
     if request.param is PostgresHouse:
-        driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))
-        return PostgresHouse(tmp_path, driver, server)
+        return PostgresHouse(request.getfixturevalue("postgres"))
     house: House = request.param(tmp_path)
     return house
 
@@ -332,6 +330,17 @@ def test_lines_of_another_pipeline_are_others(
     put(other, {(SECOND, "a"): 1}, share(epoch=5))
     assert state(store, FIRST) == [(1, 1)]
     assert counted(house) == {(FIRST, "a"): 1, (SECOND, "a"): 1}
+
+
+def test_a_load_for_another_pipeline_changes_nothing_for_who_keeps_it(
+    house: House, store: StateStore
+) -> None:
+    put(store, {(FIRST, "a"): 1}, share())
+    other = replace(house.context, pipeline="other", sink="other", exactly_once=False)
+    assert store.load(other, SHAPE).num_rows == 1
+    assert state(store, FIRST) == [(1, 1)]
+    put(store, {(FIRST, "a"): 1}, share(txid=2))
+    assert counted(house) == {(FIRST, "a"): 2}
 
 
 def test_a_store_that_is_opened_again_goes_on(house: House, store: StateStore) -> None:

@@ -22,7 +22,7 @@ from sinks import (
     DeltaSink,
     IcebergSink,
     MemorySink,
-    SqlSink,
+    PostgresSink,
     TopicSink,
     TransactionalForeachSink,
 )
@@ -31,7 +31,7 @@ from sinks.storage import Storage
 from tests.acceptance import table_files
 from tests.support.patience import seconds
 from tests.worlds.committed import committed_values
-from tests.worlds.sql_table import SqlTable
+from tests.worlds.postgres_table import PostgresTable
 from tests.worlds.staged_apart import StagedApart, copied, halves, staged_apart
 from topology.errors import SinkFailed, SinkFenced
 from topology.schema import schema_of
@@ -154,26 +154,26 @@ class KeyedDeltaHouse(House):
         return [row for each in found for row in each.to_pylist()]
 
 
-class SqlHouse(House):
+class PostgresHouse(House):
     """A table of PostgreSQL's, which tells its rows itself."""
 
-    def __init__(self, warehouse: Path, driver: SparkDriver, server: EmbeddedPostgres) -> None:
-        self.table = SqlTable(warehouse, server, driver)
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self.table = PostgresTable(server)
         self.context = self.table.context(exactly_once=True)
 
     def sink(self) -> TransactionalSink[Any]:
-        sink: SqlSink[Any] = self.table.made(schema=SCHEMA)
+        sink: PostgresSink[Any] = self.table.made(schema=SCHEMA)
         return sink
 
     def rows(self) -> list[dict[str, Any]]:
         return self.table.rows()
 
 
-class KeyedSqlHouse(SqlHouse):
+class KeyedPostgresHouse(PostgresHouse):
     """The same with a key."""
 
     def sink(self) -> TransactionalSink[Any]:
-        sink: SqlSink[Any] = self.table.made(schema=KEYED, key="number", deleted="gone")
+        sink: PostgresSink[Any] = self.table.made(schema=KEYED, key="number", deleted="gone")
         return sink
 
 
@@ -216,8 +216,8 @@ HOUSES = [
     pytest.param(ApartHouse, marks=pytest.mark.integration),
     pytest.param(KeyedDeltaHouse, marks=pytest.mark.integration),
     pytest.param(IcebergHouse, marks=pytest.mark.integration),
-    pytest.param(SqlHouse, marks=pytest.mark.integration),
-    pytest.param(KeyedSqlHouse, marks=pytest.mark.integration),
+    pytest.param(PostgresHouse, marks=pytest.mark.integration),
+    pytest.param(KeyedPostgresHouse, marks=pytest.mark.integration),
     pytest.param(TopicHouse, marks=pytest.mark.integration),
 ]
 
@@ -247,10 +247,9 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param is KeyedDeltaHouse:
         made = request.getfixturevalue("keyed_table")
         return KeyedDeltaHouse(tmp_path, request.getfixturevalue("spark"), made)
-    if request.param in (SqlHouse, KeyedSqlHouse):
-        driver, server = (request.getfixturevalue(name) for name in ("spark", "postgres"))
-        of_sql: House = request.param(tmp_path, driver, server)
-        return of_sql
+    if request.param in (PostgresHouse, KeyedPostgresHouse):
+        of_postgres: House = request.param(request.getfixturevalue("postgres"))
+        return of_postgres
     if request.param is TopicHouse:
         kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
         return TopicHouse(tmp_path, kafka.address, topic(2))

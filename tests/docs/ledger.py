@@ -126,7 +126,7 @@ NOT_RUN = {
     "make check": A_PART,
     "make crash": CRASHES,
     "make crash CASES=delta,topic:sink_after_commit": CRASHES,
-    "make crash CASES=delta@spark,sql@spark:range_after_seal": CRASHES,
+    "make crash CASES=delta@spark,postgres@spark:range_after_seal": CRASHES,
     "make faults": FAULTS,
     "make faults CASES=C07": FAULTS,
     "make faults CASES=C07:kill:2,K02": FAULTS,

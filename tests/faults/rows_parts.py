@@ -17,7 +17,7 @@ _REBALANCE = f"{_FAULTS}/test_rebalance_faults.py"
 _DISK = f"{_FAULTS}/test_sink_faults_disk.py"
 _TABLE = f"{_FAULTS}/test_sink_faults_table.py"
 _TRANSACTIONS = f"{_CONTRACT}/test_transactional_sink.py"
-_SQL = f"{_REAL}/sinks/test_sql_outages.py"
+_POSTGRES = f"{_REAL}/sinks/test_postgres_outages.py"
 _SPARK = f"{_REAL}/sinks/test_spark_driver.py"
 _EXITS = f"{_SERVICE}/test_bolts_that_exit.py"
 _BREAKS = f"{_SERVICE}/test_misbehaving_bolts.py"
@@ -76,7 +76,6 @@ SINKS = {
         (
             f"{_REAL}/sinks/test_delta_outages.py::test_a_jvm_killed_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
             f"{_REAL}/sinks/test_iceberg_tables.py::test_a_jvm_killed_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
-            f"{_SQL}::test_a_jvm_killed_inside_a_commit_leaves_it_done_and_that_can_be_read",
             f"{_SPARK}::test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lost",
             f"{_WHOLE}/test_outages.py::test_a_killed_spark_is_started_anew_and_repeats_at_most_the_batch_it_wrote",
         ),
@@ -117,7 +116,7 @@ SINKS = {
         (
             f"{_CONTRACT}/test_sink.py::test_rejected_rows_are_named_exactly_and_the_rest_is_durable",
             f"{_TRANSACTIONS}::test_rows_that_do_not_fit_are_named_and_the_others_are_durable",
-            f"{_REAL}/sinks/test_sql_tables.py::test_a_row_that_only_the_database_can_refuse_is_rejected_alone_when_it_is_staged",
+            f"{_REAL}/sinks/test_postgres_tables.py::test_a_row_that_only_the_database_can_refuse_is_rejected_alone_when_it_is_staged",
             f"{_SERVICE}/test_testkit.py::test_a_row_that_does_not_fit_the_schema_is_dead_lettered_alone",
             f"{_SERVICE}/test_exactly_once.py::test_a_row_that_the_sink_refuses_is_lettered_before_its_transaction_is_committed",
         ),
@@ -139,7 +138,7 @@ SINKS = {
         "sink_commit_found",
         (
             f"{_SINKS}/test_transaction_writer.py::test_a_commit_whose_reply_was_lost_is_found_and_not_repeated",
-            f"{_SQL}::test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
+            f"{_POSTGRES}::test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
             f"{_REAL}/sinks/test_delta_outages.py::test_a_jvm_killed_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
             f"{_REAL}/sinks/test_topic_sink.py::test_a_commit_whose_answer_is_lost_is_decided_at_once",
             f"{_REAL}/sinks/test_postgres_state.py::test_a_reply_of_a_commit_that_is_lost_leaves_it_done_or_not",
@@ -153,7 +152,7 @@ SINKS = {
             f"{_TRANSACTIONS}::test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing",
             f"{_TRANSACTIONS}::test_a_zombie_that_stages_after_the_fence_is_refused_at_the_commit",
             f"{_TRANSACTIONS}::test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it",
-            f"{_SQL}::test_a_zombie_that_stands_still_while_it_sends_rows_holds_up_nobody_and_is_refused",
+            f"{_POSTGRES}::test_a_zombie_that_stands_still_while_it_sends_rows_holds_up_nobody_and_is_refused",
             f"{_WHOLE}/test_exactly_once.py::test_a_process_that_wakes_up_after_its_successor_began_commits_nothing",
         ),
     ),
@@ -164,17 +163,17 @@ SINKS = {
         (
             f"{_TABLE}::test_at_least_once_a_table_that_is_dropped_is_made_anew_and_no_later_row_is_lost",
             f"{_TABLE}::test_a_table_whose_log_is_gone_ends_the_run_and_nothing_more_is_stored",
-            f"{_REAL}/sinks/test_sql_tables.py::test_what_was_removed_while_rows_are_written_is_noticed_exactly_once",
+            f"{_REAL}/sinks/test_postgres_tables.py::test_what_was_removed_while_rows_are_written_is_noticed_exactly_once",
         ),
     ),
     "S10": Row(
         "a statement is cut off in the middle of its rows: none of them is in the table, and the "
         "next try writes each once",
-        "sink_write_failed (DatabaseError)",
+        "sink_write_failed (AdminShutdown)",
         (
             f"{_FAULTS}/test_sink_faults_postgres.py::test_at_least_once_a_batch_that_is_cut_off_leaves_no_row_and_comes_once",
             f"{_FAULTS}/test_sink_faults_postgres.py::test_exactly_once_a_commit_that_is_cut_off_leaves_no_row_and_comes_once",
-            f"{_SQL}::test_the_control_that_commits_rows_and_txids_apart_does_show_duplicates",
+            f"{_POSTGRES}::test_the_control_that_commits_rows_and_txids_apart_does_show_duplicates",
         ),
     ),
     "S11": Row(

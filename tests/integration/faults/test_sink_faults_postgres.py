@@ -2,22 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
+import psycopg
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
-from sinks.errors import DatabaseError
-from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds, until
-from tests.worlds.sql_table import LINE, SqlTable, group, rows, write
+from tests.worlds.postgres_table import LINE, PostgresTable, group, rows, write
 from topology.transactional import Committed, Fence
 
-pytestmark = [
-    pytest.mark.faults,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.faults
 
 ROWS = 400_000
 SECONDS = seconds(120.0)
@@ -27,13 +21,13 @@ COUNT = "SELECT count(*) || ' ' || count(DISTINCT number) FROM %T"
 
 
 @pytest.fixture
-def table(tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkDriver) -> Iterator[SqlTable]:
-    made = SqlTable(tmp_path, postgres, spark)
+def table(postgres: EmbeddedPostgres) -> Iterator[PostgresTable]:
+    made = PostgresTable(postgres)
     yield made
     made.close()
 
 
-def cut_off(table: SqlTable, work: Callable[[], object]) -> list[BaseException]:
+def cut_off(table: PostgresTable, work: Callable[[], object]) -> list[BaseException]:
     """Do the work, and end its connection in the middle of its rows; what it raised."""
     raised: list[BaseException] = []
 
@@ -47,7 +41,7 @@ def cut_off(table: SqlTable, work: Callable[[], object]) -> list[BaseException]:
     thread.start()
     until(
         "rows are on their way",
-        lambda: table.sql(COPYING) != "0" or not thread.is_alive(),
+        lambda: table.sql(COPYING) != 0 or not thread.is_alive(),
         SECONDS,
     )
     assert thread.is_alive(), "it was done before it could be cut off"
@@ -58,27 +52,27 @@ def cut_off(table: SqlTable, work: Callable[[], object]) -> list[BaseException]:
 
 
 def test_at_least_once_a_batch_that_is_cut_off_leaves_no_row_and_comes_once(
-    table: SqlTable,
+    table: PostgresTable,
 ) -> None:
     sink = table.sink()
     write(sink, rows(-1))
     many = rows(*range(ROWS))
     (error,) = cut_off(table, lambda: write(sink, many, 2))
-    assert isinstance(error, DatabaseError)
+    assert isinstance(error, psycopg.Error)
     assert table.sql(COUNT) == "1 1"
     write(sink, many, 2)
     assert table.sql(COUNT) == f"{ROWS + 1} {ROWS + 1}"
 
 
 def test_exactly_once_a_commit_that_is_cut_off_leaves_no_row_and_comes_once(
-    table: SqlTable,
+    table: PostgresTable,
 ) -> None:
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
     sink.commit(sink.stage(group(1, -1)))
     staged = sink.stage(group(2, *range(ROWS)))
     (error,) = cut_off(table, lambda: sink.commit(staged))
-    assert isinstance(error, DatabaseError)
+    assert isinstance(error, psycopg.Error)
     assert table.sql(COUNT) == "1 1"
     assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
     sink.commit(staged)

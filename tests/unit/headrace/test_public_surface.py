@@ -33,8 +33,8 @@ SURFACE = {
     "headrace.sinks": {
         "Batch", "Committed", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "Fence",
         "FencedTarget", "ForeachSink", "Group", "IcebergSink", "KafkaSink",
-        "MemoryDeadLetters", "MemorySink", "ParquetSink", "RangeNotice", "Share", "Sink",
-        "SinkContext", "SqlSink", "Staged", "Target", "TopicSink", "TransactionalForeachSink",
+        "MemoryDeadLetters", "MemorySink", "ParquetSink", "PostgresSink", "RangeNotice", "Share",
+        "Sink", "SinkContext", "Staged", "Target", "TopicSink", "TransactionalForeachSink",
         "TransactionalSink",
     },
     "headrace.state": {
@@ -70,7 +70,8 @@ def test_everything_public_says_what_it_is(module):
 def test_importing_starts_and_loads_no_client_and_no_spark(module):
     code = (
         f"import sys, threading, {module}\n"
-        "heavy = {'confluent_kafka', 'kazoo', 'pyspark', 'py4j', 'prometheus_client', 'typer'}\n"
+        "heavy = {'confluent_kafka', 'kazoo', 'pyspark', 'py4j', 'prometheus_client', 'psycopg', "
+        "'typer'}\n"
         "print(sorted(heavy & set(sys.modules)), threading.active_count())\n"
     )
     done = subprocess.run(

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
-from headrace.sinks import DiscardSink
+from headrace.sinks import DiscardSink, PostgresSink
+from headrace.state import PostgresState, State, count
 from service import parts
 from service.cli import main as main_module
 from service.cli import tables
@@ -171,4 +173,7 @@ def test_spark_gets_the_jars_of_every_sink_each_once(monkeypatch):
     driver = parts.spark_for([First(), Second()], "shop", config)
     assert driver._jars() == [Path(f"{name}.jar") for name in ("shared", "both", "one", "two")]
     assert not driver.running
-    assert parts.spark_for([DiscardSink()], "shop", config) is None
+    in_postgres = PostgresSink("host=db", "orders", schema=pa.schema({"id": pa.int64()}))
+    state = State("words", key={"word": str}, into=PostgresState("host=db", "words"))
+    without = [DiscardSink(), in_postgres, state.sink({"n": count()})]
+    assert parts.spark_for(without, "shop", config, [state]) is None

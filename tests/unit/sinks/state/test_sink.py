@@ -283,3 +283,25 @@ def test_a_commit_that_is_repeated_and_was_there_is_learnt_of_once() -> None:
     kept.put([Word("a")])
     kept.state.catch_up()
     assert kept.state["a"]["n"] == 1
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_rows_of_pipelines_and_sinks_whose_names_have_slashes_are_told_apart(
+    exactly_once: bool,
+) -> None:
+    into = MemoryState()
+    for pipeline, name in (("shop/eu", "words"), ("shop", "eu/words"), ("shop%2Feu", "words")):
+        state = State("words", key={"word": str}, into=MemoryState(beside=into))
+        sink = state.sink({"n": count()})
+        assert isinstance(sink, TransactionalSink)
+        sink.open(SinkContext(pipeline, name, {}, Storage(""), None, exactly_once=exactly_once))
+        rows: list[Any] = [{"word": "a"}]
+        if exactly_once:
+            sink.fence([Fence(LINES[0], 1)])
+            share = Share(LINES[0], 1, 1, 1, 0, 1, "", 1)
+            sink.commit(sink.stage(Group(1, (share,), [rows], 1)))
+        else:
+            sink.write(Batch(1, [rows], 1))
+    stored = into.load(SinkContext("q", "", {}, Storage(""), None), state.shape)
+    assert stored["n"].to_pylist() == [1, 1, 1]
+    assert len(set(stored["_line"].to_pylist())) == 3

@@ -3,7 +3,6 @@
 import math
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.spark.sql.copy_text import Encoded, encode, longest
+from sinks.postgres.text import Lines, data_of, encode, longest, without
 
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
 
 
-def decoded(encoded: Encoded, folder: Path) -> list[list[str | None]]:
-    path = folder / "rows.copy"
-    encoded.lines.write(path)
-    text = path.read_bytes().decode()
+def decoded(lines: Lines) -> list[list[str | None]]:
+    text = bytes(data_of(lines)).decode()
     assert text.endswith("\n") or not text
     return [[_value(each) for each in line.split("\t")] for line in text.split("\n")[:-1]]
 
@@ -78,16 +75,16 @@ def one(kind: pa.DataType, *values: Any) -> pa.Table:
     ids=str,
 )  # fmt: skip
 def test_values_are_written_as_postgresql_reads_them(
-    kind: pa.DataType, value: Any, text: str, tmp_path: Path
+    kind: pa.DataType, value: Any, text: str
 ) -> None:
-    encoded = encode(one(kind, value, None, value))
-    assert encoded.rejected == {}
-    assert decoded(encoded, tmp_path) == [[text], [None], [text]]
+    lines, rejected = encode(one(kind, value, None, value))
+    assert rejected == {}
+    assert decoded(lines) == [[text], [None], [text]]
 
 
-def test_nanoseconds_are_cut_off(tmp_path: Path) -> None:
-    encoded = encode(one(pa.timestamp("ns"), 1_999))
-    assert decoded(encoded, tmp_path) == [["1970-01-01 00:00:00.000001"]]
+def test_nanoseconds_are_cut_off() -> None:
+    lines, _ = encode(one(pa.timestamp("ns"), 1_999))
+    assert decoded(lines) == [["1970-01-01 00:00:00.000001"]]
 
 
 @pytest.mark.parametrize(
@@ -105,19 +102,17 @@ def test_nanoseconds_are_cut_off(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_value_that_postgresql_does_not_take_costs_its_own_row_only(
-    kind: pa.DataType, good: Any, bad: Any, says: str, tmp_path: Path
+    kind: pa.DataType, good: Any, bad: Any, says: str
 ) -> None:
     table = one(kind, good, bad, None, good).append_column("n", pa.array(range(4)))
-    encoded = encode(table)
-    assert list(encoded.rejected) == [1]
-    assert encoded.rejected[1].startswith("column 'x': ")
-    assert says in encoded.rejected[1]
-    assert [row[1] for row in decoded(encoded, tmp_path)] == ["0", "2", "3"]
+    lines, rejected = encode(table)
+    assert list(rejected) == [1]
+    assert rejected[1].startswith("column 'x': ")
+    assert says in rejected[1]
+    assert [row[1] for row in decoded(lines)] == ["0", "2", "3"]
 
 
-def test_nulls_where_none_may_be_cost_their_rows_and_a_deleted_row_needs_its_key_only(
-    tmp_path: Path,
-) -> None:
+def test_nulls_where_none_may_be_cost_their_rows_and_a_deleted_row_needs_its_key_only() -> None:
     table = pa.table(
         {
             "id": pa.array([1, None, 3, 4, None]),
@@ -125,29 +120,30 @@ def test_nulls_where_none_may_be_cost_their_rows_and_a_deleted_row_needs_its_key
             "gone": pa.array([False, False, True, None, True]),
         }
     )
-    encoded = encode(table, required={"id", "name"}, excused="gone", key=("id",), numbered=True)
-    assert encoded.rejected == {
+    lines, rejected = encode(table, required={"id", "name"}, excused="gone", key=("id",))
+    assert rejected == {
         1: "column 'id': found null; it may not be",
         3: "column 'name': found null; it may not be",
         4: "column 'id': found null; it may not be",
     }
-    assert decoded(encoded, tmp_path) == [["0", "1", "a", "false"], ["2", "3", None, "true"]]
+    assert decoded(lines) == [["1", "a", "false"], ["3", None, "true"]]
 
 
-def test_some_rows_can_be_left_out(tmp_path: Path) -> None:
+def test_some_rows_can_be_left_out() -> None:
     chunked = pa.concat_tables(
         [one(pa.string(), "a", "b"), one(pa.string()), one(pa.string(), "é")]
     )
-    lines = encode(chunked).lines
-    assert decoded(Encoded(lines, {}), tmp_path) == [["a"], ["b"], ["é"]]
-    assert decoded(Encoded(lines.without({0, 1}), {}), tmp_path) == [["é"]]
-    assert decoded(Encoded(lines.without({0, 1, 2}), {}), tmp_path) == []
+    lines, _ = encode(chunked)
+    assert decoded(lines) == [["a"], ["b"], ["é"]]
+    assert decoded(without(lines, {0, 1})) == [["é"]]
+    assert decoded(without(lines, {0, 1, 2})) == []
 
 
-def test_no_rows_are_no_lines(tmp_path: Path) -> None:
-    encoded = encode(pa.schema({"x": pa.string(), "y": pa.binary()}).empty_table(), numbered=True)
-    assert encoded.lines.num_rows == 0
-    assert decoded(encoded, tmp_path) == []
+def test_no_rows_are_no_lines() -> None:
+    lines, rejected = encode(pa.schema({"x": pa.string(), "y": pa.binary()}).empty_table())
+    assert len(lines) == 0
+    assert rejected == {}
+    assert decoded(lines) == []
 
 
 texts = st.text(
@@ -157,7 +153,7 @@ texts = st.text(
 
 @given(st.lists(st.tuples(st.none() | texts, st.none() | st.binary(max_size=5))))
 def test_whatever_the_texts_and_bytes_are_the_lines_say_them(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str | None, bytes | None]]
+    rows: list[tuple[str | None, bytes | None]],
 ) -> None:
     table = pa.table(
         {
@@ -165,9 +161,9 @@ def test_whatever_the_texts_and_bytes_are_the_lines_say_them(
             "b": pa.array([data for _, data in rows], pa.binary()),
         }
     )
-    encoded = encode(table)
-    assert set(encoded.rejected) == {n for n, (text, _) in enumerate(rows) if "\0" in (text or "")}
-    assert decoded(encoded, tmp_path_factory.getbasetemp()) == [
+    lines, rejected = encode(table)
+    assert set(rejected) == {n for n, (text, _) in enumerate(rows) if "\0" in (text or "")}
+    assert decoded(lines) == [
         [text, None if data is None else f"\\x{data.hex()}"]
         for text, data in rows
         if "\0" not in (text or "")

@@ -1,32 +1,30 @@
 """PostgreSQL tables as the database itself shows them."""
 
 import math
+import os
+import subprocess
+import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
 from service.embedded.postgres import EmbeddedPostgres
-from sinks import SqlSink
-from sinks.errors import DatabaseError
-from sinks.spark.driver import SparkDriver
+from sinks import PostgresSink
 from tests.support.patience import seconds
-from tests.worlds.sql_table import LINE, SCHEMA, SqlTable, group, rows, write
+from tests.worlds.postgres_table import LINE, SCHEMA, PostgresTable, connected, group, rows, write
 from topology.errors import RowsRejected, SinkBusy, SinkFailed
 from topology.sink import Batch
-from topology.transactional import Committed, Fence, Group, Share
+from topology.transactional import Committed, Fence, Group, Share, Staged
 
-pytestmark = [
-    pytest.mark.integration,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.integration
 
 KEYED = pa.schema(
     [
@@ -37,15 +35,15 @@ KEYED = pa.schema(
 )
 
 
-Make = Callable[..., SqlTable]
+Make = Callable[..., PostgresTable]
 
 
 @pytest.fixture
-def make(tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkDriver) -> Iterator[Make]:
-    made: list[SqlTable] = []
+def make(postgres: EmbeddedPostgres) -> Iterator[Make]:
+    made: list[PostgresTable] = []
 
-    def make(name: str = "orders") -> SqlTable:
-        made.append(SqlTable(tmp_path, postgres, spark, name))
+    def make(name: str = "orders") -> PostgresTable:
+        made.append(PostgresTable(postgres, name))
         return made[-1]
 
     yield make
@@ -54,7 +52,7 @@ def make(tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkDriver) -> Iter
 
 
 @pytest.fixture
-def table(make: Make) -> SqlTable:
+def table(make: Make) -> PostgresTable:
     return make()
 
 
@@ -103,7 +101,7 @@ SOMETHING: dict[str, Any] = {
 }
 
 
-def test_every_type_is_stored_as_it_is(table: SqlTable) -> None:
+def test_every_type_is_stored_as_it_is(table: PostgresTable) -> None:
     sink = table.sink(EVERY_TYPE)
     nothing = dict.fromkeys(EVERY_TYPE.names)
     infinite = {"number": 1, "float": math.nan, "double": -math.inf, "text": ""}
@@ -141,7 +139,7 @@ def test_every_type_is_stored_as_it_is(table: SqlTable) -> None:
     assert some["struct"] == {"a": "9999-12-31T00:00:00Z", "b": [1, None]}
 
 
-def test_values_that_postgresql_does_not_take_cost_their_own_rows(table: SqlTable) -> None:
+def test_values_that_postgresql_does_not_take_cost_their_own_rows(table: PostgresTable) -> None:
     schema = pa.schema(
         [("number", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.float64()))]
     )
@@ -183,12 +181,12 @@ def test_names_are_quoted_whatever_they_are(make: Make, name: str) -> None:
 
 
 def test_a_name_without_a_schema_is_found_by_the_search_path(
-    tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkDriver, table: SqlTable
+    postgres: EmbeddedPostgres, table: PostgresTable
 ) -> None:
     name = f"o_{uuid.uuid4().hex[:8]}"
-    url = f"{postgres.url}?user={postgres.user}&currentSchema={table.schema}"
+    url = f"{postgres.url}?user={postgres.user}&options=-csearch_path%3D{table.schema}"
     for _ in range(2):  # made, and found
-        sink: SqlSink[Any] = SqlSink(url, name, schema=SCHEMA, password=postgres.password)
+        sink: PostgresSink[Any] = PostgresSink(url, name, schema=SCHEMA, password=postgres.password)
         sink.open(table.context(exactly_once=True))
         write(sink, rows(1))
         sink.close()
@@ -198,7 +196,7 @@ def test_a_name_without_a_schema_is_found_by_the_search_path(
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_by_key_rows_replace_and_delete_and_the_last_one_counts(
-    table: SqlTable, exactly_once: bool
+    table: PostgresTable, exactly_once: bool
 ) -> None:
     sink = table.sink(KEYED, exactly_once=exactly_once, key="id", deleted="gone")
     numbers = iter(range(1, 10))
@@ -234,7 +232,9 @@ def test_by_key_rows_replace_and_delete_and_the_last_one_counts(
                                   "WHERE attrelid = '%T'::regclass")  # fmt: skip
 
 
-def test_what_is_deleted_needs_its_key_only_where_the_table_wants_more(table: SqlTable) -> None:
+def test_what_is_deleted_needs_its_key_only_where_the_table_wants_more(
+    table: PostgresTable,
+) -> None:
     table.sql("CREATE TABLE %T (id bigint PRIMARY KEY, name text NOT NULL)")
     sink = table.sink(KEYED, key="id", deleted="gone")
     with pytest.raises(RowsRejected) as caught:
@@ -243,7 +243,7 @@ def test_what_is_deleted_needs_its_key_only_where_the_table_wants_more(table: Sq
     assert table.rows() == []
 
 
-def test_of_a_row_that_deletes_only_the_key_has_to_be_there(table: SqlTable) -> None:
+def test_of_a_row_that_deletes_only_the_key_has_to_be_there(table: PostgresTable) -> None:
     strict = KEYED.set(1, pa.field("name", pa.string(), nullable=False))
     sink = table.sink(strict, key="id", deleted="gone")
     write(sink, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
@@ -334,13 +334,13 @@ CONSTRAINTS = {
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
 def test_a_row_that_only_the_database_can_refuse_is_rejected_alone_when_it_is_staged(
-    table: SqlTable, kind: str
+    table: PostgresTable, kind: str
 ) -> None:
     statements, bad, says = CONSTRAINTS[kind]
     table.sql(statements)
     with capture_logs() as logs:
         sink = table.sink(exactly_once=True)
-    assert [each["event"] for each in logs] == ["sql_rows_are_tried"]
+    assert [each["event"] for each in logs] == ["postgres_rows_are_tried"]
     sink.fence([Fence(LINE, 1)])
     staged = sink.stage(group(1, 1, 2, bad, 3))
     assert list(staged.rejected) == [2]
@@ -355,7 +355,7 @@ def test_a_row_that_only_the_database_can_refuse_is_rejected_alone_when_it_is_st
     assert table.numbers() == [1, 2, 3, 4, 5]
 
 
-def test_an_error_that_no_row_brings_about_refuses_none_of_them(table: SqlTable) -> None:
+def test_an_error_that_no_row_brings_about_refuses_none_of_them(table: PostgresTable) -> None:
     table.sql(
         "CREATE FUNCTION %S.full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "IF NEW.number = 1 THEN RAISE 'a row of its own' USING ERRCODE = 'SH001'; END IF; "
@@ -365,12 +365,12 @@ def test_an_error_that_no_row_brings_about_refuses_none_of_them(table: SqlTable)
     )
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
-    with pytest.raises(DatabaseError, match="no room"):
+    with pytest.raises(psycopg.Error, match="no room"):
         sink.stage(group(1, 1, 1, 2, 3))
     assert table.numbers() == []
 
 
-def test_a_text_too_long_for_a_domain_is_refused_and_never_cut(table: SqlTable) -> None:
+def test_a_text_too_long_for_a_domain_is_refused_and_never_cut(table: PostgresTable) -> None:
     table.sql(
         "CREATE DOMAIN %S.short AS varchar(3); CREATE TABLE %T (number bigint, place %S.short)"
     )
@@ -381,7 +381,7 @@ def test_a_text_too_long_for_a_domain_is_refused_and_never_cut(table: SqlTable) 
     assert table.rows() == [{"number": 1, "place": "abc"}]
 
 
-def test_texts_of_a_form_are_judged_by_the_database(table: SqlTable) -> None:
+def test_texts_of_a_form_are_judged_by_the_database(table: PostgresTable) -> None:
     table.sql(
         "CREATE TYPE %S.mood AS ENUM ('fine')",
         f"CREATE TABLE {table.quoted} (a varchar(3), b uuid, c jsonb, d %S.mood, e numeric(3, 0))",
@@ -399,7 +399,7 @@ def test_texts_of_a_form_are_judged_by_the_database(table: SqlTable) -> None:
     assert len(table.rows()) == 2
 
 
-def test_a_value_too_long_for_an_index_is_rejected_alone(table: SqlTable) -> None:
+def test_a_value_too_long_for_an_index_is_rejected_alone(table: PostgresTable) -> None:
     sink = table.sink(exactly_once=True, key="place")
     sink.fence([Fence(LINE, 1)])
     long = "".join(uuid.uuid4().hex for _ in range(400))
@@ -411,7 +411,7 @@ def test_a_value_too_long_for_an_index_is_rejected_alone(table: SqlTable) -> Non
     assert table.numbers() == [1]
 
 
-def test_a_key_that_comes_again_in_the_next_group_is_found_there(table: SqlTable) -> None:
+def test_a_key_that_comes_again_in_the_next_group_is_found_there(table: PostgresTable) -> None:
     table.sql("CREATE TABLE %T (number bigint PRIMARY KEY, place text)")
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
@@ -425,7 +425,7 @@ def test_a_key_that_comes_again_in_the_next_group_is_found_there(table: SqlTable
 
 
 def test_what_is_refused_only_at_the_commit_ends_the_process_and_is_found_after_it(
-    table: SqlTable,
+    table: PostgresTable,
 ) -> None:
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
@@ -456,7 +456,7 @@ def test_what_is_refused_only_at_the_commit_ends_the_process_and_is_found_after_
     ],
 )
 def test_a_table_that_is_there_is_checked_and_the_column_named(
-    table: SqlTable, columns: str, options: dict[str, Any], says: str
+    table: PostgresTable, columns: str, options: dict[str, Any], says: str
 ) -> None:
     table.sql(f"CREATE TABLE {table.quoted} ({columns})")
     with pytest.raises(SinkFailed, match=says):
@@ -476,7 +476,7 @@ def test_views_and_unlogged_tables_and_types_without_a_column_are_refused(make: 
 
 
 def test_a_table_with_more_columns_is_written_and_new_ones_are_added_if_asked(
-    table: SqlTable,
+    table: PostgresTable,
 ) -> None:
     table.sql("CREATE TABLE %T (extra text DEFAULT 'd', place text, number bigint)")
     sink = table.sink()
@@ -493,9 +493,7 @@ def test_a_table_with_more_columns_is_written_and_new_ones_are_added_if_asked(
     ]
 
 
-def test_many_that_open_at_once_make_one_table(table: SqlTable) -> None:
-    import threading  # noqa: PLC0415
-
+def test_many_that_open_at_once_make_one_table(table: PostgresTable) -> None:
     failed: list[Exception] = []
 
     def open_it() -> None:
@@ -514,58 +512,53 @@ def test_many_that_open_at_once_make_one_table(table: SqlTable) -> None:
 
 
 def test_a_wrong_password_or_no_server_is_said_and_no_secret_with_it(
-    table: SqlTable, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+    table: PostgresTable, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for url, password, says in (
         (postgres.url, "wrong-secret", "password authentication failed"),
         (f"{postgres.url}?password=wrong-secret", None, "password authentication failed"),
-        ("jdbc:postgresql://127.0.0.1:1/postgres", "wrong-secret", "refused"),
+        ("postgresql://127.0.0.1:1/postgres", "wrong-secret", "refused"),
     ):
-        sink: SqlSink[Any] = SqlSink(
+        sink: PostgresSink[Any] = PostgresSink(
             url, table.name, schema=SCHEMA, user=postgres.user, password=password
         )
         with capture_logs() as logs, pytest.raises(SinkFailed, match=says) as caught:
             sink.open(table.context())
-        assert "jdbc:postgresql://127.0.0.1" in str(caught.value)
+        assert "host=127.0.0.1 port=" in str(caught.value)
         chain: BaseException | None = caught.value
         while chain is not None:
             assert "wrong-secret" not in f"{chain} {chain!r} {logs}"
             chain = chain.__cause__ or chain.__context__
     monkeypatch.setenv("PGUSER", postgres.user)
     monkeypatch.setenv("PGPASSWORD", postgres.password)
-    sink = SqlSink(postgres.url, table.name, schema=SCHEMA)
+    sink = PostgresSink(postgres.url, table.name, schema=SCHEMA)
     sink.open(table.context())
     sink.close()
 
 
 def test_a_row_that_another_holds_is_waited_for_and_then_the_sink_is_busy(
-    table: SqlTable, monkeypatch: pytest.MonkeyPatch
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sinks.spark.sql.connection.BEGIN", "SELECT set_config('lock_timeout', '200ms', true)"
+        "sinks.postgres.database.BEGIN", "BEGIN; SELECT set_config('lock_timeout', '200ms', true)"
     )
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
     staged = sink.stage(group(1, 1))
 
-    def hold(session: Any) -> Any:
-        connection = table.connect(session)
-        connection.setAutoCommit(False)
-        connection.createStatement().execute(
-            f"SELECT * FROM {table.schema}.headrace_transactions FOR UPDATE"  # noqa: S608
-        )
-        return connection
-
-    holder = table.spark.run(hold, group="hold")
+    holder = connected(table.server)
+    holder.execute(f"BEGIN; LOCK TABLE {table.schema}.headrace_transactions")
     for work in (lambda: sink.commit(staged), lambda: sink.committed([LINE])):
         with pytest.raises(SinkBusy, match="lock timeout"):
             work()
-    table.spark.run(lambda _session: holder.close(), group="hold")
+    holder.close()
     sink.commit(staged)
     assert table.numbers() == [1]
 
 
-def test_what_was_removed_while_rows_are_written_is_noticed_exactly_once(table: SqlTable) -> None:
+def test_what_was_removed_while_rows_are_written_is_noticed_exactly_once(
+    table: PostgresTable,
+) -> None:
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
     staged = sink.stage(group(1, 1))
@@ -577,11 +570,11 @@ def test_what_was_removed_while_rows_are_written_is_noticed_exactly_once(table: 
     table.sql("DROP TABLE %T")
     with pytest.raises(SinkFailed, match=r"relation .* does not exist"):
         sink.commit(staged)
-    with pytest.raises(SinkFailed, match="it was removed while rows were written"):
+    with pytest.raises(SinkFailed, match="was removed while rows were written"):
         sink.commit(staged)
 
 
-def test_many_rows_that_are_refused_are_found_quickly(table: SqlTable) -> None:
+def test_many_rows_that_are_refused_are_found_quickly(table: PostgresTable) -> None:
     table.sql("CREATE TABLE %T (number bigint CHECK (number % 2 = 0), place text UNIQUE)")
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
@@ -589,10 +582,12 @@ def test_many_rows_that_are_refused_are_found_quickly(table: SqlTable) -> None:
     staged = sink.stage(Group(1, (Share(LINE, 1, 1, 1, 0, 1, "", 5_000),), [given], 5_000))
     assert list(staged.rejected) == list(range(1, 5_000, 2))
     sink.commit(staged)
-    assert table.sql("SELECT count(*) FROM %T") == "2500"
+    assert table.sql("SELECT count(*) FROM %T") == 2500
 
 
-def test_rows_that_the_table_takes_in_their_order_only_are_put_in_place_so(table: SqlTable) -> None:
+def test_rows_that_the_table_takes_in_their_order_only_are_put_in_place_so(
+    table: PostgresTable,
+) -> None:
     table.sql(
         "CREATE TABLE %T (number bigint PRIMARY KEY, place text UNIQUE)",
         "INSERT INTO %T VALUES (1, 'a'), (2, 'b')",
@@ -607,18 +602,116 @@ def test_rows_that_the_table_takes_in_their_order_only_are_put_in_place_so(table
     assert table.rows() == [{"number": 1, "place": "b"}, {"number": 2, "place": "a"}]
 
 
-def test_the_spool_is_empty_when_everything_is_committed_or_discarded(table: SqlTable) -> None:
+def test_a_table_that_was_dropped_or_renamed_is_not_made_anew_under_the_same_step(
+    table: PostgresTable,
+) -> None:
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
-    spool = table.warehouse / ".spool"
-    files = lambda: list(spool.glob("*/files/*"))  # noqa: E731
-    staged = sink.stage(group(1, 1))
-    assert len(files()) == 1
-    files()[0].unlink()  # someone cleaned up
-    sink.commit(staged)
-    sink.discard(sink.stage(group(2, 2)))
-    write(sink, rows(3))
-    assert files() == []
-    sink.close()
-    assert list(spool.iterdir()) == []
-    assert table.numbers() == [1, 3]
+    sink.commit(sink.stage(group(1, 1)))
+    table.sql("ALTER TABLE %T RENAME TO orders_of_old")
+    with pytest.raises(SinkFailed, match=r"not there, and sink .* to .*orders_of_old\. Put"):
+        table.sink(exactly_once=True)
+    table.sql("CREATE TABLE %T (LIKE %S.orders_of_old)")
+    with pytest.raises(SinkFailed, match=r"another one, and sink .* to .*orders_of_old\."):
+        table.sink(exactly_once=True)
+    with pytest.raises(SinkFailed, match="it is another one"):
+        sink.commit(sink.stage(group(2, 2)))
+    assert table.rows() == []
+    table.sql("DROP TABLE %T, %S.orders_of_old")
+    with pytest.raises(SinkFailed, match="it is not there, and sink 'sink' has committed rows"):
+        table.sink(exactly_once=True)
+    table.sql("DELETE FROM %S.headrace_transactions")
+    again = table.sink(exactly_once=True)
+    assert again.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 0)]
+
+
+def test_a_table_that_was_renamed_back_goes_on(table: PostgresTable) -> None:
+    sink = table.sink(exactly_once=True)
+    sink.fence([Fence(LINE, 1)])
+    sink.commit(sink.stage(group(1, 1)))
+    table.sql("ALTER TABLE %T RENAME TO away", "ALTER TABLE %S.away RENAME TO orders")
+    sink.commit(sink.stage(group(2, 2)))
+    assert table.numbers() == [1, 2]
+
+
+def test_txids_that_were_kept_without_the_table_are_read_and_the_table_is_added(
+    table: PostgresTable,
+) -> None:
+    sink = table.sink(exactly_once=True)
+    sink.fence([Fence(LINE, 1)])
+    sink.commit(sink.stage(group(1, 1)))
+    table.sql('ALTER TABLE %S.headrace_transactions DROP COLUMN "table"')
+    again = table.sink(exactly_once=True)
+    assert again.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 1)]
+    (line,) = table.rows(name="%S.headrace_transactions")
+    assert line["table"] == table.name
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize("options", [{}, {"key": "number"}], ids=["appended", "by key"])
+def test_a_column_that_is_altered_under_a_running_sink_is_looked_at_again(
+    table: PostgresTable, exactly_once: bool, options: dict[str, Any]
+) -> None:
+    sink = table.sink(exactly_once=exactly_once, **options)
+    sink.fence([Fence(LINE, 1)]) if exactly_once else None
+    put = iter(range(1, 10))
+
+    def write_one() -> None:
+        number = next(put)
+        if exactly_once:
+            sink.commit(sink.stage(group(number, number)))
+        else:
+            write(sink, rows(number))
+
+    write_one()
+    table.sql("ALTER TABLE %T ADD COLUMN more text DEFAULT 'x'")
+    write_one()
+    table.sql("ALTER TABLE %T ALTER COLUMN number TYPE integer")
+    with pytest.raises(SinkFailed, match="column 'number': found int64; the table has integer"):
+        write_one()
+    assert table.numbers() == [1, 2]
+
+
+def test_writing_starts_no_process_and_loads_no_spark(table: PostgresTable) -> None:
+    code = f"""
+import os, pathlib, sys
+import pyarrow as pa
+from headrace.sinks import Batch, PostgresSink, SinkContext
+from sinks.storage import Storage
+schema = pa.schema({{"number": pa.int64()}})
+sink = PostgresSink({table.server.url!r}, {table.name!r}, schema=schema)
+sink.open(SinkContext("p", "s", {{}}, Storage(""), None))
+sink.write(Batch(1, [[{{"number": 1}}]], 1))
+print(sorted({{"pyspark", "py4j"}} & set(sys.modules)))
+print(pathlib.Path(f"/proc/{{os.getpid()}}/task/{{os.getpid()}}/children").read_text())
+sink.close()
+"""
+    environment = {"PGUSER": table.server.user, "PGPASSWORD": table.server.password}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=seconds(60),
+    )
+    assert (done.stdout.split(), done.stderr) == (["[]"], "")
+    assert table.numbers() == [1]
+
+
+def test_a_trial_waits_for_what_was_tried_before_and_not_for_ever(
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.sql("CREATE TABLE %T (number bigint PRIMARY KEY, place text)")
+    sink = table.sink(exactly_once=True)
+    sink.fence([Fence(LINE, 1)])
+    monkeypatch.setattr("sinks.postgres.sink._PATIENCE_SECONDS", seconds(60))
+    first = sink.stage(group(1, 1, 2))
+    found: list[Staged] = []
+    staging = threading.Thread(target=lambda: found.append(sink.stage(group(2, 2, 3))))
+    staging.start()
+    sink.commit(first)
+    staging.join(seconds(30))
+    assert list(found[0].rejected) == [0]
+    monkeypatch.setattr("sinks.postgres.sink._PATIENCE_SECONDS", 0.01)
+    assert list(sink.stage(group(3, 3)).rejected) == []

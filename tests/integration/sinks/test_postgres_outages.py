@@ -1,28 +1,21 @@
-"""A PostgreSQL table whose connection, server, client or JVM goes away under a commit."""
+"""A PostgreSQL table whose connection, server or client goes away under a commit."""
 
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
-from sinks import SqlSink
-from sinks.errors import DatabaseError, SparkDied
-from sinks.spark.driver import SparkDriver
-from sinks.spark.sql.connection import Connection
+from sinks import PostgresSink
+from sinks.postgres.database import Database
 from tests.support.patience import seconds
-from tests.worlds.sql_table import LINE, SqlTable, group, rows, write
+from tests.worlds.postgres_table import LINE, PostgresTable, group, rows, write
 from topology.errors import SinkBusy, SinkFenced
 from topology.transactional import Committed, Fence, Staged
 
-pytestmark = [
-    pytest.mark.integration,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +29,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
 
 
 @pytest.fixture
-def table(tmp_path: Path, server: EmbeddedPostgres, spark: SparkDriver) -> Iterator[SqlTable]:
+def table(server: EmbeddedPostgres) -> Iterator[PostgresTable]:
     server.open()
-    made = SqlTable(tmp_path, server, spark)
+    made = PostgresTable(server)
     yield made
     made.close()
 
 
 @pytest.fixture
-def sink(table: SqlTable) -> SqlSink[Any]:
+def sink(table: PostgresTable) -> PostgresSink[Any]:
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
     return sink
@@ -52,24 +45,25 @@ def sink(table: SqlTable) -> SqlSink[Any]:
 
 def around(
     monkeypatch: pytest.MonkeyPatch,
+    owner: type[Any],
     name: str,
     *,
-    before: Callable[[Connection], object] | None = None,
-    after: Callable[[Connection], object] | None = None,
+    before: Callable[[Any], object] | None = None,
+    after: Callable[[Any], object] | None = None,
 ) -> None:
-    """Do something before or right after the next such call of a connection's, once."""
-    original = getattr(Connection, name)
+    """Do something before or right after the next such call, once."""
+    original = getattr(owner, name)
 
-    def call(self: Connection, *arguments: Any) -> Any:
-        monkeypatch.setattr(Connection, name, original)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(owner, name, original)
         if before is not None:
             before(self)
-        result = original(self, *arguments)
+        result = original(self, *arguments, **options)
         if after is not None:
             after(self)
         return result
 
-    monkeypatch.setattr(Connection, name, call)
+    monkeypatch.setattr(owner, name, call)
 
 
 TERMINATE = """
@@ -80,16 +74,16 @@ WHERE application_name = 'headrace pipeline/sink' AND pid <> pg_backend_pid()
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read(
-    table: SqlTable, sink: SqlSink[Any], monkeypatch: pytest.MonkeyPatch, after: bool
+    table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     staged = sink.stage(group(1, 1, 2))
 
-    def cut_off(connection: Connection) -> None:
+    def cut_off(connection: psycopg.Connection[Any]) -> None:
         table.sql(TERMINATE)
-        connection.text("SELECT 1::text")  # what comes back is the end of the connection
+        connection.execute("SELECT 1")  # what comes back is the end of the connection
 
-    around(monkeypatch, "commit", **{"after" if after else "before": cut_off})
-    with pytest.raises(DatabaseError):
+    around(monkeypatch, psycopg.Connection, "commit", **{"after" if after else "before": cut_off})
+    with pytest.raises(psycopg.Error):
         sink.commit(staged)
     assert sink.committed([LINE]) == [Committed(LINE, 1, int(after))]
     sink.commit(staged)
@@ -98,19 +92,19 @@ def test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_th
 
 
 def test_what_became_of_a_commit_is_told_only_when_the_old_transaction_is_over(
-    table: SqlTable, sink: SqlSink[Any], monkeypatch: pytest.MonkeyPatch
+    table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client is gone, and the server has yet to hear its COMMIT: nobody may read "not done"."""
     staged = sink.stage(group(1, 1))
-    old: list[Connection] = []
+    old: list[psycopg.Connection[Any]] = []
 
-    def lose_it(connection: Connection) -> None:
+    def lose_it(connection: psycopg.Connection[Any]) -> None:
         old.append(connection)
-        raise DatabaseError("08006", "An I/O error occurred while sending to the backend.")
+        monkeypatch.setattr(connection, "close", lambda: None)
+        raise psycopg.OperationalError("the network is gone, and the server does not notice")
 
-    monkeypatch.setattr(Connection, "close", lambda self: None)  # the server does not notice
-    around(monkeypatch, "commit", before=lose_it)
-    with pytest.raises(DatabaseError):
+    around(monkeypatch, psycopg.Connection, "commit", before=lose_it)
+    with pytest.raises(psycopg.Error):
         sink.commit(staged)
     told: list[Any] = []
     asking = threading.Thread(target=lambda: told.append(sink.committed([LINE])))
@@ -119,19 +113,19 @@ def test_what_became_of_a_commit_is_told_only_when_the_old_transaction_is_over(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
         "AND application_name = 'headrace pipeline/sink'"
     )
-    while table.sql(waiting) == "0":
+    while table.sql(waiting) == 0:
         assert asking.is_alive()
     assert told == []
     monkeypatch.undo()
-    table.spark.run(lambda _session: old[0].commit(), group="late")
+    old[0].commit()
     asking.join(seconds(60))
     assert told == [[Committed(LINE, 1, 1)]]
     assert table.numbers() == [1]
-    table.spark.run(lambda _session: old[0].close(), group="late")
+    old[0].close()
 
 
 def test_a_server_that_is_killed_and_comes_back_is_found_again(
-    table: SqlTable, server: EmbeddedPostgres, sink: SqlSink[Any]
+    table: PostgresTable, server: EmbeddedPostgres, sink: PostgresSink[Any]
 ) -> None:
     """Promise 15: it waits, and nothing comes twice."""
     at_least_once = table.sink()
@@ -144,7 +138,7 @@ def test_a_server_that_is_killed_and_comes_back_is_found_again(
         lambda: sink.committed([LINE]),
         lambda: write(at_least_once, rows(8)),
     ):
-        with pytest.raises(DatabaseError):
+        with pytest.raises(psycopg.Error):
             work()
     server.open()
     assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
@@ -155,16 +149,16 @@ def test_a_server_that_is_killed_and_comes_back_is_found_again(
 
 
 def test_a_server_that_stands_still_is_not_waited_for_without_end(
-    table: SqlTable,
+    table: PostgresTable,
     server: EmbeddedPostgres,
-    sink: SqlSink[Any],
+    sink: PostgresSink[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     staged = sink.stage(group(1, 1))
-    monkeypatch.setattr("sinks.spark.sql.database.TRANSACTION_SECONDS", 1.0)
+    monkeypatch.setattr("sinks.postgres.database.TRANSACTION_SECONDS", 1.0)
     server.freeze()
     try:
-        with pytest.raises(DatabaseError):
+        with pytest.raises(psycopg.Error):
             sink.commit(staged)
     finally:
         server.thaw()
@@ -175,13 +169,13 @@ def test_a_server_that_stands_still_is_not_waited_for_without_end(
 
 
 def stopped(
-    table: SqlTable, monkeypatch: pytest.MonkeyPatch, place: str, staged: Staged, sink: SqlSink[Any]
+    monkeypatch: pytest.MonkeyPatch, place: str, staged: Staged, sink: PostgresSink[Any]
 ) -> tuple[threading.Thread, threading.Event, list[Exception]]:
     """A sink whose process stands still in the midst of a commit, until it may go on."""
     reached, goes_on = threading.Event(), threading.Event()
     ended: list[Exception] = []
 
-    def stand_still(_connection: Connection) -> None:
+    def stand_still(_: object) -> None:
         reached.set()
         assert goes_on.wait(seconds(60))
 
@@ -191,8 +185,10 @@ def stopped(
         except Exception as error:  # noqa: BLE001 - it is looked at below
             ended.append(error)
 
-    around(monkeypatch, place, before=None if place == "copy" else stand_still,
-           after=stand_still if place == "copy" else None)  # fmt: skip
+    if place == "send":
+        around(monkeypatch, Database, "_send", after=stand_still)
+    else:
+        around(monkeypatch, psycopg.Connection, "commit", before=stand_still)
     zombie = threading.Thread(target=commit)
     zombie.start()
     assert reached.wait(seconds(60))
@@ -200,10 +196,10 @@ def stopped(
 
 
 def test_a_zombie_that_stands_still_while_it_sends_rows_holds_up_nobody_and_is_refused(
-    table: SqlTable, sink: SqlSink[Any], monkeypatch: pytest.MonkeyPatch
+    table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 9."""
-    zombie, goes_on, ended = stopped(table, monkeypatch, "copy", sink.stage(group(1, 1)), sink)
+    zombie, goes_on, ended = stopped(monkeypatch, "send", sink.stage(group(1, 1)), sink)
     successor = table.sink(exactly_once=True)
     assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 0)]
     successor.commit(successor.stage(group(1, 2, epoch=2)))
@@ -215,17 +211,17 @@ def test_a_zombie_that_stands_still_while_it_sends_rows_holds_up_nobody_and_is_r
 
 
 def test_a_zombie_that_stands_still_with_the_locks_loses_them_after_a_while(
-    table: SqlTable, monkeypatch: pytest.MonkeyPatch
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 9: the server ends a transaction whose client says nothing more."""
     monkeypatch.setattr(
-        "sinks.spark.sql.connection.BEGIN",
-        "SELECT set_config('idle_in_transaction_session_timeout', '500ms', true),"
+        "sinks.postgres.database.BEGIN",
+        "BEGIN; SELECT set_config('idle_in_transaction_session_timeout', '500ms', true),"
         "set_config('lock_timeout', '100ms', true)",
     )
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
-    zombie, goes_on, ended = stopped(table, monkeypatch, "commit", sink.stage(group(1, 1)), sink)
+    zombie, goes_on, ended = stopped(monkeypatch, "commit", sink.stage(group(1, 1)), sink)
     successor = table.sink(exactly_once=True)
     for _ in range(600):
         try:
@@ -236,7 +232,7 @@ def test_a_zombie_that_stands_still_with_the_locks_loses_them_after_a_while(
     assert told == [Committed(LINE, 2, 0)]
     goes_on.set()
     zombie.join(seconds(60))
-    assert [type(error) for error in ended] == [DatabaseError]
+    assert [type(error) for error in ended] == [psycopg.errors.IdleInTransactionSessionTimeout]
     assert table.numbers() == []
     with pytest.raises(SinkFenced):
         sink.commit(sink.stage(group(1, 1)))
@@ -245,42 +241,20 @@ def test_a_zombie_that_stands_still_with_the_locks_loses_them_after_a_while(
 
 
 def test_the_control_that_commits_rows_and_txids_apart_does_show_duplicates(
-    table: SqlTable, sink: SqlSink[Any], monkeypatch: pytest.MonkeyPatch
+    table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = sink.stage(group(1, 1, 2))
-    found = Connection.copy
+    send = Database._send
 
-    def copy_and_commit(self: Connection, sql: str, path: Path) -> None:
-        found(self, sql, path)
-        self.commit()
-        self.close()  # as if the process ended here
+    def send_and_commit(self: Database, connection: Any, *arguments: Any, **options: Any) -> None:
+        send(self, connection, *arguments, **options)
+        connection.commit()
+        connection.close()  # as if the process ended here
 
-    monkeypatch.setattr(Connection, "copy", copy_and_commit)
-    with pytest.raises(DatabaseError):
+    monkeypatch.setattr(Database, "_send", send_and_commit)
+    with pytest.raises(psycopg.Error):
         sink.commit(staged)
     monkeypatch.undo()
     assert sink.committed([LINE]) == [Committed(LINE, 1, 0)]
     sink.commit(staged)
     assert table.numbers() == [1, 1, 2, 2]
-
-
-def test_a_jvm_killed_inside_a_commit_leaves_it_done_and_that_can_be_read(
-    table: SqlTable, sink: SqlSink[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Promise 15: with Spark away it restarts Spark; the connection was the dead JVM's."""
-    staged = sink.stage(group(1, 1, 2))
-
-    def kill(connection: Connection) -> None:
-        assert table.spark._jvm is not None
-        process: subprocess.Popen[bytes] = table.spark._jvm.process
-        process.kill()
-        process.wait()
-        connection.text("SELECT 1::text")  # the reply to COMMIT is lost with the JVM
-
-    around(monkeypatch, "commit", after=kill)
-    with pytest.raises(SparkDied):
-        sink.commit(staged)
-    assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
-    sink.commit(staged)
-    sink.commit(sink.stage(group(2, 3)))
-    assert table.numbers() == [1, 2, 3]

@@ -1,15 +1,13 @@
 """A PostgreSQL table with its sinks, and what the database itself says of it."""
 
-import json
 import uuid
-from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 
 from service.embedded.postgres import EmbeddedPostgres
-from sinks import SqlSink
-from sinks.spark.driver import SparkDriver
+from sinks import PostgresSink
 from sinks.storage import Storage
 from topology.sink import Batch, SinkContext
 from topology.transactional import Group, Share
@@ -18,22 +16,20 @@ LINE = "orders[0]"
 SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
 
 
-class SqlTable:
+class PostgresTable:
     """One table in a schema of its own, and its sinks."""
 
-    def __init__(
-        self, warehouse: Path, server: EmbeddedPostgres, spark: SparkDriver, name: str = "orders"
-    ) -> None:
-        self.warehouse, self.server, self.spark = warehouse, server, spark
+    def __init__(self, server: EmbeddedPostgres, name: str = "orders") -> None:
+        self.server = server
         self.schema = f"t_{uuid.uuid4().hex[:12]}"
         self.name = f"{self.schema}.{name}"
         self.quoted = ".".join('"' + part.replace('"', '""') + '"' for part in (self.schema, name))
-        self.sinks: list[SqlSink[Any]] = []
+        self.sinks: list[PostgresSink[Any]] = []
         self.sql("CREATE SCHEMA %S")
 
-    def made(self, schema: pa.Schema = SCHEMA, **options: Any) -> SqlSink[Any]:
+    def made(self, schema: pa.Schema = SCHEMA, **options: Any) -> PostgresSink[Any]:
         """A sink that is not open."""
-        return SqlSink(
+        return PostgresSink(
             self.server.url,
             self.name,
             schema=schema,
@@ -44,59 +40,33 @@ class SqlTable:
 
     def sink(
         self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = False, **options: Any
-    ) -> SqlSink[Any]:
+    ) -> PostgresSink[Any]:
         self.sinks.append(self.made(schema, **options))
         self.sinks[-1].open(self.context(exactly_once=exactly_once))
         return self.sinks[-1]
 
     def context(self, *, exactly_once: bool = False) -> SinkContext:
-        return SinkContext(
-            "pipeline",
-            "sink",
-            {},
-            Storage(str(self.warehouse)),
-            self.spark,
-            exactly_once=exactly_once,
-        )
+        return SinkContext("pipeline", "sink", {}, Storage(""), None, exactly_once=exactly_once)
 
     def sql(self, *statements: str) -> Any:
         """Run statements over a connection of their own; the first cell of the last one's rows.
 
         %T is the table, %O another one beside it, %S their schema.
         """
-
-        def run(session: Any) -> Any:
-            connection = self.connect(session)
-            found = None
-            try:
-                for each in statements:
-                    statement = connection.createStatement()
-                    if statement.execute(self._filled(each)):
-                        rows = statement.getResultSet()
-                        found = rows.getString(1) if rows.next() else None
-            finally:
-                connection.close()
-            return found
-
-        return self.spark.run(run, group="sql")
+        with connected(self.server) as connection:
+            for each in statements:
+                cursor = connection.execute(self._filled(each))
+            row = cursor.fetchone() if cursor.description else None
+            return None if row is None else row[0]
 
     def _filled(self, sql: str) -> str:
         other = self.quoted.removesuffix('"') + '_other"'
         return sql.replace("%T", self.quoted).replace("%O", other).replace("%S", self.schema)
 
-    def connect(self, session: Any) -> Any:
-        properties = session._jvm.java.util.Properties()
-        properties.setProperty("user", self.server.user)
-        properties.setProperty("password", self.server.password)
-        return session._jvm.org.postgresql.Driver().connect(self.server.url, properties)
-
     def rows(self, order: str = "1", name: str = "%T") -> list[dict[str, Any]]:
         """The table as the database turns it into JSON."""
-        text = self.sql(
-            f"SELECT json_agg(r)::text FROM (SELECT * FROM {name} ORDER BY {order}) AS r"  # noqa: S608
-        )
-        found: list[dict[str, Any]] = json.loads(text or "[]")
-        return found
+        query = f"SELECT * FROM {name} ORDER BY {order}"  # noqa: S608
+        return rows_of(self.server, self._filled(query))
 
     def numbers(self) -> list[int]:
         return [row["number"] for row in self.rows()]
@@ -106,11 +76,25 @@ class SqlTable:
             sink.close()
 
 
+def connected(server: EmbeddedPostgres) -> psycopg.Connection[Any]:
+    return psycopg.connect(server.url, user=server.user, password=server.password, autocommit=True)
+
+
+def rows_of(server: EmbeddedPostgres, query: str) -> list[dict[str, Any]]:
+    """The rows of a query, as the database turns them into JSON."""
+    with connected(server) as connection:
+        asked = f"SELECT coalesce(json_agg(r), '[]') FROM ({query}) AS r"  # noqa: S608
+        row = connection.execute(asked).fetchone()
+        assert row is not None
+        found: list[dict[str, Any]] = row[0]
+        return found
+
+
 def rows(*numbers: int, place: str | None = "x") -> list[dict[str, Any]]:
     return [{"number": number, "place": place} for number in numbers]
 
 
-def write(sink: SqlSink[Any], given: list[dict[str, Any]], sequence: int = 1) -> None:
+def write(sink: PostgresSink[Any], given: list[dict[str, Any]], sequence: int = 1) -> None:
     sink.write(Batch(sequence, [given], len(given)))
 
 

@@ -1,0 +1,1 @@
+"""PostgreSQL tables by psycopg: rows sent with COPY, the txids in the same transaction."""

@@ -1,0 +1,185 @@
+"""State in a PostgreSQL table: values and txids in one transaction of the database's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from sinks.postgres.database import Connection, Database
+from sinks.postgres.table import Facts, Wanted, quoted, sql_type, wanted_of
+from sinks.postgres.text import Lines, encode, is_text
+from sinks.state.store import Change, StateStore
+from topology.errors import InvalidSchema, SinkFailed
+from topology.sink import Sink, SinkContext
+from topology.state import LINE, Shape, State
+from topology.transactional import Committed, Fence, Share
+
+_LONGEST_KEY_BYTES = 2_000  # its index takes up to about 2,700, the line's name included
+_UNITS = ("s", "ms", "us")
+_ALLOWED = (
+    "allowed are text, booleans, whole numbers, decimals of up to 38 digits, dates, timestamps of "
+    "up to microseconds, and, but for a key, floats"
+)
+
+
+class PostgresState(StateStore):
+    """Keeps a state in a PostgreSQL table.
+
+    A table that is not there is created, with the key and the line as its primary key. It is the
+    state's own: others may read it, and add columns that have a default; one with constraints,
+    triggers or other unique indexes is refused, and so is a value that would not come back as
+    it was (bytes, lists, structs, nanoseconds), or a float as a key.
+    """
+
+    def __init__(
+        self, conninfo: str, table: str, *, user: str | None = None, password: str | None = None
+    ) -> None:
+        """Only stores; as PostgresSink. Raises InvalidTopology, InvalidSchema for the name."""
+        self.table = table
+        self._database = Database("PostgresState", conninfo, table, user=user, password=password)
+        self._key: tuple[str, ...] = ()
+
+    def sink(self, state: State) -> Sink[Any]:
+        """See the contract. Raises InvalidSchema when PostgreSQL cannot have such a table."""
+        self._suited(state.shape)
+        return super().sink(state)
+
+    def open(self, context: SinkContext, shape: Shape) -> None:
+        """Connect, create what is missing, and check the table; see the contract."""
+        wanted = self._suited(shape)
+        self._key = wanted.key
+        self._database.open(context, wanted)
+        if (reason := self._database.examined.trial_reason(wanted)) is not None:
+            raise SinkFailed(f"{self._database.where}: {reason}; a state has a table of its own")
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """Raise the epochs that are new; see the contract."""
+        return self._database.fence(fences)
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """Read what stands at the lines; see the contract."""
+        return self._database.committed(lines)
+
+    def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
+        """Change rows and move the lines in one transaction; see the contract.
+
+        The lines are locked last, so who is slow, or frozen, holds up nobody. That they stand
+        before the locks where they stood before the rows were read says that nobody has changed
+        those: whoever does moves the lines. Where that is not so, or a line's rows may depend on
+        another one's, the whole table is locked.
+        """
+
+        def rows(connection: Connection) -> Lines:
+            if not shares or LINE not in keys.column_names:
+                table = self._database.statements.table
+                connection.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+            made = change(self._stored(connection, keys)) if keys.num_rows else keys
+            lines, unfit = encode(made)
+            if unfit:
+                raise SinkFailed(f"table '{self.table}': {next(iter(unfit.values()))}")
+            return lines
+
+        self._database.commit(shares, rows)
+
+    def load(self, context: SinkContext, shape: Shape) -> pa.Table:
+        """All rows, over a connection of its own; see the contract."""
+        wanted = self._suited(shape)
+
+        def read(connection: Connection, facts: Facts | None) -> pa.Table:
+            if facts is None:
+                return shape.schema.empty_table()
+            if wrong := list(facts.complaints(wanted)):
+                raise SinkFailed(f"{self._database.where}: {'; '.join(wrong)}")
+            return self._read(connection, quoted(facts.schema, facts.name), wanted.schema)
+
+        return self._database.read(context, read)
+
+    def refused(self, rows: pa.Table) -> Mapping[int, str]:
+        """Rows with a text or time that PostgreSQL has not, or too long a key."""
+        lengths = np.zeros(rows.num_rows, np.int64)
+        for name in self._key:
+            if name in rows.column_names and is_text(rows[name].type):
+                lengths += pc.binary_length(rows[name]).to_numpy()
+        too_long = {
+            int(
+                index
+            ): f"found a key of {lengths[index]} bytes; up to {_LONGEST_KEY_BYTES} are allowed"
+            for index in np.flatnonzero(lengths > _LONGEST_KEY_BYTES)
+        }
+        return encode(rows)[1] | too_long
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._database.close()
+
+    def _suited(self, shape: Shape) -> Wanted:
+        """What the table has to be like. Raises InvalidSchema for a type that it cannot keep."""
+        wanted = wanted_of(self.table, shape.schema, shape.row_key, None)
+        for field in wanted.schema:
+            is_key = field.name in wanted.key
+            if not is_exact(field.type) or (is_key and kinds.is_floating(field.type)):
+                what = f"{'key' if is_key else 'value'} '{field.name}' is {field.type}"
+                where = f"state '{shape.state}' in table '{self.table}'"
+                raise InvalidSchema(f"{where}: {what}; {_ALLOWED}")
+        return Wanted(wanted.schema, wanted.key, may_grow=False)
+
+    def _stored(self, connection: Connection, keys: pa.Table) -> pa.Table:
+        """The rows of these keys."""
+        statements, names = self._database.statements, keys.column_names
+        arrays = ", ".join(
+            f"${number}::{statements.casts[name]}[]" for number, name in enumerate(names, 1)
+        )
+        ours = [f"c{number}" for number in range(len(names))]
+        same = " AND ".join(
+            f"t.{quoted(name)} = k.{our}" for name, our in zip(names, ours, strict=True)
+        )
+        given = f" JOIN unnest({arrays}) AS k({', '.join(ours)}) ON {same}"  # each is there once
+        values = [column.to_pylist() for column in keys.columns]
+        schema = self._database.wanted.schema
+        return self._read(connection, statements.table, schema, given, values)
+
+    def _read(
+        self,
+        connection: Connection,
+        table: str,
+        schema: pa.Schema,
+        given: str = "",
+        values: Sequence[Any] = (),
+    ) -> pa.Table:
+        """The rows of a table, of which a join with `given` may choose.
+
+        Times with a zone are asked for in UTC: what zone the session has may not matter. Others
+        are asked for as the type that a column of ours has: one may have more room.
+        """
+        columns = ", ".join(f"t.{quoted(field.name)}{_as_ours(field.type)}" for field in schema)
+        query = f"SELECT {columns} FROM {table} AS t{given}"  # noqa: S608 - names are quoted
+        rows = connection.execute(query, values, binary=True).fetchall()
+        found = list(zip(*rows, strict=True)) or [()] * len(schema)
+        try:
+            arrays = [
+                pa.array(column, field.type) for column, field in zip(found, schema, strict=True)
+            ]
+        except (pa.ArrowInvalid, OverflowError) as error:  # it would be the same again
+            raise SinkFailed(f"table '{self.table}': a value cannot be read: {error}") from error
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def is_exact(kind: pa.DataType) -> bool:
+    """Whether each value of a type comes back from PostgreSQL as it was."""
+    if kinds.is_timestamp(kind):
+        return str(kind.unit) in _UNITS
+    if kinds.is_decimal128(kind):
+        return bool(0 <= kind.scale <= kind.precision)
+    if is_text(kind):
+        return not kinds.is_string_view(kind)
+    exact = (pa.bool_(), pa.float32(), pa.float64(), pa.date32())
+    return kind in exact or kinds.is_integer(kind)
+
+
+def _as_ours(kind: pa.DataType) -> str:
+    if kinds.is_timestamp(kind) and kind.tz is not None:
+        return " AT TIME ZONE 'UTC'"
+    return f"::{sql_type(kind)}"
