@@ -1,7 +1,7 @@
 """Micro-batches, the sinks that write them, and the dead letters.
 
-Importing this starts and imports neither Spark nor a Kafka client: the modules that need
-them import them inside their functions, so that a bolt's unit test starts no JVM.
+Importing this starts nothing, and imports no client of Spark, Kafka or PostgreSQL: the modules
+that need them import them inside their functions, so that a bolt's unit test starts no JVM.
 """
 
 from sinks.foreach import FencedTarget, ForeachSink, Target, TransactionalForeachSink

@@ -473,12 +473,14 @@ def _said(error: BaseException) -> str:
 def _connect(conninfo: str) -> Connection:
     import psycopg  # noqa: PLC0415 - see sinks/__init__
 
-    return psycopg.connect(
+    connection = psycopg.connect(
         conninfo,
         autocommit=True,  # each transaction has a BEGIN of ours
         prepare_threshold=None,  # a pooler may give each another server process
         cursor_factory=psycopg.RawCursor,
     )
+    connection.server_cursor_factory = psycopg.RawServerCursor
+    return connection
 
 
 def _cut_off(connection: Connection) -> None:

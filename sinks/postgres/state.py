@@ -18,6 +18,7 @@ from topology.state import LINE, Shape, State
 from topology.transactional import Committed, Fence, Share
 
 _LONGEST_KEY_BYTES = 2_000  # its index takes up to about 2,700, the line's name included
+_FETCHED_ROWS = 2_000
 _UNITS = ("s", "ms", "us")
 _ALLOWED = (
     "allowed are text, booleans, whole numbers, decimals of up to 38 digits, dates, timestamps of "
@@ -104,10 +105,9 @@ class PostgresState(StateStore):
             if name in rows.column_names and is_text(rows[name].type):
                 lengths += pc.binary_length(rows[name]).to_numpy()
         too_long = {
-            int(
-                index
-            ): f"found a key of {lengths[index]} bytes; up to {_LONGEST_KEY_BYTES} are allowed"
-            for index in np.flatnonzero(lengths > _LONGEST_KEY_BYTES)
+            index: f"found a key of {length} bytes; up to {_LONGEST_KEY_BYTES} are allowed"
+            for index, length in enumerate(lengths.tolist())
+            if length > _LONGEST_KEY_BYTES
         }
         return encode(rows)[1] | too_long
 
@@ -156,15 +156,19 @@ class PostgresState(StateStore):
         """
         columns = ", ".join(f"t.{quoted(field.name)}{_as_ours(field.type)}" for field in schema)
         query = f"SELECT {columns} FROM {table} AS t{given}"  # noqa: S608 - names are quoted
-        rows = connection.execute(query, values, binary=True).fetchall()
-        found = list(zip(*rows, strict=True)) or [()] * len(schema)
+        tables = [schema.empty_table()]
+        with connection.cursor("headrace", binary=True) as cursor:
+            cursor.execute(query, values)
+            while rows := cursor.fetchmany(_FETCHED_ROWS):
+                tables.append(self._table(rows, schema))
+        return pa.concat_tables(tables)
+
+    def _table(self, rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
+        columns = zip(zip(*rows, strict=True), schema, strict=True)
         try:
-            arrays = [
-                pa.array(column, field.type) for column, field in zip(found, schema, strict=True)
-            ]
+            return pa.table([pa.array(each, field.type) for each, field in columns], schema=schema)
         except (pa.ArrowInvalid, OverflowError) as error:  # it would be the same again
             raise SinkFailed(f"table '{self.table}': a value cannot be read: {error}") from error
-        return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def is_exact(kind: pa.DataType) -> bool:

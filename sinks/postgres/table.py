@@ -392,9 +392,8 @@ class Statements:
 
         self.copy = f"COPY {self.table} ({listed(stored)}) FROM STDIN"
         self.make_temporary = (
-            'CREATE TEMPORARY TABLE "headrace_rows" ("row" bigint GENERATED ALWAYS AS IDENTITY '
-            f'PRIMARY KEY, {", ".join(f"{our} text" for our in ours.values())}, "said" text) '
-            "ON COMMIT DROP"
+            'CREATE TEMPORARY TABLE "headrace_rows" ("row" bigint GENERATED ALWAYS AS IDENTITY, '
+            f'{", ".join(f"{our} text" for our in ours.values())}, "said" text) ON COMMIT DROP'
         )
         self.copy_temporary = f"COPY {TEMPORARY} ({', '.join(ours.values())}) FROM STDIN"
 
@@ -432,7 +431,7 @@ class Statements:
         body = f"""\
 DECLARE r record; found text;
 BEGIN
-    FOR r IN SELECT * FROM {TEMPORARY} ORDER BY "row" LOOP
+    FOR r IN SELECT ctid, * FROM {TEMPORARY} ORDER BY "row" LOOP
         BEGIN
             {self._put}
         EXCEPTION WHEN plpgsql_error OR OTHERS THEN
@@ -440,7 +439,7 @@ BEGIN
                 RAISE;
             END IF;
             GET STACKED DIAGNOSTICS found = PG_EXCEPTION_DETAIL;
-            UPDATE {TEMPORARY} SET "said" = SQLERRM || ' ' || found WHERE "row" = r."row";
+            UPDATE {TEMPORARY} SET "said" = SQLERRM || ' ' || found WHERE ctid = r.ctid;
         END;
     END LOOP;
 END"""
