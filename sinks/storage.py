@@ -5,6 +5,7 @@ S3A. Each has its own names for an endpoint, a region and a key.
 """
 
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ _KINDS: Mapping[str, Kind] = {
     "abfs": "azure",
     "abfss": "azure",
 }
+_ESCAPES = re.compile("[#?%]")
 _REGION = "us-east-1"  # of a store that has none; requests are signed with one
 
 
@@ -58,10 +60,17 @@ class Storage:
     """By library ("arrow", "delta", "iceberg"): its own options, over those made here."""
 
     def uri(self, table: str) -> str:
-        """A table's absolute path, or its URI. Nothing in it is escaped."""
+        """A table's absolute path, or its URI. Nothing in it is escaped. Raises SinkFailed."""
         found = table if is_absolute(table) else f"{self.warehouse.rstrip('/')}/{table}"
         path = local_path(found)
-        return found if path is None else str(path)
+        if path is not None:
+            return str(path)
+        if escapes := _ESCAPES.search(found):
+            raise SinkFailed(
+                f"'{found}': found '{escapes[0]}', which Arrow and delta-rs read differently; "
+                "allowed in an object store are names without '#', '?' and '%'"
+            )
+        return found
 
     def filesystem(self, uri: str) -> tuple[pafs.FileSystem, str]:
         """Arrow's own file system for a URI of `uri`, and the path in it. Raises SinkFailed."""
@@ -69,9 +78,11 @@ class Storage:
         if kind == "local":
             return pafs.LocalFileSystem(), str(local_path(uri))
         given = {**self._arrow(kind, uri), **self.options.get("arrow", {})}
-        parts = urlsplit(uri)
-        bucket = parts.username if kind == "azure" else parts.netloc
-        return _filesystem(kind, tuple(sorted(given.items()))), f"{bucket}{parts.path}".rstrip("/")
+        bucket, slash, path = uri.partition(":")[2].lstrip("/").partition("/")
+        container = bucket.partition("@")[0]  # Azure's account is not part of the path
+        return _filesystem(kind, tuple(sorted(given.items()))), f"{container}{slash}{path}".rstrip(
+            "/"
+        )
 
     def object_store_options(self, uri: str) -> dict[str, str]:
         """delta-rs's `storage_options` for a URI of `uri`. Raises SinkFailed."""
@@ -84,8 +95,12 @@ class Storage:
                 "aws_access_key_id": secrets.get("access_key_id"),
                 "aws_secret_access_key": secrets.get("secret_access_key"),
                 # An empty one, lest delta-rs put that of the environment to a key of ours.
-                "aws_session_token": secrets.get("session_token", "" if secrets else None),
+                "aws_session_token": secrets.get(
+                    "session_token", "" if "access_key_id" in secrets else None
+                ),
                 "aws_region": self._region(),
+                # The one tells delta-rs that this is not AWS, the other goes over a variable.
+                "aws_endpoint_url": self._bucket_endpoint(uri),
                 "aws_endpoint_url_s3": self._bucket_endpoint(uri),
                 "aws_virtual_hosted_style_request": _text(not self._in_path()),
             }

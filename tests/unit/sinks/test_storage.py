@@ -50,11 +50,18 @@ def test_a_local_table_is_on_arrows_local_file_system() -> None:
     assert storage.spark_conf() == {}
 
 
-@pytest.mark.parametrize("uri", ["s3://lake/a b/50%", "s3a://lake/a b/50%"])
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
+def test_a_name_that_libraries_read_differently_is_refused_in_a_store(name: str) -> None:
+    assert Storage("/data").uri(name) == f"/data/{name}"
+    with pytest.raises(SinkFailed, match=r"names without '#', '[?]' and '%'"):
+        S3.uri(name)
+
+
+@pytest.mark.parametrize("uri", ["s3://lake/a b/ü", "s3a://lake/a b/ü"])
 def test_a_path_of_s3_begins_with_its_bucket(uri: str) -> None:
     files, path = S3.filesystem(uri)
     assert isinstance(files, pafs.S3FileSystem)
-    assert path == "lake/a b/50%"
+    assert path == "lake/a b/ü"
     assert S3.filesystem(uri)[0] is files
 
 
@@ -64,6 +71,7 @@ def test_each_library_gets_the_endpoint_and_the_key_under_its_own_names() -> Non
         "aws_secret_access_key": CANARY,
         "aws_session_token": "",
         "aws_region": "us-east-1",
+        "aws_endpoint_url": "http://store:9000",
         "aws_endpoint_url_s3": "http://store:9000",
         "aws_virtual_hosted_style_request": "false",
         "allow_http": "true",
