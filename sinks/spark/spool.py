@@ -29,7 +29,7 @@ class Spool:
     def __init__(self, warehouse: str, owner: str) -> None:
         path = local_path(warehouse)
         root = Path(tempfile.gettempdir()) if path is None else path / ".spool"
-        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in owner)
+        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in owner[:100])
         self._folder = RunFolder(root, f"headrace-spool-{safe}")
 
     def open(self) -> None:

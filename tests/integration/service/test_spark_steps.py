@@ -193,7 +193,7 @@ def test_spark_engine_runs_a_topology_of_spark_steps_alone(
         root = "/{name}"
         [pipeline]
         engine = "spark"
-        [spark]
+        [storage]
         warehouse = "{table.warehouse}"
         """,
         encoding="utf-8",
