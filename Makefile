@@ -31,8 +31,8 @@ $(READY): requirements/dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $(READY)
 
-run: $(READY)  ## Run the main job: real flights from Kafka through bolts into a Delta table.
-	@$(BIN)/python -m examples.flights
+run: $(READY)  ## The main job: real flights through bolts into a Delta table by Spark, or make run SINK=delta.
+	@$(BIN)/python -m examples.flights $(if $(SINK),--sink $(SINK))
 
 # What uses one processor each comes side by side.
 BESIDE := $(MAKE) --no-print-directory --jobs=2

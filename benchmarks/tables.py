@@ -29,8 +29,8 @@ NOTES = f"""\
 - `structured_iceberg` is Structured Streaming into an Iceberg table, `local_iceberg` is
   `IcebergSink` on the same kind of table, exactly once. Both write Parquet with Snappy.
 - `structured_parquet` is Structured Streaming's own Parquet sink, exactly once by its log of
-  files. `local_spool` is `ParquetSink`, at least once: its rows go through Spark by the spool, as
-  those of any step do that needs Spark.
+  files. `local_spool` is `SparkSink(format="parquet")`, at least once: its rows go through Spark by
+  the spool, as those of any step do that needs Spark.
 
 Headrace's variants have two vectorised bolts. Ratios are to the one of Structured Streaming that
 writes such a table.

@@ -16,7 +16,7 @@ from benchmarks.spark_topologies import priced_columns
 from benchmarks.spark_variants import filled
 from benchmarks.structured import BATCH_ROWS, structured
 from headrace import Topology
-from headrace.sinks import IcebergSink, ParquetSink, Sink
+from headrace.sinks import IcebergSink, Sink, SparkSink
 from topology.topology import Reliability
 
 
@@ -34,5 +34,7 @@ VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "structured_iceberg": partial(structured, kind=ICEBERG),
     "local_iceberg": partial(local, sink=IcebergSink, kind=ICEBERG),
     "structured_parquet": partial(structured, kind=PARQUET),
-    "local_spool": partial(local, sink=ParquetSink, kind=PARQUET, reliability="at-least-once"),
+    "local_spool": partial(
+        local, sink=partial(SparkSink, format="parquet"), kind=PARQUET, reliability="at-least-once"
+    ),
 }

@@ -53,6 +53,7 @@ from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.spark.iceberg.sink import IcebergSink
 from sinks.spark.settings import java_text
+from sinks.spark.sink import SparkSink
 from sinks.spark.table import SparkTableSink
 from sinks.spark.tables import read_reference
 from topology.reference import Reference
@@ -64,7 +65,7 @@ from topology.topology import Topology
 if TYPE_CHECKING:  # an extra
     from service.tracing.exporting import Tracing
 
-_TABLES = (SparkTableSink, IcebergSink)  # they have a path
+_TABLES = (SparkSink, SparkTableSink, IcebergSink)  # they have a path
 _MOMENT_SECONDS = 0.5
 _SPARK_SECONDS = 10.0
 _SPANS_SECONDS = 2.0

@@ -10,7 +10,7 @@ from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
 from sinks.postgres.sink import PostgresSink
 from sinks.spark.delta.sink import DeltaSink
 from sinks.spark.iceberg.sink import IcebergSink
-from sinks.spark.table import ParquetSink
+from sinks.spark.sink import SparkSink
 from sinks.topic.sink import TopicSink
 
 __all__ = [
@@ -22,8 +22,8 @@ __all__ = [
     "KafkaSink",
     "MemoryDeadLetters",
     "MemorySink",
-    "ParquetSink",
     "PostgresSink",
+    "SparkSink",
     "Target",
     "TopicSink",
     "TransactionalForeachSink",

@@ -10,7 +10,8 @@ from topology.steps import BoltStep, SinkStep, Step
 from topology.transactional import Kind, TransactionalSink
 
 _KEEPING = (  # of those that users have from headrace.sinks
-    "DeltaSink, IcebergSink, MemorySink, PostgresSink, TopicSink, TransactionalForeachSink"
+    "DeltaSink, IcebergSink, MemorySink, PostgresSink, SparkSink, TopicSink, "
+    "TransactionalForeachSink"
 )
 
 
@@ -19,10 +20,11 @@ def kinds_of(sink: Sink[Any]) -> frozenset[Kind]:
 
     One that stands in front of another keeps what that one does, if it can hand it on.
     """
+    front = sink
     while isinstance(sink, TransactionalSink):
         inner = getattr(sink, "sink", None)
         if not isinstance(inner, Sink):
-            return sink.kinds
+            return frozenset() if sink.commits_by_share and sink is not front else sink.kinds
         sink = inner
     return frozenset()
 
@@ -57,8 +59,10 @@ def _check_sink(step: SinkStep, kind: Kind) -> None:
         return
     # Only one that keeps some kind can keep another by being told to.
     advice = getattr(innermost(step.sink), "advice", "") if kinds_of(step.sink) else ""
+    obstacle = getattr(innermost(step.sink), "obstacle", "")
     message = (
-        f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}; "
+        f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}"
+        f"{f' ({obstacle})' if obstacle else ''}; "
         f"exactly-once ({kind}) is kept by {f'it with {advice}' if advice else _KEEPING}"
     )
     raise InvalidTopology(message)

@@ -88,6 +88,12 @@ class TransactionalSink(Sink[Row]):
     kinds: frozenset[Kind] = frozenset({"transactional", "opaque"})
     """Which kinds of transactions it keeps."""
 
+    commits_by_share: bool = False
+    """Whether the shares of a group become durable one after the other.
+
+    So each row must be known to be of its share, which it is not behind a Spark step.
+    """
+
     @abstractmethod
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """Raise the epochs of lines durably, then say what is committed of each, in order.

@@ -1,31 +1,35 @@
 """The main job: a year of real flights, from an own Kafka into an own Delta table.
 
-python -m examples.flights [--state-dir DIR] [--limit N]
+python -m examples.flights [--state-dir DIR] [--limit N] [--sink spark|delta]
 """
 
 import sys
 from functools import partial
 from pathlib import Path
 
-from examples.flights.pipeline import topology
+from examples.flights.latest import by_hand, by_spark, lines
+from examples.flights.pipeline import TABLE, native, topology
 from examples.flights.proof import dead_letters_in, rows_in_table
 from examples.flights.publish import publish
 from examples.running import Outcome, Surroundings, arguments, run_example
+from sinks.spark.settings import java_text
 
 CONFIG = Path(__file__).with_name("service.toml")
 TOPIC = "flights"
+TOPOLOGIES = {"spark": topology, "delta": native}
 
 
 def main() -> int:
     """Publish, run until caught up, print the account; return the exit code."""
     parser = arguments("flights", __doc__)
     parser.add_argument("--limit", type=int, help="only the first N flights")
+    parser.add_argument("--sink", choices=TOPOLOGIES, default="spark", help="who writes the table")
     options = parser.parse_args()
-    run = partial(_run, limit=options.limit)
+    run = partial(_run, limit=options.limit, sink=options.sink)
     return run_example("flights", options.state_dir, run, jars=["delta"])
 
 
-def _run(here: Surroundings, limit: int | None) -> Outcome:
+def _run(here: Surroundings, limit: int | None, sink: str) -> Outcome:
     """Run the pipeline over freshly published flights."""
     here.progress.step("publishing flights")
     publish(
@@ -34,16 +38,24 @@ def _run(here: Surroundings, limit: int | None) -> Outcome:
         limit=limit,
         progress=lambda done, total: here.progress.step("publishing flights", done, total),
     )
-    account = here.run(topology, here.config(CONFIG))
-    # The account is the pipeline's own; these two are not.
+    config = here.config(CONFIG)
+    account = here.run(TOPOLOGIES[sink], config)
+    if not account.caught_up:
+        return Outcome(account)
+    # The account is the pipeline's own; what follows is not.
     gaps = []
-    rows = rows_in_table(here.warehouse / "flight_events")
+    table = here.warehouse / TABLE
+    rows = rows_in_table(table)
     if rows != account.rows:
         gaps.append(f"the account has {account.rows} rows, but the table holds {rows}")
     letters = dead_letters_in(here.servers.kafka.address, str(account.dead_letters))
     if letters != account.dead_lettered:
         gaps.append(f"the account has {account.dead_lettered} dead letters, the topic {letters}")
-    return Outcome(account, gaps)
+    here.progress.step("asking Spark SQL")
+    found = by_spark(table, {key: java_text(value) for key, value in config.spark.conf.items()})
+    if found != (wanted := by_hand(limit)):
+        gaps.append(f"Spark SQL finds {found}, a count of the source {wanted}")
+    return Outcome(account, gaps, [*lines(found)])
 
 
 if __name__ == "__main__":

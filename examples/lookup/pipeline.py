@@ -8,7 +8,7 @@ import os
 from examples.lookup.bolts import WORKERS, AddPrice, parse
 from examples.lookup.rows import PricedOrder
 from headrace import Topology
-from headrace.sinks import KafkaSink, ParquetSink
+from headrace.sinks import KafkaSink, SparkSink
 
 
 def priced(url: str) -> Topology:
@@ -17,7 +17,7 @@ def priced(url: str) -> Topology:
     orders = topology.source("orders").then(parse)
     # At most WORKERS requests at once; one that outlives its time-out is cancelled and retried.
     orders.then(AddPrice(url), workers=WORKERS, timeout_seconds=10.0).into(
-        ParquetSink("priced_orders", schema=PricedOrder)
+        SparkSink("priced_orders", format="parquet", schema=PricedOrder)
     )
     topology.dead_letters.into(KafkaSink("orders.dead"))
     return topology

@@ -5,14 +5,22 @@ has a folder of its own, so replicas that share a warehouse do not meet.
 """
 
 import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sinks.columns import Fitted, fit
+from sinks.files.bad_rows import write_good_rows
 from sinks.files.data_file import as_arrow_said
+from sinks.files.layout import empty_texts
 from sinks.paths import local_path
 from sinks.run_folder import RunFolder
+from topology.sink import Piece
+from topology.transactional import Group, Staged
 
 _ROWS_PER_FILE = 50_000  # below that a second task costs more than it saves
 _MOST_FILES = 2
@@ -36,35 +44,117 @@ class Spool:
         """Make the folder. Raises OSError when the place cannot be written."""
         self._folder.open()
 
-    def place(self, name: str) -> Path:
-        """Where a file of this name may be written; its folder is there. Raises OSError."""
-        return self._folder.open() / name  # someone may have cleaned up
+    def put(self, table: pa.Table, name: str) -> list[Path]:
+        """Write a table; returns its files. Raises as `put`."""
+        return put(self._folder.open(), table, name)
 
-    def put(self, table: pa.Table, sequence: int) -> list[Path]:
-        """Write a table; returns its files.
+    def stager(self, schema: pa.Schema, partition_by: Sequence[str]) -> "SpoolStager":
+        """What writes rows of a schema here. Raises OSError."""
+        return SpoolStager(self._folder.open(), schema, tuple(partition_by))
 
-        Raises OSError, and ValueError for a value that cannot be written; then no file is left.
-        """
-        count = min(_MOST_FILES, max(1, table.num_rows // _ROWS_PER_FILE))
-        length = -(-table.num_rows // count)
-        files: list[Path] = []
-        try:
-            for number in range(count):
-                files.append(self.place(f"{sequence}-{number}.parquet"))
-                _write(table.slice(number * length, length), files[-1])
-        except BaseException:
-            self.remove(files)
-            raise
-        return files
-
-    def remove(self, files: list[Path]) -> None:
+    def remove(self, files: Iterable[Path]) -> None:
         """Remove files `put` has written."""
-        for path in files:
-            path.unlink(missing_ok=True)
+        remove(files)
 
     def close(self) -> None:
         """Remove the folder."""
         self._folder.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """Rows of one line, in files of a spool."""
+
+    line: str
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolStager:
+    """Writes groups to files of a spool, in any process that shares its folder. A Stager.
+
+    The parts of what it stages are Spooled, one of each share.
+    """
+
+    folder: Path
+    schema: pa.Schema  # of the rows
+    partition_by: tuple[str, ...]
+
+    def stage(self, group: Group) -> Staged:
+        """Write the rows that fit, each share's by itself. Raises OSError; then no file is left."""
+        parts: list[Spooled] = []
+        rejected: dict[int, str] = {}
+        start = num_rows = 0
+        try:
+            for line, pieces in _by_line(group):
+                files, fitted = self.put(pieces, uuid.uuid4().hex)
+                parts.append(Spooled(line, files))
+                rejected |= {start + row: why for row, why in fitted.rejected.items()}
+                num_rows += fitted.table.num_rows
+                start += fitted.table.num_rows + len(fitted.rejected)
+        except BaseException:
+            _remove(parts)
+            raise
+        return Staged(group.shares, num_rows, tuple(parts), rejected)
+
+    def put(self, pieces: Sequence[Piece], name: str) -> tuple[tuple[Path, ...], Fitted]:
+        """Write the rows that fit, and say which. Raises as `stage`."""
+        fitted = fit(pieces, self.schema)
+        fitted = fitted.without(empty_texts(fitted.table, self.schema, self.partition_by))
+        return write_good_rows(
+            fitted,
+            lambda rows: tuple(put(self.folder, rows, name)) if rows.num_rows else (),
+            remove,
+        )
+
+    def discard(self, staged: Staged) -> None:
+        """Remove the files."""
+        _remove(staged.parts)
+
+
+def put(folder: Path, table: pa.Table, name: str) -> list[Path]:
+    """Write a table to files in a folder, as many as Spark is to have tasks.
+
+    Raises OSError, and ValueError for a value that cannot be written; then no file is left.
+    """
+    folder.mkdir(parents=True, exist_ok=True)  # someone may have cleaned up
+    count = min(_MOST_FILES, max(1, table.num_rows // _ROWS_PER_FILE))
+    length = -(-table.num_rows // count)
+    files: list[Path] = []
+    try:
+        for number in range(count):
+            files.append(folder / f"{name}-{number}.parquet")
+            _write(table.slice(number * length, length), files[-1])
+    except BaseException:
+        remove(files)
+        raise
+    return files
+
+
+def remove(files: Iterable[Path]) -> None:
+    """Remove files, if they are there."""
+    for path in files:
+        path.unlink(missing_ok=True)
+
+
+def _remove(parts: Iterable[Spooled]) -> None:
+    for part in parts:
+        remove(part.files)
+
+
+def _by_line(group: Group) -> Iterator[tuple[str, list[Piece]]]:
+    """The line and the pieces of each share."""
+    rest = [piece for piece in group.pieces if len(piece)]
+    for share in group.shares:
+        pieces: list[Piece] = []
+        left = share.num_rows
+        while left:
+            piece = rest.pop(0)
+            pieces.append(piece[:left])
+            if len(piece) > left:
+                rest.insert(0, piece[left:])
+            left -= len(pieces[-1])
+        yield share.line, pieces
 
 
 def _write(rows: pa.Table, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Tables in a warehouse, appended to by Spark; folders of Parquet."""
+"""Tables in a warehouse, appended to by Spark."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -104,7 +104,7 @@ class SparkTableSink(Sink[Row]):
         fitted = fitted.without(empty_texts(fitted.table, self.schema, self.partition_by))
         files, fitted = write_good_rows(
             fitted,
-            lambda rows: spool.put(rows, batch.sequence) if rows.num_rows else [],
+            lambda rows: spool.put(rows, str(batch.sequence)) if rows.num_rows else [],
             spool.remove,
         )
         if files:
@@ -150,7 +150,7 @@ class SparkTableSink(Sink[Row]):
         """Have Spark append no rows: a table that is not there is made."""
         if self._spool is None:
             raise SinkFailed(f"table '{self.table}' is not open")
-        files = self._spool.put(self.stored.empty_table(), 0)
+        files = self._spool.put(self.stored.empty_table(), "0")
         try:
             self._append([local_uri(path) for path in files])
         finally:
@@ -183,28 +183,3 @@ class SparkTableSink(Sink[Row]):
             ignored=self.partition_by if self.guessed_partitions else (),
             added_columns=self.added_columns,
         )
-
-
-class ParquetSink(SparkTableSink[Row]):
-    """Appends to a folder of Parquet files."""
-
-    format = "parquet"
-    made_by = "ParquetSink"
-    added_columns = True
-    guessed_partitions = True
-
-    @overload
-    def __init__(
-        self: "ParquetSink[Any]", table: str, *, schema: pa.Schema, partition_by: Sequence[str] = ()
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self, table: str, *, schema: type[Row], partition_by: Sequence[str] = ()
-    ) -> None: ...
-
-    def __init__(
-        self, table: str, *, schema: type[Any] | pa.Schema, partition_by: Sequence[str] = ()
-    ) -> None:
-        """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
-        super().__init__(table, schema=schema, partition_by=partition_by)

@@ -126,7 +126,7 @@ class SparkPassage:
 
     def _run(self, rows: pa.Table, number: int, take: Callable[[Any], Result]) -> Result:
         """Have Spark read rows and run the function; `take` what comes out, in the same job."""
-        files = self._spool.put(rows, number)
+        files = self._spool.put(rows, str(number))
         try:
             uris = [local_uri(path) for path in files]
 

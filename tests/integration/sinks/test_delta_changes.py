@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sinks import DeltaSink, ParquetSink
+from sinks import DeltaSink, SparkSink
 from sinks.spark.delta import compaction
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
@@ -265,7 +266,7 @@ def test_a_compaction_gives_way_to_rows_that_are_replaced_meanwhile(
     assert left < {path.name for path in table.path.glob("*.parquet")}
 
 
-@pytest.mark.parametrize("kind", [DeltaSink, ParquetSink])
+@pytest.mark.parametrize("kind", [DeltaSink, partial(SparkSink, format="parquet")])
 def test_a_table_lies_where_its_name_says_whatever_the_name(
     tmp_path: Path, spark: SparkDriver, kind: Any
 ) -> None:
@@ -281,7 +282,7 @@ def test_a_table_lies_where_its_name_says_whatever_the_name(
     assert sorted(found) == [1, 2, 3]
 
     def read(session: Any) -> list[int]:
-        frame = session.read.format(kind.format).load(f"{warehouse}/{name}")
+        frame = session.read.format(sink.format).load(f"{warehouse}/{name}")
         return sorted(each["number"] for each in frame.collect())
 
     assert spark.run(read, group="read") == [1, 2, 3]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sinks import ParquetSink
+from sinks import SparkSink
 from sinks.batcher import PendingBatch
 from sinks.errors import SparkDied, SparkTimeout
 from sinks.spark import driver as driver_module
@@ -79,7 +79,7 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
     spark: SparkDriver, tmp_path: Path
 ) -> None:
     """Promise 15: with Spark away it restarts Spark and retries the micro-batch."""
-    sink = ParquetSink("numbers", schema=number_schema())
+    sink = SparkSink("numbers", format="parquet", schema=number_schema())
     sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), spark))
     restarts = spark.restarts
     done: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()

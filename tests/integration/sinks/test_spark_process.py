@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks import ParquetSink
+from sinks import SparkSink
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
 from topology.sink import Batch, SinkContext
@@ -118,7 +118,7 @@ def test_local_file_system_is_the_one_that_s3a_buffers_through(driver: SparkDriv
 
 def test_local_tables_have_no_checksum_files(driver: SparkDriver, tmp_path: Path) -> None:
     schema = pa.schema([("number", pa.int64())])
-    sink: ParquetSink[Any] = ParquetSink("numbers", schema=schema)
+    sink: SparkSink[Any] = SparkSink("numbers", format="parquet", schema=schema)
     sink.open(SinkContext("pipeline", "sink", {}, str(tmp_path), driver))
     sink.write(Batch(1, [[{"number": 1}]], 1))
     sink.close()

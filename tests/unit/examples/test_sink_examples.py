@@ -44,6 +44,7 @@ TOPOLOGIES = [
 ]
 OTHERS = [
     flights.topology,
+    flights.native,
     foreach.topology,
     lookup.topology,
     spark_step.topology,

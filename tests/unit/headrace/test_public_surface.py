@@ -33,9 +33,9 @@ SURFACE = {
     "headrace.sinks": {
         "Batch", "Committed", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "Fence",
         "FencedTarget", "ForeachSink", "Group", "IcebergSink", "KafkaSink",
-        "MemoryDeadLetters", "MemorySink", "ParquetSink", "PostgresSink", "RangeNotice", "Share",
-        "Sink", "SinkContext", "Staged", "Target", "TopicSink", "TransactionalForeachSink",
-        "TransactionalSink",
+        "MemoryDeadLetters", "MemorySink", "PostgresSink", "RangeNotice", "Share",
+        "Sink", "SinkContext", "SparkSink", "Staged", "Target", "TopicSink",
+        "TransactionalForeachSink", "TransactionalSink",
     },
     "headrace.state": {
         "Aggregate", "AggregateFailed", "DeltaState", "MemoryState", "PostgresState", "Shape",

@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("import a_module_that_is_not_there\n")
     (tmp_path / "failing.py").write_text("raise ValueError('two\\nlines')\n")
     (tmp_path / "unfit.py").write_text(
-        "from headrace.sinks import ParquetSink\nParquetSink('t', schema=dict)\n"
+        "from headrace.sinks import SparkSink\nSparkSink('t', format='parquet', schema=dict)\n"
     )
     monkeypatch.chdir(tmp_path)
     return tmp_path

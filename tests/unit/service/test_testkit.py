@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace import SKIP, Bolt, Record, Reject, Retry, Skip, Topology, bolt
-from headrace.sinks import KafkaSink, MemoryDeadLetters, MemorySink, ParquetSink
+from headrace.sinks import KafkaSink, MemoryDeadLetters, MemorySink, SparkSink
 from headrace.testing import RetryPolicy, topology_test
 
 
@@ -55,7 +55,7 @@ def topology(*bolts) -> Topology:
     stream = made.source("numbers")
     for each in bolts:
         stream = stream.then(each)
-    stream.into(ParquetSink("numbers", schema=Number))
+    stream.into(SparkSink("numbers", format="parquet", schema=Number))
     made.dead_letters.into(KafkaSink("numbers.dead"))
     return made
 

@@ -1,6 +1,7 @@
 """Names of tables, above all hostile ones: the place never leaves its warehouse."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sinks import DeltaSink, IcebergSink, ParquetSink
+from sinks import DeltaSink, IcebergSink, SparkSink
 from sinks.names import checked_columns, checked_table, is_absolute
 from sinks.paths import local_path, table_path
 from topology.errors import InvalidSchema
@@ -97,7 +98,7 @@ def test_a_name_that_is_refused_says_why_and_what_is_allowed(name: str, found: s
     assert "allowed are a path below the warehouse" in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [DeltaSink, ParquetSink])
+@pytest.mark.parametrize("kind", [DeltaSink, partial(SparkSink, format="parquet")])
 def test_a_table_is_checked_when_it_is_named(kind: type[DeltaSink[object]]) -> None:
     with pytest.raises(InvalidSchema, match=r"found '\.\.'"):
         kind("../outside", schema=pa.schema({"n": pa.int64()}))
@@ -117,7 +118,7 @@ def test_a_table_is_checked_when_it_is_named(kind: type[DeltaSink[object]]) -> N
         (pa.field("s", pa.dictionary(pa.int8(), pa.decimal128(1, 2))), "found decimal128(1, 2)"),
     ],
 )
-@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink, ParquetSink])
+@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink, partial(SparkSink, format="parquet")])
 def test_a_column_that_no_file_can_have_is_refused_when_it_is_named(
     kind: Any, column: "pa.Field[Any]", found: str
 ) -> None:

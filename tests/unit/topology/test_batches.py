@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import Topology
-from headrace.sinks import Batch, DiscardSink, MemorySink, ParquetSink, Sink, SinkContext
+from headrace.sinks import Batch, DiscardSink, MemorySink, Sink, SinkContext, SparkSink
 from topology.steps import BatchPolicy, SinkStep
 
 
@@ -50,7 +50,7 @@ def policy_of(sink: Sink[Any], **said: Any) -> BatchPolicy:
     ("sink", "rows"),
     [
         (Table(), 100_000),
-        (ParquetSink("table", schema=pa.schema([("n", pa.int64())])), 100_000),
+        (SparkSink("table", format="parquet", schema=pa.schema([("n", pa.int64())])), 500_000),
         (Fast(), 300),
         (Sized(20), 20),
         (DiscardSink(), 8_000),

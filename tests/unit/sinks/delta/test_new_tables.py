@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks import DeltaSink, ParquetSink
+from sinks import DeltaSink
 from sinks.spark import table
 from sinks.storage import Storage
 from topology.errors import SinkFailed
@@ -57,7 +57,3 @@ def test_a_table_that_is_there_may_have_such_columns(found: list[Any], tmp_path:
     found.append(table.spark_schema(schema))
     with pytest.raises(SinkFailed, match=r"'orders': orders-open$"):  # what comes next
         open_sink(DeltaSink("orders", schema=schema), tmp_path)
-
-
-def test_a_folder_of_parquet_may_have_such_columns(found: list[Any], tmp_path: Path) -> None:
-    open_sink(ParquetSink("orders", schema=pa.schema([("order id", pa.int64())])), tmp_path)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sinks import ParquetSink
+from sinks import SparkSink
 from sinks.spark import spool
 from sinks.storage import Storage
 from topology.errors import RowsRejected
@@ -39,14 +39,16 @@ def spark(tmp_path: Path) -> Reading:
 
 
 @pytest.fixture
-def sink(spark: Any, tmp_path: Path) -> ParquetSink[Any]:
-    sink: ParquetSink[Any] = ParquetSink("orders", schema=SCHEMA, partition_by=["place"])
+def sink(spark: Any, tmp_path: Path) -> SparkSink[Any]:
+    sink: SparkSink[Any] = SparkSink(
+        "orders", format="parquet", schema=SCHEMA, partition_by=["place"]
+    )
     sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), spark))
     return sink
 
 
 def test_rows_that_no_file_or_folder_can_hold_are_rejected_and_the_others_appended_once(
-    sink: ParquetSink[Any], spark: Reading, monkeypatch: pytest.MonkeyPatch
+    sink: SparkSink[Any], spark: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 13."""
 
@@ -65,7 +67,7 @@ def test_rows_that_no_file_or_folder_can_hold_are_rejected_and_the_others_append
     assert not spark.spooled()
 
 
-def test_rows_of_which_none_fits_are_no_job(sink: ParquetSink[Any], spark: Reading) -> None:
+def test_rows_of_which_none_fits_are_no_job(sink: SparkSink[Any], spark: Reading) -> None:
     with pytest.raises(RowsRejected):
         sink.write(Batch(1, [[{"n": 1, "place": ""}]], 1))
     sink.write(Batch(2, [], 0))

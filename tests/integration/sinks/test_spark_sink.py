@@ -1,0 +1,245 @@
+"""What SparkSink promises beyond the contract: functions, catalogue tables, options, fences."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sinks import SparkSink
+from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
+from topology.errors import SinkBusy, SinkFailed, SinkFenced
+from topology.sink import Batch, SinkContext
+from topology.transactional import Committed, Fence, Group, Share, Staged
+
+pytestmark = [
+    pytest.mark.integration,
+    # PySpark leaves the socket open by which rows came.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+SCHEMA = pa.schema([("number", pa.int64()), ("place", pa.string())])
+LINE = "orders[0]"
+
+
+def rows(*numbers: int) -> list[dict[str, Any]]:
+    return [{"number": number, "place": "x"} for number in numbers]
+
+
+def group(txid: int, *numbers: int, epoch: int = 1) -> Group:
+    share = Share(LINE, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
+    return Group(10 * epoch + txid, (share,), [rows(*numbers)], len(numbers))
+
+
+class Place:
+    """A warehouse, and sinks that write there."""
+
+    def __init__(self, warehouse: Path, spark: SparkDriver) -> None:
+        self.warehouse, self.spark = warehouse, spark
+
+    def opened(self, name: str = "orders", **options: Any) -> SparkSink[Any]:
+        sink = SparkSink[Any](name, schema=SCHEMA, **options)
+        sink.open(self.context(exactly_once=bool(sink.kinds)))
+        return sink
+
+    def context(self, *of: str, exactly_once: bool = False) -> SinkContext:
+        pipeline, sink = of or ("pipeline", "sink")
+        storage = Storage(str(self.warehouse))
+        return SinkContext(pipeline, sink, {}, storage, self.spark, exactly_once=exactly_once)
+
+    def sql(self, statement: str) -> list[Any]:
+        def job(session: Any) -> list[Any]:
+            return [tuple(row.values()) for row in session.sql(statement).toArrow().to_pylist()]
+
+        return self.spark.run(job, group="sql")
+
+    def numbers(self) -> list[int]:
+        found = self.sql(f"SELECT number FROM delta.`{self.warehouse}/orders` ORDER BY 1")  # noqa: S608
+        return [number for (number,) in found]
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: SparkDriver) -> Place:
+    return Place(tmp_path, spark)
+
+
+def test_a_function_gets_the_frame_and_the_number_of_each_batch(place: Place) -> None:
+    """A batch that is tried again keeps its number, as with `foreachBatch`."""
+    seen: list[tuple[int, list[int]]] = []
+
+    def write(frame: Any, batch: int) -> None:
+        seen.append((batch, sorted(frame.toArrow()["number"].to_pylist())))
+
+    sink = place.opened(write=write)
+    for sequence in (1, 1, 2):
+        sink.write(Batch(sequence, [rows(sequence, 7)], 2))
+    assert seen == [(1, [1, 7]), (1, [1, 7]), (2, [2, 7])]
+    sink.close()
+
+
+def test_rows_go_into_a_catalogue_table_by_name(place: Place) -> None:
+    """In the table's own order of columns; one that only the table has becomes null."""
+    table = f"orders_{place.warehouse.name.replace('-', '_')}"
+    with pytest.raises(SinkFailed, match=r"TABLE_OR_VIEW_NOT_FOUND|cannot be found"):
+        place.opened(table, format="table")
+    place.sql(
+        f"CREATE TABLE {table} (place STRING, more INT, number BIGINT) USING delta "
+        f"LOCATION '{place.warehouse}/catalogued'"
+    )
+    try:
+        sink = place.opened(table, format="table")
+        sink.write(Batch(1, [rows(1, 2)], 2))
+        assert place.sql(f"SELECT * FROM {table} ORDER BY number") == [  # noqa: S608
+            ("x", None, 1),
+            ("x", None, 2),
+        ]
+        other = SparkSink[Any](table, format="table", schema=pa.schema([("number", pa.string())]))
+        with pytest.raises(SinkFailed, match="'number': found string; allowed is bigint"):
+            other.open(place.context())
+    finally:
+        place.sql(f"DROP TABLE {table}")
+
+
+def test_options_are_those_of_spark_s_writer(place: Place) -> None:
+    sink = place.opened("lines", format="csv", options={"header": "true", "sep": ";"})
+    sink.write(Batch(1, [rows(1)], 1))
+    [file] = (place.warehouse / "lines").glob("*.csv")
+    assert file.read_text().splitlines() == ["number;place", "1;x"]
+
+
+def test_what_spark_refuses_ends_the_sink_with_its_reason(place: Place) -> None:
+    sink = place.opened("anywhere", format="no-such-source")
+    with pytest.raises(SinkFailed, match=r"'anywhere'.*no-such-source"):
+        sink.write(Batch(1, [rows(1)], 1))
+
+
+@contextmanager
+def before(sink: Any, method: str, happens: Any) -> Iterator[None]:
+    """Have something happen once, before a method of a sink is called the next time."""
+    original, is_due = getattr(sink, method), [True]
+
+    def called(*given: Any) -> Any:
+        if is_due:
+            is_due.clear()
+            happens()
+        return original(*given)
+
+    setattr(sink, method, called)
+    try:
+        yield
+    finally:
+        delattr(sink, method)
+
+
+@contextmanager
+def without_lock(*sinks: Any) -> Iterator[None]:
+    """As on an object store, where no lock holds two processes apart."""
+    folders = [sink._folder for sink in sinks]
+    for sink in sinks:
+        sink._folder = None
+    try:
+        yield
+    finally:
+        for sink, folder in zip(sinks, folders, strict=True):
+            sink._folder = folder
+
+
+def test_a_write_that_delta_skips_in_silence_is_a_fence(place: Place) -> None:
+    """Promise 9: the successor fences between the zombie's look at the log and its write."""
+    zombie, successor = place.opened(format="delta"), place.opened(format="delta")
+    zombie.fence([Fence(LINE, 1)])
+    staged = zombie.stage(group(1, 1, 2))
+    with (
+        without_lock(zombie, successor),
+        before(zombie, "_append", lambda: successor.fence([Fence(LINE, 2)])),
+        pytest.raises(SinkFenced) as caught,
+    ):
+        zombie.commit(staged)
+    assert (caught.value.epoch, caught.value.found) == (1, 2)
+    assert place.numbers() == []
+    successor.commit(successor.stage(group(1, 1, 2, epoch=2)))
+    assert place.numbers() == [1, 2]
+
+
+def test_a_commit_that_lands_while_its_successor_fences_is_not_forgotten(place: Place) -> None:
+    """Promise 14: an append that reads the log anew would put the older number over it."""
+    zombie, successor = place.opened(format="delta"), place.opened(format="delta")
+    zombie.fence([Fence(LINE, 1)])
+    staged = zombie.stage(group(1, 1, 2))
+    with (
+        without_lock(zombie, successor),
+        before(successor, "_set", lambda: zombie.commit(staged)),
+    ):
+        assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 1)]
+    assert place.numbers() == [1, 2]
+
+
+def test_another_process_that_commits_is_waited_for(place: Place) -> None:
+    """On a local disk; what was staged is committed later."""
+    sink = place.opened(format="delta")
+    sink.fence([Fence(LINE, 1)])
+    staged = sink.stage(group(1, 1))
+    lock = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print()"
+    lock += "; sys.stdout.flush(); sys.stdin.read()"
+    with holding(lock, place.warehouse / "orders" / ".headrace.jvm.lock"), pytest.raises(SinkBusy):
+        sink.commit(staged)
+    sink.commit(staged)
+    assert place.numbers() == [1]
+
+
+@contextmanager
+def holding(program: str, file: Path) -> Iterator[None]:
+    command = [sys.executable, "-c", program, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        process.stdin.close()
+
+
+def test_spark_changes_the_table_between_commits_and_every_transaction_stays(place: Place) -> None:
+    sink = place.opened(format="delta")
+    sink.fence([Fence(LINE, 1)])
+    committed: list[Staged] = []
+    for txid in (1, 2):
+        committed.append(sink.stage(group(txid, txid)))
+        sink.commit(committed[-1])
+        place.sql(f"OPTIMIZE delta.`{place.warehouse}/orders`")
+        place.sql(f"INSERT INTO delta.`{place.warehouse}/orders` VALUES ({-txid}, 'other')")  # noqa: S608
+    for staged in committed:
+        sink.commit(staged)
+    assert place.numbers() == [-2, -1, 1, 2]
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 2)]
+
+
+def test_a_table_that_forgets_transactions_is_refused_when_it_is_told_to(place: Place) -> None:
+    sink = place.opened(format="delta")
+    sink.fence([Fence(LINE, 1)])
+    staged = sink.stage(group(1, 1))
+    name = "delta.setTransactionRetentionDuration"
+    place.sql(
+        f"ALTER TABLE delta.`{place.warehouse}/orders` SET TBLPROPERTIES ('{name}' = '1 day')"
+    )
+    with pytest.raises(SinkFailed, match=f"forgets transactions by {name}"):
+        sink.commit(staged)
+    with pytest.raises(SinkFailed, match=name):
+        place.opened(format="delta")
+
+
+def test_pipelines_and_sinks_whose_names_join_alike_are_apart(place: Place) -> None:
+    sinks = []
+    for pipeline, name in (("shop/eu", "rows"), ("shop", "eu/rows")):
+        sink = SparkSink[Any]("orders", format="delta", schema=SCHEMA)
+        sink.open(place.context(pipeline, name, exactly_once=True))
+        sink.fence([Fence(LINE, len(sinks) + 1)])
+        sinks.append(sink)
+    assert [sink.committed([LINE]) for sink in sinks] == [
+        [Committed(LINE, 1, 0)],
+        [Committed(LINE, 2, 0)],
+    ]
