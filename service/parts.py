@@ -54,8 +54,8 @@ from sinks.spark.driver import SparkDriver
 from sinks.spark.iceberg.sink import IcebergSink
 from sinks.spark.settings import java_text
 from sinks.spark.sink import SparkSink
-from sinks.spark.table import SparkTableSink
 from sinks.spark.tables import read_reference
+from sinks.tables.table import TableSink
 from topology.reference import Reference
 from topology.sink import DeadLetterSink, Sink, SinkContext, chain_of, innermost
 from topology.state import State
@@ -65,7 +65,7 @@ from topology.topology import Topology
 if TYPE_CHECKING:  # an extra
     from service.tracing.exporting import Tracing
 
-_TABLES = (SparkSink, SparkTableSink, IcebergSink)  # they have a path
+_TABLES = (SparkSink, TableSink, IcebergSink)  # they have a path
 _MOMENT_SECONDS = 0.5
 _SPARK_SECONDS = 10.0
 _SPANS_SECONDS = 2.0

@@ -18,8 +18,7 @@ LONGEST = (
     "integration/sinks/test_iceberg_tables.py",
     "acceptance/test_kills.py",
     "acceptance/test_crash_points.py",
-    "integration/sinks/test_delta_tables.py",
-    "integration/sinks/test_delta_changes.py",
+    "integration/sinks/test_delta_with_spark.py",
     "integration/sinks/test_spark_driver.py",
     "integration/service/test_documented_commands.py",
     "integration/service/test_cli.py",
@@ -30,7 +29,6 @@ LONGEST = (
     "acceptance/test_spark_engine.py",
     "acceptance/test_word_count.py",
     "acceptance/test_spark_cluster.py",
-    "integration/sinks/test_delta_outages.py",
 )
 _PLACES = {file: place for place, file in enumerate(LONGEST)}
 

@@ -38,8 +38,6 @@ ROOTS = {
         (
             Coordinate("io.delta", "delta-spark_4.1_2.13", "4.4.0"),
             Coordinate("io.delta", "delta-storage", "4.4.0"),
-            Coordinate("io.delta", "delta-kernel-api", "4.4.0"),
-            Coordinate("io.delta", "delta-kernel-defaults", "4.4.0"),
         ),
         transitive=False,
     ),

@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
-from urllib.parse import quote
 
 import pyarrow as pa
 
-from sinks.files.stager import joined
 from sinks.names import checked_columns, checked_table
 from sinks.paths import check_kind, local_uri, table_folder, table_path
 from sinks.shares import check_fences, is_to_commit
-from sinks.spark.delta.versions import app_id, pack, unpack
 from sinks.spark.existing import differences, existing_schema, spark_schema
 from sinks.spark.reasons import one_line
 from sinks.spark.spool import Spool, SpoolStager, remove
 from sinks.spark.writable import needing_to_write, try_out
+from sinks.tables.files import joined
+from sinks.tables.log import app_id, pack, unpack
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.masking import mask, secrets_in
 from topology.schema import schema_of
@@ -390,8 +389,7 @@ class SparkSink(StagesApart[Row]):
         context = self._context
         if context is None:
             raise SinkFailed(f"sink '{self.name}' is not open")
-        pipeline, sink, of = (quote(each, "[]") for each in (context.pipeline, context.sink, line))
-        return app_id(pipeline, sink, of)
+        return app_id(context.pipeline, context.sink, line)
 
     # Spark
 

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sinks.columns import Fitted, fit
-from sinks.files.bad_rows import write_good_rows
-from sinks.files.data_file import as_arrow_said
-from sinks.files.layout import empty_texts
 from sinks.paths import local_path
 from sinks.run_folder import RunFolder
+from sinks.tables.files import as_arrow_said, write_good_rows
+from sinks.tables.partitioning import empty_texts
 from topology.sink import Piece
 from topology.transactional import Group, Staged
 

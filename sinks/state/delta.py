@@ -1,21 +1,15 @@
 """State in a Delta Lake table."""
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from sinks.names import checked_table
-from sinks.paths import local_path, local_uri, table_path
-from sinks.spark.delta.kernel import DeltaLog
-from sinks.spark.delta.keyed import plain_keys
-from sinks.spark.delta.reading import FileReader
-from sinks.spark.delta.sink import DeltaSink
-from sinks.spark.local_table import Conflict, LocalTable
 from sinks.state.sink import StateSink
 from sinks.state.store import Change, StateStore
+from sinks.tables.delta import DeltaLog, DeltaSink
+from sinks.tables.log import TableState
 from topology.compaction import Compaction
 from topology.errors import SinkFailed
 from topology.sink import Sink, SinkContext
@@ -24,16 +18,13 @@ from topology.transactional import Committed, Fence, Share
 
 
 class DeltaState(StateStore):
-    """Keeps state in a Delta Lake table below the warehouse. Needs Delta's jars in Spark.
+    """Keeps state in a Delta Lake table below the warehouse.
 
-    One commit of Delta Kernel changes rows and txids. The files that hold any of the rows are
-    written anew, so a commit costs what the state's size does, unless keys that come together
-    stand together: a state of millions of keys is better kept in a database. VACUUM removes what
-    the files were. Who else reads the table sees one row per key and line.
+    One commit changes rows and txids. The files that hold any of the rows are written anew, so a
+    commit costs what the state's size does, unless keys that come together stand together: a
+    state of millions of keys is better kept in a database. VACUUM removes what the files were.
+    Who else reads the table sees one row per key and line.
     """
-
-    needs_spark = True
-    needs_jars = ("delta",)
 
     def __init__(self, table: str) -> None:
         """Only stores. Raises InvalidSchema for a name that is none."""
@@ -41,7 +32,7 @@ class DeltaState(StateStore):
         self._sink: _StateTable | None = None
 
     def sink(self, state: State) -> Sink[Any]:
-        """See the contract. Raises InvalidSchema when Delta cannot have such a table."""
+        """What keeps the state. Raises InvalidSchema when Delta cannot have such a table."""
         _StateTable(self.table, state.shape)
         return DeltaStateSink(self, state)
 
@@ -59,25 +50,18 @@ class DeltaState(StateStore):
         return self._opened().committed(lines)
 
     def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
-        """Exchange files and set the txids, in one commit; see the contract."""
+        """Merge rows and set the txids, in one commit; see the contract."""
         self._opened().update(shares, keys, change)
 
     def load(self, context: SinkContext, shape: Shape) -> pa.Table:
         """Read the table's files; see the contract."""
-        folder = local_path(table_path(context.warehouse, self.table))
-        if folder is None or context.spark is None:
-            raise SinkFailed(f"table '{self.table}' can be read as state on a local disk, by Spark")
-        table = LocalTable(folder, context.spark, self.table, partial(_log_of, folder))
-
-        def read(log: DeltaLog) -> pa.Table:
-            facts = log.read()
-            if facts is None:
-                return shape.schema.empty_table()
-            reader = FileReader(folder, facts)
-            rows = [reader.read(file) for file in log.files().values()]
-            return _rows_of(shape, rows, self.table)
-
-        return table.run(read, "load")
+        log = DeltaLog(
+            self.table, context.storage, context.storage.uri(self.table), key=shape.row_key
+        )
+        state = log.read()
+        if state is None:
+            return shape.schema.empty_table()
+        return _rows_of(shape, log.rows(state), self.table)
 
     def compact(self, target_bytes: int) -> Compaction:
         """Join small files; see Compactable."""
@@ -119,51 +103,29 @@ class _StateTable(DeltaSink[Any]):
 
     def __init__(self, table: str, shape: Shape) -> None:
         self._shape = shape
-        self._key = shape.key.names if shape.has_one_line else shape.row_key
-        self._updates = 0
-        super().__init__(table, schema=shape.schema, key=self._key)
+        super().__init__(table, schema=shape.schema, key=shape.row_key)
 
     def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
-        self._ready()
-        self._check_upserts()
-        wanted = plain_keys(keys, self.schema, self._key)
-        self._updates += 1
+        def exchange(state: TableState) -> None:
+            self._exchange(state, shares, keys, change)
 
-        def step(table: DeltaLog) -> None:
-            if not shares or self._is_to_commit(table, shares):
-                self._exchange(table, wanted, change, shares)
-
-        self._settle(step, "update")
+        if shares:
+            self._commit_once(shares, exchange)
+        else:
+            self._settle(exchange)
 
     def _exchange(
-        self, table: DeltaLog, keys: pa.Table, change: Change, shares: Sequence[Share]
+        self, state: TableState, shares: Sequence[Share], keys: pa.Table, change: Change
     ) -> None:
-        """Put rows in the place of those that have the keys, whatever the table is like by now."""
-        way = self._examined(table)
-        if way is None or way.merge is None:
-            raise SinkFailed(f"table '{self.table}' was changed while state was written to it")
-        taken: list[pa.Table] = []
-        merged = way.merge.without(table.files().values(), keys, self._updates, taken)
-        files = merged.files
-        try:
-            rows = change(_rows_of(self._shape, taken, self.table))
-            if rows.num_rows:
-                files = [*way.files.write(rows, self._updates), *files]
-        except BaseException:
-            way.files.remove(files)
-            raise
-        try:
-            self._add(table, files, self._versions(shares), merged.removed)
-        except Conflict:
-            way.files.remove(files)
-            raise
+        """Put rows in the place of those that have the keys, on top of the version read."""
+        stored = _rows_of(self._shape, self._delta.rows(state, keys), self.table)
+        rows = change(stored)
+        parts = (self._changes(rows),) if rows.num_rows else ()
+        self._land(state, parts, self._versions(shares))
 
 
-def _rows_of(shape: Shape, tables: Sequence[pa.Table], name: str) -> pa.Table:
+def _rows_of(shape: Shape, rows: pa.Table, name: str) -> pa.Table:
     """What was read of a table, as rows of the shape. Raises SinkFailed if they are none."""
-    if not tables:
-        return shape.schema.empty_table()
-    rows = pa.concat_tables(tables)
     try:
         return rows.select(shape.schema.names).cast(shape.schema)
     except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -171,7 +133,3 @@ def _rows_of(shape: Shape, tables: Sequence[pa.Table], name: str) -> pa.Table:
             f"table '{name}' is not what state '{shape.state}' is stored as: it has the columns "
             f"{', '.join(rows.column_names)} ({error})"
         ) from error
-
-
-def _log_of(folder: Path, session: Any) -> DeltaLog:
-    return DeltaLog(session, local_uri(folder), folder)

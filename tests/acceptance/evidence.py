@@ -70,8 +70,8 @@ def malformed(bootstrap: str, topic: str) -> set[Place]:
 def read_table(table: Path) -> pa.Table:
     """A Delta table's rows, from its log and its files alone."""
     files = [pq.read_table(table / name) for name in _committed(table)]
-    # In Spark's files every column may be null, in ours not.
-    return pa.concat_tables(files, promote_options="default") if files else _NONE
+    # Who writes a file chooses which columns may be null, and how text is laid out.
+    return pa.concat_tables(files, promote_options="permissive") if files else _NONE
 
 
 def uncommitted(table: Path) -> set[str]:

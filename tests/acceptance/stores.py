@@ -42,6 +42,8 @@ _LARGEST = 2**63 - 1
 class Delta(Store):
     """A Delta table that is appended to, by its log and its files."""
 
+    needs_spark = False
+
     def sink(self) -> TransactionalSink[Any]:
         return DeltaSink(self.table, schema=Copy)
 
@@ -69,6 +71,7 @@ class Slot:
 class Upserts(Store):
     """A Delta table with keys: it has the last row of each, unless that deletes it."""
 
+    needs_spark = False
     has_keys = True
 
     def sink(self) -> TransactionalSink[Any]:
@@ -229,6 +232,8 @@ class Counts(Store):
 
 class CountsInDelta(Counts):
     """In a Delta table, by its log and its files."""
+
+    needs_spark = False
 
     def place(self) -> StateStore:
         return DeltaState(self.table)

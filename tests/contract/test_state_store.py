@@ -1,6 +1,5 @@
 """What every place for state promises, asked of each of them."""
 
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -60,14 +59,12 @@ class MemoryHouse(House):
 
 
 class DeltaHouse(House):
-    """A table of files; `made` has one for each shape, without rows, as Spark takes long."""
+    """A table of files."""
 
-    def __init__(self, warehouse: Path, driver: SparkDriver, made: Path | None) -> None:
+    def __init__(self, warehouse: Path) -> None:
         self.context = SinkContext(
-            "pipeline", "words", {}, Storage(str(warehouse)), driver, exactly_once=True
+            "pipeline", "words", {}, Storage(str(warehouse)), None, exactly_once=True
         )
-        if made is not None:
-            shutil.copytree(made, warehouse / "state" / "words")
 
     def store(self) -> StateStore:
         return DeltaState("state/words")
@@ -89,27 +86,13 @@ class PostgresHouse(House):
 
 HOUSES = [
     MemoryHouse,
-    pytest.param(DeltaHouse, marks=pytest.mark.integration),
+    DeltaHouse,
     pytest.param(PostgresHouse, marks=pytest.mark.integration),
 ]
 
 
-@pytest.fixture(scope="module")
-def delta_table(spark: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    house = DeltaHouse(warehouse, spark, None)
-    store = house.store()
-    store.open(house.context, SHAPE)
-    store.fence([])
-    store.close()
-    return warehouse / "state" / "words"
-
-
 @pytest.fixture(params=HOUSES)
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
-    if request.param is DeltaHouse:
-        driver, made = (request.getfixturevalue(name) for name in ("spark", "delta_table"))
-        return DeltaHouse(tmp_path, driver, made)
     if request.param is PostgresHouse:
         return PostgresHouse(request.getfixturevalue("postgres"))
     house: House = request.param(tmp_path)
@@ -119,8 +102,6 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
 @pytest.fixture(params=HOUSES)
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     """A place in which nobody has been."""
-    if request.param is DeltaHouse:
-        return DeltaHouse(tmp_path, request.getfixturevalue("spark"), None)
     if request.param is PostgresHouse:
         return PostgresHouse(request.getfixturevalue("postgres"))
     house: House = request.param(tmp_path)

@@ -1,7 +1,6 @@
 """What every sink promises that makes rows durable exactly once, asked of each of them."""
 
 import queue
-import shutil
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -9,11 +8,9 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypedDict
-from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from examples.foreach.target import SqliteOrders
@@ -29,7 +26,7 @@ from sinks import (
 )
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
-from tests.acceptance import table_files
+from tests.acceptance import evidence, table_files
 from tests.support.patience import seconds
 from tests.worlds.committed import committed_values
 from tests.worlds.postgres_table import PostgresTable
@@ -89,28 +86,33 @@ class MemoryHouse(House):
 
 
 class DeltaHouse(House):
-    """A table that Spark reads."""
+    """A Delta table, read off its log and its files."""
 
-    def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
-        self.driver = driver
+    def __init__(self, warehouse: Path) -> None:
         self.context = SinkContext(
-            "pipeline", "sink", {}, Storage(str(warehouse)), driver, exactly_once=True
+            "pipeline", "sink", {}, Storage(str(warehouse)), None, exactly_once=True
         )
 
     def sink(self) -> TransactionalSink[Any]:
         return DeltaSink("orders", schema=Order)
 
     def rows(self) -> list[dict[str, Any]]:
-        def files(session: Any) -> list[str]:
-            table = session.read.format("delta").load(f"{self.context.warehouse}/orders")
-            return [urlsplit(file).path for file in table.inputFiles()]
+        return evidence.read_table(Path(self.context.warehouse) / "orders").to_pylist()
 
-        found = self.driver.run(files, group="read")
-        return [row for file in found for row in pq.ParquetFile(file).read().to_pylist()]
+
+class KeyedDeltaHouse(DeltaHouse):
+    """A table whose rows have a key."""
+
+    def sink(self) -> TransactionalSink[Any]:
+        return DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
 
 
 class SparkHouse(DeltaHouse):
     """The same table, written by Spark itself."""
+
+    def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
+        super().__init__(warehouse)
+        self.context = replace(self.context, spark=driver)
 
     def sink(self) -> TransactionalSink[Any]:
         return SparkSink("orders", format="delta", schema=Order)
@@ -136,30 +138,6 @@ class IcebergHouse(House):
 
     def rows(self) -> list[dict[str, Any]]:
         return table_files.of_iceberg(Path(self.context.warehouse) / "orders").to_pylist()
-
-
-class KeyedDeltaHouse(House):
-    """A table whose rows have a key, read off its log; `made` is one without rows."""
-
-    def __init__(self, warehouse: Path, driver: SparkDriver, made: Path) -> None:
-        self.folder = warehouse / "orders"
-        shutil.copytree(made, self.folder)
-        self.context = SinkContext(
-            "pipeline", "sink", {}, Storage(str(warehouse)), driver, exactly_once=True
-        )
-
-    def sink(self) -> TransactionalSink[Any]:
-        return DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
-
-    def rows(self) -> list[dict[str, Any]]:
-        entries = sorted((self.folder / "_delta_log").glob("*.json"))
-        files: set[str] = set()
-        for line in (line for entry in entries for line in entry.read_text().splitlines()):
-            action = msgspec.json.decode(line)
-            files |= {action["add"]["path"]} if "add" in action else set()
-            files -= {action["remove"]["path"]} if "remove" in action else set()
-        found = [pq.ParquetFile(self.folder / file).read() for file in files]
-        return [row for each in found for row in each.to_pylist()]
 
 
 class PostgresHouse(House):
@@ -220,10 +198,10 @@ class ForeachHouse(House):
 HOUSES = [
     MemoryHouse,
     ForeachHouse,
-    pytest.param(DeltaHouse, marks=pytest.mark.integration),
-    pytest.param(ApartHouse, marks=pytest.mark.integration),
+    DeltaHouse,
+    ApartHouse,
     pytest.param(SparkHouse, marks=pytest.mark.integration),
-    pytest.param(KeyedDeltaHouse, marks=pytest.mark.integration),
+    KeyedDeltaHouse,
     pytest.param(IcebergHouse, marks=pytest.mark.integration),
     pytest.param(PostgresHouse, marks=pytest.mark.integration),
     pytest.param(KeyedPostgresHouse, marks=pytest.mark.integration),
@@ -231,31 +209,17 @@ HOUSES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def keyed_table(spark: SparkDriver, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty table, which Spark takes long to make."""
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    sink: DeltaSink[Any] = DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
-    sink.open(SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), spark))
-    sink.write(Batch(1, [], 0))
-    sink.close()
-    return warehouse / "orders"
-
-
 STAGE_APART = [
-    pytest.param(DeltaHouse, marks=pytest.mark.integration),
+    DeltaHouse,
     pytest.param(IcebergHouse, marks=pytest.mark.integration),
 ]
 
 
 @pytest.fixture(params=HOUSES)
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
-    if request.param in (DeltaHouse, ApartHouse, SparkHouse, IcebergHouse):
+    if request.param in (SparkHouse, IcebergHouse):
         of_spark: House = request.param(tmp_path, request.getfixturevalue("spark"))
         return of_spark
-    if request.param is KeyedDeltaHouse:
-        made = request.getfixturevalue("keyed_table")
-        return KeyedDeltaHouse(tmp_path, request.getfixturevalue("spark"), made)
     if request.param in (PostgresHouse, KeyedPostgresHouse):
         of_postgres: House = request.param(request.getfixturevalue("postgres"))
         return of_postgres

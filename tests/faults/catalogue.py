@@ -17,7 +17,7 @@ Play: TypeAlias = Callable[[Servers], Outcome]
 IN_DELTA = frozenset(
     {"C03:kill:2", "C09:term:1", "C10:kill:1", "C11:kill:1", "C11:stop:2", "C12:stop:2"}
 )
-"""Those that are played on Spark, into a Delta table; a JVM takes long to start."""
+"""Those that are played into a Delta table."""
 
 
 def crash_cases() -> dict[str, Case]:

@@ -52,10 +52,6 @@ class Case:
         """As it is asked for: C07:kill:2."""
         return f"{self.point}:{self.action}:{self.replicas}"
 
-    @property
-    def needs_spark(self) -> bool:
-        return self.output == "delta"
-
 
 def play(case: Case, seed: str, servers: Servers) -> Outcome:
     """Play a case; what does not come about in time is a complaint."""
@@ -201,8 +197,7 @@ class _Crash:
             ),
             _SECONDS,
         )
-        held_up = self._is_alone or self._holds_up_the_other(issued)
-        seconds = None if held_up else self._stored_of(issued, stopped)
+        seconds = None if self._is_alone else self._stored_of(issued, stopped)
         thawed = time.monotonic()
         for pid in (*children, self._run.pid):
             processes.thaw(pid)
@@ -280,23 +275,6 @@ class _Crash:
             for part in issued
         }
         return max(0.0, *(at - since for at in reached.values()))
-
-    def _holds_up_the_other(self, issued: Mapping[tuple[str, int], int]) -> bool:
-        """Whether it stands still amid a commit, with the lock of a table on a local file system.
-
-        Only then may the other one wait for it (docs/how-to/write-exactly-once.md).
-        """
-        waits = '"another process has held '
-        stored, other = self._replicas.stored, self._replicas.runs[_OTHER]
-        self._replicas.until(
-            "what was published is stored, or a lock is waited for",
-            lambda: (
-                (self._case.needs_spark and waits in other.errors)
-                or all(stored().get(part, 0) >= end for part, end in issued.items())
-            ),
-            _SECONDS,
-        )
-        return self._case.needs_spark and waits in other.errors
 
     def _tail(self) -> str:
         return self._run.tail()

@@ -74,7 +74,6 @@ SINKS = {
         "the commit is read, and no row is lost or, exactly once, there twice",
         "spark_died, spark_restarted, sink_write_failed",
         (
-            f"{_REAL}/sinks/test_delta_outages.py::test_a_jvm_killed_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
             f"{_REAL}/sinks/test_iceberg_tables.py::test_a_jvm_killed_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
             f"{_SPARK}::test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lost",
             f"{_WHOLE}/test_outages.py::test_a_killed_spark_is_started_anew_and_repeats_at_most_the_batch_it_wrote",
@@ -139,7 +138,7 @@ SINKS = {
         (
             f"{_SINKS}/test_transaction_writer.py::test_a_commit_whose_reply_was_lost_is_found_and_not_repeated",
             f"{_POSTGRES}::test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
-            f"{_REAL}/sinks/test_delta_outages.py::test_a_jvm_killed_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
+            f"{_SINKS}/tables/test_delta.py::test_a_commit_that_has_landed_though_it_raised_is_read_back",
             f"{_REAL}/sinks/test_topic_sink.py::test_a_commit_whose_answer_is_lost_is_decided_at_once",
             f"{_REAL}/sinks/test_postgres_state.py::test_a_reply_of_a_commit_that_is_lost_leaves_it_done_or_not",
         ),

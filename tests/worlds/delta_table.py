@@ -1,6 +1,5 @@
 """A Delta table with its sinks, and Spark's view of it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from sinks import DeltaSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from topology.sink import Batch, SinkContext
-from topology.transactional import Group, Share
+from topology.transactional import Fence, Group, Share
 
 LINE = "orders[0]"
 SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
@@ -22,27 +21,20 @@ class Table:
     def __init__(self, warehouse: Path, spark: SparkDriver) -> None:
         self.warehouse, self.spark = warehouse, spark
         self.path = warehouse / "orders"
-        self.sinks: list[DeltaSink[Any]] = []
 
     def sink(
-        self,
-        schema: pa.Schema = SCHEMA,
-        kind: type[DeltaSink[Any]] = DeltaSink,
-        *,
-        exactly_once: bool = False,
-        **options: Any,
+        self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = False, **options: Any
     ) -> DeltaSink[Any]:
-        self.sinks.append(kind("orders", schema=schema, **options))
+        sink: DeltaSink[Any] = DeltaSink("orders", schema=schema, **options)
         context = SinkContext(
-            "pipeline",
-            "sink",
-            {},
-            Storage(str(self.warehouse)),
-            self.spark,
-            exactly_once=exactly_once,
+            "p", "s", {}, Storage(str(self.warehouse)), None, exactly_once=exactly_once
         )
-        self.sinks[-1].open(context)
-        return self.sinks[-1]
+        sink.open(context)
+        return sink
+
+    def files(self) -> list[str]:
+        """The data files that lie there, whether they are part of the table or not."""
+        return [path.name for path in self.path.glob("*.parquet")]
 
     def sql(self, *statements: str) -> None:
         def run(session: Any) -> None:
@@ -63,18 +55,6 @@ class Table:
         found: list[Any] = self.read(where)["number"].to_pylist()
         return sorted(found)
 
-    def files(self) -> set[Path]:
-        """Ours: Spark leaves an empty one when it makes the table."""
-        found = {path for path in self.path.rglob("*.parquet") if "_delta_log" not in path.parts}
-        return {path for path in found if not path.name.startswith("part-00000")}
-
-    def engines(self) -> list[str]:
-        """Who wrote each commit."""
-        commits = sorted((self.path / "_delta_log").glob("*.json"))
-        lines = [json.loads(line) for path in commits for line in path.read_text().splitlines()]
-        infos = [line["commitInfo"] for line in lines if "commitInfo" in line]
-        return [info["engineInfo"].split("-")[0] for info in infos]
-
 
 def rows(*numbers: int, place: str | None = "x") -> list[dict[str, Any]]:
     return [{"number": number, "place": place} for number in numbers]
@@ -84,6 +64,15 @@ def write(sink: DeltaSink[Any], given: list[dict[str, Any]], sequence: int = 1) 
     sink.write(Batch(sequence, [given], len(given)))
 
 
-def group(txid: int, *numbers: int, epoch: int = 1) -> Group:
-    share = Share(LINE, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
+def group(txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> Group:
+    share = Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
     return Group(txid, (share,), [rows(*numbers)], len(numbers))
+
+
+def racing(warehouse: str, line: str, number: int, last: int) -> None:
+    """Another process's part: so many transactions of one line, a row each."""
+    sink: DeltaSink[Any] = DeltaSink("orders", schema=SCHEMA)
+    sink.open(SinkContext("p", "s", {}, Storage(warehouse), None, exactly_once=True))
+    sink.fence([Fence(line, 1)])
+    for txid in range(1, last + 1):
+        sink.commit(sink.stage(group(txid, 1000 * number + txid, line=line)))

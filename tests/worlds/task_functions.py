@@ -15,9 +15,9 @@ def doubled(task: bytes) -> bytes:
 def told(task: bytes) -> bytes:
     """What it imports of ours, in which folder it runs, and the folders it imports from."""
     del task
-    from sinks.files import stager  # noqa: PLC0415 - what executors need of ours
+    from sinks.tables import files  # noqa: PLC0415 - what executors need of ours
 
-    return json.dumps([stager.__file__, str(Path.cwd()), sys.path]).encode()
+    return json.dumps([files.__file__, str(Path.cwd()), sys.path]).encode()
 
 
 def meeting(task: bytes) -> bytes:

@@ -1,12 +1,10 @@
 """A control: a Delta sink whose rows and txids are not in one commit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sinks import DeltaSink
-from sinks.files.data_file import DataFile
-from sinks.spark.delta.actions import ActiveFile
-from sinks.spark.delta.kernel import DeltaLog
+from sinks.tables.log import TableState
 from topology.sink import Row
 
 
@@ -23,15 +21,10 @@ class TwoStepDeltaSink(DeltaSink[Row]):
 
     at: ClassVar[Callable[[str], object]] = staticmethod(_nothing)
 
-    def _add(
-        self,
-        table: DeltaLog,
-        files: Sequence[DataFile],
-        versions: Mapping[str, int],
-        removed: Sequence[ActiveFile] = (),
+    def _land(
+        self, state: TableState, parts: Sequence[Any], transactions: Mapping[str, int]
     ) -> None:
-        if files or removed:
-            super()._add(table, files, {}, removed)
+        if parts:
+            super()._land(state, parts, {})
         type(self).at("between_rows_and_txids")
-        if versions:
-            super()._add(table, [], versions)
+        self._settle(lambda now: self._commit(now, (), transactions))

@@ -134,7 +134,7 @@ def test_a_stopped_context_is_replaced_in_the_same_jvm_and_tables_go_on(
         spark.run(lambda session: session.sparkContext._jsc.stop(), group="stop")
         with pytest.raises(SparkDied, match="stopped SparkContext"):
             spark.run(count, group="count")
-        write(sink, rows(3), 2)
+        table.sql("INSERT INTO TABLE_PATH VALUES (3, 'x')")
     table.sql("INSERT INTO TABLE_PATH VALUES (4, 'x')")
     assert table.numbers() == [1, 2, 3, 4]
     assert (spark.restarts, spark.renewals) == (before.restarts, before.renewals + 1)
@@ -174,22 +174,15 @@ def test_a_job_past_its_deadline_is_cancelled_and_another_goes_on(spark: SparkDr
     assert (jvm_process(spark).pid, spark.restarts) == (pid, restarts)
 
 
-def test_what_a_driver_remembers_of_jobs_and_commits_is_bounded(
-    spark: SparkDriver, tmp_path: Path
-) -> None:
+def test_what_a_driver_remembers_of_jobs_is_bounded(spark: SparkDriver) -> None:
     """Months of micro-batches: Spark's own bookkeeping, and the objects that py4j holds."""
 
     def forgets(session: Any) -> None:
         session.range(1).write.format("noop").mode("overwrite").save()
 
-    table = Table(tmp_path, spark)
-    sink = table.sink()
-    write(sink, rows(0))
     spark.run(forgets, group="warm")
     before = spark.run(remembered, group="remembered")
-    for number in range(1, 20):
-        write(sink, rows(number), number)
-    for _ in range(80):
+    for _ in range(100):
         spark.run(forgets, group="forgets")
     gc.collect()
     # What Spark and py4j forget is forgotten in the background.
@@ -201,7 +194,6 @@ def test_what_a_driver_remembers_of_jobs_and_commits_is_bounded(
     else:
         pytest.fail(f"remembered before {before}, then {after}")
     assert after.jobs >= 40
-    sink.close()
 
 
 def test_a_python_worker_that_is_lost_costs_only_its_task(

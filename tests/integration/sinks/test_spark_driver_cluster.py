@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sinks.files import stager
 from sinks.spark.driver import SparkDriver
 from sinks.spark.tasks import run_tasks
+from sinks.tables import files
 from tests.worlds import task_functions
 from tests.worlds.dying_tasks import EXECUTOR, tripled
 from tests.worlds.healing import healing
@@ -56,7 +56,7 @@ def driver(place: Path) -> Iterator[SparkDriver]:
 def test_executors_import_what_the_driver_does(driver: SparkDriver, place: Path) -> None:
     (found,) = run_tasks(driver, [b""], task_functions.told, group="told")
     imported, folder, path = json.loads(found)
-    assert imported == stager.__file__
+    assert imported == files.__file__
     assert Path(folder).is_relative_to(place / "worker" / "work")  # it is no child of ours
     assert {str(Path(each).absolute()) for each in sys.path} <= {*path}
     assert driver.parallelism == 2

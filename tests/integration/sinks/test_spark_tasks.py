@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sinks.errors import SparkTimeout, TaskRaised
-from sinks.files import stager
 from sinks.spark.driver import SparkDriver
 from sinks.spark.tasks import run_tasks
+from sinks.tables import files
 from tests.support.patience import seconds
 from tests.worlds import task_functions
 from tests.worlds.healing import healing
@@ -32,7 +32,7 @@ def test_results_come_in_the_order_of_the_tasks_whatever_bytes_they_are(spark: S
 def test_workers_import_from_where_the_driver_does_in_its_order(spark: SparkDriver) -> None:
     (found,) = run_tasks(spark, [b""], task_functions.told, group="told")
     imported, _, path = json.loads(found)
-    assert imported == stager.__file__
+    assert imported == files.__file__
     ours = [str(Path(each).absolute()) for each in sys.path]
     assert [each for each in path if each in ours] == list(dict.fromkeys(ours))
 

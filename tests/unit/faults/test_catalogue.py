@@ -39,8 +39,8 @@ def test_both_promises_are_held_at_every_point_that_both_have_by_every_action() 
     assert min(held.values()) >= 8
 
 
-def test_some_are_played_on_spark() -> None:
-    assert {each.id for each in crash_cases().values() if each.needs_spark} == IN_DELTA
+def test_some_are_played_into_a_delta_table() -> None:
+    assert {each.id for each in crash_cases().values() if each.output == "delta"} == IN_DELTA
 
 
 def test_every_place_is_one_that_a_failpoint_understands() -> None:

@@ -70,8 +70,8 @@ def test_everything_public_says_what_it_is(module):
 def test_importing_starts_and_loads_no_client_and_no_spark(module):
     code = (
         f"import sys, threading, {module}\n"
-        "heavy = {'confluent_kafka', 'kazoo', 'pyspark', 'py4j', 'prometheus_client', 'psycopg', "
-        "'typer'}\n"
+        "heavy = {'confluent_kafka', 'deltalake', 'kazoo', 'pyspark', 'py4j', 'psycopg'}\n"
+        "heavy |= {'prometheus_client', 'typer'}\n"
         "print(sorted(heavy & set(sys.modules)), threading.active_count())\n"
     )
     done = subprocess.run(

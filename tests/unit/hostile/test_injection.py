@@ -13,7 +13,7 @@ from service.cli.lines import describe
 from service.config import load
 from service.errors import BadConfig
 from service.printing import escaped
-from sinks.files.layout import _folder
+from sinks.tables.partitioning import _folder
 from tests.support.patience import seconds
 from topology.topology import can_name_offsets
 

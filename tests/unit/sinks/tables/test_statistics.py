@@ -4,23 +4,26 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.files.data_file import DataFileWriter
-from sinks.files.layout import Layout
-from sinks.files.options import FileOptions
+from sinks.storage import Storage
+from sinks.tables import files
+from sinks.tables.files import DataFileWriter
 
 
-def told(column: "pa.Array[Any]", **options: Any) -> dict[str, Any]:
-    with TemporaryDirectory() as folder:
-        writer = DataFileWriter(Path(folder), Layout(), FileOptions(**options))
+def told(column: "pa.Array[Any]", row_group_rows: int = 1000) -> dict[str, Any]:
+    with (
+        TemporaryDirectory() as folder,
+        patch.object(files, "_ROW_GROUP_ROWS", row_group_rows),
+    ):
+        writer = DataFileWriter(Storage("/"), folder)
         (file,) = writer.write(pa.table({"c": column}), 1)
         found: dict[str, Any] = json.loads(file.statistics.as_delta_json(), parse_float=Decimal)
         return found
@@ -99,7 +102,7 @@ def test_columns_within_columns_are_passed_over_and_those_behind_them_are_right(
         }
     )
     with TemporaryDirectory() as folder:
-        (file,) = DataFileWriter(Path(folder), Layout()).write(table, 1)
+        (file,) = DataFileWriter(Storage("/"), folder).write(table, 1)
     assert file.statistics.minima == file.statistics.maxima == {"last.one": 7}
     assert file.statistics.nulls == {"last.one": 0}
 

@@ -1,4 +1,4 @@
-"""Where rows of a partitioned table go."""
+"""Which columns a table may be partitioned by, and which folder a row belongs to."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.files.layout import Layout, Part, can_partition
-from sinks.spark.iceberg.layout import IcebergLayout
+from sinks.tables.partitioning import Layout, Part, can_partition, check_partitions
+from topology.errors import InvalidSchema
 
 
 def parts(table: pa.Table, *partition_by: str) -> list[Part]:
@@ -137,8 +137,6 @@ def test_a_time_that_has_no_spelling_is_no_partition(kind: pa.DataType, number: 
     table = pa.table({"p": pa.array([number], plain).view(kind), "n": [1]})
     with pytest.raises(ValueError, match="years 1 to 9999"):
         parts(table, "p")
-    with pytest.raises(ValueError, match="years 1 to 9999"):
-        list(IcebergLayout(["p"], {"p": "timestamp"}).parts(table))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,33 @@ def test_an_empty_text_is_no_partition_that_must_not_be_null(kind: pa.DataType) 
     loose = pa.schema([("p", kind), ("n", pa.int64())])
     assert Layout(["p"]).misfits(table, loose) == Layout(["n"]).misfits(table, schema) == {}
     assert Layout().misfits(table, schema) == {}
-    other = IcebergLayout(["p"], {"p": "string"})
-    assert other.misfits(table, schema) == {}
-    kept = [part.values for part in other.parts(table.slice(0, 2))]
-    assert kept == [{"p": '"a"'}, {"p": '""'}]
+
+
+SCHEMA = pa.schema({"n": pa.int64(), "place": pa.string(), "raw": pa.binary()})
+
+
+@pytest.mark.parametrize("names", [[], ["n"], ["place", "n"]])
+def test_columns_whose_values_have_a_spelling_may_be_partitions(names: list[str]) -> None:
+    check_partitions("orders", SCHEMA, names, can_partition, leaves_some=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (
+            ["x"],
+            r"'orders': partition_by is \['x'\]; allowed are some of the columns n, place, raw",
+        ),
+        (["n", "n"], "allowed are some of the columns n, place, raw, each once"),
+        (["n", "place", "raw"], "a column that is no partition is needed"),
+        (["raw"], "column 'raw' is binary, whose values are no partitions"),
+    ],
+)
+def test_others_are_refused(names: list[str], reason: str) -> None:
+    with pytest.raises(InvalidSchema, match=reason):
+        check_partitions("orders", SCHEMA, names, can_partition, leaves_some=True)
+
+
+def test_all_columns_may_be_partitions_where_files_have_them_all_the_same() -> None:
+    schema = SCHEMA.remove(2)
+    check_partitions("orders", schema, ["n", "place"], can_partition, leaves_some=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.spark.delta.keyed import KeyedRows, matches, plain_keys
+from sinks.tables.keys import KeyedRows, matches, plain_keys
 from topology.errors import InvalidSchema
 
 SCHEMA = pa.schema(
@@ -27,34 +27,19 @@ def row(key: int | None, name: str | None = "x", *, gone: bool | None = False) -
     return {"id": key, "name": name, "town": None, "gone": gone}
 
 
-def changes_of(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """The rows that are to be there, and all keys, of rows that all fit."""
+def last_of(rows: list[dict[str, Any]]) -> list[tuple[int, str, bool]]:
+    """The last row of each key, of rows that all fit."""
     fitted = ROWS.fit([rows])
     assert not fitted.rejected
-    changes = ROWS.changes(fitted.table)
-    return changes.rows.to_pylist(), changes.keys["0"].to_pylist()
+    return [
+        (each["id"], each["name"], each["gone"]) for each in ROWS.last(fitted.table).to_pylist()
+    ]
 
 
 def test_the_last_row_of_a_key_counts() -> None:
-    rows, keys = changes_of([row(1, "a"), row(2, "b"), row(1, "c"), row(3, "d")])
-    assert [(each["id"], each["name"]) for each in rows] == [(2, "b"), (1, "c"), (3, "d")]
-    assert keys == [2, 1, 3]
-
-
-def test_a_row_that_deletes_takes_its_key_away_and_is_not_stored() -> None:
-    rows, keys = changes_of([row(1), row(2), row(1, gone=True), row(3, gone=True), row(3)])
-    assert rows == [{"id": 2, "name": "x", "town": None}, {"id": 3, "name": "x", "town": None}]
-    assert keys == [2, 1, 3]
+    given_rows = [row(1, "a"), row(2, "b"), row(1, "c"), row(3, "d"), row(2, gone=True)]
+    assert last_of(given_rows) == [(1, "c", False), (3, "d", False), (2, "x", True)]
     assert ROWS.stored.names == ["id", "name", "town"]
-
-
-def test_a_row_of_which_nobody_says_that_it_is_gone_stays() -> None:
-    assert [each["id"] for each in changes_of([row(1, gone=None)])[0]] == [1]
-    assert [each["id"] for each in changes_of([{"id": 1, "name": "x"}])[0]] == [1]
-
-
-def test_of_a_row_that_deletes_only_the_key_is_looked_at() -> None:
-    assert changes_of([{"id": 1, "gone": True}]) == ([], [1])
 
 
 def test_a_null_that_may_not_be_rejects_its_row_alone() -> None:
@@ -76,25 +61,14 @@ def test_without_a_column_for_it_nothing_is_deleted_and_no_null_is_excused() -> 
     rows = KeyedRows("t", pa.schema(list(SCHEMA)[:3]), ["id"], None)
     fitted = rows.fit([[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}, {"id": 2}]])
     assert set(fitted.rejected) == {2}
-    assert rows.changes(fitted.table).rows.to_pylist() == [{"id": 1, "name": "b", "town": None}]
-
-
-def test_no_rows_change_nothing() -> None:
-    changes = ROWS.changes(ROWS.fit([]).table)
-    assert changes.keys.num_rows == 0
-    assert changes.rows.schema.equals(ROWS.stored)
+    assert rows.last(fitted.table).to_pylist() == [{"id": 1, "name": "b", "town": None}]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.text("ab", max_size=1), st.booleans())))
 def test_many_rows_come_to_what_a_dictionary_comes_to(given_rows: list[Any]) -> None:
-    wanted: dict[int, str | None] = {}
-    for key, name, gone in given_rows:
-        wanted[key] = None if gone else name
-    rows, keys = changes_of([row(key, name, gone=gone) for key, name, gone in given_rows])
-    assert {each["id"]: each["name"] for each in rows} == {
-        key: name for key, name in wanted.items() if name is not None
-    }
-    assert sorted(keys) == sorted(wanted)
+    wanted = {key: (key, name, gone) for key, name, gone in given_rows}
+    found = last_of([row(key, name, gone=gone) for key, name, gone in given_rows])
+    assert sorted(found) == sorted(wanted.values())
 
 
 BERLIN = timezone(timedelta(hours=1))
@@ -121,7 +95,7 @@ def test_keys_of_this_type_are_told_apart_and_found(kind: pa.DataType, values: l
     rows = KeyedRows("t", schema, ["n", "k"], None)
     first, second = values
     table = rows.fit([[{"n": 1, "k": value} for value in (first, second, first)]]).table
-    assert rows.changes(table).rows["k"].to_pylist() == table["k"].to_pylist()[1:]
+    assert rows.last(table)["k"].to_pylist() == table["k"].to_pylist()[1:]
     keys = plain_keys(table, schema, ["n", "k"])
     assert matches(keys, keys.slice(1, 1)).to_pylist() == [False, True, False]
     # A column that is younger than the file is null, and no key.
@@ -162,7 +136,7 @@ def test_a_key_that_is_no_day_is_set_apart_alone() -> None:
     days = pa.array([0, 20260101], pa.int32()).view(pa.date32())
     fitted = keyed.fit([[{"day": 20260101, "n": 1}], pa.record_batch({"day": days, "n": [2, 3]})])
     assert set(fitted.rejected) == {0, 2}
-    assert keyed.changes(fitted.table).rows["n"].to_pylist() == [2]
+    assert keyed.last(fitted.table)["n"].to_pylist() == [2]
 
 
 def test_of_rows_that_only_delete_no_more_than_the_key_matters() -> None:

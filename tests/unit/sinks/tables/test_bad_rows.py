@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.columns import Fitted, fit
-from sinks.files.bad_rows import write_good_rows
+from sinks.tables.files import write_good_rows
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 

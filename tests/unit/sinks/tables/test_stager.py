@@ -10,16 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sinks import DeltaSink, IcebergSink
-from sinks.files import data_file
-from sinks.files.data_file import DataFileWriter
-from sinks.files.layout import Layout
-from sinks.files.stager import FileStager, check_shared, joined
+from sinks import DeltaSink
+from sinks.storage import Storage
+from sinks.tables import files
+from sinks.tables.files import DataFileWriter, FileStager, joined
+from sinks.tables.partitioning import Layout
 from tests.support.patience import seconds
 from topology.errors import SinkFailed
 from topology.sink import Piece
 from topology.transactional import Group, Share, Staged
 
+LOCAL = Storage("/")
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), ("place", pa.string())])
 SHARE = Share("orders[0]", 1, 1, 1, 0, 10, "d", 3)
 
@@ -27,7 +28,7 @@ PROGRAM = """
 import pickle, sys
 stager, group = pickle.load(sys.stdin.buffer)
 staged = stager.stage(group)
-assert not {"pyspark", "py4j"} & set(sys.modules), "an executor's process needs none of them"
+assert not {"pyspark", "deltalake"} & set(sys.modules), "an executor's process needs neither"
 pickle.dump(staged, sys.stdout.buffer)
 """
 
@@ -42,7 +43,7 @@ def row(number: int, place: str = "here") -> dict[str, object]:
 
 
 def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path: Path) -> None:
-    stager = FileStager(DataFileWriter(tmp_path, Layout(["place"])), SCHEMA)
+    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path), Layout(["place"])), SCHEMA)
     given = pickle.dumps((stager, group(row(1), {}, row(2), row(3, "there"))))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -61,19 +62,32 @@ def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+def test_rows_that_cannot_be_synced_leave_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: str) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(files, "sync", full)
+    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path)), SCHEMA)
+    with pytest.raises(OSError, match="no space left"):
+        stager.stage(group(row(1)))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
 def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 13: and no file of the search for it is left."""
 
-    def write(rows: pa.Table, path: Path, **options: Any) -> None:
+    def write(rows: pa.Table, file: Any, **options: Any) -> None:
         if 3 in rows["n"].to_pylist():
             raise pa.ArrowInvalid("3 cannot be written")
-        original(rows, path, **options)
+        original(rows, file, **options)
 
     original = pq.write_table
-    monkeypatch.setattr(data_file.pq, "write_table", write)
-    stager = FileStager(DataFileWriter(tmp_path, Layout(["place"])), SCHEMA)
+    monkeypatch.setattr(files.pq, "write_table", write)
+    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path), Layout(["place"])), SCHEMA)
     staged = stager.stage(group(row(1), {}, row(2, "there"), row(3), row(4)))
     assert staged.num_rows == 3
     assert set(staged.rejected) == {1, 3}
@@ -85,7 +99,7 @@ def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written(
 
 def test_an_empty_text_that_would_become_a_null_is_rejected_alone(tmp_path: Path) -> None:
     schema = pa.schema([SCHEMA.field("n"), pa.field("place", pa.string(), nullable=False)])
-    stager = FileStager(DataFileWriter(tmp_path, Layout(["place"])), schema)
+    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path), Layout(["place"])), schema)
     staged = stager.stage(group(row(1), {}, row(2, ""), row(3), row(4, "")))
     assert (staged.num_rows, set(staged.rejected)) == (2, {1, 2, 4})
     assert "found ''" in staged.rejected[4]
@@ -93,7 +107,7 @@ def test_an_empty_text_that_would_become_a_null_is_rejected_alone(tmp_path: Path
 
 
 def test_a_group_with_no_row_that_fits_has_no_file(tmp_path: Path) -> None:
-    stager = FileStager(DataFileWriter(tmp_path, Layout()), SCHEMA)
+    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path)), SCHEMA)
     staged = stager.stage(group({}, {}))
     assert (staged.num_rows, staged.parts, set(staged.rejected)) == (0, (), {0, 1})
 
@@ -117,30 +131,21 @@ def test_a_file_of_another_process_that_is_not_here_is_named(
     tmp_path: Path, becomes: bytes | None, wrong: str
 ) -> None:
     """Promise 14: a log that named it would lack its rows."""
-    files = DataFileWriter(tmp_path, Layout(["place"]))
-    parts = FileStager(files, SCHEMA).stage(group(row(1), row(2, "there"))).parts
-    check_shared(tmp_path, parts)
+    writer = DataFileWriter(LOCAL, str(tmp_path), Layout(["place"]))
+    parts = FileStager(writer, SCHEMA).stage(group(row(1), row(2, "there"))).parts
+    writer.check(parts)
     path = tmp_path / parts[1].path
     path.unlink()
     if becomes is not None:
         path.write_bytes(becomes)
     with pytest.raises(SinkFailed, match="must share the folder of the table") as raised:
-        check_shared(tmp_path, parts)
+        writer.check(parts)
     assert f"file {path}, which an executor wrote, {wrong}" in str(raised.value)
 
 
-def test_a_folder_that_cannot_be_looked_into_may_be_looked_into_later(tmp_path: Path) -> None:
-    files = DataFileWriter(tmp_path / "table", Layout())
-    parts = FileStager(files, SCHEMA).stage(group(row(1))).parts
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError):
-        check_shared(tmp_path / "file", parts)
-
-
-@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink])
-def test_no_table_has_a_stager_before_it_was_fenced(kind: type[IcebergSink[object]]) -> None:
+def test_no_table_has_a_stager_before_it_was_fenced() -> None:
     with pytest.raises(SinkFailed, match="'orders' takes no group before a fence"):
-        kind("orders", schema=SCHEMA).stager()
+        DeltaSink("orders", schema=SCHEMA).stager()
 
 
 def test_rows_with_a_key_are_staged_in_one_place() -> None:

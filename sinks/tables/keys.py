@@ -1,7 +1,6 @@
 """Rows that say what becomes of the rows of their key: replaced, or gone. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,6 @@ from topology.sink import Piece
 
 _KEYS = "whole numbers, text, bytes, dates, timestamps, decimals and bool"
 _PLACE = "place"  # of a row; key columns are called "0", "1", …
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What some rows do to a table, by the last row of each key."""
-
-    rows: pa.Table  # those that replace the rows of their keys
-    keys: pa.Table  # all keys, each once, as `plain_keys` has them
 
 
 class KeyedRows:
@@ -56,19 +47,14 @@ class KeyedRows:
         flags = table[self.deleted]
         return {row: reason for row, reason in wrong.items() if not flags[row].as_py()}
 
-    def changes(self, table: pa.Table) -> Changes:
-        """What rows that fit come to: of each key the last one counts."""
+    def last(self, table: pa.Table) -> pa.Table:
+        """Of rows that fit, the last one of each key."""
         keys = plain_keys(table, self.schema, self.key)
         names = keys.column_names
         places = keys.append_column(_PLACE, pa.array(np.arange(table.num_rows)))
         # With threads, the order of keys would differ from run to run.
         found = places.group_by(names, use_threads=False).aggregate([(_PLACE, "max")])
-        last = pa.array(np.sort(found[f"{_PLACE}_max"].to_numpy()))
-        rows = table.take(last)
-        if self.deleted is not None:
-            rows = rows.filter(pc.invert(_is_true(rows[self.deleted])))
-        columns = [rows[name] for name in self.stored.names]
-        return Changes(pa.Table.from_arrays(columns, schema=self.stored), keys.take(last))
+        return table.take(pa.array(np.sort(found[f"{_PLACE}_max"].to_numpy())))
 
     def _key_reason(self) -> str | None:
         names = ", ".join(self.schema.names)
@@ -100,7 +86,7 @@ class KeyedRows:
 
     def _wrongly_null(self, table: pa.Table) -> dict[int, str]:
         """Rows that stay and have a null where the schema wants none, each with the reason."""
-        stays = pc.invert(_is_true(table[str(self.deleted)]))
+        stays = pc.invert(is_true(table[str(self.deleted)]))
         wrong: dict[int, str] = {}
         for field in self._required:
             bad = pc.and_(stays, table[field.name].is_null())
@@ -160,5 +146,6 @@ def _plain(column: "pa.ChunkedArray[Any]", kind: pa.DataType) -> "pa.ChunkedArra
     return column if column.type.equals(wanted) else column.cast(wanted, safe=False)
 
 
-def _is_true(flags: "pa.ChunkedArray[Any]") -> "pa.ChunkedArray[Any]":
+def is_true(flags: "pa.ChunkedArray[Any]") -> "pa.ChunkedArray[Any]":
+    """Flags, of which none is null any more."""
     return flags.fill_null(pa.scalar(value=False))

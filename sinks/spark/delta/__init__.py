@@ -1,1 +1,0 @@
-"""Delta Lake tables: files written by pyarrow, committed by Delta Kernel in Spark's JVM."""

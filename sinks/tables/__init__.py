@@ -1,0 +1,1 @@
+"""Tables of files: Arrow writes the files, the table's own library commits them."""

@@ -1,0 +1,507 @@
+"""Delta Lake tables, committed by delta-rs. No JVM."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any, overload
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sinks.columns import Fitted
+from sinks.names import names_in
+from sinks.new_columns import OnNewColumns
+from sinks.storage import Storage
+from sinks.tables.entries import OURS, LogEntries
+from sinks.tables.files import DataFile, FileStager, write_good_rows
+from sinks.tables.keys import KeyedRows, is_true, matches, plain_keys
+from sinks.tables.log import Conflict, TableLog, TableState
+from sinks.tables.partitioning import can_partition, check_partitions
+from sinks.tables.table import TableSink
+from topology.compaction import Compaction
+from topology.errors import InvalidSchema, SinkFailed
+from topology.sink import Piece, Row, SinkContext
+
+_VERSION = version("headrace")
+_REFUSED = "Failed to commit transaction"  # how delta-rs says that the version is there already
+# Features that ask nothing of a writer who adds files while they are not used, which columns and
+# properties tell. delta-rs would write tables with some others, and break their promise.
+_WRITABLE = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+    }
+)
+_RETENTION = "delta.setTransactionRetentionDuration"
+_MAPPING = "delta.columnMapping.mode"
+_CONSTRAINT = "delta.constraints."
+_UPSERTS_REFUSED = ("delta.appendOnly", "delta.enableChangeDataFeed")
+_NOT_IN_NAMES = " ,;{}()\n\t="  # but where a table maps its columns' names
+_COLUMN_FEATURES = ("CURRENT_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING")
+_COLOUR = re.compile(r"\x1b\[\d*m↳?")  # delta-rs paints what it says
+_ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
+_DELETED = "_deleted"  # the source's column, beside the table's
+
+
+class DeltaSink(TableSink[Row]):
+    """Writes a Delta Lake table on a local disk or an object store.
+
+    With a `key`, a row replaces all rows that have its key, and one in which the column
+    `deleted` is true only removes them; that column itself is not stored. Of a key's rows in one
+    micro-batch the last counts. Files that hold such keys are written anew.
+    """
+
+    made_by = "DeltaSink"
+
+    @overload
+    def __init__(
+        self: "DeltaSink[Any]",
+        table: str,
+        *,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        key: Sequence[str] = (),
+        deleted: str | None = None,
+        on_new_columns: OnNewColumns = "reject",
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        table: str,
+        *,
+        schema: type[Row],
+        partition_by: Sequence[str] = (),
+        key: Sequence[str] = (),
+        deleted: str | None = None,
+        on_new_columns: OnNewColumns = "reject",
+    ) -> None: ...
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        schema: type[Any] | pa.Schema,
+        partition_by: Sequence[str] = (),
+        key: Sequence[str] = (),
+        deleted: str | None = None,
+        on_new_columns: OnNewColumns = "reject",
+    ) -> None:
+        """Only stores; the schema's type is the type of the rows. Raises InvalidSchema.
+
+        `on_new_columns` says what becomes of columns that the schema has and the table lacks:
+        "add" adds them to the table, "reject" refuses to open it.
+        """
+        super().__init__(
+            table, schema=schema, partition_by=partition_by, on_new_columns=on_new_columns
+        )
+        self._keyed: KeyedRows | None = None
+        if key or deleted is not None:
+            keys = [key] if isinstance(key, str) else [*key]
+            self._keyed = KeyedRows(table, self.schema, keys, deleted)
+            self.stored = self._keyed.stored
+        check_partitions(table, self.stored, self.partition_by, can_partition, leaves_some=True)
+
+    def stager(self) -> FileStager | None:
+        """See the contract. None with a key: the last row of each counts."""
+        return None if self._keyed is not None else super().stager()
+
+    def _make_log(self, context: SinkContext, uri: str) -> "DeltaLog":
+        self._delta = DeltaLog(
+            self.table,
+            context.storage,
+            uri,
+            remembers=context.exactly_once,
+            key=self._keyed.key if self._keyed else (),
+        )
+        return self._delta
+
+    def _put(self, pieces: Sequence[Piece], number: int) -> tuple[tuple[Any, ...], Fitted]:
+        if self._keyed is None:
+            return super()._put(pieces, number)
+        fitted = self._keyed.fit(pieces)
+        layout = self._fenced_writer().layout
+        wrong = self._keyed.of_those_that_stay(
+            fitted.table, layout.misfits(fitted.table, self.stored)
+        )
+        changes, fitted = write_good_rows(fitted.without(wrong), self._changes, lambda _: None)
+        return ((changes,) if changes.num_rows else ()), fitted
+
+    def _changes(self, rows: pa.Table) -> pa.Table:
+        """What rows do to the table, as the source of a merge."""
+        if self._keyed is None:
+            raise AssertionError
+        last, gone = self._keyed.last(rows), self._keyed.deleted
+        flags = is_true(last[gone]) if gone else pa.array(np.zeros(last.num_rows, np.bool_))
+        stored = last.select(self.stored.names).cast(self._wanted, safe=False)
+        return stored.append_column(_DELETED, flags)
+
+    def _land(
+        self, state: TableState, parts: Sequence[Any], transactions: Mapping[str, int]
+    ) -> None:
+        if self._keyed is None or not parts:
+            super()._land(state, parts, transactions)
+            return
+        self._state = None
+        self._delta.merge(state, parts[0], transactions)
+
+
+class DeltaLog(TableLog):
+    """A Delta log, read and written by delta-rs.
+
+    A commit goes on top of the version that was read, without delta-rs's own retries, so what was
+    decided by that version holds. Before it, the log's entry of that version must be the one that
+    was read: one that somebody has replaced would take rows with it in silence.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        storage: Storage,
+        uri: str,
+        *,
+        remembers: bool = False,
+        key: Sequence[str] = (),
+    ) -> None:
+        """Only stores. `remembers`: the table must not forget transactions."""
+        self._name, self._storage, self._uri = name, storage, uri
+        self._remembers, self._key = remembers, tuple(key)
+        self._entries = LogEntries(name, storage, uri)
+        self.ends_at_once = self._entries.is_local
+        self._options: dict[str, str] = {}  # what delta-rs was given
+        self._table: Any = None
+        self._state: TableState | None = None
+        self._facts: Any = None  # what `_state` was made of
+        self._entry: tuple[Any, ...] | None = None  # of the version that was read
+
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """See the contract."""
+        names = [name.lower() for name in schema.names]
+        for name in schema.names:
+            if names.count(name.lower()) > 1:
+                raise InvalidSchema(f"column {name!r}: names must not differ in case only")
+        for name in names_in(schema):
+            if not set(_NOT_IN_NAMES).isdisjoint(name):
+                raise InvalidSchema(
+                    f"column {name!r}: Delta allows names without any of {_NOT_IN_NAMES!r}"
+                )
+        return pa.schema([_stored(field) for field in schema])
+
+    def read(self) -> TableState | None:
+        """See the contract. What is found is synced, whoever committed it."""
+        known = self._state
+        options = self._storage.object_store_options(self._uri)
+        is_as_read = known is not None and self._entries.mark(known.version) == self._entry
+        if is_as_read and options == self._options:
+            self._table.update_incremental()
+            return self._read(known)
+        if known is None:
+            if found := _ESCAPED.search(self._uri):
+                raise SinkFailed(
+                    f"table '{self._name}' at {self._uri}: delta-rs takes '{found[0]}' for a "
+                    "character that is escaped; a path without it is allowed, or use SparkSink"
+                )
+            self._entries.repair()
+        self.forget()
+        self._options = options
+        try:
+            self._table = _library().DeltaTable(self._uri, storage_options=options)
+        except _library().exceptions.TableNotFoundError:
+            return None
+        now = self._read(None)
+        if known is None or is_as_read or known.table_id != now.table_id:
+            return now
+        if now.version >= known.version and not self._entries.text(known.version):
+            return now  # the entry has been cleaned up
+        self.forget()
+        raise SinkFailed(
+            f"table '{self._name}': another writer has replaced the log entry of version "
+            f"{known.version}; rows may be gone with it"
+        )
+
+    def forget(self) -> None:
+        """Open the table anew when it is next read."""
+        self._table = self._state = self._facts = self._entry = None
+
+    def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
+        """See the contract."""
+        try:
+            _library().DeltaTable.create(
+                self._uri,
+                schema=schema,
+                partition_by=[*partition_by],
+                storage_options=self._storage.object_store_options(self._uri),
+                commit_properties=self._properties({}),
+            )
+        except Exception as error:
+            if self.read() is None:
+                raise
+            raise Conflict from error
+        self._entries.sync_folders()
+        return self._again()
+
+    def add_columns(self, state: TableState, fields: "Sequence[pa.Field[Any]]") -> TableState:
+        """See the contract."""
+        columns = _library().Schema.from_arrow(pa.schema(fields)).fields
+        with _refusing():
+            state.native.alter.add_columns(columns, commit_properties=self._properties({}))
+        return self._again()
+
+    def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
+        """See the contract."""
+        found = {app: state.native.transaction_version(app) for app in apps}
+        return {app: version for app, version in found.items() if version is not None}
+
+    def commit(
+        self, state: TableState, files: Sequence[DataFile], transactions: Mapping[str, int]
+    ) -> TableState:
+        """See the contract."""
+        from deltalake.transaction import AddAction  # noqa: PLC0415 - see sinks/__init__
+
+        self._check_entry(state)
+        adds = [
+            AddAction(
+                path=file.path,
+                size=file.num_bytes,
+                partition_values=file.partition,
+                modification_time=file.modified_ms,
+                data_change=True,
+                stats=file.statistics.as_delta_json(),
+            )
+            for file in files
+        ]
+        with _refusing():
+            state.native.create_write_transaction(
+                adds,
+                mode="append",
+                schema=state.native.schema(),
+                partition_by=[*state.partition_by],
+                commit_properties=self._properties(transactions),
+            )
+        self._entries.sync_to(state.version + 1, with_files=False)  # they are synced
+        return self._again()
+
+    def merge(self, state: TableState, rows: pa.Table, transactions: Mapping[str, int]) -> None:
+        """Replace, add and remove rows by their key, and set transactions, all at once.
+
+        `rows` have the table's columns, and one more that says which only remove. Raises as
+        `commit`. The files are synced after the commit, before this answers.
+        """
+        self._check_entry(state)
+        names = [name for name in rows.column_names if name != _DELETED]
+        columns = {_quoted(name): f"s.{_quoted(name)}" for name in names}
+        with _refusing():
+            state.native.merge(
+                rows,
+                " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self._key),
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,  # so that files which hold none of the keys are left alone
+                writer_properties=_merged_files(state.schema),
+                commit_properties=self._properties(transactions),
+            ).when_matched_delete(f"s.{_DELETED}").when_matched_update(
+                columns
+            ).when_not_matched_insert(columns, predicate=f"NOT s.{_DELETED}").execute()
+        after = self._again()
+        if after.version == state.version:  # no row of the table has any of the keys
+            self.commit(after, (), transactions)
+
+    def rows(self, state: TableState, keys: pa.Table | None = None) -> pa.Table:
+        """The rows of the table, or those that have one of some keys (of the columns they have)."""
+        filesystem, root = self._storage.filesystem(self._uri)
+        found = [state.schema.empty_table()]
+        for path in self._paths(state, keys):
+            rows = pq.read_table(f"{root}/{path}", filesystem=filesystem)
+            rows = rows.select(state.schema.names).cast(state.schema)
+            if keys is not None:
+                names = keys.column_names
+                wanted = plain_keys(keys, keys.schema, names)
+                rows = rows.filter(matches(plain_keys(rows, state.schema, names), wanted))
+            found.append(rows)
+        return pa.concat_tables(found)
+
+    def _paths(self, state: TableState, keys: pa.Table | None = None) -> list[str]:
+        """The table's files, without those whose bounds say that they have none of the keys."""
+        adds = pa.table(state.native.get_add_actions(flatten=True))
+        paths = [unquote(str(path)) for path in adds["path"]]
+        first = keys.column_names[0] if keys is not None else ""
+        if keys is None or f"min.{first}" not in adds.column_names:
+            return paths
+        wanted = keys[first].cast(state.schema.field(first).type)
+        lows, highs = (adds[f"{bound}.{first}"].cast(wanted.type) for bound in ("min", "max"))
+        return [
+            path
+            for path, low, high in zip(paths, lows, highs, strict=True)
+            if not (low.is_valid and high.is_valid) or _any_between(wanted, low, high)
+        ]
+
+    def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
+        """See the contract."""
+        return self._entries.adding(base + 1, state.version, paths)
+
+    def files(self, state: TableState) -> list[str]:
+        """See the contract."""
+        return [f"{self._uri}/{path}" for path in self._paths(state)]
+
+    def compact(self, state: TableState, target_bytes: int) -> Compaction:
+        """See the contract. What the files were stays until a VACUUM."""
+        self._check_entry(state)
+        with _refusing():
+            done = state.native.optimize.compact(
+                target_size=target_bytes,
+                writer_properties=_merged_files(state.schema),
+                commit_properties=self._properties({}),
+            )
+        self._again()
+        added = json.loads(done["filesAdded"])
+        return Compaction(done["numFilesRemoved"], done["numFilesAdded"], added["totalSize"])
+
+    def _properties(self, transactions: Mapping[str, int]) -> Any:
+        library = _library()
+        return library.CommitProperties(
+            custom_metadata={OURS: _VERSION},
+            max_commit_retries=0,
+            app_transactions=[
+                library.Transaction(app, version) for app, version in transactions.items()
+            ],
+        )
+
+    def _again(self) -> TableState:
+        state = self.read()
+        if state is None:
+            raise SinkFailed(f"table '{self._name}' was removed while it was written")
+        return state
+
+    def _read(self, known: TableState | None) -> TableState:
+        """What the handle has come to."""
+        table = self._table
+        metadata, protocol = table.metadata(), table.protocol()
+        schema = table.schema().to_json()
+        facts = (metadata.id, schema, metadata.partition_columns, metadata.configuration, protocol)
+        if known is not None and facts == self._facts:
+            arrow = known.schema
+        else:
+            features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+            reason = next(self._obstacles(schema, metadata, features), None)
+            if reason is not None:
+                self.forget()
+                raise SinkFailed(f"table '{self._name}' at {self._uri}: {reason}; use SparkSink")
+            arrow = pa.schema(table.schema())
+        newest = table.version()
+        self._entries.sync_to(newest)
+        self._facts, self._entry = facts, self._entries.mark(newest)
+        self._state = TableState(
+            metadata.id, newest, arrow, tuple(metadata.partition_columns), table
+        )
+        return self._state
+
+    def _obstacles(self, schema: str, metadata: Any, features: set[str]) -> Iterator[str]:
+        """Why files, or transactions, or rows by key cannot be put into the table."""
+        properties = metadata.configuration
+        for feature in sorted(features - _WRITABLE):
+            yield f"it has the feature {feature}"
+        if properties.get(_MAPPING, "none") != "none":
+            yield f"it has {_MAPPING} = {properties[_MAPPING]}"
+        for name in properties:
+            if name.startswith(_CONSTRAINT):
+                yield f"it has the constraint {name.removeprefix(_CONSTRAINT)}"
+        for column in json.loads(schema)["fields"]:
+            for name in column["metadata"]:  # invariants, generated and identity columns, defaults
+                if name.startswith("delta.") or name in _COLUMN_FEATURES:
+                    yield f"column '{column['name']}' has {name}"
+        yield from self._own_obstacles(properties, features)
+
+    def _own_obstacles(self, properties: Mapping[str, str], features: set[str]) -> Iterator[str]:
+        """Why it cannot take transactions, or rows by key."""
+        if self._remembers and _RETENTION in properties:
+            yield f"it forgets transactions: {_RETENTION} = {properties[_RETENTION]}"
+        if self._key:
+            for name in _UPSERTS_REFUSED:
+                if properties.get(name, "false").lower() == "true":
+                    yield f"rows have a key, and it has {name} = true"
+            if "deletionVectors" in features:
+                yield "rows have a key, and it has the feature deletionVectors"
+
+    def _check_entry(self, state: TableState) -> None:
+        """Raise Conflict unless the log still has the version, as it was read."""
+        if self._state is not state or self._entries.mark(state.version) != self._entry:
+            raise Conflict
+
+
+def _library() -> Any:
+    """delta-rs, imported when it is needed. Raises SinkFailed."""
+    try:
+        import deltalake  # noqa: PLC0415 - see sinks/__init__
+    except ImportError as error:
+        raise SinkFailed("a Delta table needs delta-rs: pip install 'headrace[delta]'") from error
+    return deltalake
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise Conflict for what delta-rs says when the next version is there already."""
+    try:
+        yield
+    except _library().exceptions.CommitFailedError as error:
+        if str(error).startswith(_REFUSED):
+            raise Conflict from error
+        raise
+    except OSError as error:
+        raise OSError(" ".join(_COLOUR.sub("", str(error)).split())) from error
+
+
+def _stored(field: "pa.Field[Any]") -> "pa.Field[Any]":
+    """A column as Delta has it. Raises InvalidSchema."""
+    wanted = pa.field(field.name, _plain(field.type), field.nullable)
+    try:
+        return pa.schema(_library().Schema.from_arrow(pa.schema([wanted]))).field(0)
+    except SinkFailed:
+        raise
+    except Exception as error:
+        raise InvalidSchema(
+            f"column '{field.name}': found {field.type}; Delta has no such type"
+        ) from error
+
+
+def _plain(kind: Any) -> Any:
+    """A type in microseconds and UTC, as the files have times; unsigned numbers have no type."""
+    types = pa.types
+    if isinstance(kind, pa.DictionaryType):
+        return _plain(kind.value_type)
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if types.is_struct(kind):
+        return pa.struct([each.with_type(_plain(each.type)) for each in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), kind.item_field.with_type(_plain(kind.item_type)))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    return pa.float16() if types.is_unsigned_integer(kind) or types.is_null(kind) else kind
+
+
+def _merged_files(schema: pa.Schema) -> Any:
+    """How delta-rs writes files: no bounds of columns that may have a NaN (see files.py)."""
+    library = _library()
+    floats = [field.name for field in schema if pa.types.is_floating(field.type)]
+    none = library.ColumnProperties(statistics_enabled="NONE")
+    return library.WriterProperties(column_properties=dict.fromkeys(floats, none))
+
+
+def _any_between(values: Any, low: Any, high: Any) -> bool:
+    return bool(pc.any(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))).as_py())
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

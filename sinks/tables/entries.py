@@ -1,0 +1,144 @@
+"""The entries of a Delta log as files: told apart, synced, and repaired after a power cut."""
+
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import structlog
+
+from sinks.storage import Storage
+from sinks.tables.files import is_local, sync
+from topology.errors import SinkFailed
+
+log = structlog.get_logger()
+
+OURS = "headrace"  # a key in the commitInfo of our commits
+
+
+class LogEntries:
+    """The entries of one table's log. Only on a local disk is there something to sync."""
+
+    def __init__(self, name: str, storage: Storage, uri: str) -> None:
+        """Only stores."""
+        self._name, self._storage, self._uri = name, storage, uri
+        filesystem, self._root = storage.filesystem(uri)
+        self._folder = Path(self._root, "_delta_log")
+        self.is_local = is_local(filesystem)
+        self._synced = -1  # up to this version
+
+    def mark(self, version: int) -> tuple[Any, ...]:
+        """What tells a version's entry from another one in its place."""
+        filesystem, root = self._storage.filesystem(self._uri)
+        found = filesystem.get_file_info(_path(root, version))
+        return found.type, found.size, found.mtime_ns
+
+    def text(self, version: int) -> str:
+        """A version's actions, a line each; nothing if it is in a checkpoint only."""
+        filesystem, root = self._storage.filesystem(self._uri)
+        try:
+            with filesystem.open_input_stream(_path(root, version)) as file:
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def adding(self, first: int, last: int, paths: Collection[str]) -> set[str]:
+        """Which of these files versions from `first` to `last` have added."""
+        names = {path.rpartition("/")[2]: path for path in paths}
+        texts = [self.text(version) for version in range(first, last + 1)]
+        return {path for name, path in names.items() if any(name in text for text in texts)}
+
+    def sync_folders(self) -> None:
+        """Write the names of the table's folders through to the disk."""
+        if self.is_local:
+            for folder in self._folder.parents:
+                if os.access(folder, os.R_OK):
+                    sync(str(folder))
+
+    def sync_to(self, newest: int, *, with_files: bool = True) -> None:
+        """Write entries up to a version, and the files that they add, through to the disk.
+
+        A writer of ours may have ended between a commit and its sync, and a merge's files are
+        not synced before: so the first time all entries are, back to the last checkpoint.
+        """
+        if not self.is_local or newest <= self._synced:
+            return
+        last = self._folder / "_last_checkpoint"
+        first = self._synced + 1 or _checkpointed(last)
+        there = [last]
+        for version in range(first, newest + 1):
+            name = f"{version:020d}"
+            there += [self._folder / f"{name}.json", self._folder / f"{name}.checkpoint.parquet"]
+            if with_files:
+                there += [Path(self._root, path) for path in _added(self.text(version))]
+        there = [path for path in there if path.is_file()]
+        for path in [*there, *{path.parent for path in there}]:
+            sync(str(path))
+        self._synced = newest
+
+    def repair(self) -> None:
+        """Move a last entry away that a power cut has left empty or torn, if it is ours.
+
+        Nobody was answered that it is there. Raises SinkFailed for another writer's, and for one
+        that adds a file which is not there as it says.
+        """
+        if not self.is_local:
+            return
+        for path in sorted(self._folder.glob("[0-9]*.json"), reverse=True):
+            version = int(path.stem)
+            text = self.text(version)
+            if _actions(text):
+                lacking = next((each for each in _added(text).items() if self._lacks(*each)), None)
+                if lacking:
+                    self._fail(path, f"adds the file {lacking[0]}, which is not there as written")
+                return
+            before = _actions(self.text(version - 1)) if version and not text.strip("\0") else []
+            if not (_is_ours(before) or f'"{OURS}":' in text):
+                self._fail(path, "is empty or torn, and another writer's")
+            path.rename(path.with_name(f".{path.name}.torn"))
+            sync(str(self._folder))
+            log.warning("delta_torn_entry_moved", table=self._name, entry=str(path))
+
+    def _lacks(self, path: str, size: int) -> bool:
+        """Whether a file below the table is not there, or not as large as an entry says."""
+        file = Path(self._root, path)
+        is_below = not path.startswith("/") and "://" not in path
+        return is_below and (not file.is_file() or file.stat().st_size != size)
+
+    def _fail(self, path: Path, what: str) -> NoReturn:
+        raise SinkFailed(
+            f"table '{self._name}': the log entry {path} {what}, as after a power cut; restore it, "
+            "or move the entry away if what it committed can be written again"
+        )
+
+
+def _path(root: str, version: int) -> str:
+    return f"{root}/_delta_log/{version:020d}.json"
+
+
+def _actions(text: str) -> list[dict[str, Any]]:
+    """An entry's actions; none if it is empty or torn."""
+    try:
+        return [json.loads(line) for line in text.split("\n") if line]
+    except ValueError:
+        return []
+
+
+def _is_ours(actions: Iterable[Mapping[str, Any]]) -> bool:
+    return any(OURS in action.get("commitInfo", {}) for action in actions)
+
+
+def _added(text: str) -> dict[str, int]:
+    """The files that an entry adds, with their sizes."""
+    adds = [action["add"] for action in _actions(text) if "add" in action]
+    return {unquote(add["path"]): add["size"] for add in adds}
+
+
+def _checkpointed(last: Path) -> int:
+    """The version of the last checkpoint; 0 if it is not known."""
+    try:
+        return int(json.loads(last.read_bytes())["version"])
+    except (OSError, ValueError, KeyError):
+        return 0

@@ -1,0 +1,105 @@
+"""What a table format promises the template: its log, read and committed to."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from sinks.tables.files import DataFile
+from topology.compaction import Compaction
+
+_TXID_BITS = 32
+_LAST_TXID = (1 << _TXID_BITS) - 1
+_LAST_EPOCH = (1 << (63 - _TXID_BITS)) - 1
+
+
+class Conflict(Exception):
+    """Somebody else committed first; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What one read of the log says. A commit is based on it."""
+
+    table_id: str  # another one: the table was removed and made anew
+    version: int  # of the log; grows with each commit
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    native: Any = None  # the library's own handle of that version
+
+
+class TableLog(ABC):
+    """The log of one table; used by one thread at a time.
+
+    Whatever is not Conflict or SinkFailed is an outcome that nobody knows: it is read back. What
+    `read` or a commit has answered survives a power cut.
+    """
+
+    ends_at_once: bool = False
+    """Whether a commit that has raised, and is not there, will never be: so on local disks. On a
+    store the request may still be under way, until another version is in its place."""
+
+    @abstractmethod
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of a table made for these rows. Raises InvalidSchema for a type it lacks."""
+
+    @abstractmethod
+    def read(self) -> TableState | None:
+        """The newest version; None: there is no table.
+
+        Raises SinkFailed when the library cannot write the table ("use SparkSink"), or the log
+        has changed under us other than by commits.
+        """
+
+    @abstractmethod
+    def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
+        """Make the table. Raises Conflict when there is one by now."""
+
+    @abstractmethod
+    def add_columns(self, state: TableState, fields: "Sequence[pa.Field[Any]]") -> TableState:
+        """Add columns at the end. Raises Conflict."""
+
+    @abstractmethod
+    def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
+        """The version of each of these applications that has one; see `pack`."""
+
+    @abstractmethod
+    def commit(
+        self, state: TableState, files: Sequence[DataFile], transactions: Mapping[str, int]
+    ) -> TableState:
+        """Add files and set transactions, all at once or nothing, if `state` is the newest.
+
+        Raises Conflict if not. No files are a fence: they conflict with every other commit, too.
+        """
+
+    @abstractmethod
+    def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
+        """Which of these files a version after `base`, up to this state's, has added."""
+
+    @abstractmethod
+    def files(self, state: TableState) -> list[str]:
+        """The files that make up the table, as absolute paths or URIs."""
+
+    @abstractmethod
+    def compact(self, state: TableState, target_bytes: int) -> Compaction:
+        """Join small files in one commit that changes no row. Raises Conflict."""
+
+
+def app_id(pipeline: str, sink: str, line: str) -> str:
+    """The application id of a sink's partition: no two have the same."""
+    return "/".join(["headrace", *(quote(each, safe="[]") for each in (pipeline, sink, line))])
+
+
+def pack(epoch: int, txid: int) -> int:
+    """One number in which a higher epoch always wins. Raises ValueError when it has no room."""
+    if not (0 <= epoch <= _LAST_EPOCH and 0 <= txid <= _LAST_TXID):
+        raise ValueError(f"epoch {epoch}, txid {txid}; up to {_LAST_EPOCH}, {_LAST_TXID} have room")
+    return epoch << _TXID_BITS | txid
+
+
+def unpack(version: int) -> tuple[int, int]:
+    """The epoch and the txid of a number."""
+    return version >> _TXID_BITS, version & _LAST_TXID

@@ -1,0 +1,612 @@
+"""Delta tables: what must hold whatever others do to them, and whatever is lost."""
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from sinks import DeltaSink
+from sinks.storage import Storage
+from sinks.tables.delta import DeltaLog
+from sinks.tables.log import Conflict, app_id
+from tests.acceptance import evidence
+from tests.support.patience import seconds
+from tests.worlds.delta_table import LINE, SCHEMA, group, racing, rows, write
+from topology.compaction import Compaction
+from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
+from topology.sink import SinkContext
+from topology.transactional import Committed, Fence, Group, Share
+
+KEYED = pa.schema([*SCHEMA, ("value", pa.int64()), ("gone", pa.bool_())])
+TARGET_BYTES = 1024 * 1024
+RETENTION = "delta.setTransactionRetentionDuration"
+
+
+class Table:
+    """One table and its sinks."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self.warehouse, self.path = warehouse, warehouse / "orders"
+        self.log = self.path / "_delta_log"
+
+    def sink(
+        self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = True, **options: Any
+    ) -> DeltaSink[Any]:
+        sink: DeltaSink[Any] = DeltaSink("orders", schema=schema, **options)
+        context = SinkContext(
+            "p", "s", {}, Storage(str(self.warehouse)), None, exactly_once=exactly_once
+        )
+        sink.open(context)
+        return sink
+
+    def fenced(self, *lines: str, epoch: int = 1, **options: Any) -> DeltaSink[Any]:
+        sink = self.sink(**options)
+        sink.fence([Fence(line, epoch) for line in lines or (LINE,)])
+        return sink
+
+    def theirs(self) -> deltalake.DeltaTable:
+        return deltalake.DeltaTable(self.path)
+
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = evidence.read_table(self.path).to_pylist()
+        return found
+
+    def numbers(self) -> list[int]:
+        return sorted(row["number"] for row in self.rows())
+
+    def files(self) -> set[str]:
+        return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in str(path)}
+
+    def entries(self) -> list[Path]:
+        return sorted(self.log.glob("*.json"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def put(sink: DeltaSink[Any], txid: int, *numbers: int, epoch: int = 1) -> None:
+    sink.commit(sink.stage(group(txid, *numbers, epoch=epoch)))
+
+
+def row(number: int, value: int = 0, place: str = "x") -> dict[str, Any]:
+    return {"number": number, "place": place, "value": value}
+
+
+def gone(number: int) -> dict[str, Any]:
+    return {"number": number, "gone": True}
+
+
+# Others on the table.
+
+
+def test_others_commits_in_between_are_no_harm(table: Table) -> None:
+    sink = table.fenced()
+    put(sink, 1, 1)
+    deltalake.write_deltalake(table.path, pa.table({"number": [50], "place": ["b"]}), mode="append")
+    put(sink, 2, 2)
+    table.theirs().optimize.compact()
+    staged = sink.stage(group(3, 3))
+    sink.commit(staged)
+    sink.commit(staged)
+    assert table.numbers() == [1, 2, 3, 50]
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 3)]
+
+
+def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_commit(
+    table: Table,
+) -> None:
+    """Promise 9: the table would forget who has fenced whom."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    table.theirs().alter.set_table_properties(
+        {RETENTION: "interval 1 day"}, raise_if_not_exists=False
+    )
+    with pytest.raises(SinkFailed, match=f"forgets transactions: {RETENTION} = interval 1 day"):
+        put(sink, 2, 2)
+    with pytest.raises(SinkFailed, match=RETENTION):
+        table.sink()
+    write(table.sink(exactly_once=False), rows(3))
+    assert table.numbers() == [1, 3]
+
+
+def test_a_table_made_anew_under_the_same_name_stops_the_partition(table: Table) -> None:
+    """Promise 8: absent is not fresh."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    shutil.rmtree(table.path)
+    with pytest.raises(SinkFailed, match="'orders' was removed while rows were written to it"):
+        put(sink, 2, 2)
+    write(table.sink(exactly_once=False), rows(9))
+    with pytest.raises(SinkFailed, match="'orders' was removed while rows were written to it"):
+        put(sink, 2, 2)
+    assert table.numbers() == [9]
+
+
+def test_a_table_that_is_removed_loses_no_row_at_least_once(table: Table) -> None:
+    sink = table.sink(exactly_once=False)
+    write(sink, rows(1))
+    shutil.rmtree(table.path)
+    with pytest.raises(SinkBusy):
+        write(sink, rows(2))
+    write(sink, rows(2))
+    assert table.numbers() == [2]
+
+
+def test_a_log_entry_that_is_replaced_stops_the_partition(table: Table) -> None:
+    """Promise 8: the rows that it had are gone, and so are the txids."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    table.entries()[-1].unlink()
+    deltalake.write_deltalake(table.path, pa.table({"number": [50], "place": ["b"]}), mode="append")
+    with pytest.raises(SinkFailed, match="another writer has replaced the log entry of version 2"):
+        put(sink, 2, 2)
+    with pytest.raises(SinkFailed, match="sinkstatelost"):
+        put(sink, 2, 2)
+
+
+def test_a_transaction_below_the_epoch_that_was_fenced_is_a_lost_state(table: Table) -> None:
+    """Promise 8: not a fresh partition."""
+    sink = table.fenced(epoch=3)
+    for entry in table.entries()[1:]:
+        entry.unlink()
+    table.theirs().alter.set_table_description("an older table, put back")
+    with pytest.raises(SinkFailed):  # the entry
+        put(sink, 1, 1, epoch=3)
+    with pytest.raises(SinkFailed, match=r"fenced under epoch 3, .*has nothing of it"):
+        put(sink, 1, 1, epoch=3)
+
+
+def test_txids_outlive_checkpoints_and_the_cleaning_of_the_log(table: Table) -> None:
+    """Promise 9."""
+    sink = table.fenced(LINE, "orders[1]", epoch=3)
+    put(sink, 1, 1, epoch=3)
+    table.theirs().create_checkpoint()
+    put(sink, 2, 2, epoch=3)
+    for entry in table.entries()[:-1]:
+        entry.unlink()
+    put(sink, 3, 3, epoch=3)
+    found = [Committed(LINE, 3, 3), Committed("orders[1]", 3, 0), Committed("orders[2]", 0, 0)]
+    assert table.sink().committed([LINE, "orders[1]", "orders[2]"]) == found
+
+
+@pytest.mark.parametrize(
+    ("feature", "of_readers"),
+    [("rowTracking", False), ("typeWidening", True), ("variantType", True)],
+)
+def test_a_feature_that_cannot_be_written_is_named(
+    table: Table, feature: str, of_readers: bool
+) -> None:
+    write(table.sink(exactly_once=False), rows(1))
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": [feature]}
+    protocol["readerFeatures"] = [feature] if of_readers else []
+    path = table.log / f"{2:020d}.json"
+    path.write_text(json.dumps({"protocol": protocol}))
+    with pytest.raises(SinkFailed, match=f"it has the feature {feature}; use SparkSink"):
+        table.sink()
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"delta.columnMapping.mode": "name"}, "it has delta.columnMapping.mode = name"),
+        ({"delta.constraints.low": "number < 100"}, "it has the constraint low"),
+    ],
+)
+def test_what_delta_rs_would_ignore_is_refused_at_the_start_and_amid_a_run(
+    table: Table, properties: dict[str, str], reason: str
+) -> None:
+    sink = table.fenced()
+    staged = sink.stage(group(1, 200))
+    entry = table.entries()[0]
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    (metadata,) = (action["metaData"] for action in actions if "metaData" in action)
+    changed = {"metaData": metadata | {"configuration": properties}}
+    (table.log / f"{2:020d}.json").write_text(json.dumps(changed))
+    for work in (lambda: sink.commit(staged), table.sink):
+        with pytest.raises(SinkFailed, match=f"{reason}; use SparkSink"):
+            work()
+    assert table.numbers() == []
+
+
+def test_columns_that_the_table_lacks_are_refused_or_added(table: Table) -> None:
+    plain = table.fenced(partition_by="place")
+    put(plain, 1, 1)
+    staged = plain.stage(group(2, 2))
+    more = pa.schema([("value", pa.int64()), *SCHEMA, ("tags", pa.list_(pa.string()))])
+    with pytest.raises(SinkFailed, match=r"column 'value' is not in the table; on_new_columns='a"):
+        table.sink(more)
+    adding = table.sink(more, on_new_columns="add", exactly_once=False)
+    write(adding, [row(3, 3) | {"tags": ["a"]}])
+    plain.commit(staged)
+    names = [field.name for field in pa.schema(table.theirs().schema())]
+    assert names == ["number", "place", "value", "tags"]
+    assert table.numbers() == [1, 2, 3]
+    for wrong, reason in (
+        ({"value": pa.string()}, "column 'value': found string; allowed is int64, as in the table"),
+        ({"VALUE": pa.int64()}, "column 'VALUE': found 'value' in the table, spelled differently"),
+    ):
+        with pytest.raises(SinkFailed, match=reason):
+            table.sink(pa.schema([*SCHEMA, *wrong.items()]), on_new_columns="add")
+
+
+def test_a_table_keeps_its_partitions_and_its_nulls_out(table: Table) -> None:
+    schema = pa.schema([("number", pa.int64()), pa.field("place", pa.string(), nullable=False)])
+    deltalake.DeltaTable.create(table.path, schema=schema, partition_by=["place"])
+    write(table.sink(schema, exactly_once=False), rows(1, place="a b"))
+    assert (table.path / "place=a b").is_dir()
+    with pytest.raises(SinkFailed, match="the table is partitioned by place"):
+        table.sink(schema, partition_by=["number"])
+    with pytest.raises(SinkFailed, match="column 'place' is NOT NULL in the table only"):
+        table.sink()
+
+
+def test_application_ids_of_different_sinks_differ() -> None:
+    assert app_id("shop/eu", "rows", LINE) != app_id("shop", "eu/rows", LINE)
+    assert app_id("p", "s", "orders[3]") == "headrace/p/s/orders[3]"
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"a b": pa.int64()}, "column 'a b': Delta allows names without"),
+        ({"n": pa.int64(), "N": pa.int64()}, "names must not differ in case only"),
+        ({"n": pa.uint16()}, "column 'n': found uint16; Delta has no such type"),
+        ({"t": pa.time64("us")}, "column 't': found time64.*; Delta has no such type"),
+    ],
+)
+def test_columns_that_delta_cannot_have_are_named(
+    table: Table, schema: dict[str, pa.DataType], reason: str
+) -> None:
+    with pytest.raises(SinkFailed, match=f"'orders': .*{reason}"):
+        table.sink(pa.schema(schema))
+
+
+def test_a_path_that_delta_rs_would_read_as_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SinkFailed, match="delta-rs takes '%20' for a character that is escaped"):
+        Table(tmp_path / "a%20b").sink()
+    put(Table(tmp_path / "größe #1 %").fenced(), 1, 1)
+
+
+def test_a_missing_delta_rs_is_named_with_what_installs_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
+    with pytest.raises(SinkFailed, match=r"pip install 'headrace\[delta\]'"):
+        table.sink()
+
+
+# Outcomes that nobody knows.
+
+
+class Lossy:
+    """Has a commit raise: before it is done, or after."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.original = deltalake.DeltaTable.create_write_transaction
+        self.after: list[bool] = []
+        self.error: Exception = OSError(2, "No such file or directory")
+        monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", self._commit(self))
+
+    @staticmethod
+    def _commit(lossy: "Lossy") -> Callable[..., None]:
+        def commit(table: Any, *given: Any, **named: Any) -> None:
+            after = lossy.after.pop(0) if lossy.after else None
+            if after is not False:
+                lossy.original(table, *given, **named)
+            if after is not None:
+                raise lossy.error
+
+        return commit
+
+
+@pytest.fixture
+def lossy(monkeypatch: pytest.MonkeyPatch) -> Lossy:
+    return Lossy(monkeypatch)
+
+
+def test_a_commit_that_has_landed_though_it_raised_is_read_back(table: Table, lossy: Lossy) -> None:
+    """Promise 14: the rename was done, and the answer is "No such file"."""
+    sink = table.fenced()
+    lossy.after = [True]
+    put(sink, 1, 1)
+    put(sink, 2, 2)
+    assert table.numbers() == [1, 2]
+
+
+def test_a_commit_that_has_not_landed_raises_and_may_come_again(table: Table, lossy: Lossy) -> None:
+    sink = table.fenced()
+    staged = sink.stage(group(1, 1))
+    lossy.after = [False]
+    with pytest.raises(OSError, match="No such file"):
+        sink.commit(staged)
+    sink.commit(staged)
+    assert table.numbers() == [1]
+
+
+def test_files_are_not_removed_while_a_version_may_name_them(table: Table, lossy: Lossy) -> None:
+    """The request may still be on its way to the store, until another version is in its place."""
+    sink = table.fenced()
+    sink._delta.ends_at_once = False  # as on an object store
+    staged = sink.stage(group(1, 1))
+    lossy.after = [False]
+    with pytest.raises(OSError, match="No such file"):
+        sink.commit(staged)
+    sink.discard(staged)
+    assert len(table.files()) == 1
+    successor = table.fenced(epoch=2)
+    with pytest.raises(SinkFenced):
+        sink.commit(staged)
+    sink.discard(staged)
+    assert table.files() == set()
+    put(successor, 1, 1, epoch=2)
+    with pytest.raises(SinkFenced):
+        sink.commit(staged)
+    assert table.numbers() == [1]
+
+
+def test_a_refusal_of_what_has_landed_all_the_same_is_read_back(table: Table, lossy: Lossy) -> None:
+    """A store's client that repeats a lost request is told that the entry is there already."""
+    sink = table.fenced()
+    lossy.error = deltalake.exceptions.CommitFailedError("Failed to commit transaction: 0")
+    lossy.after = [True]
+    put(sink, 1, 1)
+    plain = table.sink(exactly_once=False)
+    lossy.after = [True]
+    write(plain, rows(2))
+    assert table.numbers() == [1, 2]
+
+
+def test_at_least_once_files_are_read_back_too(table: Table, lossy: Lossy) -> None:
+    sink = table.sink(exactly_once=False)
+    lossy.after = [True, False]
+    write(sink, rows(1))
+    with pytest.raises(OSError, match="No such file"):
+        write(sink, rows(2))
+    write(sink, rows(2))
+    assert table.numbers() == [1, 2]
+    assert len(table.files()) == 2  # on a local disk it is known that the second try has not landed
+
+
+# Power cuts.
+
+
+@pytest.mark.parametrize("content", ["", "\0" * 300, '{"commitInfo":{"headrace":"1","a'])
+def test_a_torn_last_entry_of_ours_is_moved_away_at_the_start(table: Table, content: str) -> None:
+    """Promise 3: nobody was answered that it is there."""
+    put(table.fenced(), 1, 1)
+    torn = table.log / f"{3:020d}.json"
+    torn.write_text(content)
+    again = table.sink()
+    assert again.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 1)]
+    put(again, 2, 2, epoch=2)
+    assert table.numbers() == [1, 2]
+    assert len([*table.log.glob(".*.torn")]) == 1
+
+
+def test_a_torn_last_entry_of_others_is_reported_with_what_to_do(table: Table) -> None:
+    put(table.fenced(), 1, 1)
+    deltalake.write_deltalake(table.path, pa.table({"number": [50], "place": ["b"]}), mode="append")
+    torn = table.log / f"{4:020d}.json"
+    torn.write_text("")
+    with pytest.raises(SinkFailed, match=f"{torn} is empty or torn, and another writer's.*restore"):
+        table.sink()
+    assert torn.exists()
+
+
+def test_an_entry_whose_file_is_not_there_is_reported(table: Table) -> None:
+    put(table.fenced(), 1, 1)
+    (file,) = table.files()
+    (table.path / file).write_bytes(b"PAR1")
+    with pytest.raises(SinkFailed, match=f"adds the file {file}, which is not there as written"):
+        table.sink()
+
+
+def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 3: the one who committed may have been killed before its sync."""
+    synced: list[str] = []
+    monkeypatch.setattr("sinks.tables.entries.sync", synced.append)
+    sink = table.fenced()
+    put(sink, 1, 1)
+    mine = table.entries()[-1]
+    assert {str(mine), str(table.log)} <= set(synced)
+    synced.clear()
+    table.sink().committed([LINE])
+    assert {str(entry) for entry in table.entries()} <= set(synced)
+    synced.clear()
+    keyed = table.sink(exactly_once=False, key=["number"])
+    write(keyed, rows(1))
+    (path,) = (Path(file) for file in keyed.data_files())
+    assert str(path) in synced
+
+
+# Several writers.
+
+
+def test_three_processes_on_one_table_lose_nothing_and_write_nothing_twice(table: Table) -> None:
+    """Promises 9 and 14: nobody's lock holds them apart."""
+    table.sink(exactly_once=False)
+    context = multiprocessing.get_context("spawn")  # delta-rs does not survive fork()
+    lines = [f"orders[{number}]" for number in range(3)]
+    racers = [
+        context.Process(target=racing, args=(str(table.warehouse), line, number, 30))
+        for number, line in enumerate(lines)
+    ]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(seconds(120))
+        assert racer.exitcode == 0
+    assert table.numbers() == sorted(1000 * n + txid for n in range(3) for txid in range(1, 31))
+    assert table.sink().committed(lines) == [Committed(line, 1, 30) for line in lines]
+
+
+def test_a_zombie_with_a_stale_snapshot_is_refused_after_a_fence(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 9: it has decided to commit before its successor fences, and commits after."""
+    zombie = table.fenced()
+    staged = zombie.stage(group(1, 1))
+    original = DeltaLog.commit
+    fences = iter([2])
+
+    def late(self: DeltaLog, *given: Any) -> Any:
+        for epoch in fences:
+            table.fenced(epoch=epoch)
+        return original(self, *given)
+
+    monkeypatch.setattr(DeltaLog, "commit", late)
+    with pytest.raises(SinkFenced):
+        zombie.commit(staged)
+    zombie.discard(staged)
+    assert table.numbers() == []
+    assert table.files() == set()
+
+
+def test_a_table_that_others_keep_changing_makes_the_sink_busy(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = table.fenced()
+
+    def lost(*_: Any) -> None:
+        raise Conflict
+
+    monkeypatch.setattr(DeltaLog, "commit", lost)
+    with pytest.raises(SinkBusy, match="others keep changing the table"):
+        put(sink, 1, 1)
+
+
+def test_two_that_make_the_table_at_once_make_one(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = DeltaLog.create
+    first, second = table.sink(), table.sink()
+
+    def create(self: DeltaLog, *given: Any) -> Any:
+        monkeypatch.setattr(DeltaLog, "create", original)
+        second.fence([Fence("orders[1]", 1)])
+        return original(self, *given)
+
+    monkeypatch.setattr(DeltaLog, "create", create)
+    first.fence([Fence(LINE, 1)])
+    assert second.committed([LINE, "orders[1]"]) == [
+        Committed(LINE, 1, 0),
+        Committed("orders[1]", 1, 0),
+    ]
+
+
+# Rows by key, and compaction.
+
+
+def keyed(table: Table, *, exactly_once: bool = False, **options: Any) -> DeltaSink[Any]:
+    options = {"key": "number", "deleted": "gone"} | options
+    return table.sink(KEYED, exactly_once=exactly_once, **options)
+
+
+def keyed_group(txid: int, *given: dict[str, Any]) -> Group:
+    share = Share(LINE, 1, txid, 1, txid, txid + 1, "0" * 32, len(given))
+    return Group(txid, (share,), [[*given]], len(given))
+
+
+def values(table: Table) -> dict[int, int]:
+    """By number; no number is there twice."""
+    found = table.rows()
+    assert len({each["number"] for each in found}) == len(found)
+    return {each["number"]: each["value"] for each in found}
+
+
+@pytest.mark.parametrize("partition_by", [[], ["place"]])
+def test_a_row_replaces_that_of_its_key_and_a_deleting_one_removes_it(
+    table: Table, partition_by: list[str]
+) -> None:
+    sink = keyed(table, partition_by=partition_by)
+    write(sink, [row(number) for number in range(5)])
+    write(sink, [row(1, 1, "y"), row(2, 1), row(2, 2), gone(3), gone(99)], 2)
+    assert values(table) == {0: 0, 1: 1, 2: 2, 4: 0}
+    with pytest.raises(RowsRejected) as caught:
+        write(sink, [row(0, 5), {"number": None}, gone(4)], 3)
+    assert "'number': found None" in caught.value.reasons[1]
+    assert values(table) == {0: 5, 1: 1, 2: 2}
+    before = table.entries()
+    write(sink, [], 4)
+    assert table.entries() == before
+
+
+def test_what_is_replaced_and_the_txids_are_in_one_commit_and_a_replay_changes_nothing(
+    table: Table,
+) -> None:
+    """Promise 9, Storm 45: a stale replay does not replace newer rows."""
+    sink = keyed(table, exactly_once=True)
+    sink.fence([Fence(LINE, 1)])
+    first = sink.stage(keyed_group(1, row(1, 1), row(2, 1)))
+    sink.commit(first)
+    sink.commit(sink.stage(keyed_group(2, row(1, 2), row(3, 2))))
+    before = len(table.entries())
+    sink.commit(sink.stage(keyed_group(3, gone(2))))
+    sink.commit(sink.stage(keyed_group(4, gone(77))))  # no row has the key
+    assert len(table.entries()) == before + 2
+    sink.commit(first)
+    assert keyed(table, exactly_once=True).fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 4)]
+    assert values(table) == {1: 2, 3: 2}
+
+
+def test_files_that_hold_none_of_the_keys_are_left_alone(table: Table) -> None:
+    sink = keyed(table)
+    write(sink, [row(1), row(2)])
+    write(sink, [row(10), row(11)], 2)
+    before = table.files()
+    write(sink, [row(10, 5)], 3)
+    (untouched,) = before & {Path(file).name for file in sink.data_files()}
+    assert untouched in before
+    assert values(table) == {1: 0, 2: 0, 10: 5, 11: 0}
+
+
+def test_a_table_whose_readers_want_changes_is_refused_for_rows_by_key(table: Table) -> None:
+    write(keyed(table), [row(1)])
+    table.theirs().alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(
+        SinkFailed, match=r"rows have a key, and it has delta\.enableChangeDataFeed"
+    ):
+        keyed(table)
+    write(table.sink(pa.schema(list(KEYED)[:3]), exactly_once=False), [row(2)])
+
+
+def test_small_files_are_joined_beside_a_running_writer(table: Table) -> None:
+    sink = table.fenced()
+    for txid in range(1, 5):
+        put(sink, txid, txid, 10 * txid)
+    staged = sink.stage(group(5, 5))
+    other = table.sink(exactly_once=False)
+    done = other.compact(TARGET_BYTES)
+    assert (done.files_replaced, done.files_written) == (4, 1)
+    (file,) = other.data_files()
+    assert Path(file).stat().st_size == done.bytes_written
+    assert other.compact(TARGET_BYTES) == Compaction(0, 0, 0)
+    sink.commit(staged)
+    sink.commit(staged)
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 5)]
+    assert table.numbers() == [1, 2, 3, 4, 5, 10, 20, 30, 40]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"key": ["nothing"]}, "key is .'nothing'.; allowed are one or more of"),
+        ({"partition_by": ["number", "place"]}, "a column that is no partition is needed"),
+        ({"on_new_columns": "drop"}, "on_new_columns is 'drop'; allowed are 'reject' and 'add'"),
+    ],
+)
+def test_a_sink_that_cannot_be_is_refused_when_it_is_made(
+    options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidSchema, match=f"table 'orders': .*{reason}"):
+        DeltaSink("orders", schema=SCHEMA, **options)
