@@ -81,16 +81,19 @@ def _create_iceberg(session: Any, path: Path) -> None:
 
 
 def _iceberg_files(spark: SparkDriver, path: Path) -> list[Path]:
-    def read(session: Any) -> list[Path]:
-        configuration = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
-        tables = session._jvm.org.apache.iceberg.hadoop.HadoopTables(configuration)  # noqa: SLF001
-        parts = tables.load(path.as_uri()).newScan().planFiles().iterator()
-        found = []
-        while parts.hasNext():
-            found.append(_local(parts.next().file().location()))
-        return found
+    def read(session: Any) -> list[str]:
+        files = session.table(f"{_iceberg_table(path)}.files").select("file_path").collect()
+        return [row.file_path for row in files]
 
-    return spark.run(read, group="files")
+    return [_local(name) for name in spark.run(read, group="files")]
+
+
+def _catalogued_files(_spark: SparkDriver, path: Path) -> list[Path]:
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
+
+    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{path.parent}/iceberg.db")
+    files = catalog.load_table(("default", path.name)).scan().plan_files()
+    return [_local(each.file.file_path) for each in files]
 
 
 def parquet_files(path: Path) -> list[Path]:
@@ -122,6 +125,12 @@ ICEBERG = Kind(
     create=_create_iceberg,
     start=lambda writer, path: writer.format("iceberg").toTable(_iceberg_table(path)),
     files=_iceberg_files,
+)
+CATALOGUED = Kind(  # ours makes it
+    jars=(),
+    create=_nothing,
+    start=_nothing,
+    files=_catalogued_files,
 )
 PARQUET = Kind(
     jars=(),

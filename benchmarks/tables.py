@@ -27,7 +27,7 @@ NOTES = f"""\
 {WORK}
 
 - `structured_iceberg` is Structured Streaming into an Iceberg table, `local_iceberg` is
-  `IcebergSink` on the same kind of table, exactly once. Both write Parquet with Snappy.
+  `IcebergSink` into one behind a catalogue, exactly once. Both write Parquet with Snappy.
 - `structured_parquet` is Structured Streaming's own Parquet sink, exactly once by its log of
   files. `local_spool` is `SparkSink(format="parquet")`, at least once: its rows go through Spark by
   the spool, as those of any step do that needs Spark.

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import order_table
 from benchmarks.job import Figures, Job
-from benchmarks.kinds import ICEBERG, PARQUET, Kind
+from benchmarks.kinds import CATALOGUED, ICEBERG, PARQUET, Kind
 from benchmarks.order_table import PRICED
 from benchmarks.spark_topologies import priced_columns
 from benchmarks.spark_variants import filled
@@ -32,7 +32,7 @@ def local(
 
 VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "structured_iceberg": partial(structured, kind=ICEBERG),
-    "local_iceberg": partial(local, sink=IcebergSink, kind=ICEBERG),
+    "local_iceberg": partial(local, sink=IcebergSink, kind=CATALOGUED),
     "structured_parquet": partial(structured, kind=PARQUET),
     "local_spool": partial(
         local, sink=partial(SparkSink, format="parquet"), kind=PARQUET, reliability="at-least-once"

@@ -42,7 +42,11 @@ _SPDX = {
     "MIT License": "MIT",
 }
 # Where a package says less than its own licence file does.
-_READ = {"py4j": "BSD-3-Clause", "uvloop": "MIT OR Apache-2.0"}
+_READ = {
+    "py4j": "BSD-3-Clause",
+    "python-dateutil": "Apache-2.0 AND BSD-3-Clause",  # by the age of a contribution
+    "uvloop": "MIT OR Apache-2.0",
+}
 _JARS = {
     "com.github.luben": "BSD-2-Clause",
     "com.google.re2j": "BSD-3-Clause",
@@ -51,6 +55,7 @@ _JARS = {
     "net.sourceforge.argparse4j": "MIT",
     "org.hdrhistogram": "CC0-1.0 OR BSD-2-Clause",
     "org.pcollections": "MIT",
+    "org.postgresql": "BSD-2-Clause",
     "org.slf4j": "MIT",
 }
 _APACHE = (

@@ -2,6 +2,7 @@
 
 ServiceError             1
 ├── BadConfig           78   a key, what was found there, what is allowed
+├── OneReplicaOnly      78   another replica runs, and a sink is for one host
 ├── NoTopology           2   MODULE:TOPOLOGY names no topology
 ├── AddressTaken         1   the HTTP server cannot have its address
 ├── ServerEnded          1   an embedded server ended by itself
@@ -38,6 +39,15 @@ class BadConfig(ServiceError):
         self.key = key
         self.found = found
         self.allowed = allowed
+
+
+class OneReplicaOnly(ServiceError):
+    """Another replica runs, and the pipeline is for one host."""
+
+    exit_code = EXIT_CONFIG
+
+    def __init__(self, reason: str, replicas: Sequence[str]) -> None:
+        super().__init__(f"{reason}; found the replicas {', '.join(replicas)}, expected one")
 
 
 class NoTopology(ServiceError):

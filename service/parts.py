@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -51,10 +51,10 @@ from service.spark_engine.wiring import (
 from sinks.names import is_uri
 from sinks.paths import local_path
 from sinks.spark.driver import SparkDriver
-from sinks.spark.iceberg.sink import IcebergSink
 from sinks.spark.settings import java_text
 from sinks.spark.sink import SparkSink
 from sinks.spark.tables import read_reference
+from sinks.tables.iceberg import IcebergSink
 from sinks.tables.table import TableSink
 from topology.reference import Reference
 from topology.sink import DeadLetterSink, Sink, SinkContext, chain_of, innermost
@@ -65,7 +65,7 @@ from topology.topology import Topology
 if TYPE_CHECKING:  # an extra
     from service.tracing.exporting import Tracing
 
-_TABLES = (SparkSink, TableSink, IcebergSink)  # they have a path
+_TABLES = (SparkSink, TableSink)  # they have a path
 _MOMENT_SECONDS = 0.5
 _SPARK_SECONDS = 10.0
 _SPANS_SECONDS = 2.0
@@ -299,10 +299,24 @@ def _tracing(config: Config, pipeline: str) -> "Tracing | None":
     return Tracing(config.tracing, pipeline, np.random.default_rng())
 
 
+def _for_one_host(topology: Topology, config: Config) -> str | None:
+    """Why there may be one replica only."""
+    storage = config.storage.storage()
+    sinks = [step.sink for step in topology.steps() if isinstance(step, SinkStep)]
+    for sink in (each for outer in sinks for each in chain_of(outer)):
+        if isinstance(sink, IcebergSink) and sink.is_for_one_host(storage):
+            return (
+                f"catalogue '{sink.catalog}' of table '{sink.table}' is a SQLite file, for one "
+                'host only. Use PostgreSQL (uri = "postgresql+psycopg://…") or a REST catalogue '
+                f"in [storage.catalogs.{sink.catalog}]"
+            )
+    return None
+
+
 def _sharing(
     config: Config, store: ZooKeeperStore, name: str, reader: Reader, topology: Topology
 ) -> Sharing:
-    policy = config.sharing()
+    policy = replace(config.sharing(), alone=_for_one_host(topology, config))
     mine = Mine(
         name=policy.name,
         process=uuid.uuid4().hex,

@@ -14,6 +14,7 @@ from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
 from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import Report, View
 from partition.replicas.registry import Registry
+from service.errors import OneReplicaOnly
 from topology.topology import Topology
 
 log = structlog.get_logger()
@@ -73,6 +74,7 @@ class SharingPolicy:
     beat_seconds: float = 0.5
     handover_seconds: float = 6.0  # within it a partition is drained, or given up
     suspend_seconds: float = 6.0  # without an answer of ZooKeeper's
+    alone: str | None = None  # why there may be no other replica
 
 
 class Sharing:
@@ -112,7 +114,8 @@ class Sharing:
     def poll(self, now: float) -> None:
         """Look at the beat, send the next one when it is due.
 
-        Raises ReplicaReplaced; and CountsDiffer at the start, and when a topic has grown.
+        Raises ReplicaReplaced, and OneReplicaOnly unless this one leads; and CountsDiffer at the
+        start, and when a topic has grown.
         """
         if not self._known and self._check():
             self._due = now  # whoever leads plans as soon as it knows of partitions
@@ -162,6 +165,8 @@ class Sharing:
             self._trouble = str(error)
             return
         self._trouble = None
+        if self._policy.alone is not None and len(view.members) > 1 and not view.leads:
+            raise OneReplicaOnly(self._policy.alone, [member.name for member in view.members])
         was_paused, self.view = self.is_paused, view
         if self.is_paused != was_paused:
             note = view.control.paused

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -46,6 +46,13 @@ def _authorities(path: Path | None) -> Path | None:
     return path
 
 
+def _password(url: object) -> str:
+    try:
+        return unquote(urlsplit(str(url)).password or "")
+    except ValueError:  # of a host
+        return ""
+
+
 class StorageOptions(Section):
     """`[storage.options]`: options of each library, by its own names."""
 
@@ -68,6 +75,10 @@ class StorageConfig(Section):
     account_key: SecretStr | None = None
     sas_token: SecretStr | None = None
     options: StorageOptions = StorageOptions()
+    catalogs: Annotated[dict[str, Options], Field(repr=False)] = Field(
+        default_factory=dict,
+        description="Iceberg's catalogues by name, with pyiceberg's properties",
+    )
 
     @field_validator("secret_access_key")
     @classmethod
@@ -97,6 +108,7 @@ class StorageConfig(Section):
                 if variable in os.environ
             },
             options=self.options.model_dump(),
+            catalogs=self.catalogs,
         )
 
     def secrets(self) -> list[str]:
@@ -110,6 +122,8 @@ class StorageConfig(Section):
         return [
             *self._secrets().values(),
             *(secret for each in options.values() for secret in secrets_in(each)),
+            *(secret for each in self.catalogs.values() for secret in secrets_in(each)),
+            *(_password(each.get("uri")) for each in self.catalogs.values()),
             *secrets_in(found),
         ]
 

@@ -44,7 +44,10 @@ def flat(table: Any, prefix: str = "") -> Any:
 
 
 class Variables(EnvSettingsSource):
-    """The variables; in a property's name their underscores are dots."""
+    """The variables; in a property's name their underscores are dots.
+
+    Those of Iceberg's catalogues are as pyiceberg has them: two underscores are a dot, one a dash.
+    """
 
     def __call__(self) -> dict[str, Any]:
         """The sections that variables speak of."""
@@ -61,6 +64,9 @@ class Variables(EnvSettingsSource):
                 holder[section] = {
                     key.replace("_", "."): value for key, value in flat(holder[section]).items()
                 }
+        catalogs = (found.get("storage") or {}).get("catalogs") or {}
+        for name, given in catalogs.items():
+            catalogs[name] = {key.replace("_", "-"): v for key, v in flat(given).items()}
         return found
 
 

@@ -8,9 +8,9 @@ from sinks.foreach import FencedTarget, ForeachSink, Target, TransactionalForeac
 from sinks.kafka import KafkaSink
 from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
 from sinks.postgres.sink import PostgresSink
-from sinks.spark.iceberg.sink import IcebergSink
 from sinks.spark.sink import SparkSink
 from sinks.tables.delta import DeltaSink
+from sinks.tables.iceberg import IcebergSink
 from sinks.topic.sink import TopicSink
 
 __all__ = [

@@ -58,6 +58,8 @@ class Storage:
     """Files that go over `secrets`, wherever they can be read."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     """By library ("arrow", "delta", "iceberg"): its own options, over those made here."""
+    catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """By name: the properties of Iceberg's catalogues, as pyiceberg has them."""
 
     def uri(self, table: str) -> str:
         """A table's absolute path, or its URI. Nothing in it is escaped. Raises SinkFailed."""

@@ -5,11 +5,14 @@ python -m examples.iceberg [--state-dir DIR]
 
 import json
 import random
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -25,7 +28,7 @@ AGENTS = ("Firefox", "Safari", "Chrome", "SearchBot/2.1")
 def main() -> int:
     """Run it, and return the exit code."""
     options = arguments("iceberg", __doc__).parse_args()
-    return run_example("iceberg", options.state_dir, _run, jars=["iceberg"])
+    return run_example("iceberg", options.state_dir, _run)
 
 
 def requests() -> Iterator[Message]:
@@ -45,11 +48,12 @@ def requests() -> Iterator[Message]:
         yield visitor, orjson.dumps(request)
 
 
-def newest_snapshot(table: Path) -> dict[str, Any]:
-    """What the table's own metadata says of its newest snapshot."""
-    version = (table / "metadata" / "version-hint.text").read_text(encoding="utf-8").strip()
-    text = (table / "metadata" / f"v{version}.metadata.json").read_text(encoding="utf-8")
-    metadata = json.loads(text)
+def newest_snapshot(warehouse: Path) -> dict[str, Any]:
+    """What the table's own metadata says of its newest snapshot; the catalogue says where it is."""
+    with closing(sqlite3.connect(warehouse / "iceberg.db")) as catalogue:
+        query = "select metadata_location from iceberg_tables where table_name = 'page_views'"
+        (place,) = catalogue.execute(query).fetchone()
+    metadata = json.loads(Path(urlsplit(place).path).read_text(encoding="utf-8"))
     newest = metadata["current-snapshot-id"]
     return next(each for each in metadata["snapshots"] if each["snapshot-id"] == newest)
 
@@ -57,7 +61,7 @@ def newest_snapshot(table: Path) -> dict[str, Any]:
 def _run(here: Surroundings) -> Outcome:
     here.publish("requests", requests())
     account = here.run(topology)
-    summary = newest_snapshot(here.warehouse / "page_views")["summary"]
+    summary = newest_snapshot(here.warehouse)["summary"]
     rows = int(summary["total-records"])
     gaps = []
     if rows != account.rows:

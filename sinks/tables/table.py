@@ -4,6 +4,7 @@ import contextlib
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 import pyarrow as pa
@@ -73,9 +74,17 @@ class TableSink(StagesApart[Row]):
     def _make_log(self, context: SinkContext, uri: str) -> TableLog:
         """The log of the table at a path or URI. Raises SinkFailed."""
 
-    def _layout(self, state: TableState) -> Layout:
-        """How rows are split by partition for the table as it is."""
-        return Layout(state.partition_by)
+    def _locate(self, context: SinkContext) -> str:
+        """The table's path or URI. Raises SinkFailed where it cannot be written."""
+        folder = table_folder(context.warehouse, self.table)
+        if folder is not None:
+            check_kind(self.table, folder, self.made_by)
+            check_writable(self.table, folder)
+        return context.storage.uri(self.table)
+
+    def _files_of(self, state: TableState) -> tuple[Storage, str, Layout]:
+        """Where files go, the folder that their paths are below, and how rows are split."""
+        return self._storage, str(self._uri), Layout(state.partition_by)
 
     @property
     def path(self) -> str | None:
@@ -90,19 +99,8 @@ class TableSink(StagesApart[Row]):
         """
         self.close()
         self._context = context
-        self._uri = context.storage.uri(self.table)
+        self._uri = self._locate(context)
         self._fenced_id, self._epochs = None, {}
-        folder = table_folder(context.warehouse, self.table)
-        if folder is not None:
-            check_kind(self.table, folder, self.made_by)
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                tempfile.TemporaryFile(dir=folder).close()
-            except OSError as error:
-                raise SinkFailed(
-                    f"table '{self.table}' in warehouse {context.warehouse}: {error}; "
-                    "a folder that can be written is needed"
-                ) from error
         try:
             self._log = self._make_log(context, self._uri)
             self._wanted = self._log.stored(self.stored)
@@ -253,7 +251,7 @@ class TableSink(StagesApart[Row]):
         if not (is_as_before and after.schema.equals(state.schema)):
             self._state = None  # somebody has changed it since: to be examined
         else:
-            self._state = after
+            self._adopt(after)
 
     def _append(self, parts: Sequence[Any], table_id: str) -> None:
         """Commit rows with no txid to the table for which they were written."""
@@ -306,7 +304,7 @@ class TableSink(StagesApart[Row]):
         raise SinkBusy(_BUSY_SECONDS, "others keep changing the table")
 
     def _read(self, *, make: bool) -> TableState | None:
-        """Read the log, see that the rows can be added, and get ready to write files.
+        """Read the log, and see that the rows can be added.
 
         Raises SinkFailed, and Conflict when the table is another one by now.
         """
@@ -314,7 +312,7 @@ class TableSink(StagesApart[Row]):
         state = table.read()
         if self._fenced_id is not None and (state is None or state.table_id != self._fenced_id):
             raise SinkFailed(
-                f"table '{self.table}' was removed while rows were written to it; {_LOST}"
+                f"table '{self.table}' was removed or changed while rows were written; {_LOST}"
             )
         if state is None:
             if not make:
@@ -326,9 +324,13 @@ class TableSink(StagesApart[Row]):
             state = table.add_columns(state, missing)
             names = [field.name for field in missing]
             log.info("table_columns_added", table=self.table, columns=names)
-        self._writer = DataFileWriter(self._storage, str(self._uri), self._layout(state))
-        self._state = state
+        self._adopt(state)
         return state
+
+    def _adopt(self, state: TableState) -> None:
+        """Take what the log says now, and get ready to write files for it."""
+        self._state = state
+        self._writer = DataFileWriter(*self._files_of(state))
 
     def _check_fits(self, state: TableState) -> "list[pa.Field[Any]]":
         """The columns to add to the table. Raises SinkFailed when it cannot have the rows."""
@@ -449,6 +451,17 @@ class TableSink(StagesApart[Row]):
         if self._log is None:
             raise SinkFailed(f"table '{self.table}' is not open")
         return self._log
+
+
+def check_writable(table: str, folder: Path) -> None:
+    """Make a folder, and see that it can be written. Raises SinkFailed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise SinkFailed(
+            f"table '{table}' in {folder}: {error}; a folder that can be written is needed"
+        ) from error
 
 
 def _files(parts: Iterable[Any]) -> list[DataFile]:

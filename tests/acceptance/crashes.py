@@ -79,15 +79,10 @@ class Way(NamedTuple):
         return f"{self.place}:{rng.randint(1, most)}:{self.action}"
 
 
-def needs_spark(stores: Iterable[str], engine: EngineName = "local") -> bool:
-    """Whether a process that writes to these stores has a JVM."""
-    return engine == "spark" or any(STORES[store].needs_spark for store in stores)
-
-
-def ways(stores: Iterable[str], engine: EngineName = "local") -> list[Way]:
-    """All ways in which a process can end that writes to these stores on an engine."""
+def ways(engine: EngineName = "local") -> list[Way]:
+    """All ways in which a process can end on an engine."""
     insides = [Way(_INSIDE, "kill-jvm"), Way(_INSIDE, "kill-python")]
-    if not needs_spark(stores, engine):
+    if engine == "local":  # it has no JVM
         insides.clear()
     places = [
         place for place in PLACES if not place.startswith(OF_FAULTS) and _is_passed(place, engine)
@@ -130,7 +125,7 @@ def drawn(
 ) -> Case:
     """One of all cases; each store is there with what it needs."""
     stores = rng.choice(sorted(rows)), rng.choice(sorted(others))
-    crashes = tuple(way.drawn(rng) for way in rng.sample(ways(stores, engine), count))
+    crashes = tuple(way.drawn(rng) for way in rng.sample(ways(engine), count))
     return Case(*stores, kind, crashes, engine)
 
 

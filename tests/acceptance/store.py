@@ -68,7 +68,6 @@ class Copy:
 class Store(ABC):
     """One table, topic or file that only one trial uses."""
 
-    needs_spark: ClassVar[bool] = True
     needs_database: ClassVar[bool] = False
     has_keys: ClassVar[bool] = False  # then a row that is written twice is there once
 

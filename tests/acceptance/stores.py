@@ -42,8 +42,6 @@ _LARGEST = 2**63 - 1
 class Delta(Store):
     """A Delta table that is appended to, by its log and its files."""
 
-    needs_spark = False
-
     def sink(self) -> TransactionalSink[Any]:
         return DeltaSink(self.table, schema=Copy)
 
@@ -71,7 +69,6 @@ class Slot:
 class Upserts(Store):
     """A Delta table with keys: it has the last row of each, unless that deletes it."""
 
-    needs_spark = False
     has_keys = True
 
     def sink(self) -> TransactionalSink[Any]:
@@ -137,7 +134,6 @@ class Iceberg(Store):
 class Postgres(Store):
     """A table of PostgreSQL's, by a connection of the test's own."""
 
-    needs_spark = False
     needs_database = True
 
     def sink(self) -> TransactionalSink[Any]:
@@ -149,8 +145,6 @@ class Postgres(Store):
 
 class Topic(Store):
     """A topic, by a consumer of committed messages."""
-
-    needs_spark = False
 
     @property
     def name(self) -> str:
@@ -170,8 +164,6 @@ class Topic(Store):
 
 class Foreach(Store):
     """The example's SQLite."""
-
-    needs_spark = False
 
     @property
     def path(self) -> Path:
@@ -233,8 +225,6 @@ class Counts(Store):
 class CountsInDelta(Counts):
     """In a Delta table, by its log and its files."""
 
-    needs_spark = False
-
     def place(self) -> StateStore:
         return DeltaState(self.table)
 
@@ -245,7 +235,6 @@ class CountsInDelta(Counts):
 class CountsInPostgres(Counts):
     """In a table of PostgreSQL's, by a connection of the test's own."""
 
-    needs_spark = False
     needs_database = True
 
     def place(self) -> StateStore:

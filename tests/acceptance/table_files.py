@@ -3,8 +3,9 @@
 `evidence.read_table` does it for Delta tables. Nothing of the product reads them.
 """
 
+import contextlib
 import json
-import re
+import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,16 @@ _DATA = 0  # what a file holds
 
 
 def of_iceberg(table: Path) -> pa.Table:
-    """An Iceberg table without a catalogue (iceberg.apache.org/spec, "File System Tables")."""
-    versions = {
-        int(found[1]): path
-        for path in (table / "metadata").glob("v*.metadata.json")
-        if (found := re.fullmatch(r"v(\d+)\.metadata\.json", path.name))
-    }
-    if not versions:
+    """A table of the default catalogue: a SQLite file in the warehouse that the table is below."""
+    catalog = table.parent / "iceberg.db"
+    if not catalog.exists():
         return _NONE
-    metadata = json.loads(versions[max(versions)].read_text(encoding="utf-8"))
+    query = "select metadata_location from iceberg_tables where table_name = ?"
+    with contextlib.closing(sqlite3.connect(catalog)) as database:
+        found = database.execute(query, [table.name]).fetchone()
+    if found is None:
+        return _NONE
+    metadata = json.loads(_local(found[0]).read_text(encoding="utf-8"))
     lists = {each["snapshot-id"]: each["manifest-list"] for each in metadata.get("snapshots", ())}
     now = metadata.get("current-snapshot-id", -1)
     return _rows(_files_of(lists[now]) if now in lists else ())

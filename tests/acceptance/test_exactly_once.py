@@ -23,8 +23,7 @@ from topology.transactional import Kind
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 MakePlay = Callable[..., Play]
-WITH_SPARK = [name for name, store in STORES.items() if store.needs_spark]
-WITHOUT = [name for name in STORES if name not in WITH_SPARK]
+NAMES = [*STORES]
 
 
 @pytest.fixture
@@ -60,11 +59,8 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{seed} {request.node.name}")
 
 
-@pytest.mark.parametrize(
-    ("rows", "count"), [(WITH_SPARK, 2), (WITHOUT, MOST_CRASHES)], ids=["with Spark", "without"]
-)
-def test_every_row_is_there_once_wherever_python_and_jvm_are_killed(
-    make_play: MakePlay, rng: random.Random, rows: list[str], count: int
+def test_every_row_is_there_once_wherever_the_process_is_killed(
+    make_play: MakePlay, rng: random.Random
 ) -> None:
     """Promise 14 and 16: kill -9 at any instant loses nothing, and repeats no row either.
 
@@ -72,7 +68,7 @@ def test_every_row_is_there_once_wherever_python_and_jvm_are_killed(
     sinks' commits. Promise 2: the stored offset never moves back. Letters may repeat. Storm 45.
     """
     kind: Kind = rng.choice(["transactional", "opaque"])
-    case = crashes.drawn(rng, rows, WITHOUT, kind, count)
+    case = crashes.drawn(rng, NAMES, NAMES, kind, MOST_CRASHES)
     _does_no_harm(make_play, case)
 
 
@@ -86,12 +82,12 @@ def test_a_process_that_wakes_up_after_its_successor_began_commits_nothing(
     make_play: MakePlay, rng: random.Random
 ) -> None:
     """Promise 9: it stood still just before a commit, and others have gone on since."""
-    store = rng.choice(WITHOUT)
+    store = rng.choice(NAMES)
     print(store)  # noqa: T201
     assert crashes.thawed(make_play(store)) == GOOD
 
 
-@pytest.mark.parametrize("stores", [["delta"], WITHOUT], ids=["delta", "without Spark"])
+@pytest.mark.parametrize("stores", [["delta"], NAMES], ids=["delta", "any"])
 def test_a_sink_that_commits_its_rows_without_their_txid_repeats_some(
     make_play: MakePlay, rng: random.Random, stores: list[str]
 ) -> None:

@@ -3,8 +3,10 @@
 The others are run elsewhere: `flights` is the main job, `lookup` and `foreach` need no server.
 """
 
+import contextlib
 import json
 import re
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -128,18 +130,15 @@ def test_page_views_are_in_the_iceberg_table_once(tmp_path: Path) -> None:
             path, _, query = each["url"].removeprefix("https://example.org").partition("?")
             campaign = query.partition("campaign=")[2] or None
             at = datetime.fromisoformat(each["at"])
-            wanted[at.date(), at, each["visitor"], path, campaign] += 1
+            wanted[at, each["visitor"], path, campaign] += 1
     found: Counter[tuple[object, ...]] = Counter()
-    table = done.folder / "warehouse" / "page_views"
-    assert done.account["table"] == str(table)
-    for file, partition in _iceberg_files(table):
+    warehouse = done.folder / "warehouse"
+    assert done.account["table"] == str(warehouse / "default" / "page_views")
+    for file, partition in _iceberg_files(warehouse):
         rows = pq.ParquetFile(file).read().to_pylist()
         for row in rows:
-            row.setdefault("day", partition.get("day"))
-            assert row["day"] == partition["day"]
-        found.update(
-            (row["day"], row["at"], row["visitor"], row["page"], row["campaign"]) for row in rows
-        )
+            assert row["at"].date() == partition["at_day"]
+        found.update((row["at"], row["visitor"], row["page"], row["campaign"]) for row in rows)
     assert found == wanted
     account = done.account
     assert (account["read"], account["rows"]) == (len(published), wanted.total())
@@ -240,11 +239,11 @@ def test_every_customer_that_is_left_has_the_row_of_its_last_change(tmp_path: Pa
     assert account["dead_lettered"] == len(torn) > 0
 
 
-def _iceberg_files(table: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _iceberg_files(warehouse: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The files of an Iceberg table's newest snapshot, with their partitions."""
-    folder = table / "metadata"
-    version = (folder / "version-hint.text").read_text().strip()
-    metadata = json.loads((folder / f"v{version}.metadata.json").read_text())
+    with contextlib.closing(sqlite3.connect(warehouse / "iceberg.db")) as catalogue:
+        (place,) = catalogue.execute("select metadata_location from iceberg_tables").fetchone()
+    metadata = json.loads(Path(urlsplit(place).path).read_text())
     newest = metadata["current-snapshot-id"]
     (snapshot,) = [each for each in metadata["snapshots"] if each["snapshot-id"] == newest]
     for manifest in _avro(snapshot["manifest-list"]):

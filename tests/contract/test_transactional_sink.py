@@ -128,11 +128,6 @@ class ApartHouse(DeltaHouse):
 class IcebergHouse(House):
     """A table that is read by its metadata and files alone."""
 
-    def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
-        self.context = SinkContext(
-            "pipeline", "sink", {}, Storage(str(warehouse)), driver, exactly_once=True
-        )
-
     def sink(self) -> TransactionalSink[Any]:
         return IcebergSink("orders", schema=Order)
 
@@ -202,7 +197,7 @@ HOUSES = [
     ApartHouse,
     pytest.param(SparkHouse, marks=pytest.mark.integration),
     KeyedDeltaHouse,
-    pytest.param(IcebergHouse, marks=pytest.mark.integration),
+    IcebergHouse,
     pytest.param(PostgresHouse, marks=pytest.mark.integration),
     pytest.param(KeyedPostgresHouse, marks=pytest.mark.integration),
     pytest.param(TopicHouse, marks=pytest.mark.integration),
@@ -211,15 +206,14 @@ HOUSES = [
 
 STAGE_APART = [
     DeltaHouse,
-    pytest.param(IcebergHouse, marks=pytest.mark.integration),
+    IcebergHouse,
 ]
 
 
 @pytest.fixture(params=HOUSES)
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
-    if request.param in (SparkHouse, IcebergHouse):
-        of_spark: House = request.param(tmp_path, request.getfixturevalue("spark"))
-        return of_spark
+    if request.param is SparkHouse:
+        return SparkHouse(tmp_path, request.getfixturevalue("spark"))
     if request.param in (PostgresHouse, KeyedPostgresHouse):
         of_postgres: House = request.param(request.getfixturevalue("postgres"))
         return of_postgres

@@ -74,7 +74,6 @@ SINKS = {
         "the commit is read, and no row is lost or, exactly once, there twice",
         "spark_died, spark_restarted, sink_write_failed",
         (
-            f"{_REAL}/sinks/test_iceberg_tables.py::test_a_jvm_killed_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
             f"{_SPARK}::test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lost",
             f"{_WHOLE}/test_outages.py::test_a_killed_spark_is_started_anew_and_repeats_at_most_the_batch_it_wrote",
         ),

@@ -1,6 +1,7 @@
 """SeaweedFS as a child process: S3 with conditional writes, and an Iceberg REST catalogue."""
 
 import json
+import subprocess
 import sysconfig
 from pathlib import Path
 
@@ -53,6 +54,33 @@ class EmbeddedSeaweed(EmbeddedServer):
             endpoint=self.url,
             secrets={"access_key_id": key_id, "secret_access_key": secret},
         )
+
+    def catalogue(self, bucket: str) -> dict[str, str]:
+        """The properties of pyiceberg's catalogue over a table bucket, which is made."""
+        master, grpc = self._ports[3], self._ports[7]
+        subprocess.run(
+            [WEED, "shell", f"-master={HOST}:{master}.{grpc}"],
+            input=f"s3tables.bucket -create -name {bucket} -account headrace\nexit\n",
+            text=True,
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+        return {
+            "type": "rest",
+            "uri": self.catalogue_url,
+            "warehouse": f"s3://{bucket}/",
+            "rest.sigv4-enabled": "true",
+            "rest.signing-name": "s3tables",
+            "rest.signing-region": "us-east-1",
+            "client.access-key-id": KEY_ID,
+            "client.secret-access-key": SECRET,
+            "client.region": "us-east-1",
+            "s3.endpoint": self.url,
+            "s3.region": "us-east-1",
+            "s3.access-key-id": KEY_ID,
+            "s3.secret-access-key": SECRET,
+        }
 
     def _prepare(self) -> None:
         keys = {

@@ -1,107 +1,138 @@
-"""An Iceberg table with its sinks, and what Spark and Iceberg's library see of it."""
+"""An Iceberg table with its sinks, and what pyiceberg and Spark see of it."""
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table as Theirs
 
+from service.embedded.postgres import EmbeddedPostgres
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from topology.sink import Batch, SinkContext
-from topology.transactional import Group, Share
+from topology.transactional import Fence, Group, Share
 
 LINE = "orders[0]"
 SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
 
 
 class Table:
-    """One table, its sinks, and others' view of it."""
+    """One table, its sinks, and others' view of it.
 
-    def __init__(self, warehouse: Path, spark: SparkDriver, name: str = "orders") -> None:
-        self.warehouse, self.spark, self.name = warehouse, spark, name
-        self.path = warehouse / name
+    `catalog` has the properties of a catalogue "lake"; without them it is the default one.
+    """
+
+    def __init__(
+        self, warehouse: Path | str, catalog: Mapping[str, str] | None = None, name: str = "orders"
+    ) -> None:
+        self.name = name
+        self.storage = Storage(
+            str(warehouse), catalogs={} if catalog is None else {"lake": catalog}
+        )
+        self.called = "default" if catalog is None else "lake"  # which stands in the database, too
+        self.catalog = load_catalog(
+            self.called,
+            **(
+                catalog
+                or {
+                    "type": "sql",
+                    "uri": f"sqlite:///{warehouse}/iceberg.db",
+                    "warehouse": f"file://{warehouse}",
+                }
+            ),
+        )
         self.sinks: list[IcebergSink[Any]] = []
 
     def sink(
-        self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = False, **options: Any
+        self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = True, **options: Any
     ) -> IcebergSink[Any]:
-        self.sinks.append(IcebergSink(self.name, schema=schema, **options))
-        context = SinkContext(
-            "pipeline",
-            "sink",
-            {},
-            Storage(str(self.warehouse)),
-            self.spark,
-            exactly_once=exactly_once,
-        )
+        self.sinks.append(IcebergSink(self.name, schema=schema, catalog=self.called, **options))
+        context = SinkContext("p", "s", {}, self.storage, None, exactly_once=exactly_once)
         self.sinks[-1].open(context)
         return self.sinks[-1]
 
-    def java(self, work: Callable[[Any], Any]) -> Any:
-        """Give Iceberg's own table to `work`, as another program would have it."""
-        return self.spark.run(lambda session: work(loaded(session, self.path)), group="java")
+    def fenced(self, *lines: str, epoch: int = 1, **options: Any) -> IcebergSink[Any]:
+        sink = self.sink(**options)
+        sink.fence([Fence(line, epoch) for line in lines or (LINE,)])
+        return sink
 
-    def append(self, *numbers: int, place: str | None = "theirs") -> None:
-        """Append as Spark does."""
-        self.spark.run(lambda session: appended(session, self.path, numbers, place), group="append")
+    def theirs(self) -> Theirs:
+        """The table, as another program has it."""
+        return self.catalog.load_table(("default", self.name))
 
-    def read(self, where: str = "true") -> pa.Table:
-        def job(session: Any) -> pa.Table:
-            readable(session)
-            frame = session.read.format("iceberg").load(str(self.path)).where(where)
-            table: pa.Table = frame.toArrow()
-            return table
-
-        return self.spark.run(job, group="read")
+    def rows(self, where: str = "true") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.theirs().scan(where).to_arrow().to_pylist()
+        return found
 
     def numbers(self, where: str = "true") -> list[int]:
-        found: list[Any] = self.read(where)["number"].to_pylist()
-        return sorted(found)
+        return sorted(row["number"] for row in self.rows(where))
+
+    def folder(self) -> Path:
+        return Path(self.theirs().location().removeprefix("file://"))
 
     def files(self) -> set[Path]:
         """The data files that lie there, whether they are part of the table or not."""
-        return set((self.path / "data").rglob("*.parquet"))
+        return set((self.folder() / "data").rglob("*.parquet"))
 
-    def properties(self) -> dict[str, str]:
-        return dict(self.java(lambda table: dict(table.properties())))
-
-
-def readable(session: Any) -> None:
-    """Let Spark itself read Iceberg tables: that asks a file system for its scheme.
-
-    The one that we run Spark with, which starts no process per file, has none. The commits of
-    the sink under test go by that one all the same.
-    """
-    session.conf.set("fs.file.impl", "org.apache.hadoop.fs.LocalFileSystem")
-    session.conf.set("fs.file.impl.disable.cache", "true")
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+        self.catalog.close()
 
 
-def loaded(session: Any, path: Path) -> Any:
-    configuration = session.sparkContext._jsc.hadoopConfiguration()
-    tables = session._jvm.org.apache.iceberg.hadoop.HadoopTables(configuration)
-    return tables.load(f"file://{path}")
+class SparkTable(Table):
+    """A table of a catalogue in PostgreSQL, which Spark writes too."""
 
+    def __init__(self, warehouse: Path, spark: SparkDriver, server: EmbeddedPostgres) -> None:
+        self._conf = {
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "jdbc",
+            "spark.sql.catalog.lake.uri": f"jdbc:{server.url}",
+            "spark.sql.catalog.lake.jdbc.user": server.user,
+            "spark.sql.catalog.lake.jdbc.password": server.password,
+            "spark.sql.catalog.lake.jdbc.schema-version": "V1",
+            "spark.sql.catalog.lake.warehouse": f"file://{warehouse}",
+        }
+        self.spark = spark
+        super().__init__(
+            warehouse,
+            {
+                "type": "sql",
+                "uri": f"postgresql+psycopg://{server.user}:{server.password}@{server.address}/postgres",
+                "warehouse": f"file://{warehouse}",
+            },
+            f"orders_{uuid.uuid4().hex}",
+        )
 
-def appended(session: Any, path: Path, numbers: Any, place: str | None = "theirs") -> None:
-    readable(session)
-    rows = [(number, place) for number in numbers]
-    frame = session.createDataFrame(rows, "number long, place string")
-    frame.write.format("iceberg").mode("append").save(str(path))
+    def sql(self, statement: str) -> None:
+        """Have Spark run a statement in which OURS is the table."""
+        self._run(lambda session: session.sql(self._spelled(statement)).collect())
 
+    def read(self, where: str = "true") -> pa.Table:
+        """What Spark finds."""
+        return self._run(lambda session: session.table(self._full_name).where(where).toArrow())
 
-def planned(table: Any, *filters: Any) -> list[str]:
-    """The files that a reader with these filters looks into."""
-    scan = table.newScan()
-    for each in filters:
-        scan = scan.filter(each)
-    tasks = scan.planFiles()
-    every, found = tasks.iterator(), []
-    while every.hasNext():
-        found.append(every.next().file().location())
-    tasks.close()
-    return found
+    def _run(self, job: Callable[[Any], Any]) -> Any:
+        def run(session: Any) -> Any:
+            for name, value in self._conf.items():
+                session.conf.set(name, value)
+            session.catalog.clearCache()
+            found = job(session)
+            session.sql(f"REFRESH TABLE {self._full_name}")
+            return found
+
+        return self.spark.run(run, group="iceberg")
+
+    def _spelled(self, statement: str) -> str:
+        return statement.replace("OURS", self._full_name)
+
+    @property
+    def _full_name(self) -> str:
+        return f"lake.default.{self.name}"
 
 
 def rows(*numbers: int, place: str | None = "x") -> list[dict[str, Any]]:
@@ -112,10 +143,17 @@ def write(sink: IcebergSink[Any], given: list[dict[str, Any]], sequence: int = 1
     sink.write(Batch(sequence, [given], len(given)))
 
 
-def share(txid: int, *, epoch: int = 1, line: str = LINE, num_rows: int = 1) -> Share:
-    return Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, num_rows)
+def group(txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> Group:
+    share = Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
+    return Group(txid, (share,), [rows(*numbers)], len(numbers))
 
 
-def group(txid: int, *numbers: int, epoch: int = 1) -> Group:
-    given = share(txid, epoch=epoch, num_rows=len(numbers))
-    return Group(txid, (given,), [rows(*numbers)], len(numbers))
+def racing(storage: Storage, line: str, number: int, last: int, name: str = "orders") -> None:
+    """Another process's part: so many transactions of one line, a row each."""
+    sink: IcebergSink[Any] = IcebergSink(
+        name, schema=SCHEMA, catalog=[*storage.catalogs, "default"][0]
+    )
+    sink.open(SinkContext("p", "s", {}, storage, None, exactly_once=True))
+    sink.fence([Fence(line, 1)])
+    for txid in range(1, last + 1):
+        sink.commit(sink.stage(group(txid, 1000 * number + txid, line=line)))

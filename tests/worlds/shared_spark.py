@@ -6,7 +6,7 @@ from service.jars.resolver import resolve
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
 
-_JARS = ("delta", "iceberg")
+_JARS = ("delta", "iceberg", "iceberg-jdbc")
 _JOB_SECONDS = seconds(120.0)
 
 

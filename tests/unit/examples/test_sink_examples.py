@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ def test_a_page_view_is_of_people_and_has_its_campaign() -> None:
         request | {"url": "https://[example.org"},
     )
     assert [(row["page"], row["campaign"]) for row in rows] == [("/prices", "spring"), ("/", None)]
-    assert rows[0]["day"] == date(2026, 2, 28)  # by UTC
+    assert rows[0]["at"] == datetime(2026, 2, 28, 23, 30, tzinfo=UTC)
     assert filtered == 2
     assert len(reasons) == 1
     assert "no address of a page" in reasons[0]

@@ -39,7 +39,9 @@ def test_the_broker_has_a_scala_library_of_its_own():
 
 
 def test_an_unknown_set_is_refused_with_the_known_ones():
-    with pytest.raises(UnknownSet, match=r"'flink'.*delta, iceberg, kafka-broker") as caught:
+    with pytest.raises(
+        UnknownSet, match=r"'flink'.*delta, iceberg, iceberg-jdbc, kafka-broker"
+    ) as caught:
         read_lock().members("flink")
     assert caught.value.name == "flink"
 

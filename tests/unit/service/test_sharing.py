@@ -2,6 +2,7 @@
 
 import math
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from partition.errors import CountsDiffer, ReplicaReplaced, StoreCorrupt
 from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import View
 from partition.replicas.plan import Control, Member, Note, Plan
+from service.errors import OneReplicaOnly
 from service.sharing import Sharing, SharingPolicy
 
 ONE, TWO, THREE = (Partition("t", number) for number in range(3))
@@ -200,6 +202,17 @@ def test_a_plan_that_cannot_be_read_leaves_us_what_we_have():
     replica.poll(3.0)
     assert len(register.asked) == 3
     assert reader.holds == {ONE}
+
+
+def test_of_replicas_that_are_for_one_host_only_the_leader_goes_on():
+    replica, register, _reader = sharing(alone="catalogue 'default' is a SQLite file")
+    replica.poll(0.0)
+    register.answer(replace(view(1, "a-1", "b-2"), leads=True))
+    replica.poll(0.1)
+    replica.poll(1.0)
+    register.answer(view(1, "a-1", "b-2"))
+    with pytest.raises(OneReplicaOnly, match="SQLite file; found the replicas a-1, b-2, expected"):
+        replica.poll(1.1)
 
 
 # Topics that are joined

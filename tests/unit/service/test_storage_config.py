@@ -94,3 +94,27 @@ def test_no_secret_of_the_store_is_shown_and_all_are_known_to_be_hidden(
     assert "/run/token" not in made.secrets()
     parts = wire(topology_of([DiscardSink("orders")]), made)
     assert CANARY not in f"{made!r} {made} {parts!r} {parts.context('sink')!r}"
+
+
+def test_catalogues_pass_through_and_none_of_their_secrets_is_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(f"{CANARY}-file\n")
+    start = "HEADRACE_STORAGE__CATALOGS__LAKE"
+    monkeypatch.setenv(f"{start}__CREDENTIAL__FILE", str(secret))
+    monkeypatch.setenv(f"{start}__S3__SECRET_ACCESS_KEY", f"{CANARY}-s3")
+    monkeypatch.setenv(f"{start}__REST__SIGV4_ENABLED", "true")
+    url = f"postgresql+psycopg://me:{CANARY}-db@host/lake"
+    made = config(catalogs={"lake": {"type": "rest"}, "db": {"type": "sql", "uri": url}})
+    assert made.storage.storage().catalogs == {
+        "lake": {
+            "type": "rest",
+            "credential": f"{CANARY}-file",
+            "s3.secret-access-key": f"{CANARY}-s3",
+            "rest.sigv4-enabled": "true",
+        },
+        "db": {"type": "sql", "uri": url},
+    }
+    assert {f"{CANARY}-{each}" for each in ("file", "s3", "db")} <= set(made.secrets())
+    assert CANARY not in f"{made!r} {made} {made.storage.storage()!r}"

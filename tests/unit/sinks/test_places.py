@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks import DeltaSink, IcebergSink, SparkSink
+from sinks import DeltaSink, SparkSink
 from sinks.paths import table_folder
 from sinks.storage import Storage
 from topology.errors import SinkFailed
 from topology.sink import Sink, SinkContext
 
 SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
-KINDS = [DeltaSink, IcebergSink, partial(SparkSink, format="parquet")]
+KINDS = [DeltaSink, partial(SparkSink, format="parquet")]
 Make = Callable[..., Sink[Any]]
 
 

@@ -1,1 +1,0 @@
-"""Iceberg tables: files written by pyarrow, committed by Iceberg's own library in Spark's JVM."""

@@ -1,0 +1,519 @@
+"""Apache Iceberg tables, committed by pyiceberg through a catalogue. No JVM."""
+
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import pyarrow as pa
+
+from sinks.new_columns import OnNewColumns
+from sinks.paths import local_path
+from sinks.storage import Storage
+from sinks.tables.files import DataFile, sync
+from sinks.tables.iceberg_files import (
+    IcebergLayout,
+    as_iceberg,
+    as_manifest_entry,
+    has_exact_values,
+    partition_fields,
+    partition_name,
+    partition_of,
+    plain,
+    stored_type,
+    tied,
+)
+from sinks.tables.log import Conflict, TableLog, TableState, pack, unpack
+from sinks.tables.partitioning import Layout, check_partitions
+from sinks.tables.table import TableSink, check_writable
+from topology.compaction import Compaction
+from topology.errors import InvalidSchema, SinkFailed
+from topology.sink import Row, SinkContext
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+_NAME = re.compile(r"[^\s./\\:]+(\.[^\s./\\:]+)*")
+_VALUE = re.compile(r"(\d+):(\d+)", re.ASCII)
+_MARK = "headrace.transactions"  # in the summary of each of our snapshots
+_DEFAULT = "default"  # the catalogue and the namespace where none is named
+_IO = "sinks.tables.iceberg_io.SyncedFileIO"
+_VERSION = 2  # of the format: pyiceberg writes no later one, and earlier ones count no commits
+_RELOAD_SECONDS = 300.0  # credentials that the catalogue gives do not live long
+_KEEP_MS, _KEEP = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+_NEW_TABLE = {
+    # Every commit makes a snapshot and a metadata file that tells of all snapshots.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.manifest-merge.enabled": "true",
+    _KEEP_MS: str(15 * 60 * 1000),
+    _KEEP: "100",
+}
+_EXPIRED_AT_ONCE = 20
+_COMPACT = (
+    "pyiceberg rewrites no files; Spark's procedure does, while the sink writes: "
+    "CALL catalog.system.rewrite_data_files(table => '{name}')"
+)
+
+
+class IcebergSink(TableSink[Row]):
+    """Writes an Iceberg table through a catalogue.
+
+    `table` is NAME or NAMESPACE.NAME. `catalog` names a section `[storage.catalogs.NAME]`; without
+    one there is "default", a SQLite file in a warehouse on a local disk, for one host.
+
+    `partition_by` has columns, and transforms: `year(at)`, `month(at)`, `day(at)`, `hour(at)`,
+    `bucket(16, id)`, `truncate(4, name)`.
+    """
+
+    made_by = "IcebergSink"
+
+    @overload
+    def __init__(
+        self: "IcebergSink[Any]",
+        table: str,
+        *,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+        catalog: str = _DEFAULT,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        table: str,
+        *,
+        schema: type[Row],
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+        catalog: str = _DEFAULT,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        schema: type[Any] | pa.Schema,
+        partition_by: Sequence[str] = (),
+        on_new_columns: OnNewColumns = "reject",
+        catalog: str = _DEFAULT,
+    ) -> None:
+        """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
+        super().__init__(
+            table, schema=schema, partition_by=partition_by, on_new_columns=on_new_columns
+        )
+        if not _NAME.fullmatch(table):
+            raise InvalidSchema(f"table {table!r}: expected NAME or NAMESPACE.NAME")
+        self.catalog = catalog
+        fields = [partition_of(each, self.schema) for each in self.partition_by]
+        columns = [each.column for each in fields if each.transform == "identity"]
+        check_partitions(table, self.schema, columns, has_exact_values, leaves_some=False)
+        self.partition_by = [each.spelled for each in fields]
+
+    def is_for_one_host(self, storage: Storage) -> bool:
+        """Whether the catalogue is a SQLite file."""
+        given = storage.catalogs.get(self.catalog, {"uri": "sqlite:"})
+        return str(given.get("uri")).startswith("sqlite")
+
+    def _locate(self, context: SinkContext) -> str:
+        """The table's name; its location, once there is one, is the catalogue's to say."""
+        folder = local_path(context.warehouse)
+        if self.catalog not in context.storage.catalogs and folder is not None:
+            check_writable(self.table, folder)
+        return f"{self.catalog}.{self.table}"
+
+    def _make_log(self, context: SinkContext, uri: str) -> "IcebergLog":
+        del uri
+        self._iceberg = IcebergLog(self.table, context.storage, self.catalog, self.schema)
+        return self._iceberg
+
+    def _adopt(self, state: TableState) -> None:
+        self._uri = state.native.location()
+        super()._adopt(state)
+
+    def _files_of(self, state: TableState) -> tuple[Storage, str, Layout]:
+        return self._iceberg.files_of(state)
+
+    def close(self) -> None:
+        """Let go of the table and of the catalogue's connections."""
+        if self._log is not None:
+            self._iceberg.close()
+        super().close()
+
+
+class IcebergLog(TableLog):
+    """The metadata of one table.
+
+    A commit holds only if table, snapshot, schema and partition spec are those of its state, and
+    makes a snapshot even where it adds no file: to others' commits a change of properties alone
+    is none. pyiceberg's own retry is not used: it would put a commit on top of a fence.
+
+    Epochs and txids are properties of the table, because snapshots expire.
+    """
+
+    def __init__(self, name: str, storage: Storage, catalog: str, rows: pa.Schema) -> None:
+        """Only stores."""
+        self._name, self._storage, self._catalog_name, self._rows = name, storage, catalog, rows
+        parts = name.split(".")
+        self._identifier = (*(parts[:-1] or [_DEFAULT]), parts[-1])
+        self._catalog: Catalog | None = None
+        self._database: Path | None = None  # the folder of a SQLite file
+        self._loaded_at = 0.0
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._catalog is not None:
+            self._catalog.close()
+        self._catalog = None
+
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """See the contract."""
+        seen: dict[str, str] = {}
+        for name in schema.names:
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise InvalidSchema(
+                    f"columns '{other}' and '{name}' differ in case only; Spark takes them for one"
+                )
+        return pa.schema([pa.field(each.name, stored_type(each), each.nullable) for each in schema])
+
+    def read(self) -> TableState | None:
+        """See the contract."""
+        from pyiceberg.exceptions import (  # noqa: PLC0415 - see sinks/__init__
+            NoSuchNamespaceError,
+            NoSuchTableError,
+        )
+
+        catalog = self._opened()
+        try:
+            table = catalog.load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        self._sync_catalog()
+        self._loaded_at = time.monotonic()
+        return self._state(table)
+
+    def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
+        """See the contract."""
+        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
+        from pyiceberg.partitioning import PartitionField, PartitionSpec  # noqa: PLC0415
+        from pyiceberg.schema import assign_fresh_schema_ids  # noqa: PLC0415
+        from pyiceberg.transforms import parse_transform  # noqa: PLC0415
+
+        catalog = self._opened()
+        columns = assign_fresh_schema_ids(as_iceberg(schema))
+        wanted = [partition_of(each, schema) for each in partition_by]
+        spec = PartitionSpec(
+            *(
+                PartitionField(
+                    source_id=columns.find_field(each.column).field_id,
+                    field_id=1000 + number,
+                    transform=parse_transform(each.transform),
+                    name=partition_name(each),
+                )
+                for number, each in enumerate(wanted)
+            )
+        )
+        catalog.create_namespace_if_not_exists(self._identifier[:-1])
+        try:
+            catalog.create_table(
+                self._identifier, schema=columns, partition_spec=spec, properties=_NEW_TABLE
+            )
+        except TableAlreadyExistsError as error:
+            raise Conflict from error
+        return self._again()
+
+    def add_columns(self, state: TableState, fields: "Sequence[pa.Field[Any]]") -> TableState:
+        """See the contract."""
+        with _refusing(), state.native.update_schema() as update:
+            update.union_by_name(as_iceberg(pa.schema(fields)))
+        return self._again()
+
+    def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
+        """See the contract."""
+        properties = state.native.properties
+        return {app: self._version(app, properties[app]) for app in apps if app in properties}
+
+    def commit(
+        self, state: TableState, files: Sequence[DataFile], transactions: Mapping[str, int]
+    ) -> TableState:
+        """See the contract.
+
+        Old snapshots of ours go in the same commit: pyiceberg reads and writes all of them with
+        each, and every one costs 0.1 ms.
+        """
+        from pyiceberg.exceptions import (  # noqa: PLC0415 - see sinks/__init__
+            CommitFailedException,
+            NoSuchTableError,
+        )
+        from pyiceberg.table import Table  # noqa: PLC0415
+        from pyiceberg.table.update import (  # noqa: PLC0415
+            AssertCurrentSchemaId,
+            AssertDefaultSpecId,
+            AssertTableUUID,
+            RemoveSnapshotsUpdate,
+        )
+
+        table: Table = state.native
+        whole, catalog = table.metadata, self._opened()
+        expired = _expired(whole, int(time.time() * 1000))
+        new = Table(table.name(), _newest(whole), table.metadata_location, table.io, catalog)
+        change = new.transaction()
+        append = change.update_snapshot(snapshot_properties=_summary(transactions)).merge_append()
+        for file in files:
+            append.append_data_file(as_manifest_entry(file, table.location(), table))
+        try:
+            append.commit()  # to `change` only
+        except OSError as error:
+            append._clean_all_uncommitted()  # noqa: SLF001
+            now = self.read()
+            if now is None or now.native.metadata_location != table.metadata_location:
+                raise Conflict from error  # the newest snapshot that we know has expired
+            raise
+        change.set_properties({app: _text(version) for app, version in transactions.items()})
+        try:
+            done = catalog.commit_table(
+                table,
+                (
+                    *change._requirements,  # noqa: SLF001 - the public way is with retries
+                    AssertTableUUID(uuid=whole.table_uuid),
+                    AssertCurrentSchemaId.model_validate(
+                        {"current-schema-id": whole.current_schema_id}
+                    ),
+                    AssertDefaultSpecId.model_validate({"default-spec-id": whole.default_spec_id}),
+                ),
+                (
+                    *change._updates,  # noqa: SLF001
+                    *(
+                        RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [each]})
+                        for each in expired
+                    ),
+                ),
+            )
+        except (CommitFailedException, NoSuchTableError) as error:
+            # A server or a proxy may have sent the request twice, and answer for the second one.
+            now = self.read()
+            if now is None or now.native.snapshot_by_id(append.snapshot_id) is None:
+                append._clean_all_uncommitted()  # noqa: SLF001
+                raise Conflict from error
+            return now
+        self._sync_catalog()
+        after = Table(table.name(), done.metadata, done.metadata_location, table.io, catalog)
+        with suppress(Exception):  # what stays is found as an orphan
+            _remove_expired(table, expired)
+            _remove_merged(after, append._written_manifests)  # noqa: SLF001
+            catalog._delete_old_metadata(table.io, whole, done.metadata)  # noqa: SLF001
+        if time.monotonic() - self._loaded_at > _RELOAD_SECONDS:
+            return self._again()
+        return self._state(after)
+
+    def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
+        """See the contract."""
+        root = state.native.location()
+        wanted = {f"{root}/{path}": path for path in paths}
+        found = (wanted.get(path) for path in _paths(state.native, since=base))
+        return {path for path in found if path is not None}
+
+    def files(self, state: TableState) -> list[str]:
+        """See the contract."""
+        return [str(local_path(path) or path) for path in _paths(state.native)]
+
+    def compact(self, state: TableState, target_bytes: int) -> Compaction:
+        """Raise SinkFailed: Spark does that."""
+        del target_bytes
+        name = ".".join(state.native.name())
+        raise SinkFailed(f"table '{self._name}': {_COMPACT.format(name=name)}")
+
+    def files_of(self, state: TableState) -> tuple[Storage, str, Layout]:
+        """Where and how files are written for the table as it is."""
+        from sinks.tables.iceberg_io import CatalogStorage  # noqa: PLC0415 - imports pyiceberg
+
+        table: Table = state.native
+        schema = table.schema()
+        fields = partition_fields(table)
+        layout = IcebergLayout(
+            fields,
+            {each.column: schema.find_field(each.column).field_type for each in fields},
+            tied(self._rows, schema.as_arrow()),
+        )
+        store = CatalogStorage(self._storage.warehouse, properties=table.io.properties)
+        return store, table.location(), layout
+
+    def _state(self, table: "Table") -> TableState:
+        metadata: Any = table.metadata
+        reason = next(self._obstacles(table), None)
+        if reason is not None:
+            raise SinkFailed(f"table '{self._name}' at {table.location()}: {reason}; use SparkSink")
+        schema = table.schema()
+        ids = [
+            schema.find_field(name).field_id
+            for name in self._rows.names
+            if name in schema.column_names
+        ]
+        return TableState(
+            # Files are written for these columns, below this location.
+            table_id=f"{metadata.table_uuid} {table.location()} {ids}",
+            version=metadata.last_sequence_number,
+            schema=pa.schema(
+                [pa.field(each.name, plain(each.type), each.nullable) for each in schema.as_arrow()]
+            ),
+            partition_by=tuple(each.spelled for each in partition_fields(table)),
+            native=table,
+        )
+
+    def _obstacles(self, table: "Table") -> Iterator[str]:
+        """Why pyiceberg cannot write the table."""
+        if table.format_version != _VERSION:
+            yield f"found format version {table.format_version}, expected {_VERSION}"
+        if "encryption.key-id" in table.properties:
+            yield "its files are encrypted"
+        for name in ("write.data.path", "write.metadata.path"):
+            if name in table.properties:
+                yield f"it has {name} = {table.properties[name]}"
+        top = {field.field_id for field in table.schema().fields}
+        for field in table.spec().fields:
+            if field.source_id not in top:
+                yield f"it is partitioned by {field.name}, a column within a column"
+
+    def _version(self, app: str, value: str) -> int:
+        found = _VALUE.fullmatch(value)
+        if found is None:
+            raise SinkFailed(
+                f"table '{self._name}', property '{app}': found {value!r}, expected EPOCH:TXID"
+            )
+        return pack(int(found[1]), int(found[2]))
+
+    def _again(self) -> TableState:
+        state = self.read()
+        if state is None:
+            raise SinkFailed(f"table '{self._name}' was removed while it was written")
+        return state
+
+    def _opened(self) -> "Catalog":
+        """The catalogue. Raises SinkFailed: it is not known, or a package is missing."""
+        if self._catalog is None:
+            properties = self._properties()
+            try:
+                from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - see sinks/__init__
+
+                self._catalog = load_catalog(self._catalog_name, **properties)
+            except ImportError as error:
+                raise SinkFailed(
+                    f"catalogue '{self._catalog_name}' needs pyiceberg: "
+                    f"pip install 'headrace[iceberg]' ({error})"
+                ) from error
+            file = re.fullmatch(r"sqlite(?:\+\w+)?:///(.+)", properties.get("uri", ""))
+            self._database = Path(file[1]).absolute().parent if file else None
+        return self._catalog
+
+    def _properties(self) -> dict[str, str]:
+        given = self._storage.catalogs.get(self._catalog_name)
+        warehouse = local_path(self._storage.warehouse)
+        if given is None:
+            known = ", ".join(f"'{each}'" for each in self._storage.catalogs) or "none"
+            if self._catalog_name != _DEFAULT or warehouse is None:
+                raise SinkFailed(
+                    f"catalogue '{self._catalog_name}' of table '{self._name}': found {known}, "
+                    f"expected a section [storage.catalogs.{self._catalog_name}]; see "
+                    "docs/how-to/iceberg-catalogues.md"
+                )
+            given = {"type": "sql", "uri": f"sqlite:///{warehouse}/iceberg.db"}
+        place = self._storage.warehouse if warehouse is None else f"file://{warehouse}"
+        known_ones = {"warehouse": place, "py-io-impl": _IO, **self._storage.catalog_properties()}
+        return known_ones | {name: str(value) for name, value in given.items()}
+
+    def _sync_catalog(self) -> None:
+        """SQLite syncs its file, and not that its journal is gone."""
+        if self._database is not None:
+            sync(str(self._database))
+
+
+def _newest(metadata: "TableMetadata") -> "TableMetadata":
+    """The metadata without history, which pyiceberg copies a dozen times for a commit."""
+    current = metadata.current_snapshot()
+    history = {"snapshots": [current] if current else [], "snapshot_log": [], "metadata_log": []}
+    return metadata.model_copy(update=history)
+
+
+def _expired(metadata: "TableMetadata", now_ms: int) -> list[int]:
+    """Snapshots of ours to let go of: older than the table keeps them, followed by ours.
+
+    What follows one of ours has all its files, but for manifests that were merged.
+    """
+    age = metadata.properties.get(_KEEP_MS)
+    if age is None or [*metadata.refs] != ["main"] or metadata.properties.get(_GC) == "false":
+        return []
+    kept = int(metadata.properties.get(_KEEP, "1"))
+    snapshots = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
+    followed = {
+        each.parent_snapshot_id
+        for each in snapshots
+        if _MARK in (each.summary.additional_properties if each.summary else ())
+    }
+    return [
+        each.snapshot_id
+        for each in snapshots[: max(0, len(snapshots) - kept)]
+        if each.timestamp_ms < now_ms - int(age) and each.snapshot_id in followed
+    ][:_EXPIRED_AT_ONCE]
+
+
+_GC = "gc.enabled"
+
+
+def _remove_expired(table: "Table", expired: Sequence[int]) -> None:
+    """Remove what only expired snapshots name: lists of manifests, and manifests merged since."""
+    for snapshot_id in expired:
+        old = table.snapshot_by_id(snapshot_id)
+        after = next(
+            each for each in table.metadata.snapshots if each.parent_snapshot_id == snapshot_id
+        )
+        if old is not None:
+            kept = {each.manifest_path for each in after.manifests(table.io)}
+            for manifest in old.manifests(table.io):
+                if manifest.manifest_path not in kept:
+                    table.io.delete(manifest.manifest_path)
+            table.io.delete(old.manifest_list)
+
+
+def _remove_merged(table: "Table", written: Sequence[str]) -> None:
+    """Remove the manifests of a commit that it has merged into another one itself."""
+    current = table.current_snapshot()
+    if len(written) > 1 and current is not None:
+        named = {each.manifest_path for each in current.manifests(table.io)}
+        for path in written:
+            if path not in named:
+                table.io.delete(path)
+
+
+def _paths(table: "Table", since: int = -1) -> Iterator[str]:
+    """The table's data files, of manifests newer than a sequence number."""
+    current = table.current_snapshot()
+    for manifest in [] if current is None else current.manifests(table.io):
+        if manifest.sequence_number > since:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                yield entry.data_file.file_path
+
+
+def _text(version: int) -> str:
+    epoch, txid = unpack(version)
+    return f"{epoch}:{txid}"
+
+
+def _summary(transactions: Mapping[str, int]) -> dict[str, str]:
+    """What a snapshot's summary says of its commit, for people, and that it is ours."""
+    return {_MARK: " ".join(f"{app}={_text(it)}" for app, it in transactions.items()) or "-"}
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
+
+    try:
+        yield
+    except CommitFailedException as error:
+        raise Conflict from error

@@ -1,0 +1,77 @@
+"""Iceberg tables behind SeaweedFS's REST catalogue, in its object store."""
+
+import multiprocessing
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from tests.support.patience import seconds
+from tests.support.seaweed import EmbeddedSeaweed
+from tests.worlds.iceberg_table import LINE, Table, group, racing, rows, write
+from topology.errors import SinkFenced
+from topology.transactional import Committed
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def table(seaweed: EmbeddedSeaweed) -> Iterator[Table]:
+    bucket = f"tables-{uuid.uuid4().hex[:8]}"
+    made = Table(f"s3://{bucket}", seaweed.catalogue(bucket))
+    yield made
+    made.close()
+
+
+def test_rows_and_txids_are_committed_and_a_former_owner_is_refused(table: Table) -> None:
+    """Promise 9."""
+    sink = table.fenced(partition_by=["place", "bucket(2, number)"])
+    staged = sink.stage(group(1, 1, 2))
+    sink.commit(staged)
+    sink.commit(staged)
+    late = sink.stage(group(2, 3))
+    assert table.fenced(epoch=2).committed([LINE]) == [Committed(LINE, 2, 1)]
+    with pytest.raises(SinkFenced):
+        sink.commit(late)
+    sink.discard(late)
+    write(table.sink(), rows(4))
+    assert table.numbers() == [1, 2, 4]
+    assert table.numbers("number == 2") == [2]
+    files = table.sink().data_files()
+    assert len(files) == 2
+    assert all(file.startswith(table.theirs().location()) for file in files)
+
+
+def test_two_writers_race_and_no_row_is_lost_or_twice(table: Table) -> None:
+    lines = ["orders[0]", "orders[1]"]
+    table.fenced(*lines)
+    context = multiprocessing.get_context("spawn")
+    racers = [
+        context.Process(target=racing, args=(table.storage, line, number, 8))
+        for number, line in enumerate(lines)
+    ]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(seconds(120.0))
+    assert [racer.exitcode for racer in racers] == [0, 0]
+    assert table.numbers() == [1000 * n + txid for n in range(2) for txid in range(1, 9)]
+
+
+def test_a_reply_that_is_lost_after_the_commit_is_read_back(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = table.fenced()
+    original = RestCatalog.commit_table
+
+    def commit(self: RestCatalog, *arguments: Any) -> Any:
+        monkeypatch.setattr(RestCatalog, "commit_table", original)
+        original(self, *arguments)
+        raise ConnectionResetError
+
+    monkeypatch.setattr(RestCatalog, "commit_table", commit)
+    sink.commit(sink.stage(group(1, 1)))
+    sink.commit(sink.stage(group(2, 2)))
+    assert table.numbers() == [1, 2]

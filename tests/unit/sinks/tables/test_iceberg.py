@@ -1,0 +1,434 @@
+"""Iceberg tables: what must hold whatever others do to them, and whatever is lost."""
+
+import multiprocessing
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+from sinks import IcebergSink
+from sinks.storage import Storage
+from sinks.tables import iceberg_io
+from tests.support.patience import seconds
+from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
+from topology.errors import InvalidSchema, SinkBusy, SinkFailed, SinkFenced
+from topology.sink import SinkContext
+from topology.transactional import Committed, Fence
+
+PROPERTY = f"headrace/p/s/{LINE}"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Table]:
+    made = Table(tmp_path)
+    yield made
+    made.close()
+
+
+def put(sink: IcebergSink[Any], txid: int, *numbers: int, epoch: int = 1) -> None:
+    sink.commit(sink.stage(group(txid, *numbers, epoch=epoch)))
+
+
+def around_commit(
+    monkeypatch: pytest.MonkeyPatch,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> None:
+    """Have something done before and after the catalogue takes the next commit."""
+    original = SqlCatalog.commit_table
+
+    def commit(self: SqlCatalog, *arguments: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "commit_table", original)
+        before()
+        done = original(self, *arguments)
+        after()
+        return done
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def test_two_writers_race_and_no_row_is_lost_or_twice(table: Table) -> None:
+    """Promise 9: what was decided on one snapshot is not committed on another."""
+    table.fenced("orders[0]", "orders[1]")
+    context = multiprocessing.get_context("spawn")
+    racers = [
+        context.Process(target=racing, args=(table.storage, f"orders[{number}]", number, 15))
+        for number in range(2)
+    ]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(seconds(120.0))
+    assert [racer.exitcode for racer in racers] == [0, 0]
+    assert table.numbers() == [1000 * n + txid for n in range(2) for txid in range(1, 16)]
+    assert len(table.files()) == 30
+    assert table.sink().committed(["orders[0]", "orders[1]"]) == [
+        Committed("orders[0]", 1, 15),
+        Committed("orders[1]", 1, 15),
+    ]
+
+
+def test_a_fence_makes_a_snapshot_and_refuses_the_former_owner(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 9, with the fence between the former owner's decision and its commit."""
+    zombie = table.fenced()
+    put(zombie, 1, 1)
+    staged = zombie.stage(group(2, 2))
+    around_commit(monkeypatch, lambda: table.fenced(epoch=2))
+    with pytest.raises(SinkFenced):
+        zombie.commit(staged)
+    zombie.discard(staged)
+    assert table.numbers() == [1]
+    assert len(table.files()) == 1
+    assert len(table.theirs().snapshots()) == 3
+    assert table.sink().committed([LINE]) == [Committed(LINE, 2, 1)]
+
+
+def test_a_foreign_commit_between_decision_and_commit_is_kept(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = table.fenced()
+    theirs = pa.Table.from_pylist(rows(50, place="theirs"), SCHEMA)
+    around_commit(monkeypatch, lambda: table.theirs().append(theirs))
+    put(sink, 1, 1)
+    assert table.numbers() == [1, 50]
+    around_commit(monkeypatch, lambda: table.theirs().append(theirs))
+    write(sink, rows(2))
+    assert table.numbers() == [1, 2, 50, 50]
+    # A commit that lost leaves no manifest behind.
+    metadata = [path.name for path in (table.folder() / "metadata").glob("*.avro")]
+    assert len(metadata) == 2 * 4 + 1  # a fence has no manifest of its own
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("gone"),
+        CommitStateUnknownException("502"),
+        CommitFailedException("answered twice"),
+    ],
+    ids=["io", "unknown", "refused"],
+)
+def test_a_commit_that_landed_and_whose_reply_is_lost_counts_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch, error: Exception, exactly_once: bool
+) -> None:
+    sink = table.fenced()
+    around_commit(monkeypatch, after=raising(error))
+    if exactly_once:
+        put(sink, 1, 1, 2)
+    else:
+        write(sink, rows(1, 2))
+    assert table.numbers() == [1, 2]
+    put(sink, 2 if exactly_once else 1, 3)
+    assert table.numbers() == [1, 2, 3]
+
+
+def test_a_commit_that_failed_unknown_and_did_not_land_is_tried_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = table.fenced()
+    staged = sink.stage(group(1, 1))
+    around_commit(monkeypatch, raising(ConnectionResetError("gone")))
+    with pytest.raises(ConnectionResetError):
+        sink.commit(staged)
+    sink.discard(staged)
+    assert len(table.files()) == 1  # nobody knows yet
+    sink.commit(staged)
+    assert table.numbers() == [1]
+
+
+def test_txids_outlive_the_snapshots_that_brought_them(table: Table) -> None:
+    """Promise 9."""
+    sink = table.fenced(LINE, "orders[1]", epoch=3)
+    for txid in range(1, 4):
+        put(sink, txid, txid, epoch=3)
+    table.theirs().maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
+    assert len(table.theirs().snapshots()) == 1
+    assert table.sink().committed([LINE, "orders[1]", "orders[2]"]) == [
+        Committed(LINE, 3, 3),
+        Committed("orders[1]", 3, 0),
+        Committed("orders[2]", 0, 0),
+    ]
+    put(sink, 4, 4, epoch=3)
+    assert table.numbers() == [1, 2, 3, 4]
+
+
+def test_old_snapshots_of_ours_go_with_the_next_commits_and_their_files_too(table: Table) -> None:
+    sink = table.fenced()
+    with table.theirs().transaction() as change:
+        change.set_properties(
+            {
+                "history.expire.max-snapshot-age-ms": "-60000",
+                "history.expire.min-snapshots-to-keep": "3",
+                "commit.manifest.min-count-to-merge": "4",
+            }
+        )
+    for txid in range(1, 12):
+        put(sink, txid, txid)
+    theirs = table.theirs()
+    assert len(theirs.snapshots()) <= 5
+    named = {each.manifest_list for each in theirs.snapshots()}
+    named |= {
+        each.manifest_path
+        for snapshot in theirs.snapshots()
+        for each in snapshot.manifests(theirs.io)
+    }
+    found = {f"file://{path}" for path in (table.folder() / "metadata").glob("*.avro")}
+    assert found == named
+    assert table.numbers() == list(range(1, 12))
+    assert len(table.sink().data_files()) == 11
+
+
+def test_a_snapshot_that_others_followed_stays(table: Table) -> None:
+    sink = table.fenced()
+    put(sink, 1, 1)
+    theirs = table.theirs()
+    with theirs.transaction() as change:
+        change.set_properties(
+            {
+                "history.expire.max-snapshot-age-ms": "-60000",
+                "history.expire.min-snapshots-to-keep": "1",
+            }
+        )
+    theirs.delete("number = 1")
+    kept = theirs.current_snapshot()
+    assert kept is not None
+    for txid in (2, 3, 4):
+        put(sink, txid, txid)
+    assert table.theirs().snapshot_by_id(kept.parent_snapshot_id or 0) is not None
+    assert table.numbers() == [2, 3, 4]
+
+
+def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(
+    table: Table,
+) -> None:
+    schema = pa.schema(
+        [
+            ("number", pa.int64()),
+            ("place", pa.dictionary(pa.int32(), pa.string())),
+            ("at", pa.timestamp("ns", tz="Europe/Berlin")),
+            ("local", pa.timestamp("us")),
+            ("day", pa.date32()),
+            ("price", pa.decimal128(10, 2)),
+        ]
+    )
+    by = [
+        "place",
+        "hour(at)",
+        "month(local)",
+        "year(day)",
+        "bucket(8,number)",
+        "truncate(2, place)",
+    ]
+    sink = table.sink(schema, partition_by=by)
+    early = datetime(1969, 12, 31, 22, 30, tzinfo=UTC)
+    given = [
+        {
+            "number": 1,
+            "place": "abc",
+            "at": early,
+            "local": datetime(2026, 3, 1),  # noqa: DTZ001 - it has no zone
+            "day": date(1969, 1, 1),
+        },
+        {
+            "number": 1,
+            "place": "abd",
+            "at": None,
+            "local": None,
+            "day": None,
+            "price": Decimal("1.5"),
+        },
+        {"number": 2, "place": "", "at": early, "local": None, "day": None},
+    ]
+    write(sink, given)
+    parts = sorted(
+        table.theirs().inspect.files()["partition"].to_pylist(), key=lambda part: part["place"]
+    )
+    assert parts[1] == {
+        "place": "abc",
+        "at_hour": -2,
+        "local_month": (2026 - 1970) * 12 + 2,
+        "day_year": -1,
+        "number_bucket_8": parts[2]["number_bucket_8"],
+        "place_trunc_2": "ab",
+    }
+    assert [part["place"] for part in parts] == ["", "abc", "abd"]
+    assert parts[2]["at_hour"] is None
+    assert table.numbers("place == 'abc'") == [1]
+    assert table.numbers("at < '1970-01-01T00:00:00+00:00'") == [1, 2]
+    assert table.numbers("number == 1") == [1, 1]
+    assert table.numbers("day < '1970-01-01'") == [1]
+    write(table.sink(schema, partition_by=["place", *by[1:4], "bucket(8, number)", by[5]]), given)
+    with pytest.raises(SinkFailed, match=r"partition_by is \['place'\]; .* by place, hour\(at\)"):
+        table.sink(schema, partition_by=["place"])
+    copy = pickle.loads(pickle.dumps(sink.stager()))  # noqa: S301 - ours
+    assert len(copy.stage(group(1, 1)).parts) == 1
+
+
+def test_new_columns_are_added_and_files_written_before_fit_all_the_same(table: Table) -> None:
+    old = table.fenced()
+    staged = old.stage(group(1, 1))
+    more = pa.schema([*SCHEMA, ("tags", pa.list_(pa.string())), ("x.y", pa.float64())])
+    with pytest.raises(SinkFailed, match="on_new_columns='add' would add it"):
+        table.sink(more)
+    sink = table.sink(more, on_new_columns="add")
+    old.commit(staged)
+    write(sink, [{"number": 2, "place": "y", "tags": ["a"], "x.y": 0.5}])
+    assert sorted(table.rows(), key=lambda row: row["number"]) == [
+        {"number": 1, "place": "x", "tags": None, "x.y": None},
+        {"number": 2, "place": "y", "tags": ["a"], "x.y": 0.5},
+    ]
+
+
+def test_a_column_dropped_and_added_again_is_another_one(table: Table) -> None:
+    sink, other = table.sink(), table.fenced()
+    write(sink, rows(1))
+    staged = other.stage(group(1, 7))
+    with table.theirs().update_schema() as change:
+        change.delete_column("place")
+    with pytest.raises(SinkFailed, match="'orders' was removed or changed while rows"):
+        other.commit(staged)
+    with pytest.raises(SinkFailed, match="column 'place' is not in the table"):
+        table.sink()
+    with table.theirs().update_schema() as change:
+        change.union_by_name(pa.schema([("place", pa.string())]))
+    with pytest.raises(SinkFailed, match="was removed or changed while"):
+        other.commit(staged)
+    with pytest.raises(SinkBusy):
+        write(sink, rows(2))
+    write(sink, rows(2))
+    assert table.numbers("place == 'x'") == [2]
+
+
+def test_a_table_made_anew_under_the_same_name_stops_its_owner(table: Table) -> None:
+    sink = table.fenced()
+    put(sink, 1, 1)
+    table.catalog.drop_table(("default", "orders"))
+    table.catalog.create_table(("default", "orders"), SCHEMA)
+    with pytest.raises(SinkFailed, match="'orders' was removed or changed while"):
+        put(sink, 2, 2)
+
+
+def test_an_epoch_below_the_one_that_was_fenced_is_a_lost_state(table: Table) -> None:
+    sink = table.fenced(epoch=5)
+    with table.theirs().transaction() as change:
+        change.remove_properties(PROPERTY)
+    sink._state = None
+    with pytest.raises(SinkFailed, match="fenced under epoch 5, and table 'orders' has nothing"):
+        put(sink, 1, 1, epoch=5)
+
+
+def change_properties(table: Table, **properties: str) -> None:
+    with table.theirs().transaction() as change:
+        change.set_properties({name.replace("_", "."): value for name, value in properties.items()})
+
+
+def test_a_table_that_pyiceberg_cannot_write_is_refused_with_its_reason(table: Table) -> None:
+    table.fenced()
+    change_properties(table, write_data_path="/elsewhere")
+    with pytest.raises(SinkFailed, match=r"write.data.path = /elsewhere; use SparkSink"):
+        table.sink()
+    table.catalog.drop_table(("default", "orders"))
+    table.catalog.create_table(("default", "orders"), SCHEMA, properties={"format-version": "1"})
+    with pytest.raises(SinkFailed, match="found format version 1, expected 2; use SparkSink"):
+        table.sink()
+
+
+def test_a_property_that_is_not_ours_stops_the_sink(table: Table) -> None:
+    sink = table.fenced()
+    with table.theirs().transaction() as change:
+        change.set_properties({PROPERTY: "many"})
+    with pytest.raises(SinkFailed, match="found 'many', expected EPOCH:TXID"):
+        sink.committed([LINE])
+
+
+@pytest.mark.parametrize("name", ["a/b", "/orders", "a..b", ".a", "s3://lake/orders", "a b"])
+def test_names_are_those_of_a_catalogue(name: str) -> None:
+    with pytest.raises(InvalidSchema):
+        IcebergSink(name, schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "by", ["week(number)", "day(nothing)", "bucket(number)", "nothing", "bucket(x, number)"]
+)
+def test_an_unknown_partition_is_refused_with_what_is_allowed(by: str) -> None:
+    with pytest.raises(InvalidSchema, match="expected one of the columns number, place, or year"):
+        IcebergSink("orders", schema=SCHEMA, partition_by=[by])
+
+
+def test_a_namespace_is_made_with_the_table(tmp_path: Path) -> None:
+    made = Table(tmp_path)
+    sink: IcebergSink[Any] = IcebergSink("shop.eu.orders", schema=SCHEMA)
+    sink.open(SinkContext("p", "s", {}, made.storage, None))
+    assert sink.path == "default.shop.eu.orders"
+    write(sink, rows(1))
+    assert sink.path == f"file://{tmp_path}/shop.eu/orders"
+    assert made.catalog.load_table(("shop", "eu", "orders")).scan().to_arrow().num_rows == 1
+    sink.close()
+    made.close()
+
+
+def test_a_catalogue_that_is_not_configured_is_named(tmp_path: Path) -> None:
+    for storage, catalog in ((Storage(str(tmp_path)), "lake"), (Storage("s3://lake"), "default")):
+        sink: IcebergSink[Any] = IcebergSink("orders", schema=SCHEMA, catalog=catalog)
+        with pytest.raises(SinkFailed, match=rf"expected a section \[storage.catalogs.{catalog}\]"):
+            sink.open(SinkContext("p", "s", {}, storage, None))
+
+
+def test_a_missing_package_is_named_with_its_extra(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    with pytest.raises(SinkFailed, match=r"pip install 'headrace\[iceberg\]'"):
+        table.sink()
+
+
+def test_every_file_is_synced_before_the_catalogue_names_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 3: a commit that was answered survives a power cut."""
+    sink = table.fenced()
+    synced: list[str] = []
+    original = iceberg_io.sync
+
+    def sync(path: str) -> None:
+        synced.append(path)
+        original(path)
+
+    for module in ("iceberg_io", "iceberg", "files"):
+        monkeypatch.setattr(f"sinks.tables.{module}.sync", sync)
+    before = set(table.folder().rglob("*"))
+    at_commit: list[set[str]] = []
+    around_commit(monkeypatch, lambda: at_commit.append(set(synced)))
+    put(sink, 1, 1)
+    new = {str(path) for path in set(table.folder().rglob("*")) - before if path.suffix != ".json"}
+    assert {path for path in new if path.endswith((".parquet", ".avro"))} <= at_commit[0]
+    assert len(new) >= 4
+    metadata = table.theirs().metadata_location.removeprefix("file://")
+    assert synced.index(metadata) < len(synced) - 1
+    assert synced[-1] == table.storage.warehouse  # the catalogue's own folder, last
+
+
+def test_compaction_is_sparks(table: Table) -> None:
+    sink = table.fenced()
+    with pytest.raises(SinkFailed, match=r"rewrite_data_files\(table => 'default.orders'\)"):
+        sink.compact(1)
+    assert table.sink().committed([LINE]) == [Committed(LINE, 1, 0)]
+    assert table.sink().fence([Fence(LINE, 1)]) == [Committed(LINE, 1, 0)]
