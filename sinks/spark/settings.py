@@ -72,12 +72,12 @@ _LOCAL_OPTIONS = {
 }
 
 
-def local_options(path: str) -> Mapping[str, str]:
+def local_options(path: str | None) -> Mapping[str, str]:
     """Options for Spark's write to a path: no `.crc` files on local disks.
 
     Hadoop starts one process (`chmod`) per file less without them.
     """
-    return {} if local_path(path) is None else _LOCAL_OPTIONS
+    return {} if path is None or local_path(path) is None else _LOCAL_OPTIONS
 
 
 def java_text(value: Scalar) -> str:

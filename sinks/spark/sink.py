@@ -16,6 +16,7 @@ from sinks.paths import check_kind, local_uri, table_folder, table_path
 from sinks.shares import check_fences, is_to_commit
 from sinks.spark.existing import differences, existing_schema, spark_schema
 from sinks.spark.reasons import one_line
+from sinks.spark.settings import local_options
 from sinks.spark.spool import Spool, SpoolStager, remove
 from sinks.spark.writable import needing_to_write, try_out
 from sinks.tables.files import joined
@@ -246,7 +247,7 @@ class SparkSink(StagesApart[Row]):
                 writer = rows.write.format(self.format).mode("append")
                 if self.partition_by:
                     writer = writer.partitionBy(*self.partition_by)
-                writer.options(**self.options, **(numbers or {})).save(self._path)
+                writer.options(**self._options(), **(numbers or {})).save(self._path)
         except Exception as error:
             refuses = isinstance(error, AnalysisException) or _NO_SOURCE in _text(error)
             if not refuses or (numbers is None and "[PATH_NOT_FOUND]" in _text(error)):
@@ -354,8 +355,10 @@ class SparkSink(StagesApart[Row]):
 
         Raises SinkFailed when the table is not the one that was fenced, or forgets transactions.
         """
-        delta = session._jvm.org.apache.spark.sql.delta  # noqa: SLF001
-        log = delta.DeltaLog.forTable(session._jsparkSession, self._path)  # noqa: SLF001
+        jvm, spark = session._jvm, session._jsparkSession  # noqa: SLF001
+        path = jvm.org.apache.hadoop.fs.Path(self._path)
+        options = jvm.PythonUtils.toScalaMap(self._options())
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark, path, options)
         transaction = log.startTransaction()
         metadata = transaction.metadata()
         if self._fenced not in (None, metadata.id()):
@@ -384,6 +387,10 @@ class SparkSink(StagesApart[Row]):
         transaction.commit(
             jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq(), operation
         )
+
+    def _options(self) -> dict[str, str]:
+        """Options of every write, and of the log: Delta caches a log by its file system's."""
+        return {**local_options(self._path), **self.options}
 
     def _app(self, line: str) -> str:
         context = self._context

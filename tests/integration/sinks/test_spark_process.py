@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from sinks import SparkSink
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
-from topology.sink import Batch, SinkContext
 
 pytestmark = [
     pytest.mark.integration,
@@ -114,16 +111,6 @@ def test_local_file_system_is_the_one_that_s3a_buffers_through(driver: SparkDriv
         assert conf.get("fs.file.impl") is None
 
     driver.run(check, group="check")
-
-
-def test_local_tables_have_no_checksum_files(driver: SparkDriver, tmp_path: Path) -> None:
-    schema = pa.schema([("number", pa.int64())])
-    sink: SparkSink[Any] = SparkSink("numbers", format="parquet", schema=schema)
-    sink.open(SinkContext("pipeline", "sink", {}, str(tmp_path), driver))
-    sink.write(Batch(1, [[{"number": 1}]], 1))
-    sink.close()
-    assert list((tmp_path / "numbers").glob("*.parquet"))
-    assert list(tmp_path.rglob("*.crc")) == []
 
 
 def test_files_of_a_killed_jvm_are_removed(driver: SparkDriver, temporary: Path) -> None:

@@ -82,6 +82,15 @@ def test_a_function_gets_the_frame_and_the_number_of_each_batch(place: Place) ->
     sink.close()
 
 
+def test_local_tables_have_no_checksum_files(place: Place) -> None:
+    place.opened("lines", format="parquet").write(Batch(1, [rows(1)], 1))
+    sink = place.opened(format="delta")
+    sink.fence([Fence(LINE, 1)])
+    sink.commit(sink.stage(group(1, 1)))
+    assert len(list(place.warehouse.rglob("*.parquet"))) >= 2
+    assert list(place.warehouse.rglob(".*.crc")) == []
+
+
 def test_rows_go_into_a_catalogue_table_by_name(place: Place) -> None:
     """In the table's own order of columns; one that only the table has becomes null."""
     table = f"orders_{place.warehouse.name.replace('-', '_')}"
