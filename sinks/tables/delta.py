@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, overload
 from urllib.parse import unquote
@@ -14,8 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sinks.columns import Fitted
-from sinks.names import names_in
+from sinks.names import is_uri, names_in
 from sinks.new_columns import OnNewColumns
+from sinks.probe import probe
 from sinks.storage import Storage
 from sinks.tables.entries import OURS, LogEntries
 from sinks.tables.files import DataFile, FileStager, write_good_rows
@@ -119,6 +121,8 @@ class DeltaSink(TableSink[Row]):
         return None if self._keyed is not None else super().stager()
 
     def _make_log(self, context: SinkContext, uri: str) -> "DeltaLog":
+        if context.exactly_once and is_uri(uri):
+            probe(replace(context.storage, warehouse=uri))
         self._delta = DeltaLog(
             self.table,
             context.storage,

@@ -1,6 +1,7 @@
 """What stands beside an object store: a proxy that drops conditions, an identity agent, TLS."""
 
 import http.client
+import io
 import ipaddress
 import json
 import threading
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -17,7 +19,17 @@ from cryptography.x509.oid import NameOID
 
 from service.embedded.ports import HOST
 
-_DROPPED = ("if-none-match", "authorization", "connection", "transfer-encoding")
+_DROPPED = (
+    "if-none-match",
+    "authorization",
+    "connection",
+    "transfer-encoding",
+    "content-length",
+    "content-encoding",
+    "x-amz-content-sha256",
+    "x-amz-decoded-content-length",
+    "x-amz-trailer",
+)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -40,19 +52,35 @@ def unconditional(address: str) -> Iterator[str]:
 
     class Proxy(_Handler):
         def _pass_on(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.headers.get("Transfer-Encoding") == "chunked":
+                body = b"".join(_chunks(self.rfile))
+                self.rfile.readline()
+            else:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if "aws-chunked" in self.headers.get("Content-Encoding", ""):
+                body = b"".join(_chunks(io.BytesIO(body)))
             kept = {k: v for k, v in self.headers.items() if k.lower() not in _DROPPED}
             behind = http.client.HTTPConnection(address, timeout=30)
             behind.request(self.command, self.path, body, kept)
             found = behind.getresponse()
+            content = found.read()
             headers = [(k, v) for k, v in found.getheaders() if k.lower() not in _DROPPED]
-            self.answer(found.status, headers, found.read())
+            length = found.getheader("Content-Length") if self.command == "HEAD" else None
+            headers.append(("Content-Length", length or str(len(content))))
+            self.answer(found.status, headers, content)
             behind.close()
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815
 
     with _serving(Proxy) as url:
         yield url
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """The content of HTTP's chunks, and of those that Arrow signs, which lie in them."""
+    while size := int(stream.readline().split(b";")[0], 16):
+        yield stream.read(size)
+        stream.readline()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -12,11 +13,13 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyiceberg.io import load_file_io
 
-from sinks.probe import check_conditional_writes, probe
+from headrace.sinks import DeltaSink
+from sinks.probe import probe
 from sinks.storage import Storage
 from tests.support.near_a_store import identity_agent, signed, unconditional
 from tests.support.seaweed import KEY_ID, PUBLIC, SECRET, EmbeddedSeaweed
 from topology.errors import SinkFailed
+from topology.sink import SinkContext
 
 pytestmark = pytest.mark.integration
 
@@ -154,8 +157,13 @@ def test_a_bucket_that_is_not_there_is_named(storage: Storage) -> None:
         probe(replace(storage, warehouse="s3://nobucket"))
 
 
-def test_a_store_without_conditional_writes_is_refused(seaweed: EmbeddedSeaweed) -> None:
+def test_a_store_without_conditional_writes_is_refused_and_so_is_exactly_once(
+    seaweed: EmbeddedSeaweed,
+) -> None:
     with unconditional(seaweed.address) as url:
         storage = replace(seaweed.storage(), warehouse=f"s3://{PUBLIC}/t", endpoint=url)
         with pytest.raises(SinkFailed, match="the store has no conditional writes"):
-            check_conditional_writes(storage, storage.uri("probe"))
+            probe(storage)
+        sink = DeltaSink[Any]("orders", schema=ROWS.schema)
+        with pytest.raises(SinkFailed, match="the store has no conditional writes"):
+            sink.open(SinkContext("p", "orders", {}, storage, None, exactly_once=True))
