@@ -54,7 +54,10 @@ class Place:
 
     def sql(self, statement: str) -> list[Any]:
         def job(session: Any) -> list[Any]:
-            return [tuple(row.values()) for row in session.sql(statement).toArrow().to_pylist()]
+            frame = session.sql(statement)
+            if not statement.startswith("SELECT"):
+                return []  # what OPTIMIZE tells, PySpark cannot turn into Arrow
+            return [tuple(row.values()) for row in frame.toArrow().to_pylist()]
 
         return self.spark.run(job, group="sql")
 
