@@ -11,13 +11,13 @@ from topology.errors import InvalidSchema
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CONTROL = re.compile("[\0-\x1f\x7f\ud800-\udfff]")  # no path can hold some of them
 _GLOB = re.compile(r"[*?\[\]{}\\]")  # Spark would look for files that match
-_LOGS = ("_delta_log", "_headrace")  # what lies in them is a table's own
+_LOG = "_delta_log"  # what lies in it is a table's own
 _LONGEST_COLUMN = 255  # characters
 _SHOWN = 40
 _ALLOWED = (
     "allowed are a path below the warehouse, whose parts are not empty, do not begin with '.' "
     "and have none of : * ? [ ] { } \\, or an absolute path or URI without '..'; no part is "
-    "_delta_log or _headrace"
+    "_delta_log"
 )
 
 
@@ -98,8 +98,8 @@ def _reasons(name: str) -> Iterator[str]:
         yield f"found the character {control[0]!r}"
     if ".." in parts:
         yield "found '..'"
-    if logs := [part for part in parts if part in _LOGS]:
-        yield f"found the part '{logs[0]}', a table's log"
+    if _LOG in parts:
+        yield f"found the part '{_LOG}', a table's log"
     if is_absolute(name):
         return
     if ":" in name:

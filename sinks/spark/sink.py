@@ -1,11 +1,12 @@
 """Spark's own writers as a sink: any data source, catalogue table, or function of a DataFrame."""
 
+import os
 import re
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
 
@@ -19,7 +20,7 @@ from sinks.spark.reasons import one_line
 from sinks.spark.settings import local_options
 from sinks.spark.spool import Spool, SpoolStager, remove
 from sinks.spark.writable import needing_to_write, try_out
-from sinks.tables.files import joined
+from sinks.tables.files import joined, sync
 from sinks.tables.log import app_id, pack, unpack
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.masking import mask, secrets_in
@@ -39,6 +40,7 @@ _LOCK = ".headrace.jvm.lock"  # readers and cleaners pass over names that begin 
 _NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
 _MOST_CONFLICTS = 20
 _BUSY_SECONDS = 0.5
+_CLOCK_SECONDS = 2.0  # how coarse a file system's times may be
 _ALONE = threading.Lock()
 
 
@@ -122,10 +124,12 @@ class SparkSink(StagesApart[Row]):
         self._spool: Spool | None = None
         self._spark_schema: Any = None
         self._fenced: str | None = None  # the id of the Delta table that was fenced
+        self._synced = 0.0  # what is older than this survives a power cut
 
     def _check_given(self) -> None:
         """Raise InvalidSchema for arguments that contradict each other."""
-        wrong = [name for name in self.options if name.lower() in _OWN_OPTIONS]
+        own = _OWN_OPTIONS if self.format in _FILES else ()
+        wrong = [name for name in self.options if name.lower() in own]
         if (self.format is None) == (self._write is None):
             what = "allowed is either format= or write="
         elif self._write is not None and (self.options or self.partition_by):
@@ -156,7 +160,7 @@ class SparkSink(StagesApart[Row]):
         table of another kind, Spark does not start, a column's type is none of Spark's, or the
         table has other columns.
         """
-        self._context, self._fenced = context, None
+        self._context, self._fenced, self._synced = context, None, 0.0
         mask.add(secrets_in(self.options))
         self._spool = Spool(context.warehouse, f"{context.pipeline}.{context.sink}")
         with needing_to_write(self.name, context.warehouse):
@@ -283,7 +287,9 @@ class SparkSink(StagesApart[Row]):
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         """Read what the table's log says; see the contract."""
-        return self._run(lambda session: self._read(session, lines)[1], "committed")
+        _, found = self._run(lambda session: self._read(session, lines), "committed")
+        self._sync()
+        return found
 
     def stage(self, group: Group) -> Staged:
         """Write each share's rows to the spool; see the contract."""
@@ -420,13 +426,33 @@ class SparkSink(StagesApart[Row]):
             with self._alone(session):
                 for _ in range(_MOST_CONFLICTS):
                     try:
-                        return job(session)
+                        done = job(session)
                     except Exception as error:
                         if "ConcurrentTransactionException" not in _text(error):
                             raise
+                    else:
+                        self._sync()
+                        return done
             raise SinkBusy(_BUSY_SECONDS, "others keep changing the table")
 
         return self._run(settled, what)
+
+    def _sync(self) -> None:
+        """Have what lies on a local disk survive a power cut: all that is newer than the last time.
+
+        Spark syncs nothing. The first time it is all that is there, such as a commit whose end a
+        killed process did not see.
+        """
+        if self._folder is None:
+            return
+        began = time.time() - _CLOCK_SECONDS
+        for root, _, names in os.walk(self._folder):
+            for path in (*(os.path.join(root, name) for name in names), root):  # noqa: PTH118
+                with suppress(FileNotFoundError):  # a temporary one
+                    if os.stat(path).st_mtime >= self._synced:  # noqa: PTH116
+                        sync(path)
+        sync(str(self._folder.parent))
+        self._synced = began
 
     @contextmanager
     def _alone(self, session: Any) -> Iterator[None]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sinks import SparkSink
+from sinks.spark import sink as spark_sink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
@@ -54,10 +55,7 @@ class Place:
 
     def sql(self, statement: str) -> list[Any]:
         def job(session: Any) -> list[Any]:
-            frame = session.sql(statement)
-            if not statement.startswith("SELECT"):
-                return []  # what OPTIMIZE tells, PySpark cannot turn into Arrow
-            return [tuple(row.values()) for row in frame.toArrow().to_pylist()]
+            return [tuple(row) for row in session.sql(statement).collect()]
 
         return self.spark.run(job, group="sql")
 
@@ -242,6 +240,21 @@ def test_a_table_that_forgets_transactions_is_refused_when_it_is_told_to(place: 
         sink.commit(staged)
     with pytest.raises(SinkFailed, match=name):
         place.opened(format="delta")
+
+
+@pytest.mark.parametrize("source", ["delta", "parquet"])
+def test_what_spark_has_written_is_synced_before_the_sink_answers(
+    place: Place, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 3: acknowledged rows survive a power cut, with the names of their files."""
+    synced: set[str] = set()
+    sink = place.opened(format=source)
+    monkeypatch.setattr(spark_sink, "sync", synced.add)
+    for sequence in (1, 2):
+        sink.write(Batch(sequence, [rows(sequence)], 1))
+        there = [place.warehouse, *(place.warehouse / "orders").rglob("*")]
+        assert {str(path) for path in there} <= synced
+        assert str(place.warehouse / "orders") in synced
 
 
 def test_pipelines_and_sinks_whose_names_join_alike_are_apart(place: Place) -> None:
