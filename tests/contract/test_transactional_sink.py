@@ -2,8 +2,9 @@
 
 import queue
 import threading
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, TypedDict
 import msgspec
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import NoSuchTableError
 
 from examples.foreach.target import SqliteOrders
 from service.embedded.postgres import EmbeddedPostgres
@@ -29,6 +31,7 @@ from sinks.storage import Storage
 from tests.acceptance import evidence, table_files
 from tests.support.patience import seconds
 from tests.worlds.committed import committed_values
+from tests.worlds.iceberg_table import Table, in_postgres
 from tests.worlds.postgres_table import PostgresTable
 from tests.worlds.staged_apart import StagedApart, copied, halves, staged_apart
 from topology.errors import SinkFailed, SinkFenced
@@ -135,6 +138,27 @@ class IcebergHouse(House):
         return table_files.of_iceberg(Path(self.context.warehouse) / "orders").to_pylist()
 
 
+class IcebergInPostgresHouse(House):
+    """A table whose catalogue is in PostgreSQL, read by pyiceberg."""
+
+    def __init__(self, warehouse: Path | str, catalog: Mapping[str, str]) -> None:
+        self.table = Table(warehouse, catalog, f"orders_{uuid.uuid4().hex}")
+        self.context = SinkContext("pipeline", "sink", {}, self.table.storage, None)
+
+    def sink(self) -> TransactionalSink[Any]:
+        return IcebergSink(self.table.name, schema=Order, catalog="lake")
+
+    def rows(self) -> list[dict[str, Any]]:
+        try:
+            return self.table.rows()
+        except NoSuchTableError:
+            return []
+
+
+class IcebergRestHouse(IcebergInPostgresHouse):
+    """A table behind a REST catalogue, in an object store."""
+
+
 class PostgresHouse(House):
     """A table of PostgreSQL's, which tells its rows itself."""
 
@@ -198,6 +222,8 @@ HOUSES = [
     pytest.param(SparkHouse, marks=pytest.mark.integration),
     KeyedDeltaHouse,
     IcebergHouse,
+    pytest.param(IcebergInPostgresHouse, marks=pytest.mark.integration),
+    pytest.param(IcebergRestHouse, marks=pytest.mark.integration),
     pytest.param(PostgresHouse, marks=pytest.mark.integration),
     pytest.param(KeyedPostgresHouse, marks=pytest.mark.integration),
     pytest.param(TopicHouse, marks=pytest.mark.integration),
@@ -217,6 +243,13 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param in (PostgresHouse, KeyedPostgresHouse):
         of_postgres: House = request.param(request.getfixturevalue("postgres"))
         return of_postgres
+    if request.param is IcebergInPostgresHouse:
+        catalog = in_postgres(request.getfixturevalue("postgres"), tmp_path)
+        return IcebergInPostgresHouse(tmp_path, catalog)
+    if request.param is IcebergRestHouse:
+        server = request.getfixturevalue("seaweed")
+        bucket = f"tables-{uuid.uuid4().hex[:8]}"
+        return IcebergRestHouse(f"s3://{bucket}", server.catalogue(bucket))
     if request.param is TopicHouse:
         kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
         return TopicHouse(tmp_path, kafka.address, topic(2))

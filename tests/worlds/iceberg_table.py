@@ -100,11 +100,7 @@ class SparkTable(Table):
         self.spark = spark
         super().__init__(
             warehouse,
-            {
-                "type": "sql",
-                "uri": f"postgresql+psycopg://{server.user}:{server.password}@{server.address}/postgres",
-                "warehouse": f"file://{warehouse}",
-            },
+            in_postgres(server, warehouse),
             f"orders_{uuid.uuid4().hex}",
         )
 
@@ -133,6 +129,16 @@ class SparkTable(Table):
     @property
     def _full_name(self) -> str:
         return f"lake.default.{self.name}"
+
+
+def in_postgres(server: EmbeddedPostgres, warehouse: Path) -> dict[str, str]:
+    """A catalogue's properties."""
+    user = f"{server.user}:{server.password}"
+    return {
+        "type": "sql",
+        "uri": f"postgresql+psycopg://{user}@{server.address}/postgres",
+        "warehouse": f"file://{warehouse}",
+    }
 
 
 def rows(*numbers: int, place: str | None = "x") -> list[dict[str, Any]]:

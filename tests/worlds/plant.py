@@ -1,5 +1,6 @@
 """A whole pipeline in memory with a real table behind it, whatever the table lies on."""
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
 
 from headrace import Record, bolt
 from headrace.sinks import DeltaSink, IcebergSink, SinkContext, SparkSink
@@ -68,6 +70,16 @@ class Plant(Works):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         self.table.close()
+
+    def drop(self) -> None:
+        """Remove the table, as its format does."""
+        if isinstance(self.table, IcebergSink):
+            uri = f"sqlite:///{self.folder.parent}/iceberg.db"
+            catalog = load_catalog("default", type="sql", uri=uri)
+            catalog.drop_table(("default", self.folder.name))
+            catalog.close()
+        else:
+            shutil.rmtree(self.folder)
 
     def numbers(self) -> Counter[int]:
         """How often each row is there."""
