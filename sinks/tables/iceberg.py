@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -17,6 +17,7 @@ from sinks.tables.iceberg_files import (
     IcebergLayout,
     as_iceberg,
     as_manifest_entry,
+    data_paths,
     has_exact_values,
     partition_fields,
     partition_name,
@@ -184,10 +185,7 @@ class IcebergLog(TableLog):
 
     def read(self) -> TableState | None:
         """See the contract."""
-        from pyiceberg.exceptions import (  # noqa: PLC0415 - see sinks/__init__
-            NoSuchNamespaceError,
-            NoSuchTableError,
-        )
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
 
         catalog = self._opened()
         try:
@@ -219,7 +217,8 @@ class IcebergLog(TableLog):
                 for number, each in enumerate(wanted)
             )
         )
-        catalog.create_namespace_if_not_exists(self._identifier[:-1])
+        if not catalog.namespace_exists(self._identifier[:-1]):  # to make one takes more rights
+            catalog.create_namespace_if_not_exists(self._identifier[:-1])
         try:
             catalog.create_table(
                 self._identifier, schema=columns, partition_spec=spec, properties=_NEW_TABLE
@@ -230,8 +229,13 @@ class IcebergLog(TableLog):
 
     def add_columns(self, state: TableState, fields: "Sequence[pa.Field[Any]]") -> TableState:
         """See the contract."""
-        with _refusing(), state.native.update_schema() as update:
-            update.union_by_name(as_iceberg(pa.schema(fields)))
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
+
+        try:
+            with state.native.update_schema() as update:
+                update.union_by_name(as_iceberg(pa.schema(fields)))
+        except CommitFailedException as error:
+            raise Conflict from error
         return self._again()
 
     def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
@@ -247,10 +251,7 @@ class IcebergLog(TableLog):
         Old snapshots of ours go in the same commit: pyiceberg reads and writes all of them with
         each, and every one costs 0.1 ms.
         """
-        from pyiceberg.exceptions import (  # noqa: PLC0415 - see sinks/__init__
-            CommitFailedException,
-            NoSuchTableError,
-        )
+        from pyiceberg.exceptions import CommitFailedException, NoSuchTableError  # noqa: PLC0415
         from pyiceberg.table import Table  # noqa: PLC0415
         from pyiceberg.table.update import (  # noqa: PLC0415
             AssertCurrentSchemaId,
@@ -316,12 +317,12 @@ class IcebergLog(TableLog):
         """See the contract."""
         root = state.native.location()
         wanted = {f"{root}/{path}": path for path in paths}
-        found = (wanted.get(path) for path in _paths(state.native, since=base))
+        found = (wanted.get(path) for path in data_paths(state.native, since=base))
         return {path for path in found if path is not None}
 
     def files(self, state: TableState) -> list[str]:
         """See the contract."""
-        return [str(local_path(path) or path) for path in _paths(state.native)]
+        return [str(local_path(path) or path) for path in data_paths(state.native)]
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
         """Raise SinkFailed: Spark does that."""
@@ -490,15 +491,6 @@ def _remove_merged(table: "Table", written: Sequence[str]) -> None:
                 table.io.delete(path)
 
 
-def _paths(table: "Table", since: int = -1) -> Iterator[str]:
-    """The table's data files, of manifests newer than a sequence number."""
-    current = table.current_snapshot()
-    for manifest in [] if current is None else current.manifests(table.io):
-        if manifest.sequence_number > since:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                yield entry.data_file.file_path
-
-
 def _text(version: int) -> str:
     epoch, txid = unpack(version)
     return f"{epoch}:{txid}"
@@ -507,13 +499,3 @@ def _text(version: int) -> str:
 def _summary(transactions: Mapping[str, int]) -> dict[str, str]:
     """What a snapshot's summary says of its commit, for people, and that it is ours."""
     return {_MARK: " ".join(f"{app}={_text(it)}" for app, it in transactions.items()) or "-"}
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
-
-    try:
-        yield
-    except CommitFailedException as error:
-        raise Conflict from error

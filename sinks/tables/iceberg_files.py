@@ -255,6 +255,15 @@ def _tied_type(given: Any, there: Any) -> Any:
     return given
 
 
+def data_paths(table: "Table", since: int = -1) -> Iterator[str]:
+    """The table's data files, of manifests newer than a sequence number."""
+    current = table.current_snapshot()
+    for manifest in [] if current is None else current.manifests(table.io):
+        if manifest.sequence_number > since:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                yield entry.data_file.file_path
+
+
 def as_manifest_entry(file: DataFile, root: str, table: "Table") -> Any:
     """A file as a manifest has it; the columns within columns have no bounds."""
     from pyiceberg.manifest import (  # noqa: PLC0415 - see sinks/__init__
