@@ -4,11 +4,13 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
+from sinks.columns import Fitted
 from sinks.new_columns import OnNewColumns
 from sinks.paths import local_path
 from sinks.storage import Storage
@@ -26,35 +28,40 @@ from sinks.tables.iceberg_files import (
     stored_type,
     tied,
 )
+from sinks.tables.iceberg_history import (
+    KEEP,
+    KEEP_MS,
+    MARK,
+    expired_of,
+    newest,
+    remove_expired,
+    remove_merged,
+)
 from sinks.tables.log import Conflict, TableLog, TableState, pack, unpack
 from sinks.tables.partitioning import Layout, check_partitions
 from sinks.tables.table import TableSink, check_writable
 from topology.compaction import Compaction
 from topology.errors import InvalidSchema, SinkFailed
-from topology.sink import Row, SinkContext
+from topology.sink import Piece, Row, SinkContext
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
 
 _NAME = re.compile(r"[^\s./\\:]+(\.[^\s./\\:]+)*")
 _VALUE = re.compile(r"(\d+):(\d+)", re.ASCII)
-_MARK = "headrace.transactions"  # in the summary of each of our snapshots
 _DEFAULT = "default"  # the catalogue and the namespace where none is named
 _IO = "sinks.tables.iceberg_io.SyncedFileIO"
 _VERSION = 2  # of the format: pyiceberg writes no later one, and earlier ones count no commits
 _RELOAD_SECONDS = 300.0  # credentials that the catalogue gives do not live long
-_KEEP_MS, _KEEP = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 _NEW_TABLE = {
     # Every commit makes a snapshot and a metadata file that tells of all snapshots.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
-    _KEEP_MS: str(15 * 60 * 1000),
-    _KEEP: "100",
+    KEEP_MS: str(15 * 60 * 1000),
+    KEEP: "100",
 }
-_EXPIRED_AT_ONCE = 20
 _COMPACT = (
     "pyiceberg rewrites no files; Spark's procedure does, while the sink writes: "
     "CALL catalog.system.rewrite_data_files(table => '{name}')"
@@ -140,6 +147,28 @@ class IcebergSink(TableSink[Row]):
     def _files_of(self, state: TableState) -> tuple[Storage, str, Layout]:
         return self._iceberg.files_of(state)
 
+    def _put(self, pieces: Sequence[Piece], number: int) -> tuple[tuple[Any, ...], Fitted]:
+        try:
+            return super()._put(pieces, number)
+        except OSError:
+            self._renew()
+            raise
+
+    def _renew(self) -> None:
+        """Get new credentials for the next try: a catalogue's may have expired.
+
+        By a connection of its own, because the log is the commit thread's.
+        """
+        if self._writer is None or local_path(self._writer.uri) is not None:
+            return
+        log = IcebergLog(self.table, self._storage, self.catalog, self.schema)
+        try:
+            state = log.read()
+            if state is not None:
+                self._writer = replace(self._writer, storage=log.files_of(state)[0])
+        finally:
+            log.close()
+
     def close(self) -> None:
         """Let go of the table and of the catalogue's connections."""
         if self._log is not None:
@@ -163,6 +192,7 @@ class IcebergLog(TableLog):
         parts = name.split(".")
         self._identifier = (*(parts[:-1] or [_DEFAULT]), parts[-1])
         self._catalog: Catalog | None = None
+        self._given: dict[str, str] | None = None  # the catalogue's properties
         self._database: Path | None = None  # the folder of a SQLite file
         self._loaded_at = 0.0
 
@@ -170,7 +200,7 @@ class IcebergLog(TableLog):
         """Let go of connections."""
         if self._catalog is not None:
             self._catalog.close()
-        self._catalog = None
+        self._catalog = self._given = None
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """See the contract."""
@@ -262,8 +292,8 @@ class IcebergLog(TableLog):
 
         table: Table = state.native
         whole, catalog = table.metadata, self._opened()
-        expired = _expired(whole, int(time.time() * 1000))
-        new = Table(table.name(), _newest(whole), table.metadata_location, table.io, catalog)
+        expired = expired_of(whole, int(time.time() * 1000))
+        new = Table(table.name(), newest(whole), table.metadata_location, table.io, catalog)
         change = new.transaction()
         append = change.update_snapshot(snapshot_properties=_summary(transactions)).merge_append()
         for file in files:
@@ -306,8 +336,8 @@ class IcebergLog(TableLog):
         self._sync_catalog()
         after = Table(table.name(), done.metadata, done.metadata_location, table.io, catalog)
         with suppress(Exception):  # what stays is found as an orphan
-            _remove_expired(table, expired)
-            _remove_merged(after, append._written_manifests)  # noqa: SLF001
+            remove_expired(table, expired)
+            remove_merged(after, append._written_manifests)  # noqa: SLF001
             catalog._delete_old_metadata(table.io, whole, done.metadata)  # noqa: SLF001
         if time.monotonic() - self._loaded_at > _RELOAD_SECONDS:
             return self._again()
@@ -397,8 +427,9 @@ class IcebergLog(TableLog):
 
     def _opened(self) -> "Catalog":
         """The catalogue. Raises SinkFailed: it is not known, or a package is missing."""
-        if self._catalog is None:
-            properties = self._properties()
+        properties = self._properties()
+        if self._catalog is None or properties != self._given:  # a secret's file has changed
+            self.close()
             try:
                 from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - see sinks/__init__
 
@@ -408,6 +439,7 @@ class IcebergLog(TableLog):
                     f"catalogue '{self._catalog_name}' needs pyiceberg: "
                     f"pip install 'headrace[iceberg]' ({error})"
                 ) from error
+            self._given = properties
             file = re.fullmatch(r"sqlite(?:\+\w+)?:///(.+)", properties.get("uri", ""))
             self._database = Path(file[1]).absolute().parent if file else None
         return self._catalog
@@ -434,63 +466,6 @@ class IcebergLog(TableLog):
             sync(str(self._database))
 
 
-def _newest(metadata: "TableMetadata") -> "TableMetadata":
-    """The metadata without history, which pyiceberg copies a dozen times for a commit."""
-    current = metadata.current_snapshot()
-    history = {"snapshots": [current] if current else [], "snapshot_log": [], "metadata_log": []}
-    return metadata.model_copy(update=history)
-
-
-def _expired(metadata: "TableMetadata", now_ms: int) -> list[int]:
-    """Snapshots of ours to let go of: older than the table keeps them, followed by ours.
-
-    What follows one of ours has all its files, but for manifests that were merged.
-    """
-    age = metadata.properties.get(_KEEP_MS)
-    if age is None or [*metadata.refs] != ["main"] or metadata.properties.get(_GC) == "false":
-        return []
-    kept = int(metadata.properties.get(_KEEP, "1"))
-    snapshots = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
-    followed = {
-        each.parent_snapshot_id
-        for each in snapshots
-        if _MARK in (each.summary.additional_properties if each.summary else ())
-    }
-    return [
-        each.snapshot_id
-        for each in snapshots[: max(0, len(snapshots) - kept)]
-        if each.timestamp_ms < now_ms - int(age) and each.snapshot_id in followed
-    ][:_EXPIRED_AT_ONCE]
-
-
-_GC = "gc.enabled"
-
-
-def _remove_expired(table: "Table", expired: Sequence[int]) -> None:
-    """Remove what only expired snapshots name: lists of manifests, and manifests merged since."""
-    for snapshot_id in expired:
-        old = table.snapshot_by_id(snapshot_id)
-        after = next(
-            each for each in table.metadata.snapshots if each.parent_snapshot_id == snapshot_id
-        )
-        if old is not None:
-            kept = {each.manifest_path for each in after.manifests(table.io)}
-            for manifest in old.manifests(table.io):
-                if manifest.manifest_path not in kept:
-                    table.io.delete(manifest.manifest_path)
-            table.io.delete(old.manifest_list)
-
-
-def _remove_merged(table: "Table", written: Sequence[str]) -> None:
-    """Remove the manifests of a commit that it has merged into another one itself."""
-    current = table.current_snapshot()
-    if len(written) > 1 and current is not None:
-        named = {each.manifest_path for each in current.manifests(table.io)}
-        for path in written:
-            if path not in named:
-                table.io.delete(path)
-
-
 def _text(version: int) -> str:
     epoch, txid = unpack(version)
     return f"{epoch}:{txid}"
@@ -498,4 +473,4 @@ def _text(version: int) -> str:
 
 def _summary(transactions: Mapping[str, int]) -> dict[str, str]:
     """What a snapshot's summary says of its commit, for people, and that it is ours."""
-    return {_MARK: " ".join(f"{app}={_text(it)}" for app, it in transactions.items()) or "-"}
+    return {MARK: " ".join(f"{app}={_text(it)}" for app, it in transactions.items()) or "-"}

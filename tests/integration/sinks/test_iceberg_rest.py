@@ -3,11 +3,13 @@
 import multiprocessing
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from sinks.tables.iceberg_io import CatalogStorage
 from tests.support.patience import seconds
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.iceberg_table import LINE, Table, group, racing, rows, write
@@ -75,3 +77,17 @@ def test_a_reply_that_is_lost_after_the_commit_is_read_back(
     sink.commit(sink.stage(group(1, 1)))
     sink.commit(sink.stage(group(2, 2)))
     assert table.numbers() == [1, 2]
+
+
+def test_credentials_that_expired_are_asked_for_again(table: Table) -> None:
+    sink = table.fenced()
+    writer = sink._writer
+    assert writer is not None
+    store = writer.storage
+    assert isinstance(store, CatalogStorage)
+    expired = dict(store.properties) | {"s3.secret-access-key": "expired"}
+    sink._writer = replace(writer, storage=replace(store, properties=expired))
+    with pytest.raises(OSError, match="AWS Error"):
+        sink.stage(group(1, 1))
+    sink.commit(sink.stage(group(1, 1)))
+    assert table.numbers() == [1]
