@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_timeout
+import structlog
 from hypothesis import Phase, settings
 
 from service.embedded.kafka import EmbeddedKafka
@@ -60,6 +61,14 @@ def own_secrets() -> Iterator[None]:
     """Hide in no test's texts what the secrets of another were."""
     yield
     mask.learn(())
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Keep from other tests the level that a test's service has set."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

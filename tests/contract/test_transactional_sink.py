@@ -243,18 +243,24 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param in (PostgresHouse, KeyedPostgresHouse):
         of_postgres: House = request.param(request.getfixturevalue("postgres"))
         return of_postgres
-    if request.param is IcebergInPostgresHouse:
-        catalog = in_postgres(request.getfixturevalue("postgres"), tmp_path)
-        return IcebergInPostgresHouse(tmp_path, catalog)
-    if request.param is IcebergRestHouse:
-        server = request.getfixturevalue("seaweed")
-        bucket = f"tables-{uuid.uuid4().hex[:8]}"
-        return IcebergRestHouse(f"s3://{bucket}", server.catalogue(bucket))
+    if request.param in (IcebergInPostgresHouse, IcebergRestHouse):
+        behind = _behind_a_catalogue(request, tmp_path)
+        request.addfinalizer(behind.table.close)  # noqa: PT021 - of these houses only
+        return behind
     if request.param is TopicHouse:
         kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
         return TopicHouse(tmp_path, kafka.address, topic(2))
     house: House = request.param(tmp_path)
     return house
+
+
+def _behind_a_catalogue(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergInPostgresHouse:
+    if request.param is IcebergInPostgresHouse:
+        catalog = in_postgres(request.getfixturevalue("postgres"), tmp_path)
+        return IcebergInPostgresHouse(tmp_path, catalog)
+    bucket = f"tables-{uuid.uuid4().hex[:8]}"
+    server = request.getfixturevalue("seaweed")
+    return IcebergRestHouse(f"s3://{bucket}", server.catalogue(bucket))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from service.embedded.ports import HOST
+from tests.support.patience import seconds
 
 _DROPPED = (
     "if-none-match",
@@ -60,7 +61,7 @@ def unconditional(address: str) -> Iterator[str]:
             if "aws-chunked" in self.headers.get("Content-Encoding", ""):
                 body = b"".join(_chunks(io.BytesIO(body)))
             kept = {k: v for k, v in self.headers.items() if k.lower() not in _DROPPED}
-            behind = http.client.HTTPConnection(address, timeout=30)
+            behind = http.client.HTTPConnection(address, timeout=seconds(30))
             behind.request(self.command, self.path, body, kept)
             found = behind.getresponse()
             content = found.read()

@@ -10,6 +10,7 @@ from pyarrow.fs import FileType
 from service.embedded.ports import HOST, connects
 from service.embedded.server import EmbeddedServer
 from sinks.storage import Storage
+from tests.support.patience import seconds
 
 WEED = Path(sysconfig.get_path("scripts")) / "weed"
 BUCKET, PUBLIC = "lake", "public"
@@ -64,7 +65,7 @@ class EmbeddedSeaweed(EmbeddedServer):
             text=True,
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=seconds(60),
         )
         return {
             "type": "rest",

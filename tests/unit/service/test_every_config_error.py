@@ -19,7 +19,9 @@ def keys() -> Iterator[str]:
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from (
-                f"{section}.{key}" for key in kind.model_fields if key not in ("conf", "options")
+                f"{section}.{key}"
+                for key in kind.model_fields
+                if key not in ("catalogs", "conf", "options")
             )
 
 
