@@ -3,7 +3,7 @@
 import os
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import DiscardSink, KafkaSink
+from headrace.sinks import DiscardSink, KafkaDeadLetters
 
 TOPIC = os.environ["SCALE_TOPIC"]
 
@@ -16,4 +16,4 @@ def pass_on(record: Record) -> Record:
 
 topology = Topology("scale")
 topology.source(TOPIC).then(pass_on).into(DiscardSink(), batch_seconds=0.2)
-topology.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+topology.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))

@@ -6,13 +6,13 @@ from sinks import (
     FencedTarget,
     ForeachSink,
     IcebergSink,
-    KafkaSink,
+    KafkaDeadLetters,
+    KafkaTopicSink,
     MemoryDeadLetters,
     MemorySink,
     PostgresSink,
     SparkSink,
     Target,
-    TopicSink,
     TransactionalForeachSink,
 )
 from topology.sink import Batch, DeadLetter, DeadLetterSink, RangeNotice, Sink, SinkContext
@@ -30,7 +30,8 @@ __all__ = [
     "ForeachSink",
     "Group",
     "IcebergSink",
-    "KafkaSink",
+    "KafkaDeadLetters",
+    "KafkaTopicSink",
     "MemoryDeadLetters",
     "MemorySink",
     "PostgresSink",
@@ -41,7 +42,6 @@ __all__ = [
     "SparkSink",
     "Staged",
     "Target",
-    "TopicSink",
     "TransactionalForeachSink",
     "TransactionalSink",
 ]

@@ -78,7 +78,7 @@ class _Waiting(NamedTuple):
     form: _Form
 
 
-class KafkaSink(DeadLetterSink):
+class KafkaDeadLetters(DeadLetterSink):
     """Sends dead letters to a topic; each is told of once all in-sync replicas have it.
 
     A letter has the record's key, value and headers, followed by `headrace.topic`,

@@ -40,7 +40,7 @@ class DeadLetters:
         """Send dead letters there. Raises InvalidTopology."""
         if self.sink is not None:
             raise InvalidTopology("dead_letters.into() was called twice; one place is allowed")
-        refuse_unless(sink, DeadLetterSink, "dead_letters.into()", "a KafkaSink or its like")
+        refuse_unless(sink, DeadLetterSink, "dead_letters.into()", "a KafkaDeadLetters or its like")
         self.sink = sink
 
 

@@ -7,7 +7,7 @@ from typing import TypedDict
 from examples.flights.bolts import Enrich, events, keep_flown, parse
 from examples.flights.rows import EnrichedFlight, FlightEvent
 from headrace import SKIP, Skip, Topology, bolt
-from headrace.sinks import DeltaSink, KafkaSink, PostgresSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters, PostgresSink
 
 LATE_MINUTES = 180
 
@@ -51,4 +51,4 @@ late = PostgresSink(
     key=("hour", "carrier", "flight", "origin"),  # a flight that comes twice is there once
 )
 enriched.then(keep_late).into(late, batch_seconds=5)
-topology.dead_letters.into(KafkaSink("flights.dead"))
+topology.dead_letters.into(KafkaDeadLetters("flights.dead"))

@@ -8,7 +8,7 @@ from typing import Any
 from examples.flights.bolts import Enrich, events, keep_flown, parse
 from examples.flights.rows import FlightEvent
 from headrace import Topology
-from headrace.sinks import DeltaSink, KafkaSink, Sink, SparkSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters, Sink, SparkSink
 
 TABLE = "flight_events"
 
@@ -26,7 +26,7 @@ def flights_into(table: Sink[Any]) -> Topology:
     # One flight becomes one or two rows. Its offset is committed once all of them are in the table.
     enriched.then(events).into(table, batch_seconds=5)
 
-    topology.dead_letters.into(KafkaSink("flights.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("flights.dead"))
     return topology
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from examples.foreach.target import Order, SqliteOrders
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import KafkaSink, TransactionalForeachSink
+from headrace.sinks import KafkaDeadLetters, TransactionalForeachSink
 
 _decode_order = msgspec.json.Decoder(Order).decode
 
@@ -29,7 +29,7 @@ def stored(path: Path) -> Topology:
     topology = Topology("stored-orders", reliability="exactly-once")
     orders = topology.source("orders").then(parse)
     orders.into(TransactionalForeachSink(SqliteOrders(path), schema=Order), name="sqlite")
-    topology.dead_letters.into(KafkaSink("orders.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("orders.dead"))
     return topology
 
 

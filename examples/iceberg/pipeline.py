@@ -11,7 +11,7 @@ import msgspec
 
 from headrace import SKIP, Reject, Skip, Topology, bolt
 from headrace.payloads import json
-from headrace.sinks import IcebergSink, KafkaSink
+from headrace.sinks import IcebergSink, KafkaDeadLetters
 
 ROBOTS = ("bot", "crawler", "spider")
 
@@ -64,4 +64,4 @@ def viewed(request: Request) -> PageView:
 topology = Topology("page-views", reliability="exactly-once")
 views = topology.source("requests").then(json(Request)).then(people).then(viewed)
 views.into(IcebergSink("page_views", schema=PageView, partition_by=["day(at)"]), name="page_views")
-topology.dead_letters.into(KafkaSink("requests.dead"))
+topology.dead_letters.into(KafkaDeadLetters("requests.dead"))

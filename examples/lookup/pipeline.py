@@ -8,7 +8,7 @@ import os
 from examples.lookup.bolts import WORKERS, AddPrice, parse
 from examples.lookup.rows import PricedOrder
 from headrace import Topology
-from headrace.sinks import KafkaSink, SparkSink
+from headrace.sinks import KafkaDeadLetters, SparkSink
 
 
 def priced(url: str) -> Topology:
@@ -19,7 +19,7 @@ def priced(url: str) -> Topology:
     orders.then(AddPrice(url), workers=WORKERS, timeout_seconds=10.0).into(
         SparkSink("priced_orders", format="parquet", schema=PricedOrder)
     )
-    topology.dead_letters.into(KafkaSink("orders.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("orders.dead"))
     return topology
 
 

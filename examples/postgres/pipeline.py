@@ -12,7 +12,7 @@ import msgspec
 
 from headrace import Reject, Topology, bolt
 from headrace.payloads import json
-from headrace.sinks import KafkaSink, PostgresSink
+from headrace.sinks import KafkaDeadLetters, PostgresSink
 
 STATES = {"accepted": "on the way", "sorted": "on the way", "loaded": "out for delivery",
           "handed over": "delivered", "refused": "goes back"}  # fmt: skip
@@ -61,7 +61,7 @@ def tracked(url: str) -> Topology:
     # The last row of a parcel counts: its scans are in one partition, and stay in order.
     table = PostgresSink(url, "parcels", schema=Parcel, key="parcel", deleted="is_delivered")
     parcels.into(table, name="parcels")
-    topology.dead_letters.into(KafkaSink("scans.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("scans.dead"))
     return topology
 
 

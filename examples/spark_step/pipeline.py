@@ -11,7 +11,7 @@ import msgspec
 
 from headrace import Topology
 from headrace.payloads import json
-from headrace.sinks import DeltaSink, KafkaSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,7 +58,7 @@ def billing(customers: str) -> Topology:
     orders = topology.source("orders").then(json(Order))
     bills = orders.spark(lambda frame: billed(frame, customers), schema=Order, name="billed")
     bills.into(DeltaSink("bills", schema=Bill), name="bills")
-    topology.dead_letters.into(KafkaSink("orders.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("orders.dead"))
     return topology
 
 

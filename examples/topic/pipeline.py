@@ -9,7 +9,7 @@ import msgspec
 
 from headrace import SKIP, Skip, Topology, bolt
 from headrace.payloads import json
-from headrace.sinks import KafkaSink, TopicSink
+from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 
 HOME = "NL"
 LARGE_CENTS = 1_000_00
@@ -50,5 +50,5 @@ def card_of(alert: Alert) -> str:
 
 topology = Topology("card-alerts", reliability="exactly-once")
 alerts = topology.source("payments").then(json(Payment)).then(screen)
-alerts.into(TopicSink("alerts", key=card_of), name="alerts", batch_seconds=1.0)
-topology.dead_letters.into(KafkaSink("payments.dead"))
+alerts.into(KafkaTopicSink("alerts", key=card_of), name="alerts", batch_seconds=1.0)
+topology.dead_letters.into(KafkaDeadLetters("payments.dead"))

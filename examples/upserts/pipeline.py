@@ -8,7 +8,7 @@ from typing import TypedDict
 import msgspec
 
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import DeltaSink, KafkaSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters
 
 
 class Told(msgspec.Struct, frozen=True, gc=False):
@@ -51,4 +51,4 @@ topology = Topology("customers", reliability="exactly-once")
 topology.source("customers").then(changed).into(
     DeltaSink("customers", schema=Customer, key=["id"], deleted="gone"), name="customers"
 )
-topology.dead_letters.into(KafkaSink("customers.dead"))
+topology.dead_letters.into(KafkaDeadLetters("customers.dead"))

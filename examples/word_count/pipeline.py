@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from headrace import Topology, bolt
 from headrace.payloads import text
-from headrace.sinks import KafkaSink
+from headrace.sinks import KafkaDeadLetters
 from headrace.state import DeltaState, State, StateStore, count, most
 
 _WORD = re.compile(r"[a-z']+")
@@ -36,7 +36,7 @@ def counted(place: StateStore) -> Topology:
     topology = Topology("word-count", reliability="exactly-once")
     words = topology.source("lines").then(text()).then(split)
     words.aggregate(counts, n=count(), longest_line=most("length"))
-    topology.dead_letters.into(KafkaSink("lines.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("lines.dead"))
     return topology
 
 

@@ -43,7 +43,7 @@ from service.dead_letters.selection import Filters, parse_offsets, parse_place, 
 from service.dead_letters.sending import Sender, Who
 from service.dead_letters.topic import LetterTopic
 from service.parts import wire
-from sinks.kafka import KafkaSink
+from sinks.kafka import KafkaDeadLetters
 from sinks.topic.atomic import AtomicProducer
 from sinks.topic.cluster import Cluster
 from topology.sink import Scalar
@@ -223,7 +223,7 @@ def _room(target: str, config: Path | None) -> Iterator[Room]:
     topology.validate()
     settings = configured(config)
     sink = topology.dead_letters.sink
-    if not isinstance(sink, KafkaSink):
+    if not isinstance(sink, KafkaDeadLetters):
         raise NoLetterTopic(type(sink).__name__)
     pipeline = wire(topology, settings).name
     properties = sink.client_properties(settings.kafka)

@@ -8,8 +8,8 @@ class NoLetterTopic(ServiceError):
 
     def __init__(self, kind: str) -> None:
         super().__init__(
-            f"the topology's dead letters go into a {kind}; these commands need a KafkaSink, "
-            "whose topic can be read from outside"
+            f"the topology's dead letters go into a {kind}; these commands need a "
+            "KafkaDeadLetters, whose topic can be read from outside"
         )
 
 

@@ -17,7 +17,7 @@ from topology.transactional import Committed, Fence, Group, Staged, Transactiona
 _BATCH_ROWS = 10_000
 
 
-class TopicSink(TransactionalSink[Row]):
+class KafkaTopicSink(TransactionalSink[Row]):
     """Sends a message per row to a topic, which must be there.
 
     `value`, `key` and `headers` make a message of a row: bytes, str (as UTF-8) or None, and pairs

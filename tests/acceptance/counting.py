@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from headrace import Record, Reject, Retry, Topology, bolt
-from headrace.sinks import KafkaSink
+from headrace.sinks import KafkaDeadLetters
 from headrace.state import DeltaState, PostgresState, State, StateStore, count
 from tests.acceptance.sentences import words_of
 from tests.acceptance.traces import TOPIC, text
@@ -39,7 +39,7 @@ def _counting(kind: Kind) -> Topology:
     words = State("words", key={"word": str}, into=_place(), layout=kind)
     made = Topology(f"counting-{kind}", reliability="exactly-once", transactions=kind)
     made.source(TOPIC).then(split).aggregate(words, n=count())
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace import Record, Reject, Retry, RowsRejected, Topology, bolt
-from headrace.sinks import Batch, KafkaSink, SinkContext, TransactionalSink
+from headrace.sinks import Batch, KafkaDeadLetters, SinkContext, TransactionalSink
 from tests.acceptance.store import Site
 from tests.acceptance.stores import STORES
 from tests.acceptance.traces import FOLDER, TOPIC, check, text
@@ -111,7 +111,7 @@ def _two_tables(kind: Kind) -> Topology:
     parsed.then(again).into(
         _others.sink(), name=OTHERS, batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS
     )
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made
 
 
@@ -120,7 +120,7 @@ def _one_table(sink: Sink[Any]) -> Topology:
     made.source(TOPIC).then(parse).then(copies).into(
         sink, name=ROWS, batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS
     )
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made
 
 

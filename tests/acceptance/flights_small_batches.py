@@ -8,7 +8,7 @@ import os
 from examples.flights.bolts import Enrich, events, keep_flown, parse
 from examples.flights.rows import FlightEvent
 from headrace import Topology
-from headrace.sinks import DeltaSink, KafkaSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters
 
 BATCH_ROWS = 400
 
@@ -18,4 +18,4 @@ flights = topology.source(TOPIC).then(parse).then(keep_flown).then(Enrich)
 flights.then(events).into(
     DeltaSink("flight_events", schema=FlightEvent), batch_rows=BATCH_ROWS, batch_seconds=2
 )
-topology.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+topology.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import Batch, KafkaSink
+from headrace.sinks import Batch, KafkaDeadLetters
 from tests.acceptance.traces import TOPIC, Lines, text
 
 PACE = float(os.environ.get("TRIAL_PACE", "inf"))
@@ -31,7 +31,7 @@ def _made(sink: Lines) -> Topology:
     made = Topology("paced")
     stream: Any = made.source(TOPIC).then(place)
     stream.into(sink, batch_rows=BATCH_ROWS, batch_seconds=BATCH_SECONDS)
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made
 
 

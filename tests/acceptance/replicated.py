@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import DeltaSink, KafkaSink, TopicSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters, KafkaTopicSink
 from tests.acceptance.feed import payload
 from tests.acceptance.traces import TOPIC, Lines, text
 from topology.sink import Sink
@@ -49,7 +49,7 @@ def _line(row: Row) -> str:
 
 
 def _rows_of(made: Topology) -> Stream[Row]:
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made.source(re.compile(rf"{re.escape(TOPIC)}\.in-\w+")).then(derive, workers=WORKERS)
 
 
@@ -67,4 +67,4 @@ def _exactly_once(sink: Sink[Any]) -> Topology:
 
 lines = _at_least_once()
 delta = _exactly_once(DeltaSink(TABLE, schema=Row))
-messages = _exactly_once(TopicSink(f"{TOPIC}.rows", value=as_bytes))
+messages = _exactly_once(KafkaTopicSink(f"{TOPIC}.rows", value=as_bytes))

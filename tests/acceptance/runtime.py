@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import Bolt, Hooks, Record, To, Topology, bolt, reference
-from headrace.sinks import Batch, KafkaSink
+from headrace.sinks import Batch, KafkaDeadLetters
 from tests.acceptance.traces import TOPIC, Lines, Trouble, check, is_opened, note, text
 
 BATCH_SECONDS = 0.05
@@ -34,7 +34,7 @@ _tries: Counter[str] = Counter()
 
 def _made(name: str) -> Topology:
     made = Topology(name)
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made
 
 
@@ -58,7 +58,7 @@ def has_an_effect(record: Record) -> str:
 at_most_once = Topology("at-most-once", reliability="at-most-once")
 _effects = at_most_once.source(TOPIC, records_per_second=AT_MOST_ONCE_RATE).then(has_an_effect)
 _effects.into(Lines(), batch_seconds=BATCH_SECONDS)
-at_most_once.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+at_most_once.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
 
 
 # Two sources, named streams, a merge, three sinks, and a rate limit

@@ -18,10 +18,10 @@ from examples.foreach.target import Order, SqliteOrders
 from headrace.sinks import (
     DeltaSink,
     IcebergSink,
+    KafkaTopicSink,
     PostgresSink,
     SinkContext,
     SparkSink,
-    TopicSink,
     TransactionalForeachSink,
     TransactionalSink,
 )
@@ -154,7 +154,7 @@ class Topic(Store):
         kafka.create_topic(self.name, _PARTITIONS)
 
     def sink(self) -> TransactionalSink[Any]:
-        return TopicSink(self.name, value=_as_json)
+        return KafkaTopicSink(self.name, value=_as_json)
 
     def rows(self) -> Iterator[Row]:
         context = SinkContext("", "", {"bootstrap.servers": self.site.kafka}, Storage(""), None)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import AdvancedBolt, Bolt, Collector, Record, Topology, Tuple, bolt
-from headrace.sinks import KafkaSink
+from headrace.sinks import KafkaDeadLetters
 from tests.acceptance.traces import TOPIC, TROUBLE, Lines, Trouble, check, is_opened, text
 from topology.stream import Stream
 
@@ -163,7 +163,7 @@ def _through(
         bolt, workers=workers, timeout_seconds=timeout_seconds
     )
     stream.into(Lines(rejects=TROUBLE if rejects else ()), batch_seconds=BATCH_SECONDS)
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made
 
 

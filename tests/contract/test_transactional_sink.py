@@ -20,10 +20,10 @@ from service.embedded.postgres import EmbeddedPostgres
 from sinks import (
     DeltaSink,
     IcebergSink,
+    KafkaTopicSink,
     MemorySink,
     PostgresSink,
     SparkSink,
-    TopicSink,
     TransactionalForeachSink,
 )
 from sinks.spark.driver import SparkDriver
@@ -191,7 +191,7 @@ class TopicHouse(House):
         self.topic = topic
 
     def sink(self) -> TransactionalSink[Any]:
-        return TopicSink(self.topic, value=as_json)
+        return KafkaTopicSink(self.topic, value=as_json)
 
     def rows(self) -> list[dict[str, Any]]:
         return [msgspec.json.decode(value) for value in committed_values(self.context, self.topic)]

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 FLOW = """
     import time
     from headrace import Record, To, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaSink
+    from headrace.sinks import DiscardSink, KafkaDeadLetters
 
     @bolt
     def parse(record: Record) -> int:
@@ -37,7 +37,7 @@ FLOW = """
 
     topology = Topology("paged")
     topology.source("TOPIC").then(parse).then(check).into(DiscardSink(), name="counted")
-    topology.dead_letters.into(KafkaSink("TOPIC.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("TOPIC.dead"))
 """
 
 

@@ -38,7 +38,7 @@ ORDERS, STRANGE = 300, (41, 161)  # in all, and those in a currency that nobody 
 FLOW = """
     import json
     from headrace import Record, Reject, RetryPolicy, Topology, bolt
-    from headrace.sinks import KafkaSink, TopicSink
+    from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 
     RATES = {rates}
 
@@ -51,8 +51,8 @@ FLOW = """
 
     topology = Topology("orders")
     parsed = topology.source("orders").then(parse, retries=RetryPolicy(limit=10_000, max_seconds=1))
-    parsed.into(TopicSink("priced", value=lambda order: str(order["id"])), batch_seconds=0.1)
-    topology.dead_letters.into(KafkaSink("orders.dead"))
+    parsed.into(KafkaTopicSink("priced", value=lambda order: str(order["id"])), batch_seconds=0.1)
+    topology.dead_letters.into(KafkaDeadLetters("orders.dead"))
 """
 CONFIG = """
     [kafka]

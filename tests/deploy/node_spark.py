@@ -31,7 +31,7 @@ import socket
 from typing import TypedDict
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import DeltaSink, KafkaSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters
 
 
 class Row(TypedDict):
@@ -45,7 +45,7 @@ def derive(record: Record) -> Row:
 
 
 topology = Topology("orders", reliability="exactly-once")
-topology.dead_letters.into(KafkaSink("orders.dead"))
+topology.dead_letters.into(KafkaDeadLetters("orders.dead"))
 topology.source("orders").then(derive).into(DeltaSink("orders", schema=Row))
 """
 _SECONDS = 150.0

@@ -39,7 +39,7 @@ import asyncio
 from pathlib import Path
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import KafkaSink, TopicSink
+from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 
 hungry = Path("/tmp/hungry")
 
@@ -54,9 +54,9 @@ async def derive(record: Record) -> str:
 
 
 topology = Topology("orders", reliability="exactly-once")
-topology.dead_letters.into(KafkaSink("orders.dead"))
+topology.dead_letters.into(KafkaDeadLetters("orders.dead"))
 rows = topology.source("orders").then(derive, workers=200)
-rows.into(TopicSink("orders.rows", value=str.encode), batch_seconds=0.1)
+rows.into(KafkaTopicSink("orders.rows", value=str.encode), batch_seconds=0.1)
 """
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import Batch, DeltaSink, KafkaSink, TopicSink
+from headrace.sinks import Batch, DeltaSink, KafkaDeadLetters, KafkaTopicSink
 from service.failpoints import failpoints
 from tests.acceptance.feed import payload
 from tests.acceptance.traces import FOLDER, TOPIC, Lines, note, text
@@ -81,7 +81,7 @@ class HalfLines(Lines):
 
 
 def _rows_of(made: Topology) -> Stream[Row]:
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     source = made.source(re.compile(rf"{re.escape(TOPIC)}\.in-\w+"))
     return source.then(derive, workers=WORKERS).then(passed)
 
@@ -99,5 +99,5 @@ def _exactly_once(sink: Sink[Any]) -> Topology:
 
 
 lines = _at_least_once()
-messages = _exactly_once(TopicSink(f"{TOPIC}.rows", value=_as_bytes))
+messages = _exactly_once(KafkaTopicSink(f"{TOPIC}.rows", value=_as_bytes))
 delta = _exactly_once(DeltaSink(TABLE, schema=Row))

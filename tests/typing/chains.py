@@ -27,7 +27,7 @@ from headrace import (
     custom,
     fields,
 )
-from headrace.sinks import DeltaSink, DiscardSink, KafkaSink, MemorySink, SparkSink
+from headrace.sinks import DeltaSink, DiscardSink, KafkaDeadLetters, MemorySink, SparkSink
 from headrace.testing import topology_test
 from topology.stream import Stream
 
@@ -248,7 +248,7 @@ def right() -> None:
     topology.source("slow", records_per_second=10)
     topology.hooks(Hooks())
     Topology("once", reliability="at-most-once")
-    topology.dead_letters.into(KafkaSink("flights.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("flights.dead"))
 
 
 @bolt
@@ -295,7 +295,7 @@ def wrong() -> None:
     flights.into(SparkSink("t", format="parquet", schema=Event))  # type: ignore[arg-type]  # another row
     events.into(DeltaSink("t", schema=Flight))  # type: ignore[arg-type]
     events.into(MemorySink("t", schema=Flight))  # type: ignore[arg-type]
-    events.into(KafkaSink("t"))  # type: ignore[arg-type]  # dead letters only
+    events.into(KafkaDeadLetters("t"))  # type: ignore[arg-type]  # dead letters only
     topology.dead_letters.into(DiscardSink())  # type: ignore[arg-type]  # rows only
     topology.source(7)  # type: ignore[arg-type]
     flights.then(sort_out).then(fan_out).then(ask)  # type: ignore[arg-type]

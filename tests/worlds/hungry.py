@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from headrace import Bolt, Topology
-from headrace.sinks import KafkaSink, TopicSink
+from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from tests.acceptance.replicated import (
     BATCH_SECONDS,
     TABLE,
@@ -64,7 +64,7 @@ def _take() -> None:
 
 def _topology(step: Any, reliability: Any) -> tuple[Topology, Stream[Row]]:
     made = Topology("hungry", reliability=reliability)
-    made.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+    made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     source = made.source(re.compile(rf"{re.escape(TOPIC)}\.in-\w+"))
     return made, source.then(derive, workers=WORKERS).then(step)
 
@@ -77,7 +77,7 @@ def _lines(step: Any) -> Topology:
 
 def _messages(step: Any) -> Topology:
     made, rows = _topology(step, "exactly-once")
-    sink = TopicSink(f"{TOPIC}.rows", value=as_bytes)
+    sink = KafkaTopicSink(f"{TOPIC}.rows", value=as_bytes)
     rows.into(sink, name=TABLE, batch_seconds=BATCH_SECONDS)
     return made
 

@@ -1,4 +1,4 @@
-"""Messages of a dead-letter topic, as `KafkaSink` writes them."""
+"""Messages of a dead-letter topic, as `KafkaDeadLetters` writes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ import os
 from typing import TypedDict
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import DeltaSink, KafkaSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters
 
 TOPIC = os.environ.get("NUMBERS", "numbers")
 
@@ -23,4 +23,4 @@ topology = Topology(TOPIC, reliability="exactly-once")
 topology.source(TOPIC).then(parse).into(
     DeltaSink("numbers", schema=Number), batch_rows=200, batch_seconds=0.2
 )
-topology.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+topology.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))

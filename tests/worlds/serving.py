@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from structlog.testing import capture_logs
 
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import KafkaSink, MemorySink
+from headrace.sinks import KafkaDeadLetters, MemorySink
 from service.account import Account
 from service.config import load
 from service.health import HealthCheck
@@ -91,7 +91,7 @@ class Serving:
         streams = [first, *(topology.source(each).then(place_of) for each in self.topics[1:])]
         for stream in streams:
             stream.into(sink, batch_seconds=0.05)
-        topology.dead_letters.into(KafkaSink(self.dead, properties=self._letters))
+        topology.dead_letters.into(KafkaDeadLetters(self.dead, properties=self._letters))
         more = {name: pipeline[name] for name in pipeline if isinstance(pipeline[name], dict)}
         own = {name: pipeline[name] for name in pipeline if name not in more}
         config = load(

@@ -5,7 +5,7 @@ import json
 from typing import TypedDict
 
 from headrace import SKIP, Record, Reject, Skip, Topology, bolt
-from headrace.sinks import DeltaSink, KafkaSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters
 
 TOPIC = "watched-orders"
 
@@ -39,4 +39,4 @@ async def enrich(order: Order) -> Order:
 topology = Topology("watched-orders", reliability="exactly-once")
 enriched = topology.source(TOPIC).then(parse).then(enrich, workers=8)
 enriched.into(DeltaSink("orders", schema=Order), batch_seconds=1, name="orders")
-topology.dead_letters.into(KafkaSink(f"{TOPIC}.dead"))
+topology.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import KafkaSink, TopicSink
+from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from partition.errors import PartitionError
 from partition.kafka.catalogue import KafkaCatalogue
 from service.cli.app import app
@@ -143,7 +143,7 @@ def parse(record: Record) -> bytes:
 FLOW = """
     import os
     from headrace import Record, Topology, bolt
-    from headrace.sinks import KafkaSink, TopicSink
+    from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 
     @bolt
     def parse(record: Record) -> bytes:
@@ -151,8 +151,8 @@ FLOW = """
 
     TOPIC = "{topic}"
     topology = Topology(TOPIC)
-    topology.source(TOPIC).then(parse).into(TopicSink(TOPIC + ".out", value=bytes))
-    topology.dead_letters.into(KafkaSink(TOPIC + ".dead"))
+    topology.source(TOPIC).then(parse).into(KafkaTopicSink(TOPIC + ".out", value=bytes))
+    topology.dead_letters.into(KafkaDeadLetters(TOPIC + ".dead"))
 """
 
 
@@ -185,8 +185,8 @@ def test_all_clients_of_a_run_sign_in(
     tmp_path: Path,
 ) -> None:
     topology = Topology(topic, reliability="exactly-once")
-    topology.source(topic).then(parse).into(TopicSink(f"{topic}.out", value=bytes))
-    topology.dead_letters.into(KafkaSink(f"{topic}.dead"))
+    topology.source(topic).then(parse).into(KafkaTopicSink(f"{topic}.out", value=bytes))
+    topology.dead_letters.into(KafkaDeadLetters(f"{topic}.dead"))
     kafka = properties(way)
     if way == "scram":
         guarded.allow(*rules(topic))

@@ -25,7 +25,7 @@ FLOW = """
     import json
     import os
     from headrace import SKIP, Record, Reject, Skip, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaSink
+    from headrace.sinks import DiscardSink, KafkaDeadLetters
 
     TOPIC = os.environ.get("TOPIC", "numbers")
 
@@ -37,7 +37,7 @@ FLOW = """
 
     topology = Topology("numbers-" + TOPIC)
     topology.source(TOPIC).then(parse).into(DiscardSink(), batch_rows=10, batch_seconds=0.2)
-    topology.dead_letters.into(KafkaSink(TOPIC + ".dead"))
+    topology.dead_letters.into(KafkaDeadLetters(TOPIC + ".dead"))
 """
 NOBODY = "127.0.0.1:1"  # a port where nothing listens
 _SECONDS = seconds(120)

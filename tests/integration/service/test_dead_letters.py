@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from service.cli.app import app
 from service.dead_letters.errors import AnotherAtWork, NoSuchLetter, NotDealtWith
 from service.embedded.kafka import EmbeddedKafka
-from sinks.kafka import KafkaSink
+from sinks.kafka import KafkaDeadLetters
 from sinks.storage import Storage
 from sinks.topic.atomic import AtomicProducer, Copy, NotTaken, Superseded
 from sinks.topic.cluster import Cluster
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 FLOW = """
     import os
     from headrace import Record, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaSink
+    from headrace.sinks import DiscardSink, KafkaDeadLetters
 
     @bolt
     def parse(record: Record) -> int:
@@ -37,7 +37,7 @@ FLOW = """
 
     topology = Topology(os.environ["TOPIC"])
     topology.source(os.environ["TOPIC"]).then(parse).into(DiscardSink())
-    topology.dead_letters.into(KafkaSink(os.environ["TOPIC"] + ".dead"))
+    topology.dead_letters.into(KafkaDeadLetters(os.environ["TOPIC"] + ".dead"))
 """
 WHY = ("--why", "the parser was mended")
 
@@ -82,7 +82,7 @@ class Place:
     def fail(self, *values: bytes) -> None:
         """Publish records, and write letters of them as a run would."""
         self.publish(*values)
-        sink = KafkaSink(f"{self.name}.dead")
+        sink = KafkaDeadLetters(f"{self.name}.dead")
         sink.open(
             SinkContext(self.name, "dead", {"bootstrap.servers": self.kafka}, Storage(""), None)
         )

@@ -36,7 +36,7 @@ TOPOLOGY = """\
 from typing import TypedDict
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import DeltaSink, KafkaSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters
 
 
 class Size(TypedDict):
@@ -52,7 +52,7 @@ topology = Topology("{name}", reliability="exactly-once")
 topology.source("orders").then(measure).into(
     DeltaSink("sizes", schema=Size), batch_seconds=0.2
 )
-topology.dead_letters.into(KafkaSink("orders.dead"))
+topology.dead_letters.into(KafkaDeadLetters("orders.dead"))
 """
 CONFIG = """\
 [kafka]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 FLOW = """
     import os
     from headrace import Record, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaSink
+    from headrace.sinks import DiscardSink, KafkaDeadLetters
 
     @bolt
     def parse(record: Record) -> int:
@@ -30,7 +30,7 @@ FLOW = """
     topology.source(os.environ["TOPIC"]).then(parse).into(
         DiscardSink(), batch_rows=10, batch_seconds=0.2
     )
-    topology.dead_letters.into(KafkaSink(os.environ["TOPIC"] + ".dead"))
+    topology.dead_letters.into(KafkaDeadLetters(os.environ["TOPIC"] + ".dead"))
 """
 RECORDS = 10  # in each of three partitions
 LAYOUTS = ["core", "core with a wildcard", "trident", "trident-client"]

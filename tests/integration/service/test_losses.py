@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace import Topology, bolt
-from headrace.sinks import DiscardSink, KafkaSink
+from headrace.sinks import DiscardSink, KafkaDeadLetters
 from partition.errors import SourceLost
 from service.account import Account
 from service.config import load
@@ -44,7 +44,7 @@ class Place:
         """Read to the end."""
         topology = Topology("losses")
         topology.source(self.topic).then(pass_on).into(DiscardSink(), batch_seconds=0.05)
-        topology.dead_letters.into(KafkaSink(self.dead))
+        topology.dead_letters.into(KafkaDeadLetters(self.dead))
         config = load(
             None,
             {

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 FLOW = """
     import os
     from headrace import Record, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaSink
+    from headrace.sinks import DiscardSink, KafkaDeadLetters
 
     @bolt
     def parse(record: Record) -> int:
@@ -34,7 +34,7 @@ FLOW = """
     topology.source(os.environ["TOPIC"]).then(parse).into(
         DiscardSink(), batch_rows=10, batch_seconds=0.2
     )
-    topology.dead_letters.into(KafkaSink(os.environ["TOPIC"] + ".dead"))
+    topology.dead_letters.into(KafkaDeadLetters(os.environ["TOPIC"] + ".dead"))
 """
 RECORDS = 5  # in each of two partitions
 WHY = "a test of größe"

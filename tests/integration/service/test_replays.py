@@ -13,7 +13,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace import Record, SinkFailed, Topology, bolt
-from headrace.sinks import KafkaSink, MemorySink, Staged
+from headrace.sinks import KafkaDeadLetters, MemorySink, Staged
 from partition.errors import ReplayDiffers
 from service.account import Account
 from service.config import load
@@ -61,7 +61,7 @@ class Place:
         """Let a process read to the end."""
         topology = Topology("replays", reliability="exactly-once")
         topology.source(self.topic).then(text).into(self.sink, batch_seconds=0.05)
-        topology.dead_letters.into(KafkaSink(f"{self.topic}.dead"))
+        topology.dead_letters.into(KafkaDeadLetters(f"{self.topic}.dead"))
         config = load(
             None,
             {

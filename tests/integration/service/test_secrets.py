@@ -35,7 +35,7 @@ OF_CODE = "canary-of-code-4716"  # which only the topology gives, to a sink
 FLOW = """
     import os
     from headrace import Hooks, Record, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaSink
+    from headrace.sinks import DiscardSink, KafkaDeadLetters
 
     TOPIC = os.environ["TOPIC"]
 
@@ -53,7 +53,8 @@ FLOW = """
 
     topology = Topology(TOPIC)
     topology.source(TOPIC).then(parse).into(DiscardSink(), batch_seconds=0.1)
-    letters = KafkaSink(TOPIC + ".dead", properties={"ssl.key.password": "canary-of-code-4716"})
+    secret = {"ssl.key.password": "canary-of-code-4716"}
+    letters = KafkaDeadLetters(TOPIC + ".dead", properties=secret)
     topology.dead_letters.into(letters)
     if os.environ.get("CARELESS"):
         topology.hooks(Careless())

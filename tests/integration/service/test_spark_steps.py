@@ -147,7 +147,7 @@ def test_the_examples_orders_are_billed(spark: SparkDriver, tmp_path: Path) -> N
 
 LINES = """
     from headrace import Topology
-    from headrace.sinks import DeltaSink, KafkaSink
+    from headrace.sinks import DeltaSink, KafkaDeadLetters
     import pyarrow as pa
 
     def lined(records):
@@ -160,7 +160,7 @@ LINES = """
     topology.source({topic!r}).spark(lined).into(
         DeltaSink("orders", schema=pa.schema({{"place": pa.string(), "text": pa.string()}}))
     )
-    topology.dead_letters.into(KafkaSink({letters!r}))
+    topology.dead_letters.into(KafkaDeadLetters({letters!r}))
 """
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import KafkaSink, TopicSink
+from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from service.config import load
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
@@ -82,8 +82,8 @@ def parse(record: Record) -> bytes:
 def run(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, names: list[str], **tracing: Any):
     source, out, dead = names
     topology = Topology("traced", reliability="exactly-once")
-    topology.source(source).then(parse).into(TopicSink(out, value=bytes), batch_seconds=0.1)
-    topology.dead_letters.into(KafkaSink(dead))
+    topology.source(source).then(parse).into(KafkaTopicSink(out, value=bytes), batch_seconds=0.1)
+    topology.dead_letters.into(KafkaDeadLetters(dead))
     config = load(
         None,
         {

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 FLOW = """
     from headrace import Record, Reject, Topology, bolt
-    from headrace.sinks import KafkaSink, MemorySink
+    from headrace.sinks import KafkaDeadLetters, MemorySink
 
     @bolt
     async def number(record: Record) -> int:
@@ -34,7 +34,7 @@ FLOW = """
 
     topology = Topology("worker", reliability="exactly-once")
     topology.source({topic!r}).then(number).into(MemorySink("rows"))
-    topology.dead_letters.into(KafkaSink({letters!r}))
+    topology.dead_letters.into(KafkaDeadLetters({letters!r}))
 """
 WORKER = """
     import pickle, sys

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from service.embedded.kafka import EmbeddedKafka
-from sinks import KafkaSink
+from sinks import KafkaDeadLetters
 from sinks.storage import Storage
 from tests.support.patience import Limit, seconds
 from topology.errors import SinkFailed
@@ -71,7 +71,7 @@ def read(address: str, topic: str, count: int) -> list[Message]:
         consumer.close()
 
 
-def told(sink: KafkaSink, count: int, seconds: float = 30.0) -> dict[int, str | None]:
+def told(sink: KafkaDeadLetters, count: int, seconds: float = 30.0) -> dict[int, str | None]:
     """What the sink tells of so many letters, until a deadline."""
     found: dict[int, str | None] = {}
     ends = Limit(seconds)
@@ -87,11 +87,11 @@ def name() -> str:
 
 
 @pytest.fixture
-def opened(kafka: EmbeddedKafka) -> Iterator[Callable[..., KafkaSink]]:
-    sinks: list[KafkaSink] = []
+def opened(kafka: EmbeddedKafka) -> Iterator[Callable[..., KafkaDeadLetters]]:
+    sinks: list[KafkaDeadLetters] = []
 
-    def make(topic: str, **properties: Any) -> KafkaSink:
-        sinks.append(KafkaSink(topic, properties=properties))
+    def make(topic: str, **properties: Any) -> KafkaDeadLetters:
+        sinks.append(KafkaDeadLetters(topic, properties=properties))
         sinks[-1].open(context(kafka.address))
         return sinks[-1]
 
@@ -101,7 +101,7 @@ def opened(kafka: EmbeddedKafka) -> Iterator[Callable[..., KafkaSink]]:
         sink.close()
 
 
-Opened = Callable[..., KafkaSink]
+Opened = Callable[..., KafkaDeadLetters]
 
 
 def test_a_letter_has_the_original_bytes_and_says_what_happened(
@@ -174,7 +174,7 @@ def test_letters_pend_while_the_broker_is_away_and_arrive_when_it_is_back(
     """Promise 15: with Kafka away it waits."""
     broker = EmbeddedKafka(tmp_path)
     broker.open()
-    sink = KafkaSink(name)
+    sink = KafkaDeadLetters(name)
     try:
         sink.open(context(broker.address))
         sink.send(letter(), 1)
@@ -196,7 +196,7 @@ def test_a_broker_that_does_not_answer_fails_at_open_and_names_the_topic(
 ) -> None:
     monkeypatch.setattr("sinks.kafka._OPEN_SECONDS", 0.5)
     with pytest.raises(SinkFailed, match="'nowhere'"):
-        KafkaSink("nowhere").open(context("127.0.0.1:9"))
+        KafkaDeadLetters("nowhere").open(context("127.0.0.1:9"))
 
 
 def test_opening_twice_at_once_creates_the_topic_once(

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from service.embedded.kafka import EmbeddedKafka
-from sinks import TopicSink
+from sinks import KafkaTopicSink
 from sinks.storage import Storage
 from sinks.topic import producer as producers
 from tests.support.patience import seconds
@@ -36,9 +36,9 @@ def group(*rows: str, txid: int = 1, epoch: int = 1) -> Group:
 
 @pytest.fixture
 def opened(kafka: EmbeddedKafka) -> Any:
-    sinks: list[TopicSink[Any]] = []
+    sinks: list[KafkaTopicSink[Any]] = []
 
-    def open_sink(sink: TopicSink[Any], *, exactly_once: bool = True) -> TopicSink[Any]:
+    def open_sink(sink: KafkaTopicSink[Any], *, exactly_once: bool = True) -> KafkaTopicSink[Any]:
         sinks.append(sink)
         sink.open(context(kafka, exactly_once=exactly_once))
         return sink
@@ -56,7 +56,9 @@ def test_rows_are_sent_with_key_and_headers_and_the_others_named(
     def headers(row: dict[str, Any]) -> list[tuple[str, bytes]]:
         return [("n", b"%d" % row["n"])]
 
-    sink = opened(TopicSink(name, key=lambda row: row["k"], headers=headers), exactly_once=False)
+    sink = opened(
+        KafkaTopicSink(name, key=lambda row: row["k"], headers=headers), exactly_once=False
+    )
     rows = [{"n": 1, "k": "a"}, {"k": "b"}, {"n": 3, "k": "c" * 2_000}, {"n": 4, "k": None}]
     with pytest.raises(RowsRejected) as caught:
         sink.write(Batch(1, [rows], 4))
@@ -78,7 +80,7 @@ def test_many_messages_are_sent_in_one_batch(
 ) -> None:
     name = topic(1)
     properties = {"queue.buffering.max.messages": 100}  # there is never room for all
-    sink = opened(TopicSink(name, value=as_is, properties=properties))
+    sink = opened(KafkaTopicSink(name, value=as_is, properties=properties))
     sink.write(Batch(1, [[str(n) for n in range(2_000)]], 2_000))
     sink.commit(sink.stage(group(*(str(n) for n in range(2_000, 5_000)))))
     found = committed_values(context(kafka), name)
@@ -87,14 +89,14 @@ def test_many_messages_are_sent_in_one_batch(
 
 def test_a_topic_that_is_not_there_is_named(kafka: EmbeddedKafka) -> None:
     with pytest.raises(SinkFailed, match="topic 'nowhere' does not exist; create it first"):
-        TopicSink("nowhere").open(context(kafka))
+        KafkaTopicSink("nowhere").open(context(kafka))
 
 
 def test_a_topic_that_would_lose_claims_is_refused(
     kafka: EmbeddedKafka, topic: Callable[..., str]
 ) -> None:
     name, other = topic(1), topic(1)
-    sink: TopicSink[Any] = TopicSink(name, transactions_topic=other)
+    sink: KafkaTopicSink[Any] = KafkaTopicSink(name, transactions_topic=other)
     with pytest.raises(SinkFailed, match=f"topic '{other}' has 1 partitions and .*=delete"):
         sink.open(context(kafka, exactly_once=True))
 
@@ -103,12 +105,12 @@ def test_the_topic_of_the_transactions_is_made_only_for_exactly_once(
     kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any
 ) -> None:
     name = topic(1)
-    sink = opened(TopicSink(name), exactly_once=False)
+    sink = opened(KafkaTopicSink(name), exactly_once=False)
     assert f"{name}.transactions" not in kafka.topics()
     with pytest.raises(SinkFailed, match="not open for transactions"):
         sink.fence([Fence(LINE, 1)])
     for _ in range(2):
-        opened(TopicSink(name))
+        opened(KafkaTopicSink(name))
     assert f"{name}.transactions" in kafka.topics()
 
 
@@ -120,7 +122,7 @@ def test_the_open_transaction_of_a_frozen_process_is_aborted_by_its_successor(
 ) -> None:
     """Promise 9."""
     name = topic(1)
-    frozen = opened(TopicSink(name, value=as_is))
+    frozen = opened(KafkaTopicSink(name, value=as_is))
     frozen.fence([Fence(LINE, 1)])
     began: list[Producer] = []  # kept, as a process that is frozen keeps it
 
@@ -135,7 +137,7 @@ def test_the_open_transaction_of_a_frozen_process_is_aborted_by_its_successor(
         with pytest.raises(KeyboardInterrupt):
             frozen.commit(frozen.stage(group("zombie")))
     start = time.monotonic()
-    successor = opened(TopicSink(name, value=as_is))
+    successor = opened(KafkaTopicSink(name, value=as_is))
     assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 0)]
     assert time.monotonic() - start < 50  # seconds: a transaction nobody ends stays open for 60
     with pytest.raises(KafkaException):
@@ -154,7 +156,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_at_once(
 ) -> None:
     """Storm 45: idempotent by txid."""
     name = topic(1)
-    sink = opened(TopicSink(name, value=as_is))
+    sink = opened(KafkaTopicSink(name, value=as_is))
     sink.fence([Fence(LINE, 1)])
     lost: list[object] = []
     patiently = producers.patiently

@@ -25,10 +25,10 @@ from headrace.sinks import (
     DiscardSink,
     ForeachSink,
     IcebergSink,
+    KafkaTopicSink,
     MemorySink,
     PostgresSink,
     Sink,
-    TopicSink,
 )
 from headrace.testing import topology_test
 from sinks.state.sink import StateSink
@@ -81,7 +81,7 @@ def sinks_of(*topologies: Topology) -> list[Sink[Any]]:
 
 def test_each_has_a_sink_of_its_own() -> None:
     found = [type(sink) for sink in sinks_of(*TOPOLOGIES)]
-    assert found == [TopicSink, IcebergSink, PostgresSink, DeltaSink]
+    assert found == [KafkaTopicSink, IcebergSink, PostgresSink, DeltaSink]
 
 
 def test_there_is_an_example_of_each_sink_and_the_readme_lists_them_all() -> None:

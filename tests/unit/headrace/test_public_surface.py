@@ -32,9 +32,9 @@ SURFACE = {
     },
     "headrace.sinks": {
         "Batch", "Committed", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "Fence",
-        "FencedTarget", "ForeachSink", "Group", "IcebergSink", "KafkaSink",
+        "FencedTarget", "ForeachSink", "Group", "IcebergSink", "KafkaDeadLetters",
         "MemoryDeadLetters", "MemorySink", "PostgresSink", "RangeNotice", "Share",
-        "Sink", "SinkContext", "SparkSink", "Staged", "Target", "TopicSink",
+        "Sink", "SinkContext", "SparkSink", "Staged", "Target", "KafkaTopicSink",
         "TransactionalForeachSink", "TransactionalSink",
     },
     "headrace.state": {

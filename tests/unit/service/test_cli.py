@@ -23,7 +23,7 @@ CANARY = "canary-4f1e9b"
 FLOW = """
     from collections.abc import Iterator
     from headrace import Record, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaSink
+    from headrace.sinks import DiscardSink, KafkaDeadLetters
 
     @bolt
     def parse(record: Record) -> dict:
@@ -41,7 +41,7 @@ FLOW = """
     parsed = topology.source("flow").then(parse)
     parsed.then(split).into(DiscardSink("rows"), batch_rows=10, batch_seconds=2)
     parsed.then(ask, workers=8).into(DiscardSink("asked"))
-    topology.dead_letters.into(KafkaSink("flow.dead"))
+    topology.dead_letters.into(KafkaDeadLetters("flow.dead"))
     number = 3
     empty = Topology("empty")
 """

@@ -9,7 +9,7 @@ import pytest
 
 from headrace import reference
 from headrace.payloads import Registry
-from headrace.sinks import KafkaSink, PostgresSink, TopicSink
+from headrace.sinks import KafkaDeadLetters, KafkaTopicSink, PostgresSink
 from headrace.state import PostgresState, State, count
 from sinks.spark.tables import _frame
 from sinks.storage import Storage
@@ -58,8 +58,8 @@ PRICES = reference("s3a://prices.parquet", key="id", properties=SECRET_KEY)
 TOTALS = State("totals", key={"id": int}, into=PostgresState(URL, "totals", password=CANARY))
 TOTALS.holds(n=count())
 USES = {
-    "dead letters": opened(KafkaSink("t", properties=SASL)),
-    "a topic": opened(TopicSink("t", value=str, properties=SASL)),
+    "dead letters": opened(KafkaDeadLetters("t", properties=SASL)),
+    "a topic": opened(KafkaTopicSink("t", value=str, properties=SASL)),
     "a database": opened(PostgresSink(URL, "orders", schema=ROW, password=CANARY)),
     "a database's URL": opened(PostgresSink(f"{URL}?password={CANARY}", "orders", schema=ROW)),
     "a state": lambda: TOTALS.fetch(CONTEXT),

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace import SKIP, Bolt, Record, Reject, Retry, Skip, Topology, bolt
-from headrace.sinks import KafkaSink, MemoryDeadLetters, MemorySink, SparkSink
+from headrace.sinks import KafkaDeadLetters, MemoryDeadLetters, MemorySink, SparkSink
 from headrace.testing import RetryPolicy, topology_test
 
 
@@ -56,7 +56,7 @@ def topology(*bolts) -> Topology:
     for each in bolts:
         stream = stream.then(each)
     stream.into(SparkSink("numbers", format="parquet", schema=Number))
-    made.dead_letters.into(KafkaSink("numbers.dead"))
+    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
     return made
 
 
@@ -170,7 +170,7 @@ def test_an_async_bolt_runs_as_many_calls_at_once_as_it_has_workers():
 
     made = Topology("numbers")
     made.source("numbers").then(parse).then(look_up, workers=8).into(MemorySink("out"))
-    made.dead_letters.into(KafkaSink("numbers.dead"))
+    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
     with topology_test(made) as kit:
         kit.send(*[payload(n) for n in range(1, 41)])
         assert most == 8
@@ -194,7 +194,7 @@ def test_an_async_call_that_outlives_its_timeout_fails_and_is_retried():
 
     made = Topology("numbers")
     made.source("numbers").then(parse).then(hangs_once, timeout_seconds=0.05).into(MemorySink())
-    made.dead_letters.into(KafkaSink("numbers.dead"))
+    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
     with topology_test(made) as kit:
         kit.send(payload(1))
         assert kit.retrying == 1
@@ -225,7 +225,7 @@ def test_several_sinks_get_the_rows_and_a_record_waits_for_all_of_them():
     numbers = made.source("numbers").then(parse)
     numbers.into(MemorySink("all"))
     numbers.then(count_down).into(MemorySink("down"))
-    made.dead_letters.into(KafkaSink("numbers.dead"))
+    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
     with topology_test(made, retries=RetryPolicy(limit=0)) as kit:
         kit.send(payload(2), payload(9))
         assert kit.rows_of("all") == [{"n": 2}], "no part of a failed record is written"
@@ -261,7 +261,7 @@ def test_a_record_gives_all_that_kafka_knows_of_it():
 
     made = Topology("numbers")
     made.source("numbers").then(look).into(MemorySink())
-    made.dead_letters.into(KafkaSink("numbers.dead"))
+    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
     with topology_test(made) as kit:
         kit.send(None, key=b"k", headers=[("a", b"1"), ("a", None)], timestamp_ms=77)
     (record,) = seen
@@ -287,7 +287,7 @@ def test_siblings_that_all_fail_fail_their_record_once():
 
     made = Topology("numbers")
     made.source("numbers").then(parse).then(count_down).then(refuse, workers=4).into(MemorySink())
-    made.dead_letters.into(KafkaSink("numbers.dead"))
+    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
     with topology_test(made, retries=RetryPolicy(limit=1, jitter=0)) as kit:
         kit.send(payload(5))
         assert (kit.retrying, kit.rejected) == (1, [])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.topic.messages import Encoder, Message, as_json
-from sinks.topic.sink import TopicSink
+from sinks.topic.sink import KafkaTopicSink
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -118,7 +118,7 @@ def test_nulls_that_are_in_a_row_are_sent(row: Any) -> None:
 
 
 def test_without_a_function_a_message_is_the_row_as_json() -> None:
-    encoder = TopicSink[Any]("t")._encoder
+    encoder = KafkaTopicSink[Any]("t")._encoder
     encoded = encoder.encode([[{"a": None}, {"a": math.nan}]], 1_000)
     assert [message.value for message in encoded.messages] == [b'{"a":null}']
     assert list(encoded.rejected) == [1]

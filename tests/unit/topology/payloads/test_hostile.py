@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Topology, bolt, payloads
-from headrace.sinks import KafkaSink, MemorySink
+from headrace.sinks import KafkaDeadLetters, MemorySink
 from headrace.testing import topology_test
 from sinks.columns import fit
 from topology.columns import call_columns
@@ -73,7 +73,7 @@ def test_decoder_decides_as_the_table_says(decoder, kind):
     for step in DECODERS[decoder](TYPES[kind]):
         stream = stream.then(step)
     stream.into(MemorySink("rows", schema=TYPES[kind]))
-    topology.dead_letters.into(KafkaSink("dead"))
+    topology.dead_letters.into(KafkaDeadLetters("dead"))
     good, neighbour = GOOD[kind]
     expected, reasons = [neighbour], {}
     for place, (_, values, reason) in enumerate(DECISIONS):
