@@ -51,11 +51,6 @@ class SinkContext:
     spark: SparkDriver | None
     exactly_once: bool = False  # whether it will be asked for transactions
 
-    @property
-    def warehouse(self) -> str:
-        """Where relative tables lie: a local path or a URI."""
-        return self.storage.warehouse
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -162,12 +162,12 @@ class SparkSink(StagesApart[Row]):
         """
         self._context, self._fenced, self._synced = context, None, 0.0
         mask.add(secrets_in(self.options))
-        self._spool = Spool(context.warehouse, f"{context.pipeline}.{context.sink}")
-        with needing_to_write(self.name, context.warehouse):
+        self._spool = Spool(context.storage.warehouse, f"{context.pipeline}.{context.sink}")
+        with needing_to_write(self.name, context.storage.warehouse):
             self._spool.open()
             if self.format in _FILES:
-                self._folder = table_folder(context.warehouse, self.name)
-                self._path = table_path(context.warehouse, self.name)
+                self._folder = table_folder(context.storage.warehouse, self.name)
+                self._path = table_path(context.storage.warehouse, self.name)
             if self._folder is not None:
                 own = "DeltaSink" if self.format == "delta" else "SparkSink"
                 check_kind(self.name, self._folder, own)

@@ -39,7 +39,7 @@ class SparkPassage:
         self._step = step
         self._sink = sink
         self._job = f"{sink.name}-{step.name}"
-        self._spool = Spool(context.warehouse, f"{context.pipeline}.{context.sink}.step")
+        self._spool = Spool(context.storage.warehouse, f"{context.pipeline}.{context.sink}.step")
         self._spark_schema: Any = None
 
     def open(self) -> None:

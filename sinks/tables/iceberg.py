@@ -130,7 +130,7 @@ class IcebergSink(TableSink[Row]):
 
     def _locate(self, context: SinkContext) -> str:
         """The table's name; its location, once there is one, is the catalogue's to say."""
-        folder = local_path(context.warehouse)
+        folder = local_path(context.storage.warehouse)
         if self.catalog not in context.storage.catalogs and folder is not None:
             check_writable(self.table, folder)
         return f"{self.catalog}.{self.table}"

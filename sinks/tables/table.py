@@ -76,7 +76,7 @@ class TableSink(StagesApart[Row]):
 
     def _locate(self, context: SinkContext) -> str:
         """The table's path or URI. Raises SinkFailed where it cannot be written."""
-        folder = table_folder(context.warehouse, self.table)
+        folder = table_folder(context.storage.warehouse, self.table)
         if folder is not None:
             check_kind(self.table, folder, self.made_by)
             check_writable(self.table, folder)

@@ -97,7 +97,7 @@ class DeltaHouse(House):
         return DeltaSink("flights", **{"schema": Flight, **options})
 
     def rows(self) -> Rows:
-        return evidence.read_table(Path(self.context.warehouse) / "flights").to_pylist()
+        return evidence.read_table(Path(self.context.storage.warehouse) / "flights").to_pylist()
 
 
 class IcebergHouse(House):
@@ -105,7 +105,7 @@ class IcebergHouse(House):
         return IcebergSink("flights", **{"schema": Flight, **options})
 
     def rows(self) -> Rows:
-        return table_files.of_iceberg(Path(self.context.warehouse) / "flights").to_pylist()
+        return table_files.of_iceberg(Path(self.context.storage.warehouse) / "flights").to_pylist()
 
 
 class PostgresHouse(House):
@@ -312,7 +312,7 @@ def test_partitions_are_folders_and_nothing_is_left_in_the_spool(
 ) -> None:
     sink = opened(partition_by=["carrier"])
     sink.write(batch([flight(1), flight(2) | {"carrier": "9"}]))
-    warehouse = Path(house.context.warehouse)
+    warehouse = Path(house.context.storage.warehouse)
     assert {path.name for path in warehouse.rglob("carrier=*")} == {
         "carrier=AA",
         "carrier=9",

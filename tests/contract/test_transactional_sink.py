@@ -100,7 +100,7 @@ class DeltaHouse(House):
         return DeltaSink("orders", schema=Order)
 
     def rows(self) -> list[dict[str, Any]]:
-        return evidence.read_table(Path(self.context.warehouse) / "orders").to_pylist()
+        return evidence.read_table(Path(self.context.storage.warehouse) / "orders").to_pylist()
 
 
 class KeyedDeltaHouse(DeltaHouse):
@@ -135,7 +135,7 @@ class IcebergHouse(House):
         return IcebergSink("orders", schema=Order)
 
     def rows(self) -> list[dict[str, Any]]:
-        return table_files.of_iceberg(Path(self.context.warehouse) / "orders").to_pylist()
+        return table_files.of_iceberg(Path(self.context.storage.warehouse) / "orders").to_pylist()
 
 
 class IcebergInPostgresHouse(House):
@@ -207,11 +207,11 @@ class ForeachHouse(House):
     """The SQLite of the example."""
 
     def sink(self) -> TransactionalSink[Any]:
-        target = SqliteOrders(Path(self.context.warehouse) / "orders.db")
+        target = SqliteOrders(Path(self.context.storage.warehouse) / "orders.db")
         return TransactionalForeachSink(target, schema=Order)
 
     def rows(self) -> list[dict[str, Any]]:
-        return SqliteOrders(Path(self.context.warehouse) / "orders.db").rows()
+        return SqliteOrders(Path(self.context.storage.warehouse) / "orders.db").rows()
 
 
 HOUSES = [
@@ -605,10 +605,12 @@ def test_what_other_processes_staged_elsewhere_is_not_committed(
 ) -> None:
     """Promise 14: the table would name files that this process cannot see."""
     whole = group((share(), [order(1), order(2)]))
-    before = set(Path(house.context.warehouse).rglob("*.parquet"))
+    before = set(Path(house.context.storage.warehouse).rglob("*.parquet"))
     staged = staged_apart(sink.stager(), *halves(whole))
     file = next(
-        each for each in Path(house.context.warehouse).rglob("*.parquet") if each not in before
+        each
+        for each in Path(house.context.storage.warehouse).rglob("*.parquet")
+        if each not in before
     )
     file.unlink()
     with pytest.raises(SinkFailed, match=f"{file.name}.*must share the folder of the table"):
@@ -620,7 +622,7 @@ def test_what_other_processes_staged_leaves_nothing_when_it_is_discarded(
     house: House, sink: StagesApart[Any]
 ) -> None:
     def files() -> set[Path]:
-        return set(Path(house.context.warehouse).rglob("*.parquet"))
+        return set(Path(house.context.storage.warehouse).rglob("*.parquet"))
 
     whole = group((share(), [order(1), order(2)]))
     put(sink, (share(), [order(1), order(2)]))

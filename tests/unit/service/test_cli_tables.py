@@ -59,7 +59,7 @@ def test_a_sink_is_opened_as_a_run_opens_it(headrace):
     headrace([sink], "compact")
     context = sink.context
     assert (context.pipeline, context.sink) == ("shop", "orders")
-    assert context.warehouse == "/tables"
+    assert context.storage.warehouse == "/tables"
     assert context.spark is None
     assert context.exactly_once is False
 
