@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def make_stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
     """`make_stage(breakable=False, ...)`: on the shared servers, or on some that may be broken."""
     stages: list[Stage] = []
 
-    def make(*, breakable: bool = False, **options: float) -> Stage:
+    def make(*, breakable: bool = False, **options: Any) -> Stage:
         if breakable:
             kafka, zookeeper = request.getfixturevalue("breakable_servers")
         else:

@@ -1,6 +1,7 @@
 """The flights pipeline with many small commits, so that a fault hits between some of them.
 
-`FLIGHTS_TOPIC` names the topic, so that tests can share a broker.
+`FLIGHTS_TOPIC` names the topic, so that tests can share a broker. `FLIGHTS_SINK` says who writes
+the table: delta-rs, or Spark, to which a commit costs a hundred times as much.
 """
 
 import os
@@ -8,14 +9,18 @@ import os
 from examples.flights.bolts import Enrich, events, keep_flown, parse
 from examples.flights.rows import FlightEvent
 from headrace import Topology
-from headrace.sinks import DeltaSink, KafkaDeadLetters
+from headrace.sinks import DeltaSink, KafkaDeadLetters, Sink, SparkSink
 
-BATCH_ROWS = 400
+BATCH_ROWS = {"delta": 400, "spark": 2_000}
 
 TOPIC = os.environ["FLIGHTS_TOPIC"]
+SINK = os.environ["FLIGHTS_SINK"]
 topology = Topology("flights-small-batches")
 flights = topology.source(TOPIC).then(parse).then(keep_flown).then(Enrich)
-flights.then(events).into(
-    DeltaSink("flight_events", schema=FlightEvent), batch_rows=BATCH_ROWS, batch_seconds=2
+table: Sink[FlightEvent] = (
+    SparkSink("flight_events", format="delta", schema=FlightEvent)
+    if SINK == "spark"
+    else DeltaSink("flight_events", schema=FlightEvent)
 )
+flights.then(events).into(table, batch_rows=BATCH_ROWS[SINK], batch_seconds=2)
 topology.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))

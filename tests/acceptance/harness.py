@@ -60,6 +60,7 @@ class Stage:
     kafka: EmbeddedKafka
     zookeeper: EmbeddedZooKeeper
     folder: Path
+    sink: str = "delta"  # or "spark"
     drain_seconds: float = field(default_factory=lambda: patience.slack(DRAIN_SECONDS))
     name: str = field(default_factory=lambda: f"flights-{uuid.uuid4().hex[:8]}")
     port: int = field(default_factory=lambda: free_ports(1)[0])
@@ -97,7 +98,11 @@ class Stage:
             )
         )
         command = [str(HEADRACE), "run", TOPOLOGY, "--config", str(config), "--json", *options]
-        environment = {"FLIGHTS_TOPIC": self.topic, "TMPDIR": str(self.temporary)}
+        environment = {
+            "FLIGHTS_TOPIC": self.topic,
+            "FLIGHTS_SINK": self.sink,
+            "TMPDIR": str(self.temporary),
+        }
         run = Run(command, self.folder / f"run-{len(self.runs) + 1}", environment)
         self.runs.append(run)
         return run

@@ -47,7 +47,7 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_only_what_was_uncomm
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     rng = random.Random(seed)
-    stage = make_stage()
+    stage = make_stage(sink="spark")
     publish(stage.kafka.address, stage.topic, limit=FLIGHTS, malformed=MALFORMED)
     records = stage.records()
     kills = []

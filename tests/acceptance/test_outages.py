@@ -153,7 +153,7 @@ def test_a_killed_spark_is_started_anew_and_repeats_at_most_the_batch_it_wrote(
 ) -> None:
     """Promise 15: with Spark away the service restarts it and retries the micro-batch."""
     flights = 15_000
-    stage = make_stage()
+    stage = make_stage(sink="spark")
     publish(stage.kafka.address, stage.topic, limit=flights, malformed=MALFORMED)
     records = stage.records()
     uncommitted_from = []

@@ -11,7 +11,6 @@ import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
 from sinks.postgres.state import PostgresState
-from sinks.spark.driver import SparkDriver
 from sinks.state.delta import DeltaState
 from sinks.state.memory import MemoryState
 from sinks.state.store import Change, StateStore
@@ -433,11 +432,8 @@ def test_look_ups_of_the_run_that_keeps_it_tell_what_was_committed(house: House)
     sink.close()
 
 
-@pytest.mark.integration
-def test_small_files_are_joined_and_nothing_else_changes(
-    spark: SparkDriver, delta_table: Path, tmp_path: Path
-) -> None:
-    house = DeltaHouse(tmp_path, spark, delta_table)
+def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path) -> None:
+    house = DeltaHouse(tmp_path)
     sink = State("words", key=SHAPE.key, into=house.store(), layout="opaque").sink(SHAPE.aggregates)
     sink.open(house.context)
     assert isinstance(sink, TransactionalSink)

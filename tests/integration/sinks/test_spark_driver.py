@@ -102,11 +102,11 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
             assert done.get(timeout=seconds(200)).error is None
         assert (spark.restarts, writer.retries) == (restarts + 1, 0)
 
-        def append_and_die(uris: list[str]) -> None:
+        def append_and_die(*given: Any) -> None:
             sink._append = original  # type: ignore[method-assign]
             killer = threading.Timer(0.02, jvm_process(spark).kill)
             killer.start()
-            original(uris)
+            original(*given)
             killer.join()
             spark.run(count, group="after")  # had the write won the race, this does not
 
