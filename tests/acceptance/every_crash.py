@@ -185,7 +185,7 @@ def _chosen(text: str) -> dict[str, set[str]]:
             raise argparse.ArgumentTypeError(f"sink '{sink}'; allowed are {allowed}")
         store, engine = _store_and_engine(sink)
         every = list(dict.fromkeys(way.place for way in ways(engine)))
-        every += [FROZEN] if STORES[store].has_keys else [FROZEN, CONTROL]
+        every += [FROZEN, CONTROL] if STORES[store].has_control else [FROZEN]
         if place and place not in every:
             raise argparse.ArgumentTypeError(f"place '{place}'; allowed are {', '.join(every)}")
         chosen[sink] |= {place} if place else set(every)

@@ -69,7 +69,8 @@ class Store(ABC):
     """One table, topic or file that only one trial uses."""
 
     needs_database: ClassVar[bool] = False
-    has_keys: ClassVar[bool] = False  # then a row that is written twice is there once
+    # False: a row that is written twice is there once, or the sink stands behind no other one.
+    has_control: ClassVar[bool] = True
 
     def __init__(self, site: Site, table: str) -> None:
         """`table` is one of those of wanted.py."""

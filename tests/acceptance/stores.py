@@ -52,6 +52,8 @@ class Delta(Store):
 class BySpark(Delta):
     """The same, written by Spark."""
 
+    has_control = False
+
     def sink(self) -> TransactionalSink[Any]:
         return SparkSink(self.table, format="delta", schema=Copy)
 
@@ -69,7 +71,7 @@ class Slot:
 class Upserts(Store):
     """A Delta table with keys: it has the last row of each, unless that deletes it."""
 
-    has_keys = True
+    has_control = False
 
     def sink(self) -> TransactionalSink[Any]:
         return DeltaSink(self.table, schema=Slot, key=["slot", "copy"], deleted="gone")

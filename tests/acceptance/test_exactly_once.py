@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 MakePlay = Callable[..., Play]
 NAMES = [*STORES]
-WITHOUT_STEP = [name for name in NAMES if name != "spark"]  # it takes no Spark step before it
+CONTROLS = [name for name in NAMES if STORES[name].has_control]
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_process_that_wakes_up_after_its_successor_began_commits_nothing(
     assert crashes.thawed(make_play(store)) == GOOD
 
 
-@pytest.mark.parametrize("stores", [["delta"], WITHOUT_STEP], ids=["delta", "any"])
+@pytest.mark.parametrize("stores", [["delta"], CONTROLS], ids=["delta", "any"])
 def test_a_sink_that_commits_its_rows_without_their_txid_repeats_some(
     make_play: MakePlay, rng: random.Random, stores: list[str]
 ) -> None:
