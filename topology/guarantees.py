@@ -10,7 +10,7 @@ from topology.steps import BoltStep, SinkStep, Step
 from topology.transactional import Kind, TransactionalSink
 
 _KEEPING = (  # of those that users have from headrace.sinks
-    "DeltaSink, IcebergSink, MemorySink, PostgresSink, SparkSink, KafkaTopicSink, "
+    "DeltaSink, IcebergSink, KafkaTopicSink, MemorySink, PostgresSink, SparkSink, "
     "TransactionalForeachSink"
 )
 
