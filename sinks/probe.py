@@ -14,7 +14,7 @@ from sinks.storage import Storage
 from topology.errors import SinkFailed
 
 _CONTENT = b"written by headrace check"
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m↳?")
 _ROUNDS = 20
 _SCHEMA = pa.schema([("probe", pa.int64())])
 
@@ -65,7 +65,7 @@ def check_conditional_writes(storage: Storage, uri: str) -> None:
             )
         reasons = [each for each in outcomes if each is not None]
         if won == 0:
-            raise SinkFailed(f"{uri}: no conditional write succeeded: {_line(reasons[0])}")
+            raise SinkFailed(f"{uri}: no conditional write succeeded: {plain_message(reasons[0])}")
         if any(type(each).__name__ == "CommitFailedError" for each in reasons):
             return
     raise SinkFailed(f"{uri}: two writers never met, so conditional writes are not known")
@@ -100,8 +100,8 @@ def _race(storage: Storage, uri: str) -> list[Exception | None]:
     return outcomes
 
 
-def _line(error: Exception) -> str:
-    """delta-rs's errors have several lines, in colour."""
+def plain_message(error: Exception) -> str:
+    """Return on one line what delta-rs says on several, in colour."""
     return " ".join(_COLOUR.sub("", str(error)).split())
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from sinks.columns import Fitted
 from sinks.names import is_uri, names_in
 from sinks.new_columns import OnNewColumns
-from sinks.probe import probe
+from sinks.probe import plain_message, probe
 from sinks.storage import Storage
 from sinks.tables.entries import OURS, LogEntries
 from sinks.tables.files import DataFile, FileStager, write_good_rows
@@ -52,7 +52,6 @@ _CONSTRAINT = "delta.constraints."
 _UPSERTS_REFUSED = ("delta.appendOnly", "delta.enableChangeDataFeed")
 _NOT_IN_NAMES = " ,;{}()\n\t="  # but where a table maps its columns' names
 _COLUMN_FEATURES = ("CURRENT_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING")
-_COLOUR = re.compile(r"\x1b\[\d*m↳?")  # delta-rs paints what it says
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _DELETED = "_deleted"  # the source's column, beside the table's
 
@@ -463,7 +462,7 @@ def _refusing() -> Iterator[None]:
             raise Conflict from error
         raise
     except OSError as error:
-        raise OSError(" ".join(_COLOUR.sub("", str(error)).split())) from error
+        raise OSError(plain_message(error)) from error
 
 
 def _stored(field: "pa.Field[Any]") -> "pa.Field[Any]":
