@@ -300,7 +300,7 @@ def _tracing(config: Config, pipeline: str) -> "Tracing | None":
 
 
 def _for_one_host(topology: Topology, config: Config) -> str | None:
-    """Why there may be one replica only."""
+    """Return the reason for which only one replica may run, or None."""
     storage = config.storage.storage()
     sinks = [step.sink for step in topology.steps() if isinstance(step, SinkStep)]
     for sink in (each for outer in sinks for each in chain_of(outer)):

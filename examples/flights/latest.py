@@ -27,7 +27,7 @@ LIMIT {SHOWN}
 
 
 class Airport(NamedTuple):
-    """What is known of the flights to an airport."""
+    """The delays of the flights to an airport."""
 
     code: str
     arrivals: int  # with a known delay

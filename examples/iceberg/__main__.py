@@ -49,7 +49,7 @@ def requests() -> Iterator[Message]:
 
 
 def newest_snapshot(warehouse: Path) -> dict[str, Any]:
-    """What the table's own metadata says of its newest snapshot; the catalogue says where it is."""
+    """Read the newest snapshot from the table's own metadata, which the catalogue names."""
     with closing(sqlite3.connect(warehouse / "iceberg.db")) as catalogue:
         query = "select metadata_location from iceberg_tables where table_name = 'page_views'"
         (place,) = catalogue.execute(query).fetchone()

@@ -74,7 +74,7 @@ class SpoolChanged(OSError):
 
 
 def digest_of(data: bytes) -> bytes:
-    """What tells whether a file is as its task wrote it."""
+    """The SHA-256 by which the driver knows a file as its task wrote it."""
     return hashlib.sha256(data).digest()
 
 

@@ -238,7 +238,7 @@ class Database:
         self.facts, self.statements = facts, t.Statements(facts, self.wanted)
 
     def _find(self, connection: Connection) -> t.Facts | None:
-        """What the catalogue says of the table; None: it is not there."""
+        """Read the table from the catalogue; None: it is not there."""
         found = connection.execute(t.TABLE, [t.quoted(*self._name)]).fetchone()
         if found is None:
             return None
@@ -247,7 +247,7 @@ class Database:
         return t.Facts(columns, indexes, *found)
 
     def _lacks(self, connection: Connection, facts: t.Facts | None) -> bool:
-        """Whether the table is not there, or what is to be made of it."""
+        """Whether the table, a column of it, or the table of the lines is missing."""
         if facts is None or (self._adds and facts.new_columns(self.wanted)):
             return True
         return self._has_lines and not _has_identities(connection, facts.schema)
