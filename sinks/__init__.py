@@ -5,13 +5,13 @@ that need them import them inside their functions, so that a bolt's unit test st
 """
 
 from sinks.foreach import FencedTarget, ForeachSink, Target, TransactionalForeachSink
-from sinks.kafka import KafkaDeadLetters
+from sinks.kafka.dead_letters import KafkaDeadLetters
+from sinks.kafka.sink import KafkaTopicSink
 from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
 from sinks.postgres.sink import PostgresSink
 from sinks.spark.sink import SparkSink
 from sinks.tables.delta import DeltaSink
 from sinks.tables.iceberg import IcebergSink
-from sinks.topic.sink import KafkaTopicSink
 
 __all__ = [
     "DeltaSink",

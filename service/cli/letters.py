@@ -43,15 +43,16 @@ from service.dead_letters.selection import Filters, parse_offsets, parse_place, 
 from service.dead_letters.sending import Sender, Who
 from service.dead_letters.topic import LetterTopic
 from service.parts import wire
-from sinks.kafka import KafkaDeadLetters
-from sinks.topic.atomic import AtomicProducer
-from sinks.topic.cluster import Cluster
+from sinks.kafka.client import Cluster, TransactionalProducer
+from sinks.kafka.dead_letters import KafkaDeadLetters
 from topology.sink import Scalar
 
 T = TypeVar("T")
 Words = ParamSpec("Words")
 
 _LETTER = "LETTER"
+_LARGEST_BYTES = 100_000_000  # the broker, which knows the topics' limits, judges
+_OPEN_SECONDS = 20  # consumers of the topics wait behind an open transaction
 
 
 class Room(NamedTuple):
@@ -61,10 +62,11 @@ class Room(NamedTuple):
     topic: LetterTopic
     properties: dict[str, Scalar]  # librdkafka's
 
-    def producer(self) -> AtomicProducer:
+    def producer(self) -> TransactionalProducer:
         """Whoever opens one of the same topic later fences it."""
-        cluster = Cluster(self.properties, self.topic.name)
-        return AtomicProducer(cluster, f"headrace.dead-letters.{self.topic.name}")
+        cluster = Cluster(self.properties, "topic_broker_error", self.topic.name)
+        name = f"headrace.dead-letters.{self.topic.name}"
+        return TransactionalProducer(cluster, name, _LARGEST_BYTES, _OPEN_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ def _room(target: str, config: Path | None) -> Iterator[Room]:
 
 
 @contextmanager
-def _sending(room: Room) -> Iterator[AtomicProducer]:
+def _sending(room: Room) -> Iterator[TransactionalProducer]:
     producer = room.producer()
     producer.open()
     try:

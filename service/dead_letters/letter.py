@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from sinks.letter_headers import (
+from sinks.kafka.dead_letters import (
     HEADERS_ERROR,
     KEY_SHA256,
     KEY_SIZE,

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from service.dead_letters.letter import Place, headers_in
-from sinks.letter_headers import Header
+from sinks.kafka.dead_letters import Header
 from topology.record import Message
 
 Kind: TypeAlias = Literal["replayed", "dropped"]

@@ -15,7 +15,8 @@ from service.dead_letters.judging import Row
 from service.dead_letters.letter import Content, Letter, Place, sent_again
 from service.dead_letters.marks import Kind, Mark, encode
 from service.dead_letters.planning import View, content_to_send
-from sinks.topic.atomic import Copy, NotTaken, OutcomeUnclear, Stands, Superseded
+from sinks.kafka.client import NotAccepted, OutcomeUnknown, ProducerFenced, RecordMetadata
+from sinks.kafka.messages import Message
 
 _MOST = 500  # letters in a transaction: who reads their topics waits behind it
 _MOST_BYTES = 8_000_000
@@ -23,12 +24,14 @@ _UNCLEAR = "Kafka has not answered; whether it was done, `headrace dead-letters 
 
 
 class Atomic(Protocol):
-    """An AtomicProducer that is open."""
+    """A TransactionalProducer that is open."""
 
-    def publish(
-        self, copies: Sequence[Copy], word: Callable[[Sequence[Stands]], Sequence[Copy]] = ...
-    ) -> list[Stands]:
-        """See AtomicProducer."""
+    def commit(
+        self,
+        messages: Sequence[Message],
+        then: Callable[[Sequence[RecordMetadata]], Sequence[Message]],
+    ) -> None:
+        """See TransactionalProducer."""
         ...
 
 
@@ -45,7 +48,7 @@ class Piece:
     """A row on its way, and what is sent of it; nothing of one that is dropped."""
 
     row: Row
-    copy: Copy | None
+    copy: Message | None
 
     @property
     def size(self) -> int:
@@ -107,7 +110,7 @@ class Sender:
             else:
                 yield Piece(row, self._copy(row, letter, content))
 
-    def _copy(self, row: Row, letter: Letter, content: Content) -> Copy:
+    def _copy(self, row: Row, letter: Letter, content: Content) -> Message:
         if row.target is None:
             raise AssertionError(letter.place)
         headers = sent_again(
@@ -118,7 +121,7 @@ class Sender:
             at_ms=self._who.at_ms,
         )
         topic, partition = row.target
-        return Copy(topic, partition, content.key, content.value, headers)
+        return Message(topic, content.value, content.key, headers, partition)
 
     def _carry_out(self, pieces: Iterator[Piece], kind: Kind) -> None:
         waiting: list[Piece] = []
@@ -148,44 +151,49 @@ class Sender:
         If the broker takes one of them not, each goes by itself, and that one is told.
         """
         copies = [each.copy for each in pieces if each.copy is not None]
+        places: list[str] = []
+
+        def marks(stored: Sequence[RecordMetadata]) -> list[Message]:
+            places[:] = _places(pieces, stored)
+            return self._marks(pieces, places, kind)
+
         try:
-            stand = self._producer.publish(copies, lambda found: self._marks(pieces, found, kind))
-        except NotTaken as error:
+            self._producer.commit(copies, marks)
+        except NotAccepted as error:
             if len(pieces) > 1:
                 return all(self._publish([each], kind) for each in pieces)
             row = pieces[0].row
             self._done[row.letter.place] = row.become("failed", f"Kafka refuses it: {error}")
             return True
-        except Superseded as error:
+        except ProducerFenced as error:
             done = sum(row.outcome == kind for row in self._done.values())
             raise AnotherAtWork(self._view.topic.name, done) from error
-        except OutcomeUnclear as error:
+        except OutcomeUnknown as error:
             for each in pieces:
                 note = f"{_UNCLEAR}: {error}"
                 self._done[each.row.letter.place] = each.row.become("failed", note)
             return False
-        places = _told(pieces, stand)
         for each, to in zip(pieces, places, strict=True):
             self._done[each.row.letter.place] = each.row.become(kind, to=to)
         if self._throttle is not None:
             self._throttle.take(len(pieces))
         return True
 
-    def _marks(self, pieces: Sequence[Piece], stand: Sequence[Stands], kind: Kind) -> list[Copy]:
+    def _marks(self, pieces: Sequence[Piece], places: Sequence[str], kind: Kind) -> list[Message]:
         marks = []
-        for each, to in zip(pieces, _told(pieces, stand), strict=True):
+        for each, to in zip(pieces, places, strict=True):
             for place in (each.row.letter.place, *each.row.twins):
                 mark = Mark(place.offset, kind, self._who.at_ms, self._who.by, self._who.why, to)
                 value, headers = encode(mark)
-                marks.append(Copy(self._view.topic.name, place.partition, None, value, headers))
+                topic = self._view.topic.name
+                marks.append(Message(topic, value, None, headers, place.partition))
         return marks
 
 
-def _told(pieces: Sequence[Piece], stand: Sequence[Stands]) -> list[str]:
-    """Where the records of pieces stand, for a person; nothing of what was not sent."""
-    if not stand:
-        return [""] * len(pieces)
+def _places(pieces: Sequence[Piece], stored: Sequence[RecordMetadata]) -> list[str]:
+    """Where the records of pieces are stored, for a person; empty if they were not sent."""
+    left = iter(stored)
     return [
-        f"{each.copy.topic}[{at.partition}]@{at.offset}" if each.copy else ""
-        for each, at in zip(pieces, stand, strict=True)
+        f"{each.copy.topic}[{at.partition}]@{at.offset}" if each.copy and (at := next(left)) else ""
+        for each in pieces
     ]

@@ -28,7 +28,7 @@ MODULES = (
     "service.cli.commands",
     "service.running",
     "partition.kafka.fetcher",
-    "sinks.kafka",
+    "sinks.kafka.transactions",
     "kazoo.client",
     "uvloop",
     "pyarrow.parquet",

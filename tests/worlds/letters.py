@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.dead_letters.letter import Letter, read_message
-from sinks.letter_headers import Header
+from sinks.kafka.dead_letters import Header
 
 
 @dataclass(frozen=True)

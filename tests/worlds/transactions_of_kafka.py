@@ -7,15 +7,22 @@ transaction is decided, marks that come later than the decision, replies that ar
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sinks.topic.claims import Claims
-from sinks.topic.messages import Message
-from sinks.topic.producer import TransactionLost
+from sinks.kafka.client import (
+    Cluster,
+    OutcomeUnknown,
+    ProducerFenced,
+    RecordMetadata,
+    TransactionalProducer,
+)
+from sinks.kafka.messages import Message
+from sinks.kafka.transactions import ClaimsTopic
 from tests.support.patience import seconds
 
 TOPIC = "transactions"
+_NO_CLUSTER = Cluster({}, "simulated", TOPIC)
 
 
 class Shuffled:
@@ -107,7 +114,7 @@ class Broker:
         self.shuffled.step()
         sent.is_marked = True
         if self.shuffled.random.random() < self.lost_replies:
-            raise TransactionLost("no reply")
+            raise OutcomeUnknown("no reply")
 
     def committed(self) -> list[Message]:
         """What a reader of committed messages gets in the end."""
@@ -115,41 +122,46 @@ class Broker:
 
     def _check(self, name: str, epoch: int) -> None:
         if self.epochs[name] != epoch:
-            raise TransactionLost("fenced")
+            raise ProducerFenced("fenced")
 
 
-class Producer:
-    """A Transactional on the broker."""
+class SimulatedProducer(TransactionalProducer):
+    """A producer on the simulated broker."""
 
     def __init__(self, broker: Broker, name: str) -> None:
-        self.name = name
-        self.is_lost = False
+        super().__init__(_NO_CLUSTER, name, 0)
         self._broker = broker
         self._epoch = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._epoch > 0
 
     def open(self) -> None:
         self._epoch = self._broker.init(self.name)
 
-    def commit(self, messages: Iterable[Message]) -> None:
+    def commit(
+        self,
+        messages: Iterable[Message],
+        then: Callable[[Sequence[RecordMetadata]], Iterable[Message]] | None = None,
+    ) -> None:
+        assert then is None
         try:
             self._broker.commit(self.name, self._epoch, list(messages))
         except BaseException:
-            self.is_lost = True
+            self.close()
             raise
 
     def close(self) -> None:
-        self.is_lost = True
+        self._epoch = 0
 
 
-class Reader:
-    """A ClaimsReader on the broker."""
-
-    topic = TOPIC
+class SimulatedClaims(ClaimsTopic):
+    """The topic of transactions on the simulated broker."""
 
     def __init__(self, broker: Broker) -> None:
-        self.claims = Claims("pipeline", "sink")
+        super().__init__(_NO_CLUSTER, TOPIC, "pipeline", "sink")
         self._broker = broker
-        self._position = 0
 
     def read(self, *, pending: bool) -> None:
         self._broker.shuffled.step()
@@ -166,7 +178,4 @@ class Reader:
             if sent.decided and message.topic == TOPIC:
                 assert isinstance(message.key, bytes)
                 assert not isinstance(message.value, str)
-                self.claims.take(message.key, message.value)
-
-    def close(self) -> None:
-        pass
+                self.take(message.key, message.value)

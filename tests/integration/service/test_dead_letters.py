@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,10 +16,16 @@ from typer.testing import CliRunner
 from service.cli.app import app
 from service.dead_letters.errors import AnotherAtWork, NoSuchLetter, NotDealtWith
 from service.embedded.kafka import EmbeddedKafka
-from sinks.kafka import KafkaDeadLetters
+from sinks.kafka.client import (
+    Cluster,
+    NotAccepted,
+    ProducerFenced,
+    RecordMetadata,
+    TransactionalProducer,
+)
+from sinks.kafka.dead_letters import KafkaDeadLetters
+from sinks.kafka.messages import Message
 from sinks.storage import Storage
-from sinks.topic.atomic import AtomicProducer, Copy, NotTaken, Superseded
-from sinks.topic.cluster import Cluster
 from tests.support.patience import seconds
 from tests.support.raw_headers import RawRecord, send_raw
 from topology.record import Record
@@ -266,16 +273,16 @@ def test_a_value_that_was_left_out_of_its_letter_comes_from_its_own_topic(place,
 
 def test_whoever_begins_later_stops_the_one_that_is_at_it(place, monkeypatch):
     place.fail(b"bad")
-    opened = AtomicProducer.open
+    opened = TransactionalProducer.open
 
-    def open_and_be_superseded(producer: AtomicProducer) -> None:
+    def open_and_be_superseded(producer: TransactionalProducer) -> None:
         opened(producer)
         monkeypatch.undo()
         monkeypatch.setenv("TOPIC", place.name)
         monkeypatch.syspath_prepend(str(place.folder))
         assert place.headrace("replay", "--every", *WHY, "--yes").facts["replayed"] == 1
 
-    monkeypatch.setattr(AtomicProducer, "open", open_and_be_superseded)
+    monkeypatch.setattr(TransactionalProducer, "open", open_and_be_superseded)
     late = place.headrace("replay", "--every", *WHY, "--yes")
     # It has found the other's mark, or it is fenced: sent once in any case.
     assert isinstance(late.error, (NotDealtWith, AnotherAtWork)), late
@@ -284,24 +291,31 @@ def test_whoever_begins_later_stops_the_one_that_is_at_it(place, monkeypatch):
 
 def test_a_transaction_is_there_whole_or_not_at_all(topic, kafka):
     name = topic(partitions=1)
-    cluster = Cluster({"bootstrap.servers": kafka.address}, name)
-    first, second = (AtomicProducer(cluster, f"atomic-{name}") for _ in range(2))
+    cluster = Cluster({"bootstrap.servers": kafka.address}, "broker_error", name)
+    first, second = (TransactionalProducer(cluster, f"atomic-{name}", 1_000_000) for _ in range(2))
     first.open()
 
-    def ends_in_the_middle(_: object) -> list[Copy]:
+    def ends_in_the_middle(_: object) -> list[Message]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        first.publish([Copy(name, 0, None, b"lost", ())], ends_in_the_middle)
-    with pytest.raises(NotTaken):
-        first.publish([Copy(name, 7, None, b"no such partition", ())])
-    (stands,) = first.publish([Copy(name, 0, None, b"there", ())])
+        first.commit([Message(name, b"lost", partition=0)], ends_in_the_middle)
+    with pytest.raises(NotAccepted):
+        first.commit([Message(name, b"no such partition", partition=7)])
+    offsets: list[bytes] = []
+
+    def offset_of(stored: Sequence[RecordMetadata]) -> list[Message]:
+        offsets.extend(b"%d" % each.offset for each in stored)
+        return [Message(name, each, partition=0) for each in offsets]
+
+    first.commit([Message(name, b"there", partition=0)], offset_of)
     second.open()
-    with pytest.raises(Superseded):
-        first.publish([Copy(name, 0, None, b"late", ())])
+    with pytest.raises(ProducerFenced):
+        first.commit([Message(name, b"late", partition=0)])
     second.close()
     first.close()
     reader = Place.__new__(Place)
     reader.kafka = kafka.address
     found = reader.records(name, 0)
-    assert [(each.offset(), each.value()) for each in found] == [(stands.offset, b"there")]
+    assert [each.value() for each in found] == [b"there", *offsets]
+    assert [b"%d" % found[0].offset()] == offsets

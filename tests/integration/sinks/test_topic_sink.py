@@ -7,8 +7,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from service.embedded.kafka import EmbeddedKafka
 from sinks import KafkaTopicSink
+from sinks.kafka import client
 from sinks.storage import Storage
-from sinks.topic import producer as producers
 from tests.support.patience import seconds
 from tests.worlds.committed import committed_messages, committed_values
 from topology.errors import RowsRejected, SinkFailed
@@ -132,8 +132,8 @@ def test_the_open_transaction_of_a_frozen_process_is_aborted_by_its_successor(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(producers, "patiently", freeze)
-        patched.setattr(producers, "let_go", lambda _: None)
+        patched.setattr(client, "patiently", freeze)
+        patched.setattr(client.TransactionalProducer, "_abort", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             frozen.commit(frozen.stage(group("zombie")))
     start = time.monotonic()
@@ -159,7 +159,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_at_once(
     sink = opened(KafkaTopicSink(name, value=as_is))
     sink.fence([Fence(LINE, 1)])
     lost: list[object] = []
-    patiently = producers.patiently
+    patiently = client.patiently
 
     def lose(commit: Any) -> None:
         if lost:
@@ -170,7 +170,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_at_once(
         lost.append(commit)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    monkeypatch.setattr(producers, "patiently", lose)
+    monkeypatch.setattr(client, "patiently", lose)
     sink.commit(sink.stage(group("row")))
     assert lost
     assert committed_values(context(kafka), name) == [b"row"]

@@ -22,7 +22,8 @@ from partition.store import StoredOffset
 from partition.storm import nodes as storm
 from partition.transaction import OpenTransaction, Range, Transactions
 from service.cli.changes import decode_changes
-from sinks.topic.claims import Claims
+from sinks.kafka.client import Cluster
+from sinks.kafka.transactions import ClaimsTopic
 from topology.errors import SinkFailed
 
 DEEP = 100_000
@@ -88,7 +89,7 @@ class Parser(NamedTuple):
 
 def _claims(data: bytes) -> object:
     key, _, value = data.partition(b"\n")
-    claims = Claims("shop", "out")
+    claims = ClaimsTopic(Cluster({}, "fuzzed", "t"), "t", "shop", "out")
     claims.take(key, value)
     return claims
 

@@ -17,7 +17,7 @@ from partition.chunk import Partition
 from service.dead_letters.letter import content_of, read_message
 from service.dead_letters.marks import Marks
 from service.tracing.traces import Traces
-from sinks.kafka import _content, _Form
+from sinks.kafka.dead_letters import _content, _Form
 from sinks.spark.records import fit_records
 from tests.support.raw_headers import RawRecord, send_raw
 from topology.record import HeadersUnreadable, Record

@@ -34,7 +34,7 @@ def nothing_is_known(monkeypatch):
         raise Reached
 
     monkeypatch.setattr("sinks.postgres.database._connect", touch)
-    monkeypatch.setattr("sinks.topic.sink.Cluster", touch)
+    monkeypatch.setattr("sinks.kafka.client.Cluster", touch)
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", touch)
     mask.learn(())
     yield

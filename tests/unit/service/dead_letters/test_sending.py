@@ -13,7 +13,7 @@ from service.dead_letters.marks import Marks
 from service.dead_letters.planning import View
 from service.dead_letters.sending import Sender, Who
 from service.dead_letters.topic import LetterTopic
-from sinks.topic.atomic import NotTaken, OutcomeUnclear, Stands, Superseded
+from sinks.kafka.client import NotAccepted, OutcomeUnknown, ProducerFenced
 from tests.worlds.letters import letter
 
 WHO = Who("me@host", 1_700_000_000_000, "rubbish")
@@ -21,18 +21,17 @@ VIEW = View(LetterTopic("orders.dead", {}), {}, Marks())
 
 
 class Answers:
-    """Publishes, or raises what it was given; one answer for each transaction."""
+    """Commits, or raises what it was given; one answer for each transaction."""
 
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
         self.said: list[list[bytes | None]] = []
 
-    def publish(self, copies, word) -> list[Stands]:
-        self.said.append([copy.value for copy in word([])])
+    def commit(self, messages, then) -> None:
+        self.said.append([message.value for message in then([])])
         error = self.answers.pop(0)
         if error is not None:
             raise error
-        return []
 
 
 def rows(*offsets: int) -> Sequence:
@@ -50,18 +49,18 @@ def test_letters_are_marked_together():
 
 
 def test_of_letters_of_which_one_is_not_taken_the_others_go_alone():
-    answers = Answers(NotTaken("too large"), None, NotTaken("too large"), None)
+    answers = Answers(NotAccepted("too large"), None, NotAccepted("too large"), None)
     found = Sender(VIEW, answers, WHO).drop(rows(1, 2, 3))
     assert [row.outcome for row in found] == ["dropped", "failed", "dropped"]
     assert found[1].note == "Kafka refuses it: too large"
 
 
 def test_where_no_answer_came_it_is_said_that_nobody_knows():
-    (row,) = Sender(VIEW, Answers(OutcomeUnclear("timed out")), WHO).drop(rows(1))
+    (row,) = Sender(VIEW, Answers(OutcomeUnknown("timed out")), WHO).drop(rows(1))
     assert row.outcome == "failed"
     assert "whether it was done, `headrace dead-letters list --all` says" in row.note
 
 
 def test_whoever_is_superseded_stops():
     with pytest.raises(AnotherAtWork, match="0 letters were dealt with here before"):
-        Sender(VIEW, Answers(Superseded("fenced")), WHO).drop(rows(1))
+        Sender(VIEW, Answers(ProducerFenced("fenced")), WHO).drop(rows(1))

@@ -16,7 +16,7 @@ from partition.memory import MemoryStore
 from partition.retries import RetryPolicy
 from service.tracing.config import TracingConfig
 from service.tracing.exporting import Tracing
-from sinks.kafka import _content, _Form
+from sinks.kafka.dead_letters import _content, _Form
 from tests.worlds.running import PLACE, HeldSink, Works
 from topology.masking import mask
 from topology.outcome import Failure

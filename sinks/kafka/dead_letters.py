@@ -1,30 +1,23 @@
-"""Dead letters in a Kafka topic: the original bytes, and headers that say what happened."""
+"""Dead letters in a Kafka topic: the original bytes, and headers that say what happened.
+
+Header names that begin with `headrace.` are ours. A letter has its record's own headers first,
+then `TOPIC` and what follows it, so nothing that a record brings is taken for our word.
+"""
 
 import hashlib
-import logging
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import structlog
 
-from sinks.broker_complaints import BrokerComplaints
-from sinks.letter_headers import (
-    HEADERS_ERROR,
-    KEY_SHA256,
-    KEY_SIZE,
-    VALUE_SHA256,
-    VALUE_SIZE,
-    Header,
-    replay_headers,
-)
 from topology.errors import SinkFailed
 from topology.masking import mask, secrets_in
-from topology.record import HeadersUnreadable, Record
+from topology.record import HeadersUnreadable
 from topology.sink import (
     DeadLetter,
     DeadLetterSink,
@@ -37,18 +30,41 @@ from topology.traced import is_of_trace
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
-    from confluent_kafka.admin import AdminClient
 
 log = structlog.get_logger()
 
-_client_log = logging.getLogger("headrace.dead_letters")  # else librdkafka writes to stderr itself
+Header: TypeAlias = tuple[str, bytes | None]
 
-_REASON = "headrace.reason"
+TOPIC = "headrace.topic"  # the first of the headers that say what happened
+REASON = "headrace.reason"
+VALUE_SIZE = "headrace.value_size"  # only if the value was left out
+VALUE_SHA256 = "headrace.value_sha256"
+KEY_SIZE = "headrace.key_size"  # only if the key was left out, too
+KEY_SHA256 = "headrace.key_sha256"
+HEADERS_ERROR = "headrace.headers_error"  # only if the record's headers could not be read
+
+# The headers of a record that was sent again.
+ORIGIN_TOPIC = "headrace.origin.topic"
+ORIGIN_PARTITION = "headrace.origin.partition"
+ORIGIN_OFFSET = "headrace.origin.offset"
+ORIGIN_TIMESTAMP_MS = "headrace.origin.timestamp_ms"
+REPLAYS = "headrace.replays"
+REPLAYED_FROM = "headrace.replayed_from"
+REPLAYED_AT_MS = "headrace.replayed_at_ms"
+REPLAY_HEADERS = (
+    ORIGIN_TOPIC,
+    ORIGIN_PARTITION,
+    ORIGIN_OFFSET,
+    ORIGIN_TIMESTAMP_MS,
+    REPLAYS,
+    REPLAYED_FROM,
+    REPLAYED_AT_MS,
+)
+
 _LONGEST_BYTES = 2048  # of a header
 _SHORT_BYTES = 128
+_LONGEST_REPLAY_BYTES = 300  # Kafka's names have up to 249
 _BATCH_LETTERS = "batch.num.messages"
-_OPEN_SECONDS = 15.0
-_ASK_SECONDS = 1.0
 _DEFAULTS: dict[str, Scalar] = {
     "linger.ms": 20,
     # Large enough that the broker, which knows the topic's limit, judges a letter's size.
@@ -62,7 +78,7 @@ _REQUIRED: dict[str, Scalar] = {"acks": "all", "enable.idempotence": True}
 
 
 class _Form(IntEnum):
-    """How much of a letter is sent: a topic that it is too large for gets the next form."""
+    """How much of a letter is sent. A letter too large for the topic is sent in the next form."""
 
     WHOLE = 0
     WITHOUT_VALUE = 1  # nor headers, but for those of a replay
@@ -71,7 +87,7 @@ class _Form(IntEnum):
 
 
 class _Waiting(NamedTuple):
-    """A letter that the client had no room for, or gave back."""
+    """A letter to send, or to send again."""
 
     letter: DeadLetter | RangeNotice
     token: int
@@ -101,38 +117,39 @@ class KafkaDeadLetters(DeadLetterSink):
         self.topic = topic
         self._properties = dict(properties or {})
         self._pipeline = ""
-        self._conf: dict[str, Scalar] = {}
+        self._conf: dict[str, Any] = {}
         self._producer: Producer | None = None
         self._waiting: deque[_Waiting] = deque()
         self._untold: list[Delivered] = []
         self._pending = 0
         self._broken: str | None = None
         self._is_to_send_singly = False
-        self._complaints = BrokerComplaints("dead_letter_broker_error", topic)
 
     def open(self, context: SinkContext) -> None:
-        """Check that the broker answers, and create the topic if there is none.
+        """Check that the broker answers, and create the topic if it is missing.
 
-        Raises SinkFailed, naming the topic, when that is not done in 15 seconds.
+        Raises SinkFailed, naming the topic, after 15 seconds without success.
         """
         from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 - see sinks/__init__
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
-        client = self.client_properties(context.kafka)
+        from sinks.kafka.client import Cluster  # noqa: PLC0415
+
+        properties = self.client_properties(context.kafka)
+        cluster = Cluster(properties, "dead_letter_broker_error", self.topic)
         self._pipeline = context.pipeline
-        self._conf = {**_DEFAULTS, **client, **_REQUIRED}
+        self._conf = cluster.conf(_DEFAULTS, _REQUIRED)
         try:
-            self._check_topic(AdminClient(self._calling_back(client)))
-            self._producer = Producer(self._calling_back(self._conf))
+            if not cluster.partitions(self.topic):
+                cluster.create(self.topic, "dead_letter_topic_created")
+            self._producer = Producer(self._conf)
         except (KafkaException, ValueError) as error:
-            last = self._complaints.last
             raise SinkFailed(
-                f"dead-letter topic '{self.topic}': {_said(error)}{last and f' ({last})'}; "
+                f"dead-letter topic '{self.topic}': {cluster.explain(error)}; "
                 "a broker that answers, and the topic or the right to create it, are needed"
             ) from error
 
     def client_properties(self, kafka: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """What a client of this topic is made with, if `kafka` are the service's."""
+        """Return the properties of a client of this topic; `kafka` are the service's."""
         mask.add(secrets_in(self._properties))
         return {**kafka, **self._properties}
 
@@ -145,7 +162,7 @@ class KafkaDeadLetters(DeadLetterSink):
             self._waiting.append(new)
 
     def poll(self) -> list[Delivered]:
-        """Let the client call back, send what waited, and tell what became of letters."""
+        """Serve the client's callbacks, send waiting letters, and return what was delivered."""
         self._advance(0.0)
         told, self._untold = self._untold, []
         self._pending -= len(told)
@@ -153,11 +170,11 @@ class KafkaDeadLetters(DeadLetterSink):
 
     @property
     def pending(self) -> int:
-        """Letters sent of which `poll` has not told yet."""
+        """Letters sent that `poll` has not returned yet."""
         return self._pending
 
     def flush(self, timeout_seconds: float) -> None:
-        """Wait for the letters on their way; `poll` then tells of them."""
+        """Wait for the letters in flight; `poll` then returns them."""
         ends = time.monotonic() + timeout_seconds
         while self._producer is not None and self._pending > len(self._untold):
             left = ends - time.monotonic()
@@ -166,50 +183,15 @@ class KafkaDeadLetters(DeadLetterSink):
             self._advance(min(left, 0.1))
 
     def close(self) -> None:
-        """Let go of the producer without waiting; letters on their way may still arrive."""
+        """Drop the producer without waiting; letters in flight may still arrive."""
         if self._producer is not None:
             self._producer.purge()
             self._producer.poll(0)
             self._producer = None
         self._waiting.clear()
 
-    def _check_topic(self, admin: "AdminClient") -> None:
-        from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
-        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
-
-        # Asking for the one topic could make the broker create it with other settings.
-        if self.topic in self._topics(admin):
-            return
-        new = NewTopic(self.topic, num_partitions=1, replication_factor=-1)
-        created = admin.create_topics([new], request_timeout=_OPEN_SECONDS)
-        try:
-            created[self.topic].result(_OPEN_SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-        else:
-            log.info("dead_letter_topic_created", topic=self.topic)
-
-    def _topics(self, admin: "AdminClient") -> Collection[str]:
-        """Ask for the topics until there is an answer, or refused credentials, or no time left.
-
-        Of credentials the client tells by its callback alone; an answer it would wait for in vain.
-        """
-        from confluent_kafka import KafkaException  # noqa: PLC0415
-
-        ends = time.monotonic() + _OPEN_SECONDS
-        while True:
-            try:
-                return admin.list_topics(timeout=min(_ASK_SECONDS, _OPEN_SECONDS)).topics
-            except KafkaException:
-                admin.poll(0)
-                if self._complaints.refused is not None:
-                    raise KafkaException(self._complaints.refused) from None
-                if time.monotonic() > ends:
-                    raise
-
     def _advance(self, timeout_seconds: float) -> None:
-        """Let the client call back, and hand it what waited."""
+        """Serve the client's callbacks, and hand it the waiting letters."""
         if self._producer is None:
             return
         self._producer.poll(timeout_seconds)
@@ -218,8 +200,8 @@ class KafkaDeadLetters(DeadLetterSink):
             self._waiting.popleft()
 
     def _produce(self, sent: _Waiting) -> bool:
-        """Hand a letter to the client; False when it has no room for it now."""
-        from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
+        """Hand a letter to the client; return False when it has no room for it now."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
 
         if self._producer is None or self._broken is not None or self._is_to_send_singly:
             return False
@@ -232,34 +214,31 @@ class KafkaDeadLetters(DeadLetterSink):
         except BufferError:
             return False
         except KafkaException as error:
-            code = error.args[0].code()
-            if code == KafkaError.MSG_SIZE_TOO_LARGE and sent.form < _Form.SHORTEST:
-                return self._produce(sent._replace(form=_Form(sent.form + 1)))
-            if code == KafkaError._FATAL:  # noqa: SLF001 - librdkafka's public name for it
-                self._broken = _said(error)
-                return False
-            self._untold.append(Delivered(sent.token, _said(error)))
+            self._on_delivery(sent, error.args[0])
         return True
 
-    def _on_delivery(self, sent: _Waiting, error: "KafkaError | None", _message: "Message") -> None:
-        """The client's word on a letter; called inside `poll`, so on the owner thread."""
+    def _on_delivery(
+        self, sent: _Waiting, error: "KafkaError | None", _message: "Message | None" = None
+    ) -> None:
+        """Handle the client's answer about a letter, on the owner thread: `poll` calls this."""
         from confluent_kafka import KafkaError  # noqa: PLC0415
 
+        is_too_large = error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
         if error is None:
             self._untold.append(Delivered(sent.token, None))
-        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE and self._may_be_the_batch(sent):
+        elif is_too_large and self._may_be_the_batch(sent):
             self._waiting.append(sent)
             self._is_to_send_singly = True
-        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE and sent.form < _Form.SHORTEST:
+        elif is_too_large and sent.form < _Form.SHORTEST:
             self._waiting.append(sent._replace(form=_Form(sent.form + 1)))
-        elif self._broken is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001
+        elif self._broken is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - its public name
             self._waiting.append(sent)
             self._broken = self._broken or error.str()
         else:
             self._untold.append(Delivered(sent.token, error.str()))
 
     def _may_be_the_batch(self, sent: _Waiting) -> bool:
-        """Whether a letter was perhaps refused because of others that it was sent with."""
+        """Whether the broker may have rejected a letter for the size of its batch."""
         if self._conf.get(_BATCH_LETTERS) == 1:
             return False
         size = 0
@@ -270,37 +249,54 @@ class KafkaDeadLetters(DeadLetterSink):
         return size < int(self._conf["batch.size"])
 
     def _mend(self) -> None:
-        """Replace a producer that never will send again, or is to send letters one by one."""
+        """Replace a producer that met a fatal error, or must send letters one by one."""
         from confluent_kafka import Producer  # noqa: PLC0415
 
-        if self._is_to_send_singly and self._producer is not None and not len(self._producer):
+        if self._producer is None:
+            return
+        if self._is_to_send_singly and not len(self._producer):
             log.warning("dead_letters_sent_singly", topic=self.topic)
             self._conf[_BATCH_LETTERS] = 1
-            self._producer = Producer(self._calling_back(self._conf))
             self._is_to_send_singly = False
-        if self._broken is None or self._producer is None:
+        elif self._broken is not None:
+            log.warning("dead_letter_producer_renewed", topic=self.topic, error=self._broken)
+            self._producer.purge()
+            self._producer.poll(0)
+            self._broken = None
+        else:
             return
-        log.warning("dead_letter_producer_renewed", topic=self.topic, error=self._broken)
-        self._producer.purge()
-        self._producer.poll(0)
-        self._producer = Producer(self._calling_back(self._conf))
-        self._broken = None
+        self._producer = Producer(self._conf)
 
-    def _calling_back(self, properties: Mapping[str, Scalar]) -> dict[str, Any]:
-        return {**properties, "error_cb": self._complaints.take, "logger": _client_log}
+
+def replay_headers(headers: Iterable[Header]) -> list[Header]:
+    """Return the headers of a replay, the last of each name; leave out one too long to be ours."""
+    found = dict(headers)
+    kept = [(name, found[name]) for name in REPLAY_HEADERS if name in found]
+    return [
+        (name, value)
+        for name, value in kept
+        if value is not None and len(value) <= _LONGEST_REPLAY_BYTES
+    ]
+
+
+def without_replay_headers(headers: Iterable[Header]) -> list[Header]:
+    """Return all other headers, in their order."""
+    return [header for header in headers if header[0] not in REPLAY_HEADERS]
 
 
 def _content(letter: DeadLetter | RangeNotice, pipeline: str, form: _Form) -> dict[str, Any]:
-    """Value, key and headers of the message that a letter or notice becomes."""
+    """Return value, key and headers of a letter's or notice's message."""
     if isinstance(letter, RangeNotice):
         facts = {"notice": "range"} | asdict(letter) | {"pipeline": pipeline}
         return {"value": None, "key": None, "headers": list(_headers(facts).items())}
     record = letter.record
     headers = _facts(letter, pipeline)
     value, key = record.value, record.key
-    own, unreadable = _own(record)
-    if unreadable:
-        headers[HEADERS_ERROR] = _bounded(unreadable)
+    own: Sequence[Header] = ()
+    try:
+        own = record.headers
+    except HeadersUnreadable as error:
+        headers[HEADERS_ERROR] = _bounded(error.reason)
     if form >= _Form.WITHOUT_VALUE:
         headers[VALUE_SIZE], headers[VALUE_SHA256] = _reference(value)
         value = None
@@ -311,20 +307,12 @@ def _content(letter: DeadLetter | RangeNotice, pipeline: str, form: _Form) -> di
     if letter.trace and form < _Form.SHORTEST:
         own = (*(each for each in own if not is_of_trace(each[0])), *letter.trace)
     if form >= _Form.SHORTEST:
-        headers[_REASON] = _bounded(letter.reason, _SHORT_BYTES)
+        headers[REASON] = _bounded(letter.reason, _SHORT_BYTES)
     return {"value": value, "key": key, "headers": [*own, *headers.items()]}
 
 
-def _own(record: Record) -> tuple[Sequence[Header], str]:
-    """The record's own headers, or none and why they cannot be read."""
-    try:
-        return record.headers, ""
-    except HeadersUnreadable as error:
-        return (), error.reason
-
-
 def _reference(content: bytes | None) -> tuple[bytes, bytes]:
-    """Size and SHA-256 of what is left out."""
+    """Return size and SHA-256 of what is left out."""
     content = content or b""
     return str(len(content)).encode(), hashlib.sha256(content).hexdigest().encode()
 
@@ -351,15 +339,8 @@ def _headers(facts: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _bounded(text: str, longest: int = _LONGEST_BYTES) -> bytes:
-    """UTF-8 of bounded length, cut between characters; lone surrogates are escaped."""
+    """Encode as UTF-8 and cut between characters; lone surrogates are escaped."""
     encoded = text.encode(errors="backslashreplace")
     if len(encoded) <= longest:
         return encoded
     return encoded[:longest].decode(errors="ignore").encode()
-
-
-def _said(error: Exception) -> str:
-    """The text of a KafkaException's KafkaError, or of any other error."""
-    inner = error.args[0] if error.args else error
-    text = getattr(inner, "str", None)
-    return str(text()) if callable(text) else str(error)

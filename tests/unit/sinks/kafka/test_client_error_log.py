@@ -3,7 +3,7 @@
 import structlog
 from confluent_kafka import KafkaError
 
-from sinks.broker_complaints import BrokerComplaints
+from sinks.kafka.client import ClientErrorLog
 
 RESOLVE, DOWN = KafkaError._RESOLVE, KafkaError._ALL_BROKERS_DOWN
 REFUSED = KafkaError._AUTHENTICATION
@@ -18,7 +18,7 @@ class Clock:
 
 def test_a_complaint_that_comes_again_and_again_is_told_every_five_seconds_and_counted():
     clock = Clock()
-    complaints = BrokerComplaints("broker_error", "t.dead", clock)
+    complaints = ClientErrorLog("broker_error", "t.dead", clock)
     with structlog.testing.capture_logs() as told:
         for _ in range(1000):
             complaints.take(KafkaError(RESOLVE, "no such name"))
@@ -34,7 +34,7 @@ def test_a_complaint_that_comes_again_and_again_is_told_every_five_seconds_and_c
 
 
 def test_what_was_said_last_and_who_was_refused_is_kept():
-    complaints = BrokerComplaints("broker_error", "t.dead", Clock())
+    complaints = ClientErrorLog("broker_error", "t.dead", Clock())
     assert (complaints.refused, complaints.last) == (None, "")
     complaints.take(KafkaError(REFUSED, "bad password"))
     complaints.take(KafkaError(DOWN, "1/1 brokers are down"))

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from sinks.topic.messages import Encoder, Message, as_json
-from sinks.topic.sink import KafkaTopicSink
+from sinks.kafka.messages import Encoder, Message, as_json
+from sinks.kafka.sink import KafkaTopicSink
 
 
 def name_of(row: dict[str, Any]) -> str:

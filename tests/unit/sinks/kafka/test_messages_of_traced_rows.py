@@ -1,6 +1,6 @@
 """A topic's messages carry on the traces of their rows."""
 
-from sinks.topic.messages import Encoder
+from sinks.kafka.messages import Encoder
 
 TRACE = (("traceparent", b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"),)
 

@@ -1,4 +1,4 @@
-"""Rows as messages, setting apart those that give none."""
+"""Encode rows as messages, setting apart the rows that cannot be encoded. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from topology.traced import NO_TRACES, RowTraces, is_of_trace
 Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]]
 Content: TypeAlias = Callable[[Any], str | bytes | None]
 
-# What a message costs beside its bytes: the frame of its batch, lengths, deltas.
+# The overhead of a message: the frame of its batch, lengths, deltas.
 _FRAME_BYTES = 128
 _HEADER_BYTES = 16
 _SHOWN = 200  # characters of an error
@@ -24,34 +24,35 @@ _WITHOUT_FLOATS = frozenset({type(None), bool, int, str, bytes, datetime, date, 
 
 
 class Message(NamedTuple):
-    """What is sent to a topic."""
+    """A message to a topic; without a partition, the key decides."""
 
     topic: str
     value: str | bytes | None
     key: str | bytes | None = None
     headers: Sequence[tuple[str, str | bytes | None]] = ()
+    partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The messages in the order of their rows, and why the other rows give none."""
+    """The messages in the order of their rows, and why each other row was rejected."""
 
     messages: list[Message]
     rejected: dict[int, str]
 
 
 def as_json(row: Any) -> bytes:
-    """A row as JSON. Raises ValueError for a number that JSON has not, msgspec's errors too."""
+    """Encode a row as JSON. Raises ValueError for NaN and infinities, and msgspec's errors."""
     encoded = msgspec.json.encode(row)
-    # msgspec makes null of it; to look for it costs more than all else does. `in` takes twice as
-    # long as `find`: it tries whether the bytes are a number.
+    # msgspec encodes NaN as null, and searching each row for one costs more than encoding it.
+    # `in` takes twice as long as `find`: it first tries whether the bytes are a number.
     if encoded.find(b"null") >= 0 and _has_no_number(row):
         raise ValueError("found NaN or an infinity, which JSON has not")
     return encoded
 
 
 class Encoder:
-    """Makes messages of rows by the user's functions. Pure, if they are.
+    """Encodes rows by the user's functions.
 
     Rows of a RecordBatch are dictionaries, maps in them too; times are cut to microseconds.
     """
@@ -71,9 +72,9 @@ class Encoder:
     def encode(
         self, pieces: Sequence[Piece], max_bytes: int, traces: RowTraces = NO_TRACES
     ) -> Encoded:
-        """One message per row; a row fails alone, be it by its function or by its size.
+        """Encode each row; one that a function or its size rejects harms no other.
 
-        Those of `traces` get its headers, where there is room for them.
+        Add the headers of `traces` to their rows' messages, where they fit.
         """
         encoded = Encoded([], {})
         for index, row in enumerate(_rows_of(pieces)):
@@ -103,7 +104,7 @@ class Encoder:
 
 
 class _NoRow(NamedTuple):
-    """Stands where columns have what is no value of Python's."""
+    """A row of columns with a value that Python has not."""
 
     reason: Exception
 
@@ -134,7 +135,7 @@ def _rows_of_columns(batch: pa.RecordBatch) -> list[Any]:
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """The type itself, but for times in nanoseconds, for which Python has no values."""
+    """Return the type with its nanoseconds, which Python has not, as microseconds."""
 
     def part(field: "pa.Field[Any]") -> "pa.Field[Any]":
         return field.with_type(_in_microseconds(field.type))
@@ -157,8 +158,7 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 def _has_no_number(value: Any) -> bool:
     if type(value) not in (dict, list, tuple):
-        # Dataclasses, enumerations, sets and the like. What it knows no builtin of, such as
-        # msgspec.Raw, is no float.
+        # Dataclasses, enumerations, sets. What has no builtin, such as msgspec.Raw, is no float.
         value = msgspec.to_builtins(value, enc_hook=_as_null)
         if not isinstance(value, dict | list | tuple):
             return isinstance(value, float) and not isfinite(value)
@@ -177,7 +177,7 @@ def _as_null(value: Any) -> None:
 
 
 def _add_traces(encoded: Encoded, traces: RowTraces, max_bytes: int) -> None:
-    """Put headers into the messages of some rows, instead of such as are there."""
+    """Add trace headers to the messages of some rows, replacing older ones."""
     refused = sorted(encoded.rejected)
     for row, headers in traces.items():
         if row in encoded.rejected:
@@ -191,7 +191,7 @@ def _add_traces(encoded: Encoded, traces: RowTraces, max_bytes: int) -> None:
 
 
 def _size(message: Message) -> int:
-    """Bytes that it takes at most in the log, uncompressed. Raises TypeError."""
+    """Return the most bytes it takes in the log, uncompressed. Raises TypeError."""
     size = _FRAME_BYTES + _length("value", message.value) + _length("key", message.key)
     for name, value in message.headers:
         size += _HEADER_BYTES + len(name.encode()) + _length(f"header '{name}'", value)

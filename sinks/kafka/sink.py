@@ -1,17 +1,18 @@
 """A Kafka topic as a sink: rows and txids in one transaction of Kafka's."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from sinks.topic.claims_topic import ClaimsTopic
-from sinks.topic.cluster import Cluster, said
-from sinks.topic.messages import Encoder, Headers, Message, as_json
-from sinks.topic.owner import Owner
-from sinks.topic.producer import PlainProducer, TransactionalProducer
+from sinks.kafka.messages import Encoder, Headers, as_json
 from topology.errors import RowsRejected, SinkFailed
 from topology.masking import mask, secrets_in
 from topology.sink import Batch, Row, Scalar, SinkContext
 from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
+
+if TYPE_CHECKING:  # they import confluent_kafka; see sinks/__init__
+    from sinks.kafka.client import PlainProducer
+    from sinks.kafka.transactions import Owner
 
 # A batch waits for the broker once; a hundred times this would only wait longer for its rows.
 _BATCH_ROWS = 10_000
@@ -54,32 +55,36 @@ class KafkaTopicSink(TransactionalSink[Row]):
         self._owner: Owner | None = None
 
     def open(self, context: SinkContext) -> None:
-        """Check that the topic is there; under exactly-once, that of the transactions too.
+        """Check that the topic exists; under exactly-once, the topic of transactions too.
 
-        Raises SinkFailed, naming the topic, when it is not or the broker does not answer.
+        Raises SinkFailed, naming the topic, when it is missing or the broker does not answer.
         """
         from confluent_kafka import KafkaException  # noqa: PLC0415 - see sinks/__init__
 
+        from sinks.kafka.client import Cluster, PlainProducer, TransactionalProducer  # noqa: PLC0415
+        from sinks.kafka.transactions import ClaimsTopic, Owner  # noqa: PLC0415
+
         mask.add(secrets_in(self._properties))
-        cluster = Cluster({**context.kafka, **self._properties}, self.topic)
+        properties = {**context.kafka, **self._properties}
+        cluster = Cluster(properties, "topic_broker_error", self.topic)
+        claims = ClaimsTopic(cluster, self.transactions_topic, context.pipeline, context.sink)
         try:
             if not cluster.partitions(self.topic):
                 raise SinkFailed(f"topic '{self.topic}' does not exist; create it first")
-            self._max_bytes = int(cluster.setting(self.topic, "max.message.bytes"))
+            max_bytes = int(cluster.setting(self.topic, "max.message.bytes"))
             if context.exactly_once:
-                cluster.require_compacted(self.transactions_topic)
+                claims.open()
         except (KafkaException, ValueError) as error:
             raise SinkFailed(
-                f"topic '{self.topic}': {said(error)}{cluster.trouble}; a broker that answers, and "
+                f"topic '{self.topic}': {cluster.explain(error)}; a broker that answers, and "
                 "the right to write the topic and read its settings, are needed"
             ) from error
-        self._plain = PlainProducer(cluster, self._max_bytes)
+        self._max_bytes = max_bytes
+        self._plain = PlainProducer(cluster, max_bytes)
         if context.exactly_once:
-            reader = ClaimsTopic(cluster, self.transactions_topic, context.pipeline, context.sink)
             name = f"headrace.{context.pipeline}.{context.sink}.{uuid4().hex}"
-            max_bytes = self._max_bytes
             self._owner = Owner(
-                name, reader, lambda name: TransactionalProducer(cluster, name, max_bytes)
+                name, claims, lambda name: TransactionalProducer(cluster, name, max_bytes)
             )
 
     def write(self, batch: Batch) -> None:
@@ -108,8 +113,7 @@ class KafkaTopicSink(TransactionalSink[Row]):
 
     def commit(self, staged: Staged) -> None:
         """Send the messages and the txids in one transaction; see the contract."""
-        messages: tuple[Message, ...] = staged.parts
-        self._owned().commit(staged.shares, messages)
+        self._owned().commit(staged.shares, staged.parts)
 
     def discard(self, staged: Staged) -> None:
         """Do nothing: nothing was sent."""
@@ -122,7 +126,7 @@ class KafkaTopicSink(TransactionalSink[Row]):
             self._owner.close()
         self._plain = self._owner = None
 
-    def _owned(self) -> Owner:
+    def _owned(self) -> "Owner":
         if self._owner is None:
             raise SinkFailed(f"topic '{self.topic}' is not open for transactions")
         return self._owner

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
-from sinks.topic.claims import Claims
-from sinks.topic.messages import Message
-from sinks.topic.owner import Owner
-from sinks.topic.producer import TransactionLost
-from tests.worlds.transactions_of_kafka import Broker, Producer, Reader, Shuffled
+from sinks.kafka.client import OutcomeUnknown, TransactionFailed
+from sinks.kafka.messages import Message
+from sinks.kafka.transactions import Owner
+from tests.worlds.transactions_of_kafka import (
+    Broker,
+    Shuffled,
+    SimulatedClaims,
+    SimulatedProducer,
+)
 from topology.errors import SinkFailed, SinkFenced
 from topology.transactional import Committed, Fence, Share
 
@@ -22,7 +26,7 @@ def broker(seed: int = 0, *, lost_replies: float = 0.0) -> Broker:
 
 
 def owner(broker: Broker, name: str) -> Owner:
-    return Owner(name, Reader(broker), partial(Producer, broker))
+    return Owner(name, SimulatedClaims(broker), partial(SimulatedProducer, broker))
 
 
 def share(line: str, txid: int, epoch: int) -> Share:
@@ -105,7 +109,7 @@ def test_two_with_the_same_epoch_commit_each_txid_once(seed: int) -> None:
         [partial(work, owner(kafka, name), {A: 1}, []) for name in ("p1", "p2")]
     )
     # They may get into each other's way until one gives up for this time.
-    assert all(each is None or isinstance(each, TransactionLost) for each in raised), raised
+    assert all(each is None or isinstance(each, TransactionFailed) for each in raised), raised
     found = Counter(txid for txid, _ in landed(kafka)[A])
     assert found
     assert set(found.values()) == {1}
@@ -116,7 +120,7 @@ def test_a_commit_whose_reply_is_lost_is_there_once() -> None:
     one = owner(kafka, "p1")
     one.fence([Fence(A, 1)])
     kafka.lost_replies = 1.0
-    with pytest.raises(TransactionLost):  # its new claims are lost, too
+    with pytest.raises(OutcomeUnknown):  # its new claims are lost, too
         one.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
     kafka.lost_replies = 0.0
     assert one.committed([A]) == [Committed(A, 1, 1)]
@@ -170,16 +174,16 @@ def test_old_claims_are_taken_away() -> None:
     kafka = broker()
     for epoch in range(1, 6):
         owner(kafka, f"p{epoch}").fence([Fence(A, epoch)])
-    reader = Reader(kafka)
-    reader.read(pending=True)
-    assert [(claim.producer, claim.epoch) for claim in reader.claims.on(A)] == [("p5", 5)]
+    claims = SimulatedClaims(kafka)
+    claims.read(pending=True)
+    assert [(claim.producer, claim.epoch) for claim in claims.on([A])] == [("p5", 5)]
 
 
 def test_what_is_no_claim_is_not_taken_for_one() -> None:
-    claims = Claims("pipeline", "sink")
+    claims = SimulatedClaims(broker())
     for key, value in ((None, b"x"), (b"x", b"{}"), (b'["pipeline","sink","l","n"]', b"{}")):
         with pytest.raises(SinkFailed, match="no claim"):
             claims.take(key, value)
     claims.take(b'["pipeline","other","l","n"]', b'{"producer":"p","epoch":3,"txid":4}')
     claims.take(b'["other","sink","l","n"]', b'{"producer":"p","epoch":3,"txid":4}')
-    assert claims.committed("l") == Committed("l", 0, 0)
+    assert claims.committed(["l"]) == [Committed("l", 0, 0)]

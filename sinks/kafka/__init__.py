@@ -1,0 +1,1 @@
+"""Rows and dead letters into Kafka topics."""

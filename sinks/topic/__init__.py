@@ -1,1 +1,0 @@
-"""Rows into a Kafka topic."""
