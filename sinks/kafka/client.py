@@ -25,7 +25,8 @@ _client_log = logging.getLogger("headrace.sinks.kafka")  # else librdkafka write
 
 _NONE: Mapping[str, Scalar] = {}
 _ANSWER_SECONDS = 15.0
-_ASK_SECONDS = 1.0
+# Rejected credentials are told of in the first second, and a slow cluster gets its time.
+_ASK_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _LOG_SECONDS = 5.0
 _SEND_SECONDS = 60  # until a message or a transaction has failed
 _INIT_SECONDS = 60.0  # at least until an abandoned transaction of the name has timed out
@@ -97,21 +98,21 @@ class Cluster:
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has, 0 if it does not exist.
 
-        The client reports rejected credentials by its callback only, and goes on waiting.
+        Credentials that a broker rejects end it; the client tells of them by its callback alone.
         """
-        admin, ends = self.admin(), time.monotonic() + _ANSWER_SECONDS
-        while True:
+        admin, failed = self.admin(), KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
+        for seconds in _ASK_SECONDS:
             try:
                 # All topics: a broker may create a topic that it is asked for by name.
-                found = admin.list_topics(timeout=_ASK_SECONDS).topics.get(topic)
-            except KafkaException:
+                found = admin.list_topics(timeout=seconds).topics.get(topic)
+            except KafkaException as error:
                 admin.poll(0)
+                failed = self.errors.refused or error.args[0]
                 if self.errors.refused is not None:
-                    raise KafkaException(self.errors.refused) from None
-                if time.monotonic() > ends:
-                    raise
+                    break
             else:
                 return 0 if found is None else len(found.partitions)
+        raise KafkaException(failed)
 
     def setting(self, topic: str, name: str) -> str:
         """Return a topic's setting, or the broker's where the topic has none."""

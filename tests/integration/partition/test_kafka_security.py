@@ -19,6 +19,7 @@ from service.cli.app import app
 from service.config import load
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.running import run_pipeline
+from sinks.storage import Storage
 from tests.integration.partition.conftest import STORE_PASSWORD, Authority
 from tests.support.patience import seconds
 from tests.worlds.guarded_kafka import (
@@ -32,6 +33,8 @@ from tests.worlds.guarded_kafka import (
     TokenServer,
 )
 from tests.worlds.serving import Serving
+from topology.errors import SinkFailed
+from topology.sink import SinkContext
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -269,6 +272,17 @@ def test_who_is_refused_is_told_why(case: str, refused: Callable[[str], dict[str
     catalogue.close()
     assert REFUSED[case][2] in str(caught.value)
     assert "canary" not in f"{caught.value} {logs}"
+
+
+def test_sinks_report_rejected_credentials_without_waiting_for_an_answer(
+    refused: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.kafka.client._ASK_SECONDS", (seconds(1.0),) * 10_000)
+    context = SinkContext("p", "s", refused("a wrong password"), Storage(""), None)
+    for sink in (KafkaTopicSink[Any]("orders"), KafkaDeadLetters("orders.dead")):
+        with pytest.raises(SinkFailed, match="invalid credentials") as caught:
+            sink.open(context)
+        assert "canary" not in str(caught.value)
 
 
 def test_a_check_says_why_of_every_part_that_kafka_refuses(

@@ -194,7 +194,7 @@ def test_letters_pend_while_the_broker_is_away_and_arrive_when_it_is_back(
 def test_a_broker_that_does_not_answer_fails_at_open_and_names_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sinks.kafka.client._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("sinks.kafka.client._ASK_SECONDS", (0.5,))
     with pytest.raises(SinkFailed, match="'nowhere'"):
         KafkaDeadLetters("nowhere").open(context("127.0.0.1:9"))
 
