@@ -48,8 +48,7 @@ from service.spark_engine.wiring import (
     range_gates_of,
     spark_engine,
 )
-from sinks.names import is_uri
-from sinks.paths import local_path
+from sinks.names import is_uri, local_path
 from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import java_text
 from sinks.spark.sink import SparkSink

@@ -5,14 +5,13 @@ must not be null is, and there is no column the schema does not name, whether it
 mapping or in columns. One row that does not fit never harms its neighbours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sinks.halving import failing
 from topology.casts import cast
 from topology.nulls import misplaced_null
 from topology.rows import Row, as_row, cause_of, values_of
@@ -63,6 +62,28 @@ def fit(pieces: Sequence[Piece], schema: pa.Schema) -> Fitted:
         rejected.update((start + index, reason) for index, reason in reasons.items())
         start += length
     return Fitted(pa.Table.from_batches(batches, schema=schema), rejected)
+
+
+def failing(
+    work: Callable[[int, int], object], count: int, is_its_own: Callable[[Exception], bool]
+) -> Iterator[tuple[int, Exception]]:
+    """Bisect `count` things and yield the index and error of each that fails alone.
+
+    `work` takes a span of indexes. An error that is not `is_its_own`, one thing's own, is raised.
+    """
+    spans = [(0, count)] if count else []
+    while spans:
+        start, stop = spans.pop()
+        try:
+            work(start, stop)
+        except Exception as error:
+            if not is_its_own(error):
+                raise
+            if stop - start == 1:
+                yield start, error
+                continue
+            middle = (start + stop) // 2
+            spans += [(middle, stop), (start, middle)]
 
 
 def _fit_rows(rows: list[Any], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:

@@ -1,12 +1,16 @@
-"""Names of tables, which stay below their warehouse, and of their columns. Pure."""
+"""Names of tables and columns: which are allowed, where a table lies, and what links lead to."""
 
+import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
-from topology.errors import InvalidSchema
+from topology.errors import InvalidSchema, SinkFailed
+
+OnNewColumns: TypeAlias = Literal["reject", "add"]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CONTROL = re.compile("[\0-\x1f\x7f\ud800-\udfff]")  # no path can hold some of them
@@ -19,6 +23,8 @@ _ALLOWED = (
     "and have none of : * ? [ ] { } \\, or an absolute path or URI without '..'; no part is "
     "_delta_log"
 )
+_FILE_URI = re.compile(r"file:(?://[^/]*)?(.*)", re.DOTALL)
+_INNER = ("_delta_log", "metadata", "data")  # what tables have in their folders
 
 
 def is_absolute(name: str) -> bool:
@@ -32,11 +38,11 @@ def is_uri(name: str) -> bool:
 
 
 def checked_table(name: str) -> str:
-    """The name itself, if it names a place that is below any warehouse, or an absolute one.
+    """Return the name if it is a place below any warehouse, or an absolute one.
 
-    Raises InvalidSchema. A path that is joined to a warehouse never leaves it, is not the
-    warehouse itself, and is none of its hidden folders, as the spool is, nor a table's log. What
-    hides behind symbolic links, `table_folder` looks at.
+    Raises InvalidSchema. A path that is joined to a warehouse never leaves it, and is neither the
+    warehouse itself nor one of its hidden folders, such as the spool, nor a table's log.
+    `table_folder` looks behind symbolic links.
     """
     if not isinstance(name, str):
         raise InvalidSchema(f"table {name!r}: found {type(name).__name__}; {_ALLOWED}")
@@ -47,7 +53,7 @@ def checked_table(name: str) -> str:
 
 
 def checked_columns(schema: pa.Schema, table: str) -> pa.Schema:
-    """The schema itself, if files can have its columns. Raises InvalidSchema."""
+    """Return the schema if files can have its columns. Raises InvalidSchema."""
     for field in (field for each in schema for field in _fields(each)):
         reason = next(_column_reasons(field), None)
         if reason is not None:
@@ -60,12 +66,90 @@ def checked_columns(schema: pa.Schema, table: str) -> pa.Schema:
 
 
 def names_in(schema: pa.Schema) -> Iterator[str]:
-    """The names of a schema's columns, and of those that are in them."""
+    """Yield the names of a schema's columns, and of the fields nested in them."""
     return (field.name for each in schema for field in _fields(each))
 
 
+def checked_new_columns(value: str, table: str) -> OnNewColumns:
+    """Return `on_new_columns` as it was given. Raises InvalidSchema."""
+    for allowed in get_args(OnNewColumns):
+        if value == allowed:
+            found: OnNewColumns = allowed
+            return found
+    names = " and ".join(f"'{each}'" for each in get_args(OnNewColumns))
+    raise InvalidSchema(f"table '{table}': on_new_columns is {value!r}; allowed are {names}")
+
+
+def local_path(place: str) -> Path | None:
+    """Return a path or `file:` URI as a path, None for any other scheme.
+
+    A URI is read as Hadoop reads it: nothing in it is escaped.
+    """
+    found = _FILE_URI.match(place)
+    if found is not None:
+        place = found[1]
+    elif is_uri(place):
+        return None
+    return Path(os.path.abspath(place))  # noqa: PTH100 - as Hadoop does, without a look at links
+
+
+def local_uri(path: Path) -> str:
+    """Return a path as the URI that Hadoop reads back as that path: nothing is escaped."""
+    return f"file://{path}"
+
+
+def table_path(warehouse: str, table: str) -> str:
+    """Return the table's URI as Hadoop reads it: an absolute table, or one below the warehouse."""
+    place = table if is_absolute(table) else f"{warehouse.rstrip('/')}/{table}"
+    path = local_path(place)
+    return place if path is None else local_uri(path)
+
+
+def table_folder(warehouse: str, table: str) -> Path | None:
+    """Return the table's folder, which may be missing; None where it is not local.
+
+    Raises SinkFailed when links lead from it to the warehouse or out of it, or from what a table
+    has in its folder out of that. A warehouse, or a table's absolute path, may be a link itself.
+    """
+    folder = local_path(table_path(warehouse, table))
+    if folder is None:
+        return None
+    root = None if is_absolute(table) else local_path(warehouse)
+    try:
+        if root is not None:
+            check_below(folder, root)
+        for inner in _INNER:
+            check_below(folder / inner, folder)
+    except SinkFailed as error:
+        raise SinkFailed(f"table '{table}': {error}") from error
+    return folder
+
+
+def check_below(place: Path, root: Path) -> None:
+    """Raise SinkFailed unless a place is below a root, whatever links there are."""
+    found, top = os.path.realpath(place), os.path.realpath(root)
+    if not found.startswith(os.path.join(top, "")):  # noqa: PTH118 - "/" stays "/"
+        raise SinkFailed(
+            f"{place} leads to {found}, not below {root}; allowed are links that stay below it"
+        )
+
+
+def check_kind(table: str, folder: Path, own: str) -> None:
+    """Raise SinkFailed when the folder is a table of another kind than this sink's."""
+    metadata = folder / "metadata"
+    # In this order: a Delta table may have Iceberg's metadata too, for Iceberg's readers.
+    if (folder / "_delta_log").exists():
+        kind, sink = "a Delta table", "DeltaSink"
+    elif (metadata / "version-hint.text").exists() or any(metadata.glob("*.metadata.json")):
+        kind, sink = "an Iceberg table", "IcebergSink"
+    else:
+        return
+    if sink != own:
+        raise SinkFailed(f"table '{table}' at {folder} is {kind}; use {sink}")
+
+
 def _fields(field: "pa.Field[Any]") -> Iterator["pa.Field[Any]"]:
-    """A column, and all that is in it."""
+    """Yield a column and all fields nested in it."""
     yield field
     kind: Any = field.type
     for number in range(kind.num_fields):
@@ -73,7 +157,7 @@ def _fields(field: "pa.Field[Any]") -> Iterator["pa.Field[Any]"]:
 
 
 def _column_reasons(field: "pa.Field[Any]") -> Iterator[str]:
-    """What is wrong with a column by itself."""
+    """Yield what is wrong with a column."""
     kind: Any = field.type
     if not field.name:
         yield "it is empty"
@@ -92,7 +176,7 @@ def _shown(name: str) -> str:
 
 
 def _reasons(name: str) -> Iterator[str]:
-    """What is wrong with a name."""
+    """Yield what is wrong with a name."""
     parts = name.split("/")
     if control := _CONTROL.search(name):
         yield f"found the character {control[0]!r}"

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 
-from sinks.names import is_absolute
-from sinks.paths import local_path
+from sinks.names import is_absolute, local_path
 from topology.errors import SinkFailed
 from topology.masking import mask
 

@@ -10,7 +10,7 @@ from service import logs
 from service.loading import load_topology
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import TaskSettings
-from sinks.paths import local_path
+from sinks.names import local_path
 from topology.errors import SinkError, SinkFailed
 from topology.masking import secrets_in
 from topology.sink import DeadLetter, DeadLetterSink, Delivered, RangeNotice, SinkContext

@@ -21,7 +21,7 @@ from service.spark_engine.no_fetcher import NoFetcher
 from service.spark_engine.on_spark import OnSpark
 from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.task import TaskSettings
-from sinks.paths import local_path
+from sinks.names import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from topology.errors import InvalidTopology

@@ -9,7 +9,7 @@ import pyarrow as pa
 import structlog
 
 from sinks.columns import fit
-from sinks.new_columns import OnNewColumns, checked_new_columns
+from sinks.names import OnNewColumns, checked_new_columns
 from sinks.postgres.database import Database, RowsRefused
 from sinks.postgres.table import wanted_of
 from sinks.postgres.text import Lines, encode, longest, without

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sinks.errors import SparkStartFailed
-from sinks.paths import local_path
+from sinks.names import local_path
 from topology.sink import Scalar
 
 _DEFAULTS = {

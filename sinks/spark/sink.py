@@ -12,8 +12,14 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import pyarrow as pa
 
-from sinks.names import checked_columns, checked_table
-from sinks.paths import check_kind, local_uri, table_folder, table_path
+from sinks.names import (
+    check_kind,
+    checked_columns,
+    checked_table,
+    local_uri,
+    table_folder,
+    table_path,
+)
 from sinks.shares import check_fences, is_to_commit
 from sinks.spark.existing import differences, existing_schema, spark_schema
 from sinks.spark.reasons import one_line

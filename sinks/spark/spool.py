@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sinks.columns import Fitted, fit
-from sinks.paths import local_path
+from sinks.names import local_path
 from sinks.run_folder import RunFolder
 from sinks.tables.files import as_arrow_said, write_good_rows
 from sinks.tables.partitioning import empty_texts

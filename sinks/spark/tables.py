@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.paths import table_path
+from sinks.names import table_path
 from sinks.spark.reasons import one_line
 from topology.errors import ReferenceLoadFailed
 from topology.masking import mask, secrets_in

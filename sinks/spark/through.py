@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from sinks.columns import Fitted, fit
-from sinks.paths import local_uri
+from sinks.names import local_uri
 from sinks.spark.apart import bring, check_all_taken, refused, stage_apart
 from sinks.spark.existing import spark_schema
 from sinks.spark.reasons import one_line

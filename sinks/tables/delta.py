@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sinks.columns import Fitted
-from sinks.names import is_uri, names_in
-from sinks.new_columns import OnNewColumns
+from sinks.names import OnNewColumns, is_uri, names_in
 from sinks.probe import plain_message, probe
 from sinks.storage import Storage
 from sinks.tables.entries import OURS, LogEntries

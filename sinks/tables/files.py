@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from sinks.columns import Fitted, fit
-from sinks.halving import failing
-from sinks.paths import check_below
+from sinks.columns import Fitted, failing, fit
+from sinks.names import check_below
 from sinks.storage import Storage
 from sinks.tables.partitioning import Layout
 from sinks.tables.statistics import Statistics, statistics_of

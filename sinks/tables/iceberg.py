@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 
 from sinks.columns import Fitted
-from sinks.new_columns import OnNewColumns
-from sinks.paths import local_path
+from sinks.names import OnNewColumns, local_path
 from sinks.storage import Storage
 from sinks.tables.files import DataFile, sync
 from sinks.tables.iceberg_files import (

@@ -11,9 +11,14 @@ import pyarrow as pa
 import structlog
 
 from sinks.columns import Fitted
-from sinks.names import checked_columns, checked_table
-from sinks.new_columns import OnNewColumns, checked_new_columns
-from sinks.paths import check_kind, table_folder
+from sinks.names import (
+    OnNewColumns,
+    check_kind,
+    checked_columns,
+    checked_new_columns,
+    checked_table,
+    table_folder,
+)
 from sinks.shares import check_fences, is_to_commit
 from sinks.storage import Storage
 from sinks.tables.files import DataFile, DataFileWriter, FileStager, joined

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sinks import DeltaSink, IcebergSink, SparkSink
-from sinks.names import checked_columns, checked_table, is_absolute
-from sinks.paths import local_path, table_path
+from sinks.names import checked_columns, checked_table, is_absolute, local_path, table_path
 from topology.errors import InvalidSchema
 
 ROOT = Path("/data/ware house#1%2e")

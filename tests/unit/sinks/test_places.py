@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sinks import DeltaSink, SparkSink
-from sinks.paths import table_folder
+from sinks.names import table_folder
 from sinks.storage import Storage
 from topology.errors import SinkFailed
 from topology.sink import Sink, SinkContext
