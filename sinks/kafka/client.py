@@ -199,7 +199,10 @@ class NotAccepted(TransactionFailed):
 
 
 class ProducerFenced(TransactionFailed):
-    """A newer producer of the same name is open. The transaction is aborted."""
+    """A newer producer of the same name is open. It has ended the transaction.
+
+    A commit that had begun may have been completed; any other transaction is aborted.
+    """
 
 
 class OutcomeUnknown(TransactionFailed):

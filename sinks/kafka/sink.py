@@ -19,18 +19,18 @@ _BATCH_ROWS = 10_000
 
 
 class KafkaTopicSink(TransactionalSink[Row]):
-    """Sends a message per row to a topic, which must be there.
+    """Send a message per row to an existing topic.
 
-    `value`, `key` and `headers` make a message of a row: bytes, str (as UTF-8) or None, and pairs
-    of a name and such a content. Without `value` it is the row as JSON, which has neither NaN nor
-    infinities. A row for which one of them raises, or whose message is larger than the topic
-    allows, is rejected. Rows of a RecordBatch are dictionaries, maps in them too, and their times
-    are cut to microseconds. `properties` are librdkafka's, laid over those of the service's
-    `[kafka]`.
+    `value` and `key` return bytes, str (sent as UTF-8) or None for a row, `headers` pairs of a
+    name and such a value. Without `value` the row is sent as JSON, which has neither NaN nor
+    infinities. A row is rejected if one of the functions raises, or if its message is larger than
+    the topic allows. Rows of a RecordBatch are dictionaries, as are maps in them, and times are
+    cut to microseconds. `properties` are librdkafka's and override the service's `[kafka]`.
 
-    At least once, by an idempotent producer. Exactly once, a micro-batch is one transaction of
-    Kafka's, and only consumers with `isolation.level=read_committed` see each row once; the txids
-    stand in the compacted topic `transactions_topic` ("<topic>.transactions", made if need be).
+    At least once uses an idempotent producer. Exactly once, a micro-batch is one Kafka
+    transaction, and only consumers with `isolation.level=read_committed` see each row once. The
+    txids are in the compacted topic `transactions_topic` ("<topic>.transactions", created if it is
+    missing).
     """
 
     batch_rows = _BATCH_ROWS
@@ -105,7 +105,7 @@ class KafkaTopicSink(TransactionalSink[Row]):
         return self._owned().committed(lines)
 
     def stage(self, group: Group) -> Staged:
-        """Make the messages; nothing is sent."""
+        """Encode the messages; nothing is sent."""
         encoded = self._encoder.encode(group.pieces, self._max_bytes, group.traces)
         return Staged(
             group.shares, len(encoded.messages), tuple(encoded.messages), encoded.rejected
@@ -119,7 +119,7 @@ class KafkaTopicSink(TransactionalSink[Row]):
         """Do nothing: nothing was sent."""
 
     def close(self) -> None:
-        """Let go of the clients."""
+        """Drop the clients."""
         if self._plain is not None:
             self._plain.close()
         if self._owner is not None:

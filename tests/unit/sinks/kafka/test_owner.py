@@ -179,6 +179,19 @@ def test_old_claims_are_taken_away() -> None:
     assert [(claim.producer, claim.epoch) for claim in claims.on([A])] == [("p5", 5)]
 
 
+def test_claims_keep_their_form() -> None:
+    """Topics of transactions outlive the versions that wrote them."""
+    claims = SimulatedClaims(broker())
+    key, value = b'["pipeline","sink","orders[0]","n"]', b'{"producer":"p","epoch":3,"txid":4}'
+    claims.take(key, value)
+    assert claims.committed([A]) == [Committed(A, 3, 4)]
+    (claim,) = claims.on([A])
+    assert claims.written(claim) == Message(claims.topic, value, key)
+    assert claims.withdrawn(claim) == Message(claims.topic, None, key)
+    claims.take(key, None)
+    assert claims.committed([A]) == [Committed(A, 0, 0)]
+
+
 def test_what_is_no_claim_is_not_taken_for_one() -> None:
     claims = SimulatedClaims(broker())
     for key, value in ((None, b"x"), (b"x", b"{}"), (b'["pipeline","sink","l","n"]', b"{}")):
