@@ -2,21 +2,20 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import pyarrow as pa
 
 from sinks.rows import fitting_rows
 from sinks.shares import check_fences, is_to_commit
 from topology.errors import RowsRejected
-from topology.schema import schema_of
+from topology.schema import Row, schema_of
 from topology.sink import (
     Batch,
     DeadLetter,
     DeadLetterSink,
     Delivered,
     RangeNotice,
-    Row,
     Sink,
     SinkContext,
 )
@@ -36,16 +35,8 @@ class MemorySink(TransactionalSink[Row]):
 
     batch_rows = _FEW_ROWS
 
-    @overload
     def __init__(
-        self: "MemorySink[Any]", name: str = "memory", *, schema: pa.Schema | None = None
-    ) -> None: ...
-
-    @overload
-    def __init__(self, name: str = "memory", *, schema: type[Row]) -> None: ...
-
-    def __init__(
-        self, name: str = "memory", *, schema: type[Any] | pa.Schema | None = None
+        self, name: str = "memory", *, schema: type[Row] | pa.Schema | None = None
     ) -> None:
         self.name = name
         self.schema = None if schema is None else schema_of(schema)

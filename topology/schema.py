@@ -22,8 +22,12 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
+from typing_extensions import TypeVar
 
 from topology.errors import InvalidSchema
+
+Row = TypeVar("Row", contravariant=True, default=Any)
+"""The type of a sink's rows: that of its schema, or any where pyarrow's schema says it."""
 
 _SCALARS: dict[Any, pa.DataType] = {
     str: pa.string(),

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
 
 import pyarrow as pa
 import structlog
@@ -14,8 +13,8 @@ from sinks.postgres.database import Database, RowsRefused
 from sinks.postgres.table import wanted_of
 from sinks.postgres.text import Lines, encode, longest, without
 from topology.errors import RowsRejected, SinkFailed, SinkFenced
-from topology.schema import schema_of
-from topology.sink import Batch, Piece, Row, SinkContext
+from topology.schema import Row, schema_of
+from topology.sink import Batch, Piece, SinkContext
 from topology.transactional import (
     Committed,
     Fence,
@@ -58,40 +57,12 @@ class PostgresSink(TransactionalSink[Row]):
 
     batch_rows = _BATCH_ROWS
 
-    @overload
-    def __init__(
-        self: "PostgresSink[Any]",
-        conninfo: str,
-        table: str,
-        *,
-        schema: pa.Schema,
-        key: str | Sequence[str] = (),
-        deleted: str | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        on_new_columns: OnNewColumns = "reject",
-    ) -> None: ...
-
-    @overload
     def __init__(
         self,
         conninfo: str,
         table: str,
         *,
-        schema: type[Row],
-        key: str | Sequence[str] = (),
-        deleted: str | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        on_new_columns: OnNewColumns = "reject",
-    ) -> None: ...
-
-    def __init__(
-        self,
-        conninfo: str,
-        table: str,
-        *,
-        schema: type[Any] | pa.Schema,
+        schema: type[Row] | pa.Schema,
         key: str | Sequence[str] = (),
         deleted: str | None = None,
         user: str | None = None,

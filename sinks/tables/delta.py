@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, overload
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -26,7 +26,8 @@ from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink
 from topology.compaction import Compaction
 from topology.errors import InvalidSchema, SinkFailed
-from topology.sink import Piece, Row, SinkContext
+from topology.schema import Row
+from topology.sink import Piece, SinkContext
 
 _VERSION = version("headrace")
 _REFUSED = "Failed to commit transaction"  # how delta-rs says that the version is there already
@@ -65,35 +66,11 @@ class DeltaSink(TableSink[Row]):
 
     made_by = "DeltaSink"
 
-    @overload
-    def __init__(
-        self: "DeltaSink[Any]",
-        table: str,
-        *,
-        schema: pa.Schema,
-        partition_by: Sequence[str] = (),
-        key: Sequence[str] = (),
-        deleted: str | None = None,
-        on_new_columns: OnNewColumns = "reject",
-    ) -> None: ...
-
-    @overload
     def __init__(
         self,
         table: str,
         *,
-        schema: type[Row],
-        partition_by: Sequence[str] = (),
-        key: Sequence[str] = (),
-        deleted: str | None = None,
-        on_new_columns: OnNewColumns = "reject",
-    ) -> None: ...
-
-    def __init__(
-        self,
-        table: str,
-        *,
-        schema: type[Any] | pa.Schema,
+        schema: type[Row] | pa.Schema,
         partition_by: Sequence[str] = (),
         key: Sequence[str] = (),
         deleted: str | None = None,

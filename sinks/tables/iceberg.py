@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -41,7 +41,8 @@ from sinks.tables.partitioning import Layout, check_partitions
 from sinks.tables.table import TableSink, check_writable
 from topology.compaction import Compaction
 from topology.errors import InvalidSchema, SinkFailed
-from topology.sink import Piece, Row, SinkContext
+from topology.schema import Row
+from topology.sink import Piece, SinkContext
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -79,33 +80,11 @@ class IcebergSink(TableSink[Row]):
 
     made_by = "IcebergSink"
 
-    @overload
-    def __init__(
-        self: "IcebergSink[Any]",
-        table: str,
-        *,
-        schema: pa.Schema,
-        partition_by: Sequence[str] = (),
-        on_new_columns: OnNewColumns = "reject",
-        catalog: str = _DEFAULT,
-    ) -> None: ...
-
-    @overload
     def __init__(
         self,
         table: str,
         *,
-        schema: type[Row],
-        partition_by: Sequence[str] = (),
-        on_new_columns: OnNewColumns = "reject",
-        catalog: str = _DEFAULT,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        table: str,
-        *,
-        schema: type[Any] | pa.Schema,
+        schema: type[Row] | pa.Schema,
         partition_by: Sequence[str] = (),
         on_new_columns: OnNewColumns = "reject",
         catalog: str = _DEFAULT,
