@@ -33,7 +33,7 @@ RUN /opt/build/bin/hatchling build --target wheel \
 ENV PYTHONSAFEPATH=1 HEADRACE_JAR_CACHE=/opt/headrace/jars
 # Those of the embedded servers are for development, and stay out.
 RUN /opt/headrace/bin/python -c 'from service.jars.resolver import resolve; \
-      [resolve(jars) for jars in ("delta", "iceberg")]' \
+      [resolve(jars) for jars in ("delta", "iceberg", "s3a")]' \
  && /opt/headrace/bin/pip uninstall --yes pip
 
 FROM base AS headrace

@@ -17,7 +17,7 @@ from service.jars.lock import Lock, read_lock
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements/run.lock"
-IMAGE_SETS = ("delta", "iceberg")  # of jars, as the Dockerfile has them
+IMAGE_SETS = ("delta", "iceberg", "s3a")  # of jars, as the Dockerfile has them
 
 ALLOWED = frozenset(
     {
@@ -56,13 +56,14 @@ _JARS = {
     "org.hdrhistogram": "CC0-1.0 OR BSD-2-Clause",
     "org.pcollections": "MIT",
     "org.postgresql": "BSD-2-Clause",
+    "org.reactivestreams": "MIT-0",
     "org.slf4j": "MIT",
 }
 _APACHE = (
     "com.dynatrace.hash4j", "com.fasterxml.jackson", "com.github.ben-manes.caffeine",
     "com.typesafe.scala-logging", "com.yammer.metrics", "commons-", "io.delta", "org.apache.",
     "org.bitbucket.b_c", "org.jspecify", "org.lz4", "org.scala-lang", "org.xerial.snappy",
-    "org.yaml",
+    "org.yaml", "software.amazon.",
 )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import java_text
 from sinks.spark.sink import SparkSink
 from sinks.spark.tables import read_reference
+from sinks.storage import spark_jars
 from sinks.tables.iceberg import IcebergSink
 from sinks.tables.table import TableSink
 from topology.reference import Reference
@@ -360,13 +361,16 @@ def spark_for(
     needing: list[Any] = [*sinks, *states]
     if not on_spark and not tables and not any(each.needs_spark for each in needing):
         return None
+    storage = config.storage.storage()
+    places = [storage.warehouse, *(table.place for table in tables)]
     sets = {jar for each in needing for jar in each.needs_jars}
+    sets.update(jar for place in places for jar in spark_jars(place))
     if any(table.format in ("delta", "table") for table in tables):
         sets.add("delta")
     return SparkDriver(
         app_name=f"headrace-{name}",
         conf={
-            **config.storage.storage().spark_conf(),
+            **storage.spark_conf(),
             **{key: java_text(value) for key, value in config.spark.conf.items()},
         },
         jars=partial(jars_of, sorted(sets)),

@@ -138,13 +138,16 @@ class Storage:
         return _given(found) | _texts(self.options.get("iceberg", {}))
 
     def spark_conf(self) -> dict[str, str]:
-        """Spark's properties, for the warehouse's kind of store.
+        """Spark's properties: of S3, and of the warehouse's kind of store.
 
         Spark reads secrets when it starts, and none again.
         """
-        kind, secrets = _kind(self.warehouse), self._secrets()
+        kind, secrets = _KINDS.get(_scheme(self.warehouse)), self._secrets()
         found: dict[str, str | None] = {}
-        if kind == "s3":
+        if kind == "azure" and "account_key" in secrets:
+            host = urlsplit(self.warehouse).hostname
+            found[f"spark.hadoop.fs.azure.account.key.{host}"] = secrets["account_key"]
+        if kind in (None, "s3"):  # a table may lie there, whatever the warehouse is
             s3a = {
                 "access.key": secrets.get("access_key_id"),
                 "secret.key": secrets.get("secret_access_key"),
@@ -154,13 +157,9 @@ class Storage:
                 "path.style.access": _text(self._in_path()),
                 # S3A's own default knows no web identity.
                 "aws.credentials.provider": None if "access_key_id" in secrets else _SDK_CHAIN,
-                "create.conditional.enabled": "true",  # else Delta's commits overwrite each other
             }
-            found = {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}
+            found |= {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}
             found["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-        elif kind == "azure" and "account_key" in secrets:
-            host = urlsplit(self.warehouse).hostname
-            found[f"spark.hadoop.fs.azure.account.key.{host}"] = secrets["account_key"]
         return _given(found)
 
     def _arrow(self, kind: Kind, uri: str) -> dict[str, Any]:
@@ -212,13 +211,18 @@ class Storage:
         return self.endpoint.replace("://", f"://{urlsplit(uri).netloc}.", 1)
 
 
+def spark_jars(uri: str) -> tuple[str, ...]:
+    """The sets of jars by which Spark reaches a place."""
+    return ("s3a",) if _KINDS.get(_scheme(uri)) == "s3" else ()
+
+
 _SDK_CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
 
 
 def _kind(uri: str) -> Kind:
     if local_path(uri) is not None:
         return "local"
-    scheme = uri.partition(":")[0].lower()
+    scheme = _scheme(uri)
     if scheme not in _KINDS:
         known = ", ".join(f"{each}://" for each in _KINDS)
         raise SinkFailed(
@@ -226,6 +230,10 @@ def _kind(uri: str) -> Kind:
             "systems take a sink that writes by Spark"
         )
     return _KINDS[scheme]
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].lower()
 
 
 def _account(uri: str) -> str:

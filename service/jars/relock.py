@@ -22,6 +22,14 @@ class Root:
     transitive: bool
 
 
+_AMAZON = """
+annotations apache-client arns auth aws-core aws-query-protocol aws-xml-protocol checksums
+checksums-spi crt-core endpoints-spi http-auth http-auth-aws http-auth-aws-eventstream
+http-auth-spi http-client-spi identity-spi json-utils metrics-spi netty-nio-client profiles
+protocol-core regions retries retries-spi s3 s3-transfer-manager sdk-core sts
+third-party-jackson-core utils
+"""
+
 ROOTS = {
     # A classpath of its own, complete with scala-library, so that the broker never runs on
     # jars that PySpark chose for itself. The last one leads Kafka's log lines to Log4j.
@@ -49,6 +57,18 @@ ROOTS = {
             Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
             Coordinate("org.apache.kafka", "kafka-clients", "3.9.1"),
             Coordinate("org.apache.commons", "commons-pool2", "2.12.1"),
+        ),
+        transitive=False,
+    ),
+    # Hadoop's S3 file system on those parts of Amazon's SDK that it calls, 13 MB. Its POM names a
+    # bundle of the whole SDK, 640 MB, which Spark copies whenever it starts. Netty and the rest
+    # are among PySpark's jars.
+    "s3a": Root(
+        (
+            Coordinate("org.apache.hadoop", "hadoop-aws", "3.4.2"),
+            Coordinate("org.reactivestreams", "reactive-streams", "1.0.4"),
+            Coordinate("software.amazon.eventstream", "eventstream", "1.0.1"),
+            *(Coordinate("software.amazon.awssdk", part, "2.29.52") for part in _AMAZON.split()),
         ),
         transitive=False,
     ),
