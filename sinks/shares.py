@@ -1,9 +1,11 @@
 """What every sink of transactions asks before it commits, or raises an epoch. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from topology.errors import SinkFailed, SinkFenced
 from topology.transactional import Committed, Fence, Share
+
+_LOST = "see docs/how-to/when-a-replay-differs.md#sinkstatelost"
 
 
 def check_fences(fences: Sequence[Fence], found: Sequence[Committed]) -> None:
@@ -12,15 +14,25 @@ def check_fences(fences: Sequence[Fence], found: Sequence[Committed]) -> None:
         _check_epoch(fence.line, fence.epoch, line)
 
 
-def is_to_commit(shares: Sequence[Share], found: Sequence[Committed]) -> bool:
+def is_to_commit(
+    shares: Sequence[Share], found: Sequence[Committed], fenced: Mapping[str, int] | None = None
+) -> bool:
     """Whether the shares are to be committed, as their lines were `found`; False: all are there.
 
-    Raises SinkFenced when a line has a higher epoch, and SinkFailed when only some are there, or
-    a line has not even the txid before: what was committed in the sink is lost again, as when it
-    was put back to an older state, and to go on would hide that.
+    `fenced` has the epochs that this process has raised. Raises SinkFenced when a line has a
+    higher epoch, and SinkFailed when only some are there, or a line has not even the txid before,
+    or a lower epoch than was raised: what was committed in the sink is lost again, as when it was
+    put back to an older state, and to go on would hide that.
     """
     for share, line in zip(shares, found, strict=True):
         _check_epoch(share.line, share.epoch, line)
+    for line in found:
+        epoch = (fenced or {}).get(line.line, 0)
+        if line.epoch < epoch:
+            raise SinkFailed(
+                f"{line.line} was fenced under epoch {epoch}, and the sink has "
+                f"{line.epoch or 'nothing'} of it: it was put back to an older state; {_LOST}"
+            )
     missing = [share for share, line in zip(shares, found, strict=True) if line.txid < share.txid]
     if missing and len(missing) < len(shares):
         share = missing[0]
@@ -30,8 +42,7 @@ def is_to_commit(shares: Sequence[Share], found: Sequence[Committed]) -> bool:
         if line.txid < share.txid - 1:
             raise SinkFailed(
                 f"{share.line} {share.txid} cannot be committed: the sink has transactions up to "
-                f"{line.txid}, but those up to {share.txid - 1} were committed in it; see "
-                "docs/how-to/when-a-replay-differs.md#sinkstatelost"
+                f"{line.txid}, but those up to {share.txid - 1} were committed in it; {_LOST}"
             )
     return bool(missing)
 

@@ -20,11 +20,10 @@ def kinds_of(sink: Sink[Any]) -> frozenset[Kind]:
 
     One that stands in front of another keeps what that one does, if it can hand it on.
     """
-    front = sink
     while isinstance(sink, TransactionalSink):
         inner = getattr(sink, "sink", None)
         if not isinstance(inner, Sink):
-            return frozenset() if sink.commits_by_share and sink is not front else sink.kinds
+            return sink.kinds
         sink = inner
     return frozenset()
 

@@ -9,16 +9,17 @@ _LAST_WORDS = re.compile(
 )
 
 
-def one_line(error: BaseException) -> str:
-    """The first line that says something: py4j puts the Java exception on the second.
-
-    Never raises: a Java exception's text is asked from the JVM, which may be gone by now.
-    """
+def text_of(error: BaseException) -> str:
+    """An error's text. A Java exception's is asked of its JVM, which may be gone: then nothing."""
     try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - whatever py4j raises when the JVM is gone
-        text = ""
-    lines = [line.strip(" :") for line in text.splitlines() if line.strip(" :")]
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever py4j raises then
+        return ""
+
+
+def one_line(error: BaseException) -> str:
+    """The first line that says something: py4j puts the Java exception on the second."""
+    lines = [line.strip(" :") for line in text_of(error).splitlines() if line.strip(" :")]
     if not lines:
         return type(error).__name__
     java = len(lines) > 1 and lines[0].startswith("An error occurred while calling")
@@ -28,13 +29,9 @@ def one_line(error: BaseException) -> str:
 def from_python(error: BaseException) -> str | None:
     """What a function of Python's raised on an executor: its class and the text's first line.
 
-    None if the error tells of no such thing. Never raises.
+    None if the error tells of no such thing.
     """
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - as above
-        return None
-    _, traceback, after = text.rpartition("Traceback (most recent call last):")
+    _, traceback, after = text_of(error).rpartition("Traceback (most recent call last):")
     if not traceback:
         return None
     # Frames are indented, and so is what Java says after it.

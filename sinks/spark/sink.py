@@ -2,13 +2,11 @@
 
 import os
 import re
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -21,17 +19,19 @@ from sinks.names import (
     table_path,
 )
 from sinks.shares import check_fences, is_to_commit
+from sinks.spark import delta
 from sinks.spark.existing import differences, existing_schema, spark_schema
-from sinks.spark.reasons import one_line
+from sinks.spark.reasons import one_line, text_of
 from sinks.spark.settings import local_options
 from sinks.spark.spool import Spool, SpoolStager, remove
-from sinks.spark.writable import needing_to_write, try_out
+from sinks.storage import spark_jars
 from sinks.tables.files import joined, sync
 from sinks.tables.log import app_id, pack, unpack
-from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
+from sinks.tables.table import check_writable
+from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed
 from topology.masking import mask, secrets_in
-from topology.schema import schema_of
-from topology.sink import Batch, Row, SinkContext, SparkDriver
+from topology.schema import Row, schema_of
+from topology.sink import Batch, SinkContext, SparkDriver
 from topology.transactional import Committed, Fence, Group, Kind, Share, Staged, StagesApart
 
 WriteFrame: TypeAlias = Callable[[Any, int], object]
@@ -41,13 +41,10 @@ _TABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*){0,2}")
 _FILES = ("avro", "csv", "delta", "json", "orc", "parquet", "text", "xml")  # they lie at a path
 _WITH_SCHEMA = ("avro", "delta", "orc", "parquet")  # of these, those that Spark need not guess
 _OWN_OPTIONS = ("path", "txnappid", "txnversion")
-_RETENTION = "delta.setTransactionRetentionDuration"
-_LOCK = ".headrace.jvm.lock"  # readers and cleaners pass over names that begin with a dot
 _NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
 _MOST_CONFLICTS = 20
 _BUSY_SECONDS = 0.5
 _CLOCK_SECONDS = 2.0  # how coarse a file system's times may be
-_ALONE = threading.Lock()
 
 
 class SparkSink(StagesApart[Row]):
@@ -59,46 +56,18 @@ class SparkSink(StagesApart[Row]):
     and its number, as Structured Streaming's `foreachBatch` does: a batch that is tried again
     keeps its number, and numbers begin at 1 in each process.
 
-    Only format "delta" is exactly once. Each partition's transaction is one job, whose commit has
-    its number (`txnAppId`, `txnVersion`). Delta skips a number that it has passed, in silence,
-    so the log is read after each write.
+    Only format "delta" is exactly once: a group is one job and one commit of Delta's, which sets
+    the txids of its partitions as `txnAppId` and `txnVersion` would set one.
     """
 
     needs_spark = True
-    commits_by_share = True
     batch_rows = 500_000  # a job costs a second and more, however few its rows are
 
-    @overload
-    def __init__(
-        self: "SparkSink[Any]",
-        name: str,
-        *,
-        schema: pa.Schema,
-        format: str | None = None,
-        options: Mapping[str, str] | None = None,
-        partition_by: Sequence[str] = (),
-        write: WriteFrame | None = None,
-        jars: Sequence[str] = (),
-    ) -> None: ...
-
-    @overload
     def __init__(
         self,
         name: str,
         *,
-        schema: type[Row],
-        format: str | None = None,
-        options: Mapping[str, str] | None = None,
-        partition_by: Sequence[str] = (),
-        write: WriteFrame | None = None,
-        jars: Sequence[str] = (),
-    ) -> None: ...
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        schema: type[Any] | pa.Schema,
+        schema: type[Row] | pa.Schema,
         format: str | None = None,  # noqa: A002 - the name that Spark's writer has for it
         options: Mapping[str, str] | None = None,
         partition_by: Sequence[str] = (),
@@ -107,21 +76,20 @@ class SparkSink(StagesApart[Row]):
     ) -> None:
         """Only stores; the schema's type is the type of the rows. Raises InvalidSchema.
 
-        `jars` are sets of Headrace's that Spark needs besides ("delta", "iceberg").
+        `jars` are sets of Headrace's that Spark needs besides ("delta", "iceberg", "s3a").
         """
         self.format, self.options = format, dict(options or {})
         self.name = checked_table(name) if format in _FILES else name
         self.schema = checked_columns(schema_of(schema), name)
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
-        self.obstacle = "of a Spark step's rows nobody knows whose transaction they are in"
+        self.obstacle = "only format='delta' keeps the numbers of transactions in its commits"
         self.given = "(write=…)" if format is None else f"(format='{format}')"
         self.kinds: frozenset[Kind] = frozenset()
         if format == "delta":
             self.kinds = frozenset({"transactional", "opaque"})
-        else:
-            self.obstacle = "only format='delta' keeps the numbers of transactions in its commits"
         own = {"delta": ("delta",), "table": ("delta",), "iceberg": ("iceberg",)}
-        self.needs_jars = tuple(dict.fromkeys((*own.get(format or "", ()), *jars)))
+        place = spark_jars(name) if format in _FILES else ()
+        self.needs_jars = tuple(dict.fromkeys((*own.get(format or "", ()), *place, *jars)))
         self._write = write
         self._check_given()
         self._context: SinkContext | None = None
@@ -130,6 +98,7 @@ class SparkSink(StagesApart[Row]):
         self._spool: Spool | None = None
         self._spark_schema: Any = None
         self._fenced: str | None = None  # the id of the Delta table that was fenced
+        self._epochs: dict[str, int] = {}  # that we have fenced
         self._synced = 0.0  # what is older than this survives a power cut
 
     def _check_given(self) -> None:
@@ -166,18 +135,17 @@ class SparkSink(StagesApart[Row]):
         table of another kind, Spark does not start, a column's type is none of Spark's, or the
         table has other columns.
         """
-        self._context, self._fenced, self._synced = context, None, 0.0
+        self._context, self._fenced, self._epochs, self._synced = context, None, {}, 0.0
         mask.add(secrets_in(self.options))
         self._spool = Spool(context.storage.warehouse, f"{context.pipeline}.{context.sink}")
-        with needing_to_write(self.name, context.storage.warehouse):
-            self._spool.open()
-            if self.format in _FILES:
-                self._folder = table_folder(context.storage.warehouse, self.name)
-                self._path = table_path(context.storage.warehouse, self.name)
-            if self._folder is not None:
-                own = "DeltaSink" if self.format == "delta" else "SparkSink"
-                check_kind(self.name, self._folder, own)
-                try_out(self._folder)
+        self._spool.open()
+        if self.format in _FILES:
+            self._folder = table_folder(context.storage.warehouse, self.name)
+            self._path = table_path(context.storage.warehouse, self.name)
+        if self._folder is not None:
+            own = "DeltaSink" if self.format == "delta" else "SparkSink"
+            check_kind(self.name, self._folder, own)
+            check_writable(self.name, self._folder)
         try:
             self._spark_schema = spark_schema(self.schema)
             wrong = self._run(self._differences, "open")
@@ -188,7 +156,7 @@ class SparkSink(StagesApart[Row]):
         if wrong:
             raise SinkFailed(f"table '{self.name}' at {self._path}: {'; '.join(wrong)}")
         if context.exactly_once:
-            self._run(lambda session: self._read(session, []), "look")
+            self._run(self._look, "look")
 
     def close(self) -> None:
         """Remove the spool. Spark itself belongs to the service."""
@@ -235,19 +203,10 @@ class SparkSink(StagesApart[Row]):
         if fitted.rejected:
             raise RowsRejected(fitted.rejected)
 
-    def _append(
-        self,
-        session: Any,
-        files: Sequence[Path],
-        number: int,
-        numbers: Mapping[str, Any] | None = None,
-    ) -> None:
+    def _append(self, session: Any, files: Sequence[Path], number: int) -> None:
         """Write what is in the spool. Raises SinkFailed when Spark refuses."""
-        from pyspark.errors import AnalysisException  # noqa: PLC0415 - see sinks/__init__
-
-        uris = [local_uri(path) for path in files]
-        try:
-            rows = session.read.schema(self._spark_schema).parquet(*uris)
+        with self._refused(but="[PATH_NOT_FOUND]"):  # the next try writes the spool again
+            rows = self._spooled(session, files)
             if self._write is not None:
                 self._write(rows, number)
             elif self.format == "table":
@@ -257,39 +216,52 @@ class SparkSink(StagesApart[Row]):
                 writer = rows.write.format(self.format).mode("append")
                 if self.partition_by:
                     writer = writer.partitionBy(*self.partition_by)
-                writer.options(**self._options(), **(numbers or {})).save(self._path)
+                writer.options(**self._options()).save(self._path)
+
+    @contextmanager
+    def _refused(self, but: str | None = None) -> Iterator[None]:
+        """Raise SinkFailed for what Spark refuses to do, as trying again cannot help."""
+        from pyspark.errors import AnalysisException  # noqa: PLC0415 - see sinks/__init__
+
+        try:
+            yield
         except Exception as error:
-            refuses = isinstance(error, AnalysisException) or _NO_SOURCE in _text(error)
-            if not refuses or (numbers is None and "[PATH_NOT_FOUND]" in _text(error)):
-                raise  # perhaps the spool was cleaned up under us: the next try writes it again
+            refuses = isinstance(error, AnalysisException) or _NO_SOURCE in text_of(error)
+            if not refuses or (but is not None and but in text_of(error)):
+                raise
             raise SinkFailed(f"sink '{self.name}': Spark refuses: {one_line(error)}") from error
+
+    def _spooled(self, session: Any, files: Sequence[Path]) -> Any:
+        """The rows of the spool's files as a DataFrame."""
+        return session.read.schema(self._spark_schema).parquet(*map(local_uri, files))
 
     # Exactly once
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Commit the epochs that are new, with no rows; see the contract.
-
-        By Delta's transaction, not by an append: that would read the log anew, and a commit of
-        the former owner's between our look at the log and its own would be forgotten.
-        """
+        """Commit the epochs that are new, with no rows; see the contract."""
+        self._fenced = None
+        empty = self._opened().put(self.schema.empty_table(), "empty")
 
         def raise_epochs(session: Any) -> list[Committed]:
-            self._fenced = None
-            lines = [fence.line for fence in fences]
-            transaction, found = self._read(session, lines)
-            if transaction.readVersion() < 0:
-                empty = self._opened().put(self.schema.empty_table(), "empty")
-                self._append(session, empty, 0)
-                transaction, found = self._read(session, lines)
+            transaction, found = self._read(session, [fence.line for fence in fences])
             check_fences(fences, found)
             raised = [
                 line._replace(epoch=fence.epoch) for fence, line in zip(fences, found, strict=True)
             ]
-            self._set(session, transaction, [line for line in raised if line not in found])
-            self._fenced = str(transaction.metadata().id())
+            table_id, new = transaction.table_id, [line for line in raised if line not in found]
+            if table_id is None:
+                rows = self._spooled(session, empty)
+                table_id = transaction.commit(self._numbers(new), rows, self.partition_by)
+            elif new:
+                transaction.commit(self._numbers(new))
+            self._fenced = table_id
+            self._epochs |= {line.line: line.epoch for line in raised}
             return raised
 
-        return self._run_alone(raise_epochs, "fence")
+        try:
+            return self._run_alone(raise_epochs, "fence")
+        finally:
+            remove(empty)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         """Read what the table's log says; see the contract."""
@@ -298,7 +270,7 @@ class SparkSink(StagesApart[Row]):
         return found
 
     def stage(self, group: Group) -> Staged:
-        """Write each share's rows to the spool; see the contract."""
+        """Write the rows to the spool; see the contract."""
         return self.stager().stage(group)
 
     def stager(self) -> SpoolStager:
@@ -308,7 +280,7 @@ class SparkSink(StagesApart[Row]):
     def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
         """See the contract."""
         whole = joined(shares, staged)
-        for path in (path for part in whole.parts for path in part.files):
+        for path in whole.parts:
             if not path.exists():
                 raise SinkFailed(
                     f"file {path}, which an executor wrote, is not there: executors and driver "
@@ -317,88 +289,58 @@ class SparkSink(StagesApart[Row]):
         return whole
 
     def commit(self, staged: Staged) -> None:
-        """Have Spark write each share that the log has not; see the contract.
+        """Have Spark write the rows and set every share's txid in one commit; see the contract.
 
-        Each share is a commit of its own. What was written before another's failure is found in
-        the log by the next try, or by the partition's next owner.
+        It holds for the version by which it was decided, or conflicts and is decided anew.
         """
-        lines = [share.line for share in staged.shares]
-        files: defaultdict[str, list[Path]] = defaultdict(list)
-        for part in staged.parts:
-            files[part.line] += part.files
 
         def commit(session: Any) -> None:
-            transaction, found = self._read(session, lines)
-            todo = [
-                share
-                for share, line in zip(staged.shares, found, strict=True)
-                if is_to_commit([share], [line])
-            ]
-            self._set(session, transaction, [share for share in todo if not files[share.line]])
-            for share in todo:
-                if its := files[share.line]:
-                    version = pack(share.epoch, share.txid)
-                    numbers = {"txnAppId": self._app(share.line), "txnVersion": version}
-                    self._append(session, its, share.txid, numbers)
-            if todo:
-                self._check_written(todo, self._read(session, [share.line for share in todo])[1])
+            transaction, found = self._read(session, [share.line for share in staged.shares])
+            if not is_to_commit(staged.shares, found, self._epochs):
+                return
+            with self._refused():
+                rows = self._spooled(session, staged.parts) if staged.parts else None
+                transaction.commit(self._numbers(staged.shares), rows, self.partition_by)
 
         self._run_alone(commit, "commit")
         self.discard(staged)
 
-    def _check_written(self, shares: Sequence[Share], found: Sequence[Committed]) -> None:
-        """Raise SinkFenced if Delta has skipped one for a later owner's number, or may have."""
-        for share, line in zip(shares, found, strict=True):
-            if line.epoch > share.epoch:
-                raise SinkFenced(share.line, share.epoch, line.epoch)
-            if (line.epoch, line.txid) != (share.epoch, share.txid):
-                raise SinkFailed(
-                    f"table '{self.name}': Spark has written {share.line} {share.txid}, but the "
-                    f"table's log has {line.txid} as its last"
-                )
-
     def discard(self, staged: Staged) -> None:
         """Remove the spool's files."""
-        for part in staged.parts:
-            remove(part.files)
+        remove(staged.parts)
 
-    def _read(self, session: Any, lines: Sequence[str]) -> tuple[Any, list[Committed]]:
-        """A transaction of Delta's on the newest version, and what that says of each line.
+    def _look(self, session: Any) -> None:
+        """See that the table and its store keep txids. Raises SinkFailed."""
+        if spark_jars(str(self._path)):
+            raise SinkFailed(
+                f"table '{self.name}' at {self._path} cannot be written exactly once: Delta's log "
+                "store for S3 cannot put an entry only if it is absent, so of two commits of one "
+                "version both win; take DeltaSink, which does, or at-least-once"
+            )
+        self._read(session, [])
+
+    def _read(
+        self, session: Any, lines: Sequence[str]
+    ) -> tuple[delta.DeltaTransaction, list[Committed]]:
+        """A transaction on the table's newest version, and what that says of each line.
 
         Raises SinkFailed when the table is not the one that was fenced, or forgets transactions.
         """
-        jvm, spark = session._jvm, session._jsparkSession  # noqa: SLF001
-        path = jvm.org.apache.hadoop.fs.Path(self._path)
-        options = jvm.PythonUtils.toScalaMap(self._options())
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark, path, options)
-        transaction = log.startTransaction()
-        metadata = transaction.metadata()
-        if self._fenced not in (None, metadata.id()):
+        transaction = delta.DeltaTransaction(session, str(self._path), self._options())
+        if self._fenced not in (None, transaction.table_id):
             raise SinkFailed(f"table '{self.name}' was removed while rows were written to it")
-        if metadata.configuration().contains(_RETENTION):
+        if transaction.forgets:
             raise SinkFailed(
                 f"table '{self.name}' cannot be written exactly once: it forgets transactions by "
-                f"{_RETENTION}"
+                f"{delta.RETENTION}"
             )
-        versions = [max(0, transaction.txnVersion(self._app(line))) for line in lines]
-        found = [Committed(line, *unpack(v)) for line, v in zip(lines, versions, strict=True)]
-        return transaction, found
+        versions = [transaction.version(self._app(line)) for line in lines]
+        return transaction, [
+            Committed(line, *unpack(version)) for line, version in zip(lines, versions, strict=True)
+        ]
 
-    def _set(self, session: Any, transaction: Any, lines: Sequence[Share | Committed]) -> None:
-        """Commit numbers without rows, if none of these lines has moved since they were read."""
-        if not lines:
-            return
-        jvm = session._jvm  # noqa: SLF001
-        delta = jvm.org.apache.spark.sql.delta
-        now_ms = jvm.scala.Option.apply(int(time.time() * 1000))
-        actions = jvm.java.util.ArrayList()
-        for line in lines:
-            version = pack(line.epoch, line.txid)
-            actions.add(delta.actions.SetTransaction.apply(self._app(line.line), version, now_ms))
-        operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-        transaction.commit(
-            jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq(), operation
-        )
+    def _numbers(self, lines: Sequence[Share | Committed]) -> dict[str, int]:
+        return {self._app(line.line): pack(line.epoch, line.txid) for line in lines}
 
     def _options(self) -> dict[str, str]:
         """Options of every write, and of the log: Delta caches a log by its file system's."""
@@ -427,14 +369,16 @@ class SparkSink(StagesApart[Row]):
 
     def _run_alone(self, job: Callable[[Any], Result], what: str) -> Result:
         """Run a job that commits to a table, again after conflicts. Raises SinkBusy."""
+        is_delta = self.format == "delta"
 
         def settled(session: Any) -> Result:
-            with self._alone(session):
+            lock = delta.alone(session, self._folder) if is_delta and self._folder else None
+            with lock or nullcontext():
                 for _ in range(_MOST_CONFLICTS):
                     try:
                         done = job(session)
                     except Exception as error:
-                        if "ConcurrentTransactionException" not in _text(error):
+                        if not (is_delta and delta.is_conflict(error)):
                             raise
                     else:
                         self._sync()
@@ -459,33 +403,3 @@ class SparkSink(StagesApart[Row]):
                         sync(path)
         sync(str(self._folder.parent))
         self._synced = began
-
-    @contextmanager
-    def _alone(self, session: Any) -> Iterator[None]:
-        """Hold other JVMs off a Delta table on a local disk. Raises SinkBusy.
-
-        There Delta puts an entry of its log into place by a rename, which replaces what another
-        process has put there. The JVM holds the lock, as it ends a commit that it has begun also
-        when this process is killed.
-        """
-        if self._folder is None or self.format != "delta":
-            yield
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        place = str(self._folder / _LOCK)
-        with _ALONE:  # one file at a time: to close another one would let go of the lock, too
-            file = session._jvm.java.io.RandomAccessFile(place, "rw")  # noqa: SLF001
-            try:
-                if file.getChannel().tryLock() is None:
-                    raise SinkBusy(_BUSY_SECONDS, f"another process holds {place}")
-                yield
-            finally:
-                file.close()
-
-
-def _text(error: Exception) -> str:
-    """What Java said; asked of its JVM, which may be gone."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - whatever py4j raises then
-        return ""

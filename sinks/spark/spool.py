@@ -6,7 +6,7 @@ has a folder of its own, so replicas that share a warehouse do not meet.
 
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from sinks.names import local_path
 from sinks.run_folder import RunFolder
 from sinks.tables.files import as_arrow_said, write_good_rows
 from sinks.tables.partitioning import empty_texts
+from topology.errors import SinkFailed
 from topology.sink import Piece
 from topology.transactional import Group, Staged
 
@@ -37,11 +38,18 @@ class Spool:
         path = local_path(warehouse)
         root = Path(tempfile.gettempdir()) if path is None else path / ".spool"
         safe = "".join(c if c.isalnum() or c in "-." else "_" for c in owner[:100])
+        self._owner, self._root = owner, root
         self._folder = RunFolder(root, f"headrace-spool-{safe}")
 
     def open(self) -> None:
-        """Make the folder. Raises OSError when the place cannot be written."""
-        self._folder.open()
+        """Make the folder. Raises SinkFailed when the place cannot be written."""
+        try:
+            self._folder.open()
+        except OSError as error:
+            raise SinkFailed(
+                f"the spool of '{self._owner}' in {self._root}: {error}; a folder that can be "
+                "written is needed"
+            ) from error
 
     def put(self, table: pa.Table, name: str) -> list[Path]:
         """Write a table; returns its files. Raises as `put`."""
@@ -61,18 +69,10 @@ class Spool:
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
-    """Rows of one line, in files of a spool."""
-
-    line: str
-    files: tuple[Path, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SpoolStager:
     """Writes groups to files of a spool, in any process that shares its folder. A Stager.
 
-    The parts of what it stages are Spooled, one of each share.
+    The parts of what it stages are the files.
     """
 
     folder: Path
@@ -80,21 +80,9 @@ class SpoolStager:
     partition_by: tuple[str, ...]
 
     def stage(self, group: Group) -> Staged:
-        """Write the rows that fit, each share's by itself. Raises OSError; then no file is left."""
-        parts: list[Spooled] = []
-        rejected: dict[int, str] = {}
-        start = num_rows = 0
-        try:
-            for line, pieces in _by_line(group):
-                files, fitted = self.put(pieces, uuid.uuid4().hex)
-                parts.append(Spooled(line, files))
-                rejected |= {start + row: why for row, why in fitted.rejected.items()}
-                num_rows += fitted.table.num_rows
-                start += fitted.table.num_rows + len(fitted.rejected)
-        except BaseException:
-            _remove(parts)
-            raise
-        return Staged(group.shares, num_rows, tuple(parts), rejected)
+        """Write the rows that fit. Raises OSError; then no file is left."""
+        files, fitted = self.put(group.pieces, uuid.uuid4().hex)
+        return Staged(group.shares, fitted.table.num_rows, files, fitted.rejected)
 
     def put(self, pieces: Sequence[Piece], name: str) -> tuple[tuple[Path, ...], Fitted]:
         """Write the rows that fit, and say which. Raises as `stage`."""
@@ -108,7 +96,7 @@ class SpoolStager:
 
     def discard(self, staged: Staged) -> None:
         """Remove the files."""
-        _remove(staged.parts)
+        remove(staged.parts)
 
 
 def put(folder: Path, table: pa.Table, name: str) -> list[Path]:
@@ -134,26 +122,6 @@ def remove(files: Iterable[Path]) -> None:
     """Remove files, if they are there."""
     for path in files:
         path.unlink(missing_ok=True)
-
-
-def _remove(parts: Iterable[Spooled]) -> None:
-    for part in parts:
-        remove(part.files)
-
-
-def _by_line(group: Group) -> Iterator[tuple[str, list[Piece]]]:
-    """The line and the pieces of each share."""
-    rest = [piece for piece in group.pieces if len(piece)]
-    for share in group.shares:
-        pieces: list[Piece] = []
-        left = share.num_rows
-        while left:
-            piece = rest.pop(0)
-            pieces.append(piece[:left])
-            if len(piece) > left:
-                rest.insert(0, piece[left:])
-            left -= len(pieces[-1])
-        yield share.line, pieces
 
 
 def _write(rows: pa.Table, path: Path) -> None:

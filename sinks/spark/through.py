@@ -48,12 +48,7 @@ class SparkPassage:
         Raises SinkFailed: the place cannot be written, the function fails, or it gives other
         columns than the sink has.
         """
-        try:
-            self._spool.open()
-        except OSError as error:
-            raise SinkFailed(
-                f"Spark step '{self._step.name}' has no place for its rows: {error}"
-            ) from error
+        self._spool.open()
         self._spark_schema = spark_schema(self._step.schema)
 
         def job(session: Any) -> list[str]:

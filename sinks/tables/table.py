@@ -26,8 +26,8 @@ from sinks.tables.log import Conflict, TableLog, TableState, app_id, pack, unpac
 from sinks.tables.partitioning import Layout
 from topology.compaction import Compaction
 from topology.errors import RowsRejected, SinkBusy, SinkError, SinkFailed
-from topology.schema import schema_of
-from topology.sink import Batch, Piece, Row, SinkContext
+from topology.schema import Row, schema_of
+from topology.sink import Batch, Piece, SinkContext
 from topology.transactional import Committed, Fence, Group, Share, Staged, StagesApart
 
 log = structlog.get_logger()
@@ -373,16 +373,8 @@ class TableSink(StagesApart[Row]):
         return all(tuple(file.partition) == state.partition_by for file in _files(parts))
 
     def _is_to_commit(self, state: TableState, shares: Sequence[Share]) -> bool:
-        """See `is_to_commit`. Raises SinkFailed also for an epoch below the one we fenced."""
         found = self._found(state, [share.line for share in shares])
-        for line in found:
-            epoch = self._epochs.get(line.line, 0)
-            if line.epoch < epoch:
-                raise SinkFailed(
-                    f"{line.line} was fenced under epoch {epoch}, and table '{self.table}' has "
-                    f"{line.epoch or 'nothing'} of it: it was put back to an older state; {_LOST}"
-                )
-        return is_to_commit(shares, found)
+        return is_to_commit(shares, found, self._epochs)
 
     def _has_landed(self, is_there: Callable[[TableState], bool]) -> bool:
         """Read back a commit whose outcome is not known; False also where that fails."""

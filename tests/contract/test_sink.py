@@ -19,6 +19,7 @@ from sinks import DeltaSink, IcebergSink, MemorySink, PostgresSink, SparkSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import evidence, table_files
+from tests.worlds.fake_spark import FakeSpark
 from tests.worlds.postgres_table import PostgresTable
 from topology.errors import RowsRejected, SinkFailed
 from topology.schema import schema_of
@@ -65,7 +66,7 @@ class MemoryHouse(House):
 class SparkHouse(House):
     kind: Callable[..., SparkSink[Any]]
 
-    def __init__(self, warehouse: Path, driver: SparkDriver) -> None:
+    def __init__(self, warehouse: Path, driver: SparkDriver | FakeSpark) -> None:
         self.driver = driver
         self.context = SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), driver)
 
@@ -90,6 +91,14 @@ class ByDeltaHouse(SparkHouse):
     """A Delta table that Spark writes."""
 
     kind = partial(SparkSink, format="delta")
+
+
+class FakeParquetHouse(ParquetHouse):
+    """Without a JVM: what the sink does, and the fake."""
+
+
+class FakeByDeltaHouse(ByDeltaHouse):
+    """The same."""
 
 
 class DeltaHouse(House):
@@ -126,6 +135,8 @@ class PostgresHouse(House):
 TABLES = [
     pytest.param(ParquetHouse, marks=pytest.mark.integration),
     pytest.param(ByDeltaHouse, marks=pytest.mark.integration),
+    FakeParquetHouse,
+    FakeByDeltaHouse,
     DeltaHouse,
     IcebergHouse,
 ]
@@ -136,13 +147,16 @@ POSTGRES = pytest.param(PostgresHouse, marks=pytest.mark.integration)
 
 
 # Those that have the empty text of a partition as null.
-PARTITIONED = TABLES[:3]
+PARTITIONED = TABLES[:5]
 
 
 @pytest.fixture(params=[MemoryHouse, *TABLES, POSTGRES])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     if request.param is PostgresHouse:
         return PostgresHouse(request.getfixturevalue("postgres"))
+    if request.param in (FakeParquetHouse, FakeByDeltaHouse):
+        fake: House = request.param(tmp_path, FakeSpark(request.getfixturevalue("monkeypatch")))
+        return fake
     if issubclass(request.param, SparkHouse):
         return request.param(tmp_path, request.getfixturevalue("spark"))
     house: House = request.param(tmp_path)

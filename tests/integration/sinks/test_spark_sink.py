@@ -1,5 +1,6 @@
 """What SparkSink promises beyond the contract: functions, catalogue tables, options, fences."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -159,14 +160,14 @@ def without_lock(*sinks: Any) -> Iterator[None]:
             sink._folder = folder
 
 
-def test_a_write_that_delta_skips_in_silence_is_a_fence(place: Place) -> None:
-    """Promise 9: the successor fences between the zombie's look at the log and its write."""
+def test_a_fence_between_a_zombies_look_and_its_commit_is_a_conflict(place: Place) -> None:
+    """Promise 9: no row of the zombie lands, though its job has run."""
     zombie, successor = place.opened(format="delta"), place.opened(format="delta")
     zombie.fence([Fence(LINE, 1)])
     staged = zombie.stage(group(1, 1, 2))
     with (
         without_lock(zombie, successor),
-        before(zombie, "_append", lambda: successor.fence([Fence(LINE, 2)])),
+        before(zombie, "_numbers", lambda: successor.fence([Fence(LINE, 2)])),
         pytest.raises(SinkFenced) as caught,
     ):
         zombie.commit(staged)
@@ -177,16 +178,41 @@ def test_a_write_that_delta_skips_in_silence_is_a_fence(place: Place) -> None:
 
 
 def test_a_commit_that_lands_while_its_successor_fences_is_not_forgotten(place: Place) -> None:
-    """Promise 14: an append that reads the log anew would put the older number over it."""
+    """Promise 14: the fence would name the transaction before as the last."""
     zombie, successor = place.opened(format="delta"), place.opened(format="delta")
     zombie.fence([Fence(LINE, 1)])
     staged = zombie.stage(group(1, 1, 2))
     with (
         without_lock(zombie, successor),
-        before(successor, "_set", lambda: zombie.commit(staged)),
+        before(successor, "_numbers", lambda: zombie.commit(staged)),
     ):
         assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 1)]
     assert place.numbers() == [1, 2]
+
+
+def test_a_group_of_several_partitions_is_one_commit(place: Place) -> None:
+    sink = place.opened(format="delta")
+    lines = [f"orders[{number}]" for number in range(3)]
+    sink.fence([Fence(line, 1) for line in lines])
+    shares = [Share(line, 1, 1, 1, 0, 1, "0" * 32, 1) for line in lines]
+    log = place.warehouse / "orders" / "_delta_log"
+    entries = len(list(log.glob("*.json")))
+    sink.commit(sink.stage(Group(1, tuple(shares), [rows(1, 2, 3)], 3)))
+    assert len(list(log.glob("*.json"))) == entries + 1
+    assert place.numbers() == [1, 2, 3]
+    assert sink.committed(lines) == [Committed(line, 1, 1) for line in lines]
+
+
+def test_a_transaction_below_the_epoch_that_was_fenced_is_a_lost_state(place: Place) -> None:
+    """Promise 8: not a fresh partition."""
+    sink = place.opened(format="delta")
+    sink.fence([Fence(LINE, 1)])
+    shutil.copytree(place.warehouse / "orders", place.warehouse / "older")
+    sink.fence([Fence(LINE, 3)])
+    shutil.rmtree(place.warehouse / "orders")
+    (place.warehouse / "older").rename(place.warehouse / "orders")
+    with pytest.raises(SinkFailed, match=r"fenced under epoch 3, and the sink has 1 of it"):
+        sink.commit(sink.stage(group(1, 1, epoch=3)))
 
 
 def test_another_process_that_commits_is_waited_for(place: Place) -> None:

@@ -211,7 +211,7 @@ def test_a_sink_without_columns_takes_what_comes(driver: Driver, tmp_path: Path)
 
 def test_a_place_that_cannot_be_written_fails_the_start(driver: Driver, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SinkFailed, match="Spark step 'even' has no place for its rows"):
+    with pytest.raises(SinkFailed, match="a folder that can be written is needed"):
         passage(driver, ApartSink(), tmp_path / "file")
 
 

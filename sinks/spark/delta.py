@@ -1,0 +1,120 @@
+"""Delta's own transactions, in Spark's JVM: rows and any number of txids in one commit."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sinks.spark.reasons import text_of
+from topology.errors import SinkBusy
+
+RETENTION = "delta.setTransactionRetentionDuration"
+_LOCK = ".headrace.jvm.lock"  # readers and cleaners pass over names that begin with a dot
+_ALONE = threading.Lock()
+_BUSY_SECONDS = 0.5
+# What Delta raises when another commit came first and this one holds no more.
+_CONFLICTS = (
+    "ConcurrentTransactionException",
+    "MetadataChangedException",
+    "ProtocolChangedException",
+)
+
+
+class DeltaTransaction:
+    """A transaction on a table's newest version. It commits once, or `is_conflict` of its error.
+
+    The public `txnAppId` option sets one application's number in a commit, and skips a number that
+    has passed in silence. Here a commit sets several, and conflicts if one that was read has moved.
+    """
+
+    def __init__(self, session: Any, path: str, options: Mapping[str, str]) -> None:
+        """Read the newest version. Delta caches a log by the file system's options."""
+        self._jvm, self._spark = session._jvm, session._jsparkSession  # noqa: SLF001
+        self._delta = self._jvm.org.apache.spark.sql.delta
+        self._options = self._jvm.PythonUtils.toScalaMap(dict(options))
+        place = self._jvm.org.apache.hadoop.fs.Path(path)
+        self._log = self._delta.DeltaLog.forTable(self._spark, place, self._options)
+        self._transaction = self._log.startTransaction()
+        self._metadata = self._transaction.metadata()
+
+    @property
+    def table_id(self) -> str | None:
+        """What tells the table from one made anew in its place; None: there is no table."""
+        return str(self._metadata.id()) if self._transaction.readVersion() >= 0 else None
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the table drops txids after a while."""
+        return bool(self._metadata.configuration().contains(RETENTION))
+
+    def version(self, app: str) -> int:
+        """The number that an application has set last; 0 if none."""
+        return max(0, int(self._transaction.txnVersion(app)))
+
+    def commit(
+        self, numbers: Mapping[str, int], rows: Any = None, partition_by: Sequence[str] = ()
+    ) -> str:
+        """Append a DataFrame's rows, if any, and set applications' numbers. Returns the table's id.
+
+        A table that is not there is made with the columns of `rows`.
+        """
+        now_ms = self._jvm.scala.Option.apply(int(time.time() * 1000))
+        made = self._delta.actions.SetTransaction
+        actions = self._seq([made.apply(app, n, now_ms) for app, n in numbers.items()])
+        operations = "DeltaOperations$"
+        if rows is None:
+            operation = getattr(getattr(self._delta, f"{operations}ManualUpdate$"), "MODULE$")
+        else:
+            mode = self._jvm.org.apache.spark.sql.SaveMode.Append
+            none = self._jvm.scala.Option.empty()
+            options = self._delta.DeltaOptions(self._options, self._spark.sessionState().conf())
+            columns = self._seq([*partition_by])
+            nothing = self._jvm.PythonUtils.toScalaMap({})
+            written = self._delta.commands.WriteIntoDelta(
+                self._log,
+                mode,
+                options,
+                columns,
+                nothing,
+                rows._jdf,  # noqa: SLF001
+                none,
+                none,
+                False,  # noqa: FBT003
+            ).write(self._transaction, self._spark, none, False)  # noqa: FBT003
+            actions = written.appendedAll(actions)
+            partitions = self._jvm.scala.Option.apply(columns)
+            write = getattr(self._delta, f"{operations}Write")
+            operation = write(mode, partitions, *[none] * 7)
+        self._transaction.commit(actions, operation)
+        return str(self._transaction.metadata().id())
+
+    def _seq(self, items: list[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(items)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a commit has lost to another one: nothing was done."""
+    said = text_of(error)
+    return any(name in said for name in _CONFLICTS)
+
+
+@contextmanager
+def alone(session: Any, folder: Path) -> Iterator[None]:
+    """Hold other JVMs off a Delta table on a local disk. Raises SinkBusy.
+
+    There Delta puts an entry of its log into place by a rename, which replaces what another
+    process has put there. The JVM holds the lock, as it ends a commit that it has begun also
+    when this process is killed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    place = str(folder / _LOCK)
+    with _ALONE:  # one file at a time: to close another one would let go of the lock, too
+        file = session._jvm.java.io.RandomAccessFile(place, "rw")  # noqa: SLF001
+        try:
+            if file.getChannel().tryLock() is None:
+                raise SinkBusy(_BUSY_SECONDS, f"another process holds {place}")
+            yield
+        finally:
+            file.close()
