@@ -2,13 +2,15 @@
 
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sinks.spark.reasons import text_of
-from topology.errors import SinkBusy
+from sinks.spark.settings import LOG_STORE
+from topology.errors import SinkBusy, SinkFailed
 
 RETENTION = "delta.setTransactionRetentionDuration"
 _LOCK = ".headrace.jvm.lock"  # readers and cleaners pass over names that begin with a dot
@@ -118,3 +120,32 @@ def alone(session: Any, folder: Path) -> Iterator[None]:
             yield
         finally:
             file.close()
+
+
+def check_conditional_writes(session: Any, path: str) -> None:
+    """Raise SinkFailed unless an entry of a log on S3 is put only if it is absent.
+
+    Otherwise two commits of one version overwrite each other in silence.
+    """
+    used = session.conf.get(f"spark.delta.logStore.{path.partition(':')[0]}.impl", "Delta's own")
+    if used != LOG_STORE:
+        raise SinkFailed(
+            f"{path}: found the log store {used}, expected {LOG_STORE}, which puts an entry only "
+            "if it is absent; leave Delta's and Hadoop's jars to Headrace, or take DeltaSink"
+        )
+    jvm, conf = session._jvm, session._jsc.hadoopConfiguration()  # noqa: SLF001
+    place = jvm.org.apache.hadoop.fs.Path(f"{path}/.headrace-check-{uuid.uuid4().hex}")
+    store = jvm.headrace.ConditionalLogStore(conf)
+    try:
+        for _ in range(2):
+            store.write(place, jvm.java.util.ArrayList().iterator(), False, conf)  # noqa: FBT003
+    except Exception as error:
+        if "FileAlreadyExistsException" not in text_of(error):
+            raise
+    else:
+        raise SinkFailed(
+            f"{path}: the store has no conditional writes (If-None-Match): of two commits of one "
+            "version both were accepted, so rows would be lost; take a store that has them"
+        )
+    finally:
+        place.getFileSystem(conf).delete(place, False)  # noqa: FBT003

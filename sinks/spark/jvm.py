@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from sinks.errors import SparkStartFailed
 from sinks.run_folder import RunFolder
 from sinks.spark.gateway import forget, release_connection, retire
 from sinks.spark.reasons import from_log, last_words, one_line
-from sinks.spark.settings import ARGUMENTS, LOG4J, LOG4J_FILE, check, settings
+from sinks.spark.settings import ARGUMENTS, LOG4J, LOG4J_FILE, LOG_STORE, check, settings
 
 Result = TypeVar("Result")
 State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
@@ -28,6 +29,7 @@ State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
 _LAST_SECONDS = 5.0  # what has been killed is given so long to be gone
 _TAIL_BYTES = 64 * 1024
 _PRINTED = "spark.log"
+_LOG_STORE = Path(__file__).with_name("ConditionalLogStore.java")
 
 
 class Jvm:
@@ -98,7 +100,7 @@ class Jvm:
                 shown = [pair for pair in properties.items() if pair[0].startswith(ARGUMENTS)]
                 spark_conf = SparkConf(loadDefaults=False).setAll(shown)
                 gateway = launch(spark_conf, _apart_from_the_terminal(output, home.lock))
-                session = _session(properties, gateway)
+                session = _session(properties, gateway, home.path)
             except Exception as error:
                 said = from_log(printed.read_text(errors="replace")) or one_line(error)
                 _end(gateway, home)
@@ -138,7 +140,7 @@ class Jvm:
     def _renewed(self) -> "Jvm":
         forget(self._gateway)
         try:
-            session = _session(self._properties, self._gateway)
+            session = _session(self._properties, self._gateway, self._home.path)
         except Exception as error:
             raise SparkStartFailed(f"there is no new context: {one_line(error)}") from error
         return Jvm(session, self._gateway, self._home, self._properties)
@@ -212,7 +214,7 @@ class _Call(threading.Thread, Generic[Result]):
         return self._results[0]
 
 
-def _session(properties: Mapping[str, str], gateway: Any) -> Any:
+def _session(properties: Mapping[str, str], gateway: Any, home: Path) -> Any:
     """A context with these properties, and its session, in the JVM behind a gateway."""
     from pyspark import SparkConf, SparkContext, SparkFiles  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -222,6 +224,8 @@ def _session(properties: Mapping[str, str], gateway: Any) -> Any:
         context = SparkContext(conf=spark_conf, gateway=gateway)
         session = SparkSession.builder.getOrCreate()
         context.setLogLevel("ERROR")
+        if LOG_STORE in properties.values():
+            _add_log_store(context, home / "headrace-log-store.jar")
         if python := properties.get("spark.pyspark.python"):
             context.pythonExec = python
         with contextlib.suppress(ValueError):  # each context puts a folder there, for good
@@ -231,6 +235,23 @@ def _session(properties: Mapping[str, str], gateway: Any) -> Any:
         return session
     finally:
         release_connection(gateway)
+
+
+def _add_log_store(context: Any, jar: Path) -> None:
+    """Compile the log store, by Janino, which Spark brings, and give it to driver and executors."""
+    jvm = context._jvm  # noqa: SLF001
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    if loader.getResource("io/delta/storage/LogStore.class") is None:
+        return  # no Delta, no log
+    if not jar.exists():  # a renewed context finds it
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(loader)
+        compiler.cook(_LOG_STORE.read_text())
+        with zipfile.ZipFile(jar, "w") as made:
+            for name, code in compiler.getBytecodes().items():
+                made.writestr(f"{name.replace('.', '/')}.class", bytes(code))
+        loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
+    context._jsc.addJar(str(jar))  # noqa: SLF001
 
 
 def _nothing(*_arguments: object) -> None:

@@ -29,6 +29,7 @@ _DEFAULTS = {
     # Delta's log takes no other: a write's own options (`local_options`) do not reach it.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
+LOG_STORE = "headrace.ConditionalLogStore"  # compiled by jvm.py
 # What a jar needs, by the beginning of its file's name.
 _OF_JARS: Mapping[str, Mapping[str, str]] = {
     "delta-spark": {
@@ -42,6 +43,7 @@ _OF_JARS: Mapping[str, Mapping[str, str]] = {
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
         ),
     },
+    "hadoop-aws": {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in ("s3", "s3a")},
 }
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 _MAKES_A_SECRET = ("local", "k8s:")  # with these masters Spark itself, in the driver's memory

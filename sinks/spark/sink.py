@@ -311,13 +311,9 @@ class SparkSink(StagesApart[Row]):
 
     def _look(self, session: Any) -> None:
         """See that the table and its store keep txids. Raises SinkFailed."""
-        if spark_jars(str(self._path)):
-            raise SinkFailed(
-                f"table '{self.name}' at {self._path} cannot be written exactly once: Delta's log "
-                "store for S3 cannot put an entry only if it is absent, so of two commits of one "
-                "version both win; take DeltaSink, which does, or at-least-once"
-            )
         self._read(session, [])
+        if spark_jars(str(self._path)):
+            delta.check_conditional_writes(session, str(self._path))
 
     def _read(
         self, session: Any, lines: Sequence[str]

@@ -1,5 +1,6 @@
 """SparkSink on an object store: Hadoop's S3A, by the jars and properties that the service gives."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ from deltalake import DeltaTable
 
 from service.config import load
 from service.parts import spark_for
-from sinks import SparkSink
+from sinks import DeltaSink, SparkSink
 from sinks.spark.driver import SparkDriver
+from sinks.spark.settings import LOG_STORE
 from sinks.storage import Storage
-from tests.support.seaweed import KEY_ID, SECRET, EmbeddedSeaweed
-from tests.worlds.delta_table import SCHEMA, rows
-from topology.errors import SinkFailed
+from tests.support.near_a_store import unconditional
+from tests.support.seaweed import KEY_ID, PUBLIC, SECRET, EmbeddedSeaweed
+from tests.worlds.delta_table import LINE, SCHEMA, group, rows
+from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Sink, SinkContext
+from topology.transactional import Committed, Fence
 
 pytestmark = [
     pytest.mark.integration,
@@ -24,6 +28,8 @@ pytestmark = [
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+OTHERS_LINE = "orders[1]"
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +99,62 @@ def test_rows_are_written_at_least_once(opened: Open, source: str) -> None:
     assert numbers(sink, storage_of(sink)) == [1, 2, 10, 20]
 
 
-def test_exactly_once_is_refused_with_the_reason(opened: Open) -> None:
-    """Promise 9: Hadoop's S3A lets two committers win one version of the table's log."""
-    with pytest.raises(SinkFailed, match="of two commits of one version both win; take DeltaSink"):
-        opened(by_spark(), exactly_once=True)
+def test_rows_and_txids_are_one_commit_and_a_zombie_is_refused(opened: Open) -> None:
+    """Promise 9."""
+    sink = opened(by_spark(), exactly_once=True)
+    sink.fence([Fence(LINE, 1)])
+    sink.commit(sink.stage(group(1, 1, 2)))
+    stale = sink.stage(group(2, 3))
+    successor = opened(by_spark(), exactly_once=True)
+    assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 1)]
+    with pytest.raises(SinkFenced):
+        sink.commit(stale)
+    staged = successor.stage(group(2, 3, epoch=2))
+    successor.commit(staged)
+    successor.commit(staged)
+    assert numbers(sink, storage_of(sink)) == [1, 2, 3]
+
+
+def test_two_libraries_that_race_for_versions_lose_no_commit(opened: Open) -> None:
+    """Promise 14: with Delta's own log store for S3 both win, and one commit is gone."""
+    ours = opened(by_spark(), exactly_once=True)
+    theirs = opened(DeltaSink[Any]("orders", schema=SCHEMA), exactly_once=True)
+    ours.fence([Fence(LINE, 1)])
+    theirs.fence([Fence(OTHERS_LINE, 1)])
+
+    def commit_beside() -> None:
+        for txid in range(1, 41):
+            theirs.commit(theirs.stage(group(txid, 1000 + txid, line=OTHERS_LINE)))
+
+    rival = threading.Thread(target=commit_beside)
+    rival.start()
+    for txid in range(1, 5):
+        ours.commit(ours.stage(group(txid, txid)))
+    rival.join()
+    assert numbers(ours, storage_of(ours)) == [*range(1, 5), *range(1001, 1041)]
+    assert ours.committed([LINE, OTHERS_LINE]) == [
+        Committed(LINE, 1, 4),
+        Committed(OTHERS_LINE, 1, 40),
+    ]
+
+
+def test_of_two_writers_of_one_entry_the_second_is_refused(opened: Open) -> None:
+    """Promise 14: the race, without chance."""
+    sink = opened(by_spark())
+    sink.write(Batch(1, [rows(1)], 1))
+    entry = f"{sink.path}/_delta_log/{1:020d}.json"
+
+    def put_twice(session: Any) -> None:
+        jvm, conf = session._jvm, session._jsc.hadoopConfiguration()
+        store = jvm.headrace.ConditionalLogStore(conf)
+        for text in ("mine", "theirs"):
+            lines = jvm.java.util.Collections.singletonList(text).iterator()
+            store.write(jvm.org.apache.hadoop.fs.Path(entry), lines, False, conf)  # noqa: FBT003
+
+    with pytest.raises(Exception, match="FileAlreadyExistsException"):
+        sink._run(put_twice, "put")
+    files, root = storage_of(sink).filesystem(entry)
+    assert files.open_input_stream(root).read() == b"mine\n"
 
 
 def test_no_argument_of_the_jvm_has_a_credential(opened: Open, driver: SparkDriver) -> None:
@@ -106,3 +164,21 @@ def test_no_argument_of_the_jvm_has_a_credential(opened: Open, driver: SparkDriv
     assert "hadoop-aws" in arguments
     assert SECRET not in arguments
     assert KEY_ID not in arguments
+
+
+@pytest.mark.parametrize("lacks", ["the store", "Spark's log store"])
+def test_without_conditional_writes_exactly_once_is_refused(
+    opened: Open, seaweed: EmbeddedSeaweed, lacks: str
+) -> None:
+    plain = SparkSink[Any](f"s3a://{PUBLIC}/orders", format="delta", schema=SCHEMA)
+    key, own = "spark.delta.logStore.s3a.impl", "io.delta.storage.S3SingleDriverLogStore"
+    with unconditional(seaweed.address) as url:
+
+        def configure(session: Any) -> None:
+            session._jsc.hadoopConfiguration().set(f"fs.s3a.bucket.{PUBLIC}.endpoint", url)
+            session.conf.set(key, own if lacks != "the store" else LOG_STORE)
+
+        opened(by_spark())._run(configure, "configure")
+        reason = "no conditional writes" if lacks == "the store" else f"found the log store {own}"
+        with pytest.raises(SinkFailed, match=reason):
+            opened(plain, exactly_once=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sinks.errors import SparkStartFailed
-from sinks.spark.settings import check, settings
+from sinks.spark.settings import LOG_STORE, check, settings
 
 DELTA = "/jars/delta-spark_4.1_2.13-4.4.0.jar"
 ICEBERG = "/jars/iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
@@ -123,3 +123,10 @@ def test_properties_that_would_be_ignored_or_leave_no_driver_are_refused(
 
 def test_other_properties_are_not_refused() -> None:
     check({"spark.api.mode": "classic", "spark.submit.deployMode": "client", "spark.ui.port": "0"})
+
+
+def test_deltas_log_on_s3_gets_a_store_that_puts_conditionally() -> None:
+    names = [f"spark.delta.logStore.{scheme}.impl" for scheme in ("s3", "s3a")]
+    both = made({}, DELTA, "/jars/hadoop-aws-3.4.2.jar")
+    assert [both[name] for name in names] == [LOG_STORE, LOG_STORE]
+    assert not {*names} & {*made({}, DELTA)}
