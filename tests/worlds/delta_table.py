@@ -1,13 +1,15 @@
-"""A Delta table with its sinks, and Spark's view of it."""
+"""A Delta table with its sinks, and what delta-rs and Spark see of it."""
 
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 
 from sinks import DeltaSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
+from tests.acceptance import evidence
 from topology.sink import Batch, SinkContext
 from topology.transactional import Fence, Group, Share
 
@@ -16,14 +18,14 @@ SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
 
 
 class Table:
-    """One table, its sinks, and Spark's view of it."""
+    """One table, its sinks, and others' view of it."""
 
-    def __init__(self, warehouse: Path, spark: SparkDriver) -> None:
-        self.warehouse, self.spark = warehouse, spark
-        self.path = warehouse / "orders"
+    def __init__(self, warehouse: Path) -> None:
+        self.warehouse, self.path = warehouse, warehouse / "orders"
+        self.log = self.path / "_delta_log"
 
     def sink(
-        self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = False, **options: Any
+        self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = True, **options: Any
     ) -> DeltaSink[Any]:
         sink: DeltaSink[Any] = DeltaSink("orders", schema=schema, **options)
         context = SinkContext(
@@ -32,11 +34,41 @@ class Table:
         sink.open(context)
         return sink
 
-    def files(self) -> list[str]:
+    def fenced(self, *lines: str, epoch: int = 1, **options: Any) -> DeltaSink[Any]:
+        sink = self.sink(**options)
+        sink.fence([Fence(line, epoch) for line in lines or (LINE,)])
+        return sink
+
+    def theirs(self) -> deltalake.DeltaTable:
+        """The table, as another program has it."""
+        return deltalake.DeltaTable(self.path)
+
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = evidence.read_table(self.path).to_pylist()
+        return found
+
+    def numbers(self) -> list[int]:
+        return sorted(row["number"] for row in self.rows())
+
+    def files(self) -> set[str]:
         """The data files that lie there, whether they are part of the table or not."""
-        return [path.name for path in self.path.glob("*.parquet")]
+        return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in str(path)}
+
+    def entries(self) -> list[Path]:
+        """The log, in order."""
+        return sorted(self.log.glob("*.json"))
+
+
+class SparkTable(Table):
+    """A table that Spark reads, and writes too."""
+
+    def __init__(self, warehouse: Path, spark: SparkDriver) -> None:
+        super().__init__(warehouse)
+        self.spark = spark
 
     def sql(self, *statements: str) -> None:
+        """Have Spark run statements in which TABLE_PATH is the table."""
+
         def run(session: Any) -> None:
             for statement in statements:
                 session.sql(statement.replace("TABLE_PATH", f"delta.`{self.path}`"))
@@ -44,6 +76,8 @@ class Table:
         self.spark.run(run, group="sql")
 
     def read(self, where: str = "true") -> pa.Table:
+        """What Spark finds."""
+
         def job(session: Any) -> pa.Table:
             frame = session.read.format("delta").load(str(self.path)).where(where)
             table: pa.Table = frame.toArrow()

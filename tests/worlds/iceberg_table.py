@@ -13,6 +13,7 @@ from service.embedded.postgres import EmbeddedPostgres
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
+from tests.worlds.shared_spark import stream
 from topology.sink import Batch, SinkContext
 from topology.transactional import Fence, Group, Share
 
@@ -111,6 +112,14 @@ class SparkTable(Table):
     def read(self, where: str = "true") -> pa.Table:
         """What Spark finds."""
         return self._run(lambda session: session.table(self._full_name).where(where).toArrow())
+
+    def stream(self, folder: Path) -> None:
+        """Have Spark stream what is new since the last time into Parquet files."""
+
+        def job(session: Any) -> None:
+            stream(session.readStream.format("iceberg").load(self._full_name), folder)
+
+        self._run(job)
 
     def _run(self, job: Callable[[Any], Any]) -> Any:
         def run(session: Any) -> Any:

@@ -1,6 +1,10 @@
 """One Spark for all files of tests that can share it: to start one costs as much as many tests."""
 
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from service.jars.resolver import resolve
 from sinks.spark.driver import SparkDriver
@@ -31,6 +35,23 @@ class SharedSpark:
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.close()
+
+
+def stream(frame: Any, folder: Path) -> None:
+    """Have Spark stream what is new in a table into Parquet files, from where it ended last."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "streamed"))
+    )
+    query.awaitTermination()
+
+
+def streamed(folder: Path) -> pa.Table:
+    """All that was streamed there."""
+    files = (folder / "streamed").glob("*.parquet")
+    return pa.concat_tables([pq.ParquetFile(path).read() for path in files])
 
 
 def _jars() -> list[Path]:

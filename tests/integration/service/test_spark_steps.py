@@ -30,7 +30,7 @@ from service.embedded.zookeeper import EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.support.patience import seconds, until
-from tests.worlds.delta_table import LINE, Table, group
+from tests.worlds.delta_table import LINE, SparkTable, group
 from tests.worlds.fetching import KafkaWorld
 from topology.spark_step import spark_step
 from topology.through_spark import ThroughSpark
@@ -46,8 +46,8 @@ NUMBERS = pa.schema({"number": pa.int64(), "place": pa.string()})
 
 
 @pytest.fixture
-def table(spark: SparkDriver, tmp_path: Path) -> Table:
-    return Table(tmp_path, spark)
+def table(spark: SparkDriver, tmp_path: Path) -> SparkTable:
+    return SparkTable(tmp_path, spark)
 
 
 def even(frame: Any) -> Any:
@@ -75,7 +75,7 @@ def opened(
     ],
 )
 def test_what_a_step_makes_of_a_transaction_is_in_the_table_once(
-    spark: SparkDriver, table: Table, sink: Sink[Any]
+    spark: SparkDriver, table: SparkTable, sink: Sink[Any]
 ) -> None:
     front = opened(even, sink, table.warehouse, spark)
     front.fence([Fence(LINE, 1)])
@@ -96,7 +96,7 @@ def test_what_a_step_makes_of_a_transaction_is_in_the_table_once(
 
 
 def test_rows_that_do_not_fit_are_named_before_the_step_and_end_the_run_behind_it(
-    spark: SparkDriver, table: Table
+    spark: SparkDriver, table: SparkTable
 ) -> None:
     sink = DeltaSink[Any]("orders", schema=pa.schema({"number": pa.int8(), "place": pa.string()}))
     front = opened(even, sink, table.warehouse, spark)
@@ -175,7 +175,7 @@ LINES = """
 
 def test_spark_engine_runs_a_topology_of_spark_steps_alone(
     spark: SparkDriver,
-    table: Table,
+    table: SparkTable,
     kafka: EmbeddedKafka,
     zookeeper: EmbeddedZooKeeper,
     topic: Callable[..., str],

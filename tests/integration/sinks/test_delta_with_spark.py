@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sinks.spark.driver import SparkDriver
-from tests.worlds.delta_table import LINE, SCHEMA, Table, group, rows, write
+from tests.worlds.delta_table import LINE, SCHEMA, SparkTable, group, rows, write
 from tests.worlds.every_type import EVERY_TYPE, NOTHING, SOMETHING
+from tests.worlds.shared_spark import stream, streamed
 from topology.errors import SinkFailed
 from topology.sink import Batch
 from topology.transactional import Committed, Fence
@@ -28,8 +29,8 @@ RETENTION = "delta.setTransactionRetentionDuration"
 
 
 @pytest.fixture
-def table(tmp_path: Path, spark: SparkDriver) -> Iterator[Table]:
-    return Table(tmp_path, spark)
+def table(tmp_path: Path, spark: SparkDriver) -> Iterator[SparkTable]:
+    return SparkTable(tmp_path, spark)
 
 
 @pytest.mark.parametrize("partition_by", [[], ["text", "at", "local", "day", "price", "double"]])
@@ -40,7 +41,7 @@ def test_spark_reads_the_same_whoever_wrote_the_rows(
     batch = pa.RecordBatch.from_pylist(
         [NOTHING, SOMETHING, SOMETHING | plain, SOMETHING | {"text": ""}], schema=EVERY_TYPE
     )
-    ours, theirs = Table(tmp_path / "ours", spark), Table(tmp_path / "theirs", spark)
+    ours, theirs = SparkTable(tmp_path / "ours", spark), SparkTable(tmp_path / "theirs", spark)
     ours.sink(EVERY_TYPE, partition_by=partition_by).write(Batch(1, [batch], 4))
     file = tmp_path / "rows.parquet"
     pq.write_table(
@@ -67,7 +68,7 @@ def test_spark_reads_the_same_whoever_wrote_the_rows(
 
 @pytest.mark.parametrize("key", [[], ["number", "twin"]], ids=["files", "merges"])
 def test_filters_find_their_rows_though_files_say_what_they_hold(
-    table: Table, key: list[str]
+    table: SparkTable, key: list[str]
 ) -> None:
     schema = pa.schema(
         [
@@ -110,8 +111,11 @@ def test_filters_find_their_rows_though_files_say_what_they_hold(
         sink.compact(TARGET_BYTES)
 
 
-def test_spark_writes_optimizes_and_merges_between_our_commits(table: Table) -> None:
-    sink = table.sink(exactly_once=True)
+@pytest.mark.parametrize("key", [[], ["number"]], ids=["files", "merges"])
+def test_spark_writes_optimizes_and_merges_between_our_commits(
+    table: SparkTable, key: list[str]
+) -> None:
+    sink = table.sink(key=key)
     sink.fence([Fence(LINE, 1)])
     sink.commit(sink.stage(group(1, 1)))
     table.sql("INSERT INTO TABLE_PATH VALUES (50, 'theirs')")
@@ -126,29 +130,21 @@ def test_spark_writes_optimizes_and_merges_between_our_commits(table: Table) -> 
     sink.commit(staged)
     assert table.numbers() == [1, 2, 3, 50]
     assert table.numbers("place = 'merged'") == [2]
-    assert table.sink(exactly_once=True).committed([LINE]) == [Committed(LINE, 1, 3)]
+    assert table.sink().committed([LINE]) == [Committed(LINE, 1, 3)]
 
 
-def test_spark_streams_what_we_commit(table: Table, tmp_path: Path) -> None:
-    sink = table.sink(exactly_once=True)
+def test_spark_streams_what_we_commit(table: SparkTable, tmp_path: Path) -> None:
+    sink = table.sink()
     sink.fence([Fence(LINE, 1)])
 
-    def stream(session: Any) -> None:
-        frame = session.readStream.format("delta").load(str(table.path))
-        query = (
-            frame.writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "streamed"))
-        )
-        query.awaitTermination()
+    def job(session: Any) -> None:
+        stream(session.readStream.format("delta").load(str(table.path)), tmp_path)
 
     for txid in (1, 2):
         sink.commit(sink.stage(group(txid, txid, 10 * txid)))
-        table.spark.run(stream, group="stream")
+        table.spark.run(job, group="stream")
         sink.compact(TARGET_BYTES)
-    found = [pq.ParquetFile(path).read() for path in (tmp_path / "streamed").glob("*.parquet")]
-    assert sorted(pa.concat_tables(found)["number"].to_pylist()) == [1, 2, 10, 20]
+    assert sorted(streamed(tmp_path)["number"].to_pylist()) == [1, 2, 10, 20]
 
 
 @pytest.mark.parametrize(
@@ -170,20 +166,20 @@ def test_spark_streams_what_we_commit(table: Table, tmp_path: Path) -> None:
     ],
 )
 def test_what_spark_asks_of_writers_stops_us_amid_a_run_and_at_the_start(
-    table: Table, statement: str, reason: str
+    table: SparkTable, statement: str, reason: str
 ) -> None:
-    sink = table.sink(exactly_once=True)
+    sink = table.sink()
     sink.fence([Fence(LINE, 1)])
     staged = sink.stage(group(1, 7))
     table.sql(statement)
     with pytest.raises(SinkFailed, match=f"{reason}.*; use SparkSink"):
         sink.commit(staged)
     with pytest.raises(SinkFailed, match=f"{reason}.*; use SparkSink"):
-        table.sink(exactly_once=True)
+        table.sink()
     assert table.numbers() == []
 
 
-def test_rows_that_spark_deletes_by_a_vector_stay_away(table: Table) -> None:
+def test_rows_that_spark_deletes_by_a_vector_stay_away(table: SparkTable) -> None:
     sink = table.sink()
     write(sink, rows(*range(9)))
     table.sql(
@@ -200,7 +196,7 @@ def test_rows_that_spark_deletes_by_a_vector_stay_away(table: Table) -> None:
 def test_a_table_lies_where_its_name_says_whatever_the_name(
     tmp_path: Path, spark: SparkDriver
 ) -> None:
-    table = Table(tmp_path / "my ware#house" / "größe", spark)
+    table = SparkTable(tmp_path / "my ware#house" / "größe", spark)
     sink = table.sink()
     write(sink, rows(1, 2))
     write(table.sink(key=["number"]), rows(2, 3), 2)

@@ -15,6 +15,7 @@ from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
 from tests.worlds import every_type
 from tests.worlds.iceberg_table import LINE, SparkTable, group, racing, rows, write
+from tests.worlds.shared_spark import streamed
 from topology.errors import SinkFenced
 from topology.transactional import Committed
 
@@ -135,6 +136,15 @@ def test_spark_appends_rewrites_and_expires_between_our_commits(table: SparkTabl
     table.fenced(epoch=2)
     with pytest.raises(SinkFenced):
         sink.commit(sink.stage(group(7, 7)))
+
+
+def test_spark_streams_what_we_commit(table: SparkTable, tmp_path: Path) -> None:
+    """A fence is a snapshot without files, and no obstacle."""
+    for txid in (1, 2):
+        sink = table.fenced(epoch=txid)
+        sink.commit(sink.stage(group(txid, txid, 10 * txid, epoch=txid)))
+        table.stream(tmp_path)
+    assert sorted(streamed(tmp_path)["number"].to_pylist()) == [1, 2, 10, 20]
 
 
 def test_new_columns_are_where_spark_looks_for_them(table: SparkTable) -> None:

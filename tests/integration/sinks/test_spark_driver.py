@@ -23,7 +23,7 @@ from sinks.storage import Storage
 from sinks.tries import WriteRetries
 from sinks.writer import Writer, WriteResult
 from tests.support.patience import seconds
-from tests.worlds.delta_table import Table, rows, write
+from tests.worlds.delta_table import SparkTable, rows, write
 from tests.worlds.dying_tasks import WORKER, tripled
 from tests.worlds.healing import PAGE, healing
 from topology.sink import SinkContext
@@ -126,7 +126,7 @@ def test_a_stopped_context_is_replaced_in_the_same_jvm_and_tables_go_on(
 ) -> None:
     spark.open()
     pid, path_before = jvm_process(spark).pid, list(sys.path)
-    table = Table(tmp_path / "a place", spark)  # Hadoop has its own ideas of a space
+    table = SparkTable(tmp_path / "a place", spark)  # Hadoop has its own ideas of a space
     sink = table.sink()
     write(sink, rows(1, 2))
     assert table.numbers() == [1, 2]

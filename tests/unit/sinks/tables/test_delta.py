@@ -12,59 +12,17 @@ import pyarrow as pa
 import pytest
 
 from sinks import DeltaSink
-from sinks.storage import Storage
 from sinks.tables.delta import DeltaLog
 from sinks.tables.log import Conflict, app_id
-from tests.acceptance import evidence
 from tests.support.patience import seconds
-from tests.worlds.delta_table import LINE, SCHEMA, group, racing, rows, write
+from tests.worlds.delta_table import LINE, SCHEMA, Table, group, racing, rows, write
 from topology.compaction import Compaction
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
-from topology.sink import SinkContext
 from topology.transactional import Committed, Fence, Group, Share
 
 KEYED = pa.schema([*SCHEMA, ("value", pa.int64()), ("gone", pa.bool_())])
 TARGET_BYTES = 1024 * 1024
 RETENTION = "delta.setTransactionRetentionDuration"
-
-
-class Table:
-    """One table and its sinks."""
-
-    def __init__(self, warehouse: Path) -> None:
-        self.warehouse, self.path = warehouse, warehouse / "orders"
-        self.log = self.path / "_delta_log"
-
-    def sink(
-        self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = True, **options: Any
-    ) -> DeltaSink[Any]:
-        sink: DeltaSink[Any] = DeltaSink("orders", schema=schema, **options)
-        context = SinkContext(
-            "p", "s", {}, Storage(str(self.warehouse)), None, exactly_once=exactly_once
-        )
-        sink.open(context)
-        return sink
-
-    def fenced(self, *lines: str, epoch: int = 1, **options: Any) -> DeltaSink[Any]:
-        sink = self.sink(**options)
-        sink.fence([Fence(line, epoch) for line in lines or (LINE,)])
-        return sink
-
-    def theirs(self) -> deltalake.DeltaTable:
-        return deltalake.DeltaTable(self.path)
-
-    def rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = evidence.read_table(self.path).to_pylist()
-        return found
-
-    def numbers(self) -> list[int]:
-        return sorted(row["number"] for row in self.rows())
-
-    def files(self) -> set[str]:
-        return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in str(path)}
-
-    def entries(self) -> list[Path]:
-        return sorted(self.log.glob("*.json"))
 
 
 @pytest.fixture
@@ -115,6 +73,32 @@ def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_
         table.sink()
     write(table.sink(exactly_once=False), rows(3))
     assert table.numbers() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("changed", "partition_by", "reason"),
+    [
+        (pa.table({"number": ["a"], "place": ["b"]}), [], "'number': found int64; allowed is str"),
+        (pa.table({"number": [1]}), [], "column 'place' is not in the table"),
+        (pa.table({"number": [1], "place": ["b"]}), ["place"], "was changed while rows were writ"),
+    ],
+)
+def test_columns_and_partitions_that_others_change_amid_a_run_stop_the_sink(
+    table: Table, changed: pa.Table, partition_by: list[str], reason: str
+) -> None:
+    sink = table.fenced()
+    put(sink, 1, 1)
+    staged = sink.stage(group(2, 2))
+    deltalake.write_deltalake(
+        table.path,
+        changed,
+        mode="overwrite",
+        schema_mode="overwrite",
+        partition_by=partition_by,
+    )
+    with pytest.raises(SinkFailed, match=reason):
+        sink.commit(staged)
+    assert len(table.rows()) == 1
 
 
 def test_a_table_made_anew_under_the_same_name_stops_the_partition(table: Table) -> None:

@@ -331,7 +331,7 @@ def test_an_epoch_below_the_one_that_was_fenced_is_a_lost_state(table: Table) ->
     with table.theirs().transaction() as change:
         change.remove_properties(PROPERTY)
     sink._state = None
-    with pytest.raises(SinkFailed, match="fenced under epoch 5, and table 'orders' has nothing"):
+    with pytest.raises(SinkFailed, match="fenced under epoch 5, and the sink has nothing"):
         put(sink, 1, 1, epoch=5)
 
 
