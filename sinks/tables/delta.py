@@ -21,7 +21,7 @@ from sinks.storage import Storage
 from sinks.tables.entries import OURS, LogEntries
 from sinks.tables.files import DataFile, FileStager, write_good_rows
 from sinks.tables.keys import KeyedRows, is_true, matches, plain_keys
-from sinks.tables.log import Conflict, TableLog, TableState
+from sinks.tables.log import Conflict, TableLog, TableState, plain_field
 from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink
 from topology.compaction import Compaction
@@ -443,7 +443,7 @@ def _refusing() -> Iterator[None]:
 
 def _stored(field: "pa.Field[Any]") -> "pa.Field[Any]":
     """A column as Delta has it. Raises InvalidSchema."""
-    wanted = pa.field(field.name, _plain(field.type), field.nullable)
+    wanted = plain_field(field.name, field, _signed)
     try:
         return pa.schema(_library().Schema.from_arrow(pa.schema([wanted]))).field(0)
     except SinkFailed:
@@ -454,20 +454,10 @@ def _stored(field: "pa.Field[Any]") -> "pa.Field[Any]":
         ) from error
 
 
-def _plain(kind: Any) -> Any:
-    """A type in microseconds and UTC, as the files have times; unsigned numbers have no type."""
-    types = pa.types
-    if isinstance(kind, pa.DictionaryType):
-        return _plain(kind.value_type)
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if types.is_struct(kind):
-        return pa.struct([each.with_type(_plain(each.type)) for each in kind])
-    if types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), kind.item_field.with_type(_plain(kind.item_type)))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    return pa.float16() if types.is_unsigned_integer(kind) or types.is_null(kind) else kind
+def _signed(kind: pa.DataType) -> pa.DataType:
+    """The type itself, or one that delta-rs refuses: it would take unsigned numbers for others."""
+    is_other = pa.types.is_unsigned_integer(kind) or pa.types.is_null(kind)
+    return pa.float16() if is_other else kind
 
 
 def _merged_files(schema: pa.Schema) -> Any:

@@ -23,9 +23,9 @@ from sinks.tables.iceberg_files import (
     partition_fields,
     partition_name,
     partition_of,
-    plain,
     stored_type,
     tied,
+    wider,
 )
 from sinks.tables.iceberg_history import (
     KEEP,
@@ -36,7 +36,7 @@ from sinks.tables.iceberg_history import (
     remove_expired,
     remove_merged,
 )
-from sinks.tables.log import Conflict, TableLog, TableState, pack, unpack
+from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, unpack
 from sinks.tables.partitioning import Layout, check_partitions
 from sinks.tables.table import TableSink, check_writable
 from topology.compaction import Compaction
@@ -368,9 +368,7 @@ class IcebergLog(TableLog):
             # Files are written for these columns, below this location.
             table_id=f"{metadata.table_uuid} {table.location()} {ids}",
             version=metadata.last_sequence_number,
-            schema=pa.schema(
-                [pa.field(each.name, plain(each.type), each.nullable) for each in schema.as_arrow()]
-            ),
+            schema=pa.schema([plain_field(each.name, each, wider) for each in schema.as_arrow()]),
             partition_by=tuple(each.spelled for each in partition_fields(table)),
             native=table,
         )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.tables.files import DataFile
+from sinks.tables.log import is_list, plain
 from sinks.tables.partitioning import Layout, Part, can_partition
 from topology.errors import InvalidSchema
 
@@ -162,26 +163,13 @@ def _in_units(column: Any, unit: str) -> Any:
 
 def stored_type(field: "pa.Field[Any]") -> pa.DataType:
     """The type of a column in a table. Raises InvalidSchema."""
-    kind: pa.DataType = plain(field.type)
+    kind: pa.DataType = plain(field.type, wider)
     _check_type(field.name, kind)
     return kind
 
 
-def plain(kind: Any) -> Any:
-    """A type as a table gives it back, without the ids of what is in it."""
-    types = pa.types
-    if isinstance(kind, pa.DictionaryType):
-        return plain(kind.value_type)
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if types.is_struct(kind):
-        return pa.struct([pa.field(each.name, plain(each.type), each.nullable) for each in kind])
-    if types.is_map(kind):
-        item = pa.field("value", plain(kind.item_type), kind.item_field.nullable)
-        return pa.map_(plain(kind.key_type), item)
-    if _is_list(kind):
-        inner = kind.value_field
-        return pa.list_(pa.field("element", plain(inner.type), inner.nullable))
+def wider(kind: pa.DataType) -> pa.DataType:
+    """The type in which Iceberg has the values of another one."""
     return _WIDER.get(kind, kind)
 
 
@@ -213,11 +201,6 @@ def _check_type(place: str, kind: Any) -> None:
         raise InvalidSchema(f"column '{place}': found {kind}, expected {_TYPES}")
 
 
-def _is_list(kind: Any) -> bool:
-    types = pa.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
 def as_iceberg(schema: pa.Schema) -> Any:
     """Columns as Iceberg has them, without ids."""
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids  # noqa: PLC0415
@@ -247,7 +230,7 @@ def _tied_type(given: Any, there: Any) -> Any:
         make: Any = pa.map_  # it takes fields as well as types
         key = _tied_field(given.key_field, there.key_field)
         return make(key, _tied_field(given.item_field, there.item_field), given.keys_sorted)
-    if _is_list(given):
+    if is_list(given):
         element = _tied_field(given.value_field, there.value_field)
         if isinstance(given, pa.FixedSizeListType):
             return pa.list_(element, given.list_size)

@@ -1,7 +1,7 @@
 """What a table format promises the template: its log, read and committed to."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -86,6 +86,38 @@ class TableLog(ABC):
     @abstractmethod
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
         """Join small files in one commit that changes no row. Raises Conflict."""
+
+
+def plain_field(
+    name: str, field: "pa.Field[Any]", leaf: Callable[[pa.DataType], pa.DataType]
+) -> "pa.Field[Any]":
+    """The column of the plain type."""
+    return pa.field(name, plain(field.type, leaf), field.nullable)
+
+
+def plain(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A type as tables have it: times in microseconds and UTC, no dictionaries, no ids of fields.
+
+    `leaf` says what becomes of a type that has no others within.
+    """
+    types = pa.types
+    if isinstance(kind, pa.DictionaryType):
+        return plain(kind.value_type, leaf)
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if types.is_struct(kind):
+        return pa.struct([plain_field(each.name, each, leaf) for each in kind])
+    if types.is_map(kind):
+        return pa.map_(plain(kind.key_type, leaf), plain_field("value", kind.item_field, leaf))
+    if is_list(kind):
+        return pa.list_(plain_field("element", kind.value_field, leaf))
+    return leaf(kind)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type is a list of any kind."""
+    types = pa.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def app_id(pipeline: str, sink: str, line: str) -> str:

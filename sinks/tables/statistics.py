@@ -9,6 +9,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sinks.tables.partitioning import can_partition
+
 _JSON = msgspec.json.Encoder(decimal_format="number")
 _LONGEST_TEXT = 32  # characters; Delta's readers need no more to skip
 _HIGHEST = "\U0010ffff"
@@ -94,18 +96,7 @@ def _bounds(said: Any) -> tuple[Any, Any]:
 
 def _has_bounds(kind: pa.DataType) -> bool:
     """Whether Spark skips files by this type's bounds."""
-    if isinstance(kind, pa.DictionaryType):
-        kind = kind.value_type
-    types = pa.types
-    return (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_decimal(kind)
-        or types.is_date32(kind)
-        or types.is_timestamp(kind)
-    )
+    return can_partition(kind) and not pa.types.is_boolean(kind)
 
 
 def _leaves(kind: pa.DataType) -> int:
