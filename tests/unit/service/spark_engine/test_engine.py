@@ -9,15 +9,18 @@ import pyarrow as pa
 import pytest
 
 from headrace import SKIP, Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
-from headrace.sinks import MemorySink
+from headrace.sinks import MemorySink, SparkSink
 from partition.catalogue import Log
 from partition.chunk import Partition
 from service.service import Service
 from service.spark_engine.wiring import check_runs_on_spark
 from sinks.rows import rows_of
+from sinks.spark.spool import SpoolStager
 from sinks.spark.through import SparkPassage
 from sinks.storage import Storage
+from tests.acceptance import evidence
 from tests.worlds.driving import ApartSink, Driving, HereSink, text
+from tests.worlds.fake_spark import FakeSpark
 from tests.worlds.frames import Driver as FrameDriver
 from tests.worlds.frames import Frame
 from topology.sink import Sink, SinkContext
@@ -388,3 +391,28 @@ def test_spark_steps_alone_take_the_ordinary_path(tmp_path: Path) -> None:
         value.encode() for value in values("a", 15) + values("b", 7)
     )
     front.close()
+
+
+def test_spark_writes_what_tasks_have_spooled_a_group_in_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 14: SparkSink's rows go from the tasks to Spark by its own spool."""
+
+    @bolt
+    def row(record: Record) -> dict[str, Any]:
+        return {"value": (record.value or b"").decode()}
+
+    spark, warehouse = FakeSpark(monkeypatch), tmp_path / "warehouse"
+    sink = SparkSink[Any]("rows", format="delta", schema=pa.schema({"value": pa.string()}))
+    sink.open(SinkContext("p", "rows", {}, Storage(str(warehouse)), spark, exactly_once=True))
+    with Driving(tmp_path / "run", row, sinks=[sink], ranges=RangePolicy(10, 0.01)) as drives:
+        drives.send(*values("a", 15))
+        drives.send(*values("b", 15), partition=1)
+        drives.finish()
+        stagers = {type(task.stagers["rows"]) for task in drives.executors.tasks}
+        assert stagers == {SpoolStager}
+        assert spark.groups.count("rows-commit") == len(drives.executors.tasks) / 2 == 3
+    found = evidence.read_table(warehouse / "rows")["value"].to_pylist()
+    assert sorted(found) == sorted(values("a", 15) + values("b", 15))
+    assert not [*(warehouse / ".spool").rglob("*.parquet")]
+    sink.close()
