@@ -1,4 +1,4 @@
-"""Names of tables and columns: which are allowed, where a table lies, and what links lead to."""
+"""Tables by name and columns: which are allowed, where a table lies, whether rows fit it."""
 
 import os
 import re
@@ -194,3 +194,31 @@ def _reasons(name: str) -> Iterator[str]:
         yield f"found the part {hidden[0]!r}"
     if glob := _GLOB.search(name):
         yield f"found {glob[0]!r}"
+
+
+def compared(wanted: pa.Schema, found: pa.Schema) -> "tuple[list[str], list[pa.Field[Any]]]":
+    """What keeps rows of `wanted` out of a table, a sentence each, and the columns that it lacks.
+
+    The order of columns is no difference. A column that only the table has becomes null.
+    """
+    there = {field.name: field for field in found}
+    alike = {name.lower(): name for name in there}
+    wrong: list[str] = []
+    missing: list[pa.Field[Any]] = []
+    for field in wanted:
+        its, name = there.pop(field.name, None), f"column '{field.name}'"
+        if its is None and (other := alike.get(field.name.lower())):  # to Spark they are the same
+            wrong.append(f"{name}: found '{other}' in the table, spelled differently")
+        elif its is None:
+            missing.append(field)
+        elif not field.type.equals(its.type):
+            wrong.append(f"{name}: found {field.type}; allowed is {its.type}, as in the table")
+        elif field.nullable and not its.nullable:
+            wrong.append(f"{name} is NOT NULL in the table only")
+    only = [field.name for field in there.values() if not field.nullable]
+    return [*wrong, *(f"column '{name}' is NOT NULL in the table only" for name in only)], missing
+
+
+def lacks(name: str, adding: str) -> str:
+    """What is said of a column that the table lacks, unless `adding` is given."""
+    return f"column '{name}' is not in the table; {adding} would add it"

@@ -14,13 +14,15 @@ from sinks.names import (
     check_kind,
     checked_columns,
     checked_table,
+    compared,
+    lacks,
     local_uri,
     table_folder,
     table_path,
 )
 from sinks.shares import check_fences, is_to_commit
 from sinks.spark import delta
-from sinks.spark.existing import differences, existing_schema, spark_schema
+from sinks.spark.existing import arrow_schema, existing_schema, spark_schema
 from sinks.spark.reasons import one_line, text_of
 from sinks.spark.settings import local_options
 from sinks.spark.spool import Spool, SpoolStager, remove
@@ -167,21 +169,23 @@ class SparkSink(StagesApart[Row]):
     def _differences(self, session: Any) -> list[str]:
         """What keeps rows of this schema out of the table that is there, if one is."""
         if self.format == "table":
-            found = session.table(self.name).schema
+            found: pa.Schema | None = arrow_schema(session.table(self.name).schema)
         elif self.format in _WITH_SCHEMA:
             found = existing_schema(session, self.format, str(self._path))
         else:
             return []
-        merges = {key.lower(): value for key, value in self.options.items()}.get("mergeschema")
-        keeps_columns = self.format in ("delta", "table") and str(merges).lower() != "true"
         if found is None:
             return []
-        return differences(
-            found,
-            self._spark_schema,
-            ignored=() if self.format in ("delta", "table") else self.partition_by,
-            added_columns=not keeps_columns,
-        )
+        asked = arrow_schema(self._spark_schema)
+        columns = [field.with_nullable(self.schema.field(field.name).nullable) for field in asked]
+        if self.format not in ("delta", "table"):  # the values are in the folders' names
+            columns = [field for field in columns if field.name not in self.partition_by]
+        wrong, missing = compared(pa.schema(columns), found)
+        merges = {key.lower(): value for key, value in self.options.items()}.get("mergeschema")
+        if self.format == "table" or (self.format == "delta" and str(merges).lower() != "true"):
+            adding = "ALTER TABLE" if self.format == "table" else "the option mergeSchema"
+            wrong += [lacks(field.name, adding) for field in missing]
+        return wrong
 
     # At least, or at most, once
 

@@ -95,7 +95,7 @@ def plain_field(
     return pa.field(name, plain(field.type, leaf), field.nullable)
 
 
-def plain(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def plain(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> Any:
     """A type as tables have it: times in microseconds and UTC, no dictionaries, no ids of fields.
 
     `leaf` says what becomes of a type that has no others within.

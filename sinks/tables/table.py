@@ -17,6 +17,8 @@ from sinks.names import (
     checked_columns,
     checked_new_columns,
     checked_table,
+    compared,
+    lacks,
     table_folder,
 )
 from sinks.shares import check_fences, is_to_commit
@@ -339,26 +341,9 @@ class TableSink(StagesApart[Row]):
 
     def _check_fits(self, state: TableState) -> "list[pa.Field[Any]]":
         """The columns to add to the table. Raises SinkFailed when it cannot have the rows."""
-        there = {field.name: field for field in state.schema}
-        alike = {name.lower(): name for name in there}
-        wrong: list[str] = []
-        missing: list[pa.Field[Any]] = []
-        for field in self._wanted:
-            found = there.pop(field.name, None)
-            if found is not None:
-                wrong += _difference(field, found)
-            elif field.name.lower() in alike:  # to Spark they are the same
-                spelled = alike[field.name.lower()]
-                wrong.append(
-                    f"column '{field.name}': found '{spelled}' in the table, spelled differently"
-                )
-            elif self.on_new_columns == "add":
-                missing.append(field.with_nullable(nullable=True))
-            else:
-                wrong.append(
-                    f"column '{field.name}' is not in the table; on_new_columns='add' would add it"
-                )
-        wrong += [f"column '{name}' is NOT NULL in the table only" for name in _required(there)]
+        wrong, missing = compared(self._wanted, state.schema)
+        if self.on_new_columns != "add":
+            wrong += [lacks(field.name, "on_new_columns='add'") for field in missing]
         if self.partition_by and tuple(self.partition_by) != state.partition_by:
             names = ", ".join(state.partition_by) or "nothing"
             wrong.append(
@@ -366,7 +351,7 @@ class TableSink(StagesApart[Row]):
             )
         if wrong:
             raise SinkFailed(f"table '{self.table}' at {self._uri}: {'; '.join(wrong)}")
-        return missing
+        return [field.with_nullable(nullable=True) for field in missing]
 
     def _suits(self, state: TableState, parts: Sequence[Any]) -> bool:
         """Whether files can be added to the table as it is now."""
@@ -463,17 +448,3 @@ def check_writable(table: str, folder: Path) -> None:
 
 def _files(parts: Iterable[Any]) -> list[DataFile]:
     return [part for part in parts if isinstance(part, DataFile)]
-
-
-def _difference(wanted: "pa.Field[Any]", found: "pa.Field[Any]") -> list[str]:
-    if not wanted.type.equals(found.type):
-        return [
-            f"column '{wanted.name}': found {wanted.type}; allowed is {found.type}, as in the table"
-        ]
-    if wanted.nullable and not found.nullable:
-        return [f"column '{wanted.name}' is NOT NULL in the table only"]
-    return []
-
-
-def _required(fields: "Mapping[str, pa.Field[Any]]") -> list[str]:
-    return [name for name, field in fields.items() if not field.nullable]
