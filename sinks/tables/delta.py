@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -157,13 +157,18 @@ class DeltaLog(TableLog):
         """Only stores. `remembers`: the table must not forget transactions."""
         self._name, self._storage, self._uri = name, storage, uri
         self._remembers, self._key = remembers, tuple(key)
-        self._entries = LogEntries(name, storage, uri)
-        self.ends_at_once = self._entries.is_local
         self._options: dict[str, str] = {}  # what delta-rs was given
+        self.forget()
+        self.ends_at_once = self._entries.is_local
+
+    def forget(self) -> None:
+        """Open the table anew when it is next read."""
+        self._entries = LogEntries(self._name, self._storage, self._uri)
         self._table: Any = None
         self._state: TableState | None = None
         self._facts: Any = None  # what `_state` was made of
-        self._entry: tuple[Any, ...] | None = None  # of the version that was read
+        self._newest = -1  # the version that was read or committed last
+        self._entry: tuple[Any, ...] | None = None  # its mark
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """See the contract."""
@@ -179,10 +184,11 @@ class DeltaLog(TableLog):
         return pa.schema([_stored(field) for field in schema])
 
     def read(self) -> TableState | None:
-        """See the contract. What is found is synced, whoever committed it."""
+        """See the contract."""
         known = self._state
         options = self._storage.object_store_options(self._uri)
-        is_as_read = known is not None and self._entries.mark(known.version) == self._entry
+        newest = self._newest
+        is_as_read = known is not None and self._entries.mark(newest) == self._entry
         if is_as_read and options == self._options:
             self._table.update_incremental()
             return self._read(known)
@@ -202,17 +208,13 @@ class DeltaLog(TableLog):
         now = self._read(None)
         if known is None or is_as_read or known.table_id != now.table_id:
             return now
-        if now.version >= known.version and not self._entries.text(known.version):
+        if now.version >= newest and not self._entries.text(newest):
             return now  # the entry has been cleaned up
         self.forget()
         raise SinkFailed(
             f"table '{self._name}': another writer has replaced the log entry of version "
-            f"{known.version}; rows may be gone with it"
+            f"{newest}; rows may be gone with it"
         )
-
-    def forget(self) -> None:
-        """Open the table anew when it is next read."""
-        self._table = self._state = self._facts = self._entry = None
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
         """See the contract."""
@@ -245,8 +247,8 @@ class DeltaLog(TableLog):
 
     def commit(
         self, state: TableState, files: Sequence[DataFile], transactions: Mapping[str, int]
-    ) -> TableState:
-        """See the contract."""
+    ) -> None:
+        """See the contract. delta-rs does not tell its handle of a commit: it reads it, too."""
         from deltalake.transaction import AddAction  # noqa: PLC0415 - see sinks/__init__
 
         self._check_entry(state)
@@ -269,8 +271,7 @@ class DeltaLog(TableLog):
                 partition_by=[*state.partition_by],
                 commit_properties=self._properties(transactions),
             )
-        self._entries.sync_to(state.version + 1, with_files=False)  # they are synced
-        return self._again()
+        self._note(state.version + 1)
 
     def merge(self, state: TableState, rows: pa.Table, transactions: Mapping[str, int]) -> None:
         """Replace, add and remove rows by their key, and set transactions, all at once.
@@ -326,6 +327,15 @@ class DeltaLog(TableLog):
             if not (low.is_valid and high.is_valid) or _any_between(wanted, low, high)
         ]
 
+    def turn(self, pause_seconds: float) -> AbstractContextManager[None]:
+        """See the contract."""
+        is_local = self._entries.is_local
+        return self._entries.turn() if is_local else super().turn(pause_seconds)
+
+    def sync(self) -> None:
+        """See the contract. What others have committed is part of it."""
+        self._entries.sync_to(self._newest)
+
     def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
         """See the contract."""
         return self._entries.adding(base + 1, state.version, paths)
@@ -378,13 +388,15 @@ class DeltaLog(TableLog):
                 self.forget()
                 raise SinkFailed(f"table '{self._name}' at {self._uri}: {reason}; use SparkSink")
             arrow = pa.schema(table.schema())
-        newest = table.version()
-        self._entries.sync_to(newest)
-        self._facts, self._entry = facts, self._entries.mark(newest)
+        self._facts = facts
+        self._note(table.version())
         self._state = TableState(
-            metadata.id, newest, arrow, tuple(metadata.partition_columns), table
+            metadata.id, self._newest, arrow, tuple(metadata.partition_columns), table
         )
         return self._state
+
+    def _note(self, version: int) -> None:
+        self._newest, self._entry = version, self._entries.mark(version)
 
     def _obstacles(self, schema: str, metadata: Any, features: set[str]) -> Iterator[str]:
         """Why files, or transactions, or rows by key cannot be put into the table."""
@@ -415,7 +427,8 @@ class DeltaLog(TableLog):
 
     def _check_entry(self, state: TableState) -> None:
         """Raise Conflict unless the log still has the version, as it was read."""
-        if self._state is not state or self._entries.mark(state.version) != self._entry:
+        is_newest = self._state is state and self._newest == state.version
+        if not is_newest or self._entries.mark(state.version) != self._entry:
             raise Conflict
 
 

@@ -200,7 +200,6 @@ class IcebergLog(TableLog):
             table = catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        self._sync_catalog()
         self._loaded_at = time.monotonic()
         return self._state(table)
 
@@ -311,7 +310,7 @@ class IcebergLog(TableLog):
                 append._clean_all_uncommitted()  # noqa: SLF001
                 raise Conflict from error
             return now
-        self._sync_catalog()
+        self.sync()  # before what the version before names is removed
         after = Table(table.name(), done.metadata, done.metadata_location, table.io, catalog)
         with suppress(Exception):  # what stays is found as an orphan
             remove_expired(table, expired)
@@ -320,6 +319,11 @@ class IcebergLog(TableLog):
         if time.monotonic() - self._loaded_at > _RELOAD_SECONDS:
             return self._again()
         return self._state(after)
+
+    def sync(self) -> None:
+        """See the contract. SQLite syncs its file, and not that its journal is gone."""
+        if self._database is not None:
+            sync(str(self._database))
 
     def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
         """See the contract."""
@@ -435,11 +439,6 @@ class IcebergLog(TableLog):
         place = self._storage.warehouse if warehouse is None else f"file://{warehouse}"
         known_ones = {"warehouse": place, "py-io-impl": _IO, **self._storage.catalog_properties()}
         return known_ones | {name: str(value) for name, value in given.items()}
-
-    def _sync_catalog(self) -> None:
-        """SQLite syncs its file, and not that its journal is gone."""
-        if self._database is not None:
-            sync(str(self._database))
 
 
 def _text(version: int) -> str:

@@ -1,7 +1,10 @@
 """What a table format promises the template: its log, read and committed to."""
 
+import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -30,12 +33,16 @@ class TableState:
     partition_by: tuple[str, ...]
     native: Any = None  # the library's own handle of that version
 
+    def is_like(self, other: "TableState") -> bool:
+        """Whether files that were written for the one can be added to the other."""
+        mine, theirs = (self.table_id, self.partition_by), (other.table_id, other.partition_by)
+        return mine == theirs and self.schema.equals(other.schema)
+
 
 class TableLog(ABC):
     """The log of one table; used by one thread at a time.
 
-    Whatever is not Conflict or SinkFailed is an outcome that nobody knows: it is read back. What
-    `read` or a commit has answered survives a power cut.
+    Whatever is not Conflict or SinkFailed is an outcome that nobody knows: it is read back.
     """
 
     ends_at_once: bool = False
@@ -69,11 +76,24 @@ class TableLog(ABC):
     @abstractmethod
     def commit(
         self, state: TableState, files: Sequence[DataFile], transactions: Mapping[str, int]
-    ) -> TableState:
+    ) -> TableState | None:
         """Add files and set transactions, all at once or nothing, if `state` is the newest.
 
-        Raises Conflict if not. No files are a fence: they conflict with every other commit, too.
+        Returns what the log says then, or None where that must be read. Raises Conflict if `state`
+        is not the newest. No files are a fence: they conflict with every other commit, too.
         """
+
+    def turn(self, pause_seconds: float) -> AbstractContextManager[None]:
+        """Keep apart from those who commit at the same time; nothing rests on it.
+
+        Here by a pause of random length after a conflict; or they are held off meanwhile.
+        """
+        time.sleep(pause_seconds * random.random())  # noqa: S311 - no secret
+        return nullcontext()
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Have what was read and committed last survive a power cut: before it is answered."""
 
     @abstractmethod
     def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:

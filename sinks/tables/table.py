@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 _MOST_CONFLICTS = 50  # in a row: others commit faster than we can
+_LONGEST_PAUSE_SECONDS = 0.25  # between tries, so that many writers come apart
 _BUSY_SECONDS = 0.5
 _LOST = "see docs/how-to/when-a-replay-differs.md#sinkstatelost"
 
@@ -254,9 +256,8 @@ class TableSink(StagesApart[Row]):
         for file in files:  # until the commit has answered
             self._doubtful.setdefault(file.path, state.version)
         after = self._opened().commit(state, files, transactions)
-        is_as_before = (after.table_id, after.partition_by) == (state.table_id, state.partition_by)
-        if not (is_as_before and after.schema.equals(state.schema)):
-            self._state = None  # somebody has changed it since: to be examined
+        if after is None or not after.is_like(state):
+            self._state = None  # to be read, and examined
         else:
             self._adopt(after)
 
@@ -297,17 +298,24 @@ class TableSink(StagesApart[Row]):
         return without if found is None else found
 
     def _tried(self, step: Callable[[TableState], Result], *, make: bool) -> Result | None:
-        for _ in range(_MOST_CONFLICTS):
+        pause = 0.0
+        for conflicts in range(_MOST_CONFLICTS):
+            began = time.monotonic()
             try:
-                state = self._state or self._read(make=make)
-                return None if state is None else step(state)
+                with self._opened().turn(pause) if make else contextlib.nullcontext():
+                    state = self._state or self._read(make=make)
+                    found = None if state is None else step(state)
+                self._opened().sync()
             except Conflict:
                 self._state = None
+                pause = min(_LONGEST_PAUSE_SECONDS, (time.monotonic() - began) * 2**conflicts)
             except SinkError:
                 raise
             except BaseException:
                 self._state = None
                 raise
+            else:
+                return found
         raise SinkBusy(_BUSY_SECONDS, "others keep changing the table")
 
     def _read(self, *, make: bool) -> TableState | None:

@@ -1,7 +1,9 @@
 """Delta tables: what must hold whatever others do to them, and whatever is lost."""
 
+import fcntl
 import json
 import multiprocessing
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -118,8 +120,6 @@ def test_a_table_that_is_removed_loses_no_row_at_least_once(table: Table) -> Non
     sink = table.sink(exactly_once=False)
     write(sink, rows(1))
     shutil.rmtree(table.path)
-    with pytest.raises(SinkBusy):
-        write(sink, rows(2))
     write(sink, rows(2))
     assert table.numbers() == [2]
 
@@ -432,6 +432,36 @@ def test_three_processes_on_one_table_lose_nothing_and_write_nothing_twice(table
         assert racer.exitcode == 0
     assert table.numbers() == sorted(1000 * n + txid for n in range(3) for txid in range(1, 31))
     assert table.sink().committed(lines) == [Committed(line, 1, 30) for line in lines]
+
+
+def test_a_frozen_writer_holds_the_others_up_for_a_moment_only(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 10: whose turn it is only spares them tries."""
+    monkeypatch.setattr("sinks.tables.entries._TURN_SECONDS", 0.1)
+    sink = table.fenced()
+    frozen = os.open(table.log, os.O_RDONLY)
+    fcntl.flock(frozen, fcntl.LOCK_EX)
+    try:
+        put(sink, 1, 1)
+    finally:
+        os.close(frozen)
+    put(sink, 2, 2)
+    assert table.numbers() == [1, 2]
+
+
+def test_a_table_made_anew_is_synced_from_its_beginning(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 3: its versions are lower than those that were synced of the former one."""
+    sink = table.sink(exactly_once=False)
+    for number in range(4):
+        write(sink, rows(number))
+    shutil.rmtree(table.path)
+    synced: list[str] = []
+    monkeypatch.setattr("sinks.tables.entries.sync", synced.append)
+    write(sink, rows(9))
+    assert {str(entry) for entry in table.entries()} <= set(synced)
 
 
 def test_a_zombie_with_a_stale_snapshot_is_refused_after_a_fence(
