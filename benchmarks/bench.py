@@ -82,8 +82,11 @@ class Bench:
         *,
         rounds: int,
         profile: Sequence[str] = (),
+        endpoints: Mapping[str, str] | None = None,
     ) -> Runs:
         """Every variant once a round, on one topic, with the order turned each time.
+
+        `endpoints` are the object stores of those variants whose tables are in one.
 
         If profiles are wanted, those named in `profile` run once more under the sampler. Where
         all run together, and no figure counts, they are sampled in the first round.
@@ -97,7 +100,10 @@ class Bench:
                 done, total = turn * len(names) + place, rounds * len(names)
                 self.progress.step(f"round {turn + 1}: {name}", done, total)
                 profiled = turn == 0 and name in at_once
-                figures = self.run(module, name, topic, records, profiled=profiled)
+                endpoint = (endpoints or {}).get(name, "")
+                figures = self.run(
+                    module, name, topic, records, profiled=profiled, endpoint=endpoint
+                )
                 runs[name].append(figures)
                 if profiled:
                     self.profiles[name] = figures["profile"]
@@ -117,6 +123,7 @@ class Bench:
         *,
         options: Mapping[str, float] | None = None,
         profiled: bool = False,
+        endpoint: str = "",
         meanwhile: Callable[[Job], None] | None = None,
     ) -> Figures:
         """One variant in a process and session of its own, unless all run together.
@@ -134,6 +141,7 @@ class Bench:
             records=records,
             pipeline=f"{variant}-{self._count}",
             options=dict(options or {}),
+            endpoint=endpoint,
             profiled=profiled,
             together=self._together is not None,
         )

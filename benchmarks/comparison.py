@@ -1,5 +1,6 @@
 """A comparison: variants that have made the same rows, each held against another one."""
 
+import statistics
 from collections.abc import Mapping
 
 from benchmarks.bench import Runs, medians, opened
@@ -18,7 +19,7 @@ def check_rows(runs: Runs) -> None:
 
 
 class Comparison:
-    """What was measured. Ratios are of medians, and only of those that are held against one.
+    """What was measured. Ratios are medians over the rounds, each to the same round's other one.
 
     `against` says which one of the others each variant is held against. Raises SystemExit if
     the variants have not made the same rows.
@@ -27,16 +28,20 @@ class Comparison:
     def __init__(self, runs: Runs, against: Mapping[str, str]) -> None:
         check_rows(runs)
         self._figures = {name: medians(found) for name, found in runs.items()}
-        self._against = against
+        self._ratios = _ratios(runs, against, "per_second")
         self.cpu_us = {name: found["cpu_us"] for name, found in self._figures.items()}
         self.batches = {name: round(found["batches"]) for name, found in self._figures.items()}
         self.per_second = {name: found["per_second"] for name, found in self._figures.items()}
-        self.ratio = {
-            name: self.per_second[name] / self.per_second[other] for name, other in against.items()
-        }
+        self.ratio = {name: statistics.median(found) for name, found in self._ratios.items()}
         self.cpu_ratio = {
-            name: self.cpu_us[name] / self.cpu_us[other] for name, other in against.items()
+            name: statistics.median(found)
+            for name, found in _ratios(runs, against, "cpu_us").items()
         }
+
+    @property
+    def spread(self) -> dict[str, list[float]]:
+        """The lowest and the highest ratio of each variant."""
+        return {name: spread(found) for name, found in self._ratios.items()}
 
     @property
     def facts(self) -> Facts:
@@ -49,6 +54,7 @@ class Comparison:
             "cpu_us": {name: round(value, 3) for name, value in self.cpu_us.items()},
             "per_second": {name: round(value) for name, value in self.per_second.items()},
             "ratio": {name: round(value, 3) for name, value in self.ratio.items()},
+            "spread": self.spread,
             "cpu_ratio": {name: round(value, 3) for name, value in self.cpu_ratio.items()},
         }
 
@@ -56,16 +62,40 @@ class Comparison:
         """A row for each variant."""
         return Table(
             title,
-            ("variant", "records/s", "CPU µs/record", "rate ratio", "CPU ratio", "batches"),
+            (
+                "variant",
+                "records/s",
+                "CPU µs/record",
+                "rate ratio",
+                "spread",
+                "CPU ratio",
+                "batches",
+            ),
             [
                 (
                     name,
                     f"{self.per_second[name]:,.0f}",
                     f"{self.cpu_us[name]:.2f}",
-                    f"{self.ratio[name]:.2f}" if name in self._against else "",
-                    f"{self.cpu_ratio[name]:.2f}" if name in self._against else "",
+                    f"{self.ratio[name]:.2f}" if name in self.ratio else "",
+                    "{:.2f} to {:.2f}".format(*self.spread[name]) if name in self.ratio else "",
+                    f"{self.cpu_ratio[name]:.2f}" if name in self.ratio else "",
                     f"{found['batches']:.0f}",
                 )
                 for name, found in self._figures.items()
             ],
         )
+
+
+def spread(found: list[float]) -> list[float]:
+    """The lowest and the highest."""
+    return [round(min(found), 3), round(max(found), 3)]
+
+
+def _ratios(runs: Runs, against: Mapping[str, str], figure: str) -> dict[str, list[float]]:
+    return {
+        name: [
+            mine[figure] / theirs[figure]
+            for mine, theirs in zip(runs[name], runs[other], strict=True)
+        ]
+        for name, other in against.items()
+    }

@@ -19,6 +19,16 @@ from benchmarks.orders import FIRST_ORDER
 _MOST = 99
 
 
+def first_visible(table: Path) -> float:
+    """The millisecond since 1970 at which the first rows could be read."""
+    entries = sorted((table / "_delta_log").glob("*.json"))
+    return next(
+        entry.stat().st_mtime_ns / 1e6
+        for entry in entries
+        if '"add":' in entry.read_text(encoding="utf-8")
+    )
+
+
 def delays(table: Path, *, since: int) -> Figures:
     """Percentiles in milliseconds over the orders from number `since` on, and the commits."""
     found: list[Any] = []

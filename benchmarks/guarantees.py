@@ -7,7 +7,7 @@ from benchmarks.bench import Bench
 from benchmarks.comparison import Comparison
 from benchmarks.orders import Orders
 from benchmarks.result import Goal, Result
-from benchmarks.spark import WORK
+from benchmarks.tables import WORK
 
 RECORDS = 2_000_000
 ROUNDS = 9
@@ -20,7 +20,7 @@ NOTES = f"""\
 {WORK}
 
 Both are the local engine with two vectorised bolts, into a Delta table of its own that is there
-and empty, with a JVM of its own. Rates and CPU are as in suite `spark`. One run takes a few
+and empty. Rates and CPU are as in suite `tables`. One run takes a few
 seconds, and differs from the next by more than the guarantees do: hence the {ROUNDS} rounds."""
 
 

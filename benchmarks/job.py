@@ -18,5 +18,6 @@ class Job(msgspec.Struct, frozen=True):
     records: int  # all that the topic holds
     pipeline: str  # unique, so no run finds another's offsets
     options: dict[str, float] = {}
+    endpoint: str = ""  # of the object store that the table lies in; none: on a local disk
     profiled: bool = False
     together: bool = False  # whether all variants run in one process

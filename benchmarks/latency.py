@@ -16,7 +16,7 @@ MOST = 0.5  # of Structured Streaming's
 NOTES = f"""\
 A publisher in a process of its own makes {PER_SECOND:,} orders a second, which carry the
 millisecond at which they were made, and puts them into four partitions. They are processed as in
-suite `spark`, into a Delta table, exactly once: by Structured Streaming with a trigger every
+suite `tables`, into a Delta table, exactly once: by Structured Streaming with a trigger every
 {BATCH_SECONDS:g} s, and by the local engine with two vectorised bolts and micro-batches of as long.
 A row can be read once the entry of the table's log is there that names its file, so the entry's
 modification time less the order's millisecond is its latency. The first third of the orders is

@@ -1,12 +1,13 @@
 """The variants of suite latency: a Delta table that orders flow into as they are made.
 
 Both process a topic that a publisher of its own process fills at a steady rate meanwhile, and
-end when all of it is committed. Both are exactly once, and do the work of suite spark.
+end when all of it is committed. Both are exactly once, and do the work of suite tables.
 """
 
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks import order_table
@@ -16,8 +17,8 @@ from benchmarks.job import Figures, Job
 from benchmarks.kinds import DELTA
 from benchmarks.measured import run_headrace
 from benchmarks.order_table import PRICED
+from benchmarks.orders_topologies import priced_columns
 from benchmarks.place import KAFKA_SOURCE, Place, place
-from benchmarks.spark_topologies import priced_columns
 from benchmarks.steady import Publisher
 from benchmarks.structured import BATCH_ROWS, priced, users_table, writer
 from headrace import Topology
@@ -52,7 +53,7 @@ def headrace(job: Job) -> Figures:
             topology,
             job,
             kafka=DEFAULTS,
-            storage={"warehouse": there.warehouse},
+            storage=there.config,
             before=there.prepare,
             on_snapshot=taken,
             until_caught_up=False,
@@ -70,10 +71,12 @@ def structured(job: Job) -> Figures:
 def _stream(job: Job, there: Place, publisher: Publisher, session: Any) -> int:
     """Run the query until it has read everything; returns how many records that were."""
     held = users_table(session)
-    there.kind.create(session, there.path)
+    there.kind.create(session, there.uri)
     query = priced(session, held, job, "earliest")
-    trigger = writer(query, there.path).trigger(processingTime=f"{BATCH_SECONDS:g} seconds")
-    running = there.kind.start(trigger, there.path)
+    trigger = writer(query, there, order_table.NAME).trigger(
+        processingTime=f"{BATCH_SECONDS:g} seconds"
+    )
+    running = there.kind.start(trigger, there.uri)
     publisher.start()
     ends = time.monotonic() + TIMEOUT_SECONDS
     read: dict[int, int] = {}  # by batch
@@ -104,7 +107,7 @@ def _results(job: Job, there: Place, publisher: Publisher) -> Figures:
     return {
         "published_per_second": publisher.per_second(),
         **there.contents(),
-        **delays(there.path, since=job.records // _UNCOUNTED_PART),
+        **delays(Path(there.uri), since=job.records // _UNCOUNTED_PART),
     }
 
 

@@ -1,12 +1,13 @@
 """The table of priced orders that the variants of the table suites fill, and what is in it."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from sinks.storage import Storage
 
 NAME = "orders"
 _CENTS = 100
@@ -40,11 +41,12 @@ class Contents(NamedTuple):
     cents: int  # of all totals
 
 
-def contents(files: Iterable[Path]) -> Contents:
+def contents(storage: Storage, files: Iterable[str]) -> Contents:
     """Read the files that hold a table's rows."""
     found = Contents(0, 0, 0)
-    for path in files:
-        file = pq.ParquetFile(path).read(columns=["order_id", "total"])
+    for uri in files:
+        filesystem, path = storage.filesystem(uri)
+        file = pq.read_table(path, columns=["order_id", "total"], filesystem=filesystem)
         cents = np.rint(file["total"].to_numpy() * _CENTS).astype(np.int64)
         found = Contents(
             found.rows + file.num_rows,

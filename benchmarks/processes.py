@@ -51,10 +51,11 @@ def tree_seconds() -> float:
     One that ends is still counted, by the parent that waits for it. Servers that were started
     elsewhere are in no part of it.
     """
-    return sum(each.seconds for each in tree(_running(), os.getpid()))
+    return sum(each.seconds for each in tree(running(), os.getpid()))
 
 
-def _running() -> Iterator[Process]:
+def running() -> Iterator[Process]:
+    """All processes."""
     # Without pathlib, which takes longer: this is called several times a second.
     for name in os.listdir(_PROC):  # noqa: PTH208
         if name.isdigit():

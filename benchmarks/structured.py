@@ -9,7 +9,6 @@ properties.
 import json
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -51,23 +50,23 @@ def _run(job: Job, there: Place, began: float, session: Any) -> Figures:
     if job.records >= _WARM_UP_ROWS:
         first = (job.records - _WARM_UP_ROWS) // PARTITIONS
         offsets = json.dumps({job.topic: {str(number): first for number in range(PARTITIONS)}})
-        warmed = there.path.with_name("warm_up")
-        _measured(session, priced(session, held, job, offsets, MOST_OFFSETS), there.kind, warmed)
+        _measured(session, priced(session, held, job, offsets, MOST_OFFSETS), there, "warm_up")
     opened = time.monotonic()
     query = priced(session, held, job, "earliest", MOST_OFFSETS)
-    found = _measured(session, query, there.kind, there.path)
+    found = _measured(session, query, there, order_table.NAME)
     held.unpersist()
     return {**found, "open_seconds": opened - began}
 
 
-def _measured(session: Any, query: Any, kind: Kind, path: Path) -> Figures:
+def _measured(session: Any, query: Any, there: Place, name: str) -> Figures:
     """Measure from the first trigger's start until the query has ended.
 
     The table's creation and the query's planning are not measured, as they are not in Headrace's
     variants. The end comes right after the last batch's commit to the table and the checkpoint.
     """
-    kind.create(session, path)
-    running = kind.start(writer(query, path).trigger(availableNow=True), path)
+    uri = there.storage.uri(name)
+    there.kind.create(session, uri)
+    running = there.kind.start(writer(query, there, name).trigger(availableNow=True), uri)
     while running.isActive and not running.status["isTriggerActive"]:
         time.sleep(_POLL_SECONDS)
     start = Moment.now(0, tree_seconds)
@@ -77,9 +76,9 @@ def _measured(session: Any, query: Any, kind: Kind, path: Path) -> Figures:
     return {**figures(start, end, Memory(end.read)), "batches": sum(map(bool, batches))}
 
 
-def writer(query: Any, path: Path) -> Any:
-    """What writes a query's rows, with a checkpoint beside the table."""
-    return query.writeStream.option("checkpointLocation", f"{path}-checkpoint")
+def writer(query: Any, there: Place, name: str) -> Any:
+    """What writes a query's rows, with a checkpoint on a local disk, wherever the table lies."""
+    return query.writeStream.option("checkpointLocation", f"{there.folder}/{name}-checkpoint")
 
 
 def users_table(session: Any) -> Any:

@@ -1,39 +1,65 @@
-"""Suite tables: suite spark's orders into Iceberg and Parquet, against Structured Streaming.
-
-Beside suite spark, because all of them together would not end within ten minutes.
-"""
+"""Suite tables: into Delta and Iceberg tables, against Structured Streaming and delta-rs."""
 
 from benchmarks.bench import Bench
 from benchmarks.comparison import Comparison
 from benchmarks.orders import Orders
+from benchmarks.orders_topologies import TOPIC
 from benchmarks.result import Goal, Result
-from benchmarks.spark import MEASURED, WORK
+from benchmarks.structured import BATCH_ROWS, MOST_OFFSETS
+from benchmarks.tables_variants import SPARK_SINK_ROWS, TRANSACTION_RECORDS
 
 RECORDS = 2_000_000
-ROUNDS = 3
-TOPIC = "orders-tables"
+ROUNDS = 2  # three take more than ten minutes
 MODULE = "benchmarks.tables_variants"
+DELTA = ("delta_vectorised", "delta_functions")
+ENGINE = ("engine_vectorised", "engine_functions")
+SPARK = ("spark_sink", "spark_sink_functions")
+ICEBERG = ("iceberg_vectorised", "iceberg_functions")
 AGAINST = {
-    "local_iceberg": "structured_iceberg",
-    "local_spool": "structured_parquet",
+    **dict.fromkeys((*DELTA, *ENGINE, *SPARK), "structured_delta"),
+    **dict.fromkeys(ICEBERG, "structured_iceberg"),
 }
-# One of Structured Streaming's, then what is held against it.
-VARIANTS = (
-    "structured_iceberg", "local_iceberg", "structured_parquet", "local_spool",
-)  # fmt: skip
-PROFILED = ("local_iceberg",)
-LEAST = {"local_iceberg": 3.0, "local_spool": 1.5}  # times the rate
+VARIANTS = ("structured_delta", *DELTA, *ENGINE, *SPARK, "structured_iceberg", *ICEBERG)
+ALONE = {"sink_alone": "write_deltalake"}
+ALONE_ROUNDS = 5  # they are short
+PROFILED = DELTA
+LEAST = {  # times the rate
+    "delta_vectorised": 5.9, "delta_functions": 2.7, "iceberg_vectorised": 4.0,
+    "iceberg_functions": 2.5, "engine_vectorised": 4.0, "engine_functions": 2.5,
+    "spark_sink": 2.0, "spark_sink_functions": 1.5,
+}  # fmt: skip
+MOST_CPU = {"delta_vectorised": 0.15, "delta_functions": 0.35}  # of the CPU per record
+LEAST_ALONE = 0.8
+WORK = """\
+Orders as JSON of 111 bytes in four partitions. Each is parsed, joined with a table of 100,000
+users, quantity and price are multiplied, totals below 50 dropped (one order in twelve), and rows
+of nine columns written to a table. Their number, the sum of the order numbers and the sum of the
+totals are read from the files that the tables name after each run, and are the same for all."""
+MEASURED = f"""\
+Structured Streaming has its Kafka source, native steps, a broadcast join and the trigger
+`availableNow`; it is exactly once by its checkpoint. `maxOffsetsPerTrigger` is {MOST_OFFSETS:,},
+for at {BATCH_ROWS:,} its rounding would leave a last batch of a handful of records. Before, it
+takes two batches into another table, to warm its JVM. `batches` is how many there were.
+
+Rates and CPU count from the first partition's opening, or the first trigger's start, until
+everything is committed, and on a local disk synced, which Structured Streaming leaves out. CPU is
+that of the whole tree of processes, so Python and, where there is one, the JVM (`local[2]`).
+Each ratio is to the run of the same round, the median and the spread are over the rounds."""
 NOTES = f"""\
 {WORK}
 
-- `structured_iceberg` is Structured Streaming into an Iceberg table, `local_iceberg` is
-  `IcebergSink` into one behind a catalogue, exactly once. Both write Parquet with Snappy.
-- `structured_parquet` is Structured Streaming's own Parquet sink, exactly once by its log of
-  files. `local_spool` is `SparkSink(format="parquet")`, at least once: its rows go through Spark by
-  the spool, as those of any step do that needs Spark.
-
-Headrace's variants have two vectorised bolts. Ratios are to the one of Structured Streaming that
-writes such a table.
+- `structured_delta` and `structured_iceberg` are PySpark's Structured Streaming; the ratios are to
+  the one that writes such a table.
+- `delta_…` and `iceberg_…` are `DeltaSink` and `IcebergSink` on the local engine, exactly once,
+  with two vectorised bolts or three functions, and micro-batches of up to {BATCH_ROWS:,} rows.
+- `engine_…` are the same topologies into Delta on the spark engine, with up to
+  {TRANSACTION_RECORDS:,} records in a transaction. Its Python workers start with the first task,
+  which is in their rates and CPU.
+- `spark_sink` and `spark_sink_functions` are `SparkSink` into Delta on the local engine, at least
+  once, with {SPARK_SINK_ROWS:,} rows in a batch and a cold JVM.
+- `sink_alone` is a `DeltaSink` exactly once that gets ready batches, what is left of
+  {BATCH_ROWS:,} orders; `write_deltalake` is delta-rs's own writer in a loop, with the same syncs
+  after each batch. The ratio is `bare_loop` in the JSON.
 
 {MEASURED}"""
 
@@ -45,10 +71,28 @@ def run(bench: Bench) -> Result:
     bench.publish(TOPIC, Orders().value, records)
     runs = bench.rounds(MODULE, VARIANTS, TOPIC, records, rounds=rounds, profile=PROFILED)
     found = Comparison(runs, AGAINST)
+    pair = (*ALONE.values(), *ALONE)
+    alone_rounds = bench.options.rounds or ALONE_ROUNDS
+    alone = Comparison(bench.rounds(MODULE, pair, TOPIC, records, rounds=alone_rounds), ALONE)
+    facts = found.facts
+    for key in ("batches", "cpu_us", "per_second"):
+        facts[key] |= alone.facts[key]
+    for key in ("ratio", "cpu_ratio", "spread"):
+        facts[key]["bare_loop"] = alone.facts[key]["sink_alone"]
     return Result(
         "tables",
-        {"records": records, "rounds": rounds, "against": AGAINST, **found.facts},
-        [found.table(f"{records:,} records, medians of {rounds} rounds")],
-        [Goal(f"{name}: rate", found.ratio[name], least) for name, least in LEAST.items()],
+        {"records": records, "rounds": rounds, "against": AGAINST, **facts},
+        [
+            found.table(f"{records:,} records, medians of {rounds} rounds"),
+            alone.table(f"{records:,} records as ready batches, medians of {alone_rounds} rounds"),
+        ],
+        [
+            *(Goal(f"{name}: rate", found.ratio[name], least) for name, least in LEAST.items()),
+            *(
+                Goal(f"{name}: CPU", found.cpu_ratio[name], most, at_most=True)
+                for name, most in MOST_CPU.items()
+            ),
+            Goal("bare_loop: rate", alone.ratio["sink_alone"], LEAST_ALONE),
+        ],
         NOTES,
     )

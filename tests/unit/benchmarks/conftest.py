@@ -18,6 +18,7 @@ class FakeBench:
         self.profiled = []
         self.steps = []
         self.topics = []
+        self.endpoints = {}
         self.progress = SimpleNamespace(step=lambda text, *_counts: self.steps.append(text))
         kafka = SimpleNamespace(
             address="nowhere", create_topic=lambda name, _partitions: self.topics.append(name)
@@ -27,15 +28,15 @@ class FakeBench:
     def publish(self, topic, value_of, records):
         self.topics.append(topic)
 
-    def rounds(self, module, variants, topic, records, *, rounds, profile=()):
+    def rounds(self, module, variants, topic, records, *, rounds, profile=(), endpoints=None):
         self.profiled += profile
+        self.endpoints |= endpoints or {}
         return {name: [self.run(module, name, topic, records)] * rounds for name in variants}
 
     def run(self, module, variant, topic, records):
         rate = self.rates[variant]
-        batches = 10 if variant.endswith("_200k") else 2
         return {
-            "records": records, "per_second": rate, "cpu_us": 1_000 / rate, "batches": batches,
+            "records": records, "per_second": rate, "cpu_us": 1_000 / rate, "batches": 2,
             "rows": 11, "order_ids": 7, "cents": 9 if variant == self.odd else 8,
             "open_seconds": 1.5, "p50_ms": rate, "p99_ms": 3 * rate, "most_ms": 4 * rate,
             "commits": 60, "published_per_second": 19_998.4,

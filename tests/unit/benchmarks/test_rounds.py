@@ -49,6 +49,11 @@ def test_the_order_is_turned_each_round_and_each_run_is_a_pipeline_of_its_own(jo
     assert {name: len(found) for name, found in runs.items()} == {"a": 3, "b": 3, "c": 3}
 
 
+def test_a_variant_whose_table_is_in_an_object_store_is_told_where(jobs):
+    rounds(Options(), rounds=1, endpoints={"b": "http://store"})
+    assert [job.endpoint for _where, job in jobs] == ["", "http://store", ""]
+
+
 def test_a_profile_is_taken_in_a_run_of_its_own_that_does_not_count(jobs):
     runs, profiles = rounds(Options(profiled=True), rounds=1, profile=["b"])
     assert [(job.variant, job.profiled) for _where, job in jobs] == [

@@ -1,6 +1,6 @@
-"""The topologies of suite spark, where executors find them, too: orders to rows of nine columns.
+"""Topologies of the table suites: orders to rows of nine columns.
 
-Each is there once by its name, for executors, and made anew by a function for whoever runs it.
+Executors and the command line find some by their names.
 """
 
 from collections.abc import Callable
@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks import order_table
 from benchmarks.enrich_variants import Order, Price, keep_large, parse
-from benchmarks.order_table import ORDER, PRICED
+from benchmarks.order_table import NAME, ORDER, PRICED
 from benchmarks.orders import LEAST_TOTAL, users
 from benchmarks.structured import BATCH_ROWS
 from headrace import Reject, Topology, bolt
 from headrace.payloads import json_columns
-from headrace.sinks import DeltaSink, MemoryDeadLetters
+from headrace.sinks import DeltaSink, MemoryDeadLetters, Sink
 from topology.stream import Stream
 from topology.topology import Reliability
 
-TOPIC = "orders-spark"
-MODULE = "benchmarks.spark_topologies"
+TOPIC = "orders-tables"
+GROWTH_TOPIC = "orders-growth"
+MODULE = "benchmarks.orders_topologies"
 
 
 class PriceWhole(Price):
@@ -71,38 +71,35 @@ class PriceColumns:
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def priced_columns(topology: Topology, topic: str) -> Stream[pa.RecordBatch]:
+def priced_columns(topology: Topology, topic: str) -> Stream[Any]:
     """The rows, by two vectorised bolts."""
     price = bolt(vectorised=True, concurrent=True)(PriceColumns().price)
     return topology.source(topic).then(json_columns(ORDER)).then(price)
 
 
-def make_vectorised(reliability: Reliability = "exactly-once") -> Topology:
-    """Two vectorised bolts."""
-    topology = _named("spark-vectorised", reliability)
-    rows = priced_columns(topology, TOPIC)
-    rows.into(DeltaSink(order_table.NAME, schema=PRICED), batch_rows=BATCH_ROWS)
-    return topology
+def priced_functions(topology: Topology, topic: str) -> Stream[Any]:
+    """The rows, by three functions in a row."""
+    return topology.source(topic).then(parse).then(PriceWhole).then(keep_large)
 
 
-def make_functions() -> Topology:
-    """Three bolts in a row."""
-    topology = _named("spark-functions")
-    rows = topology.source(TOPIC).then(parse).then(PriceWhole).then(keep_large)
-    rows.into(DeltaSink(order_table.NAME, schema=PRICED), batch_rows=BATCH_ROWS)
-    return topology
+FLOWS = {"vectorised": priced_columns, "functions": priced_functions}
 
 
-def _named(name: str, reliability: Reliability = "exactly-once") -> Topology:
-    topology = Topology(name, reliability=reliability)
+def make(
+    flow: str,
+    topic: str,
+    sink: Callable[..., Sink[Any]] = DeltaSink,
+    *,
+    reliability: Reliability = "exactly-once",
+    batch_rows: int = BATCH_ROWS,
+) -> Topology:
+    """A topology of one of the flows into such a sink."""
+    topology = Topology(flow, reliability=reliability)
     topology.dead_letters.into(MemoryDeadLetters())
+    FLOWS[flow](topology, topic).into(sink(NAME, schema=PRICED), batch_rows=batch_rows)
     return topology
 
 
-MAKE: dict[str, Callable[[], Topology]] = {
-    "vectorised": make_vectorised,
-    "functions": make_functions,
-}
-
-vectorised = make_vectorised()
-functions = make_functions()
+vectorised = make("vectorised", TOPIC)
+functions = make("functions", TOPIC)
+growing = make("vectorised", GROWTH_TOPIC)
