@@ -60,30 +60,16 @@ class Comparison:
 
     def table(self, title: str) -> Table:
         """A row for each variant."""
-        return Table(
-            title,
-            (
-                "variant",
-                "records/s",
-                "CPU µs/record",
-                "rate ratio",
-                "spread",
-                "CPU ratio",
-                "batches",
-            ),
-            [
-                (
-                    name,
-                    f"{self.per_second[name]:,.0f}",
-                    f"{self.cpu_us[name]:.2f}",
-                    f"{self.ratio[name]:.2f}" if name in self.ratio else "",
-                    "{:.2f} to {:.2f}".format(*self.spread[name]) if name in self.ratio else "",
-                    f"{self.cpu_ratio[name]:.2f}" if name in self.ratio else "",
-                    f"{found['batches']:.0f}",
-                )
-                for name, found in self._figures.items()
-            ],
-        )
+        columns = ("records/s", "CPU µs/record", "batches", "rate ratio", "lowest", "highest")
+        rows = []
+        for name, found in self._figures.items():
+            cells = [name, f"{self.per_second[name]:,.0f}", f"{self.cpu_us[name]:.2f}"]
+            cells.append(f"{found['batches']:.0f}")
+            if name in self.ratio:
+                ratios = (self.ratio[name], *self.spread[name], self.cpu_ratio[name])
+                cells += [f"{ratio:.2f}" for ratio in ratios]
+            rows.append((*cells, *[""] * (len(columns) + 2 - len(cells))))
+        return Table(title, ("variant", *columns, "CPU ratio"), rows)
 
 
 def spread(found: list[float]) -> list[float]:

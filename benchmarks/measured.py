@@ -166,7 +166,8 @@ def run_headrace(
 
     def taken(snapshot: Snapshot) -> None:
         nonlocal end, batches
-        end = Moment.now(snapshot.read, cpu)  # the last one comes when all is committed
+        if snapshot.read >= job.records:  # before, to ask for a whole tree's time would cost some
+            end = Moment.now(snapshot.read, cpu)  # the last one comes when all is committed
         batches = sum(sink.batches_written for sink in snapshot.sinks)
         memory.at(snapshot.read)
         if on_snapshot is not None:

@@ -19,7 +19,7 @@ AGAINST = {
     **dict.fromkeys((*DELTA, *ENGINE, *SPARK), "structured_delta"),
     **dict.fromkeys(ICEBERG, "structured_iceberg"),
 }
-VARIANTS = ("structured_delta", *DELTA, *ENGINE, *SPARK, "structured_iceberg", *ICEBERG)
+VARIANTS = ("structured_delta", *DELTA, *SPARK, "structured_iceberg", *ICEBERG, *ENGINE)
 ALONE = {"sink_alone": "write_deltalake"}
 ALONE_ROUNDS = 5  # they are short
 PROFILED = DELTA
