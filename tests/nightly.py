@@ -24,6 +24,7 @@ FAULTS = "tests/integration/faults/"
 AS_ROOT = tuple(
     f"{FAULTS}test_{name}.py"
     for name in (
+        "power_cuts",
         "process_faults_memory",
         "process_faults_names",
         "process_faults_network",

@@ -15,11 +15,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Message, TopicPartition
+from pyarrow import fs
 
 from tests.support.patience import seconds
 
 Place: TypeAlias = tuple[int, int]  # a record's partition and offset
 Row: TypeAlias = tuple[str, datetime, str, int]  # kind, scheduled hour, carrier, flight: unique
+_LOCAL = fs.LocalFileSystem()
 
 
 @dataclass(frozen=True)
@@ -67,30 +69,34 @@ def malformed(bootstrap: str, topic: str) -> set[Place]:
     }
 
 
-def read_table(table: Path) -> pa.Table:
+def read_table(table: Path | str, files: fs.FileSystem = _LOCAL) -> pa.Table:
     """A Delta table's rows, from its log and its files alone."""
-    files = [pq.read_table(table / name) for name in _committed(table)]
+    found = [
+        pq.read_table(f"{table}/{name}", filesystem=files) for name in _committed(table, files)
+    ]
     # Who writes a file chooses which columns may be null, and how text is laid out.
-    return pa.concat_tables(files, promote_options="permissive") if files else _NONE
+    return pa.concat_tables(found, promote_options="permissive") if found else _NONE
 
 
 def uncommitted(table: Path) -> set[str]:
     """The files beside a table's own: rows that are about to be committed."""
     there = {str(path.relative_to(table)) for path in table.rglob("*.parquet")}
     # The log is read last: what is committed in between is not taken for uncommitted.
-    return {name for name in there if not name.startswith("_")} - _committed(table).keys()
+    return {name for name in there if not name.startswith("_")} - _committed(table, _LOCAL).keys()
 
 
-def _committed(table: Path) -> dict[str, None]:
-    files: dict[str, None] = {}
-    for commit in sorted((table / "_delta_log").glob("*.json")):
-        for line in commit.read_text(encoding="utf-8").splitlines():
-            action = json.loads(line)
+def _committed(table: Path | str, files: fs.FileSystem) -> dict[str, None]:
+    found: dict[str, None] = {}
+    there = files.get_file_info(fs.FileSelector(f"{table}/_delta_log", allow_not_found=True))
+    for path in sorted(each.path for each in there if each.extension == "json"):
+        with files.open_input_stream(path) as entry:
+            lines = entry.read().splitlines()
+        for action in map(json.loads, lines):
             if "add" in action:
-                files[unquote(action["add"]["path"])] = None
+                found[unquote(action["add"]["path"])] = None
             if "remove" in action:
-                files.pop(unquote(action["remove"]["path"]))
-    return files
+                found.pop(unquote(action["remove"]["path"]))
+    return found
 
 
 def rows_of(table: pa.Table) -> Counter[Row]:

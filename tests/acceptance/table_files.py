@@ -4,16 +4,18 @@
 """
 
 import contextlib
+import io
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 _DELETED = 2  # of an entry in a manifest of Iceberg's
 _DATA = 0  # what a file holds
@@ -21,41 +23,63 @@ _DATA = 0  # what a file holds
 
 def of_iceberg(table: Path) -> pa.Table:
     """A table of the default catalogue: a SQLite file in the warehouse that the table is below."""
-    catalog = table.parent / "iceberg.db"
+    return read_iceberg(metadata_of(table.parent / "iceberg.db", table.name))
+
+
+def metadata_of(catalog: Path, name: str) -> str | None:
+    """Where the metadata of a table are, as a SQLite file says."""
     if not catalog.exists():
-        return _NONE
+        return None
     query = "select metadata_location from iceberg_tables where table_name = ?"
     with contextlib.closing(sqlite3.connect(catalog)) as database:
-        found = database.execute(query, [table.name]).fetchone()
-    if found is None:
+        found = database.execute(query, [name]).fetchone()
+    return None if found is None else str(found[0])
+
+
+def read_iceberg(location: str | None, files: fs.FileSystem | None = None) -> pa.Table:
+    """The rows of a table whose metadata are there, from its metadata and its files alone."""
+    if location is None:
         return _NONE
-    metadata = json.loads(_local(found[0]).read_text(encoding="utf-8"))
+    store = _Files(files or fs.LocalFileSystem())
+    metadata = json.loads(store.content(location))
     lists = {each["snapshot-id"]: each["manifest-list"] for each in metadata.get("snapshots", ())}
     now = metadata.get("current-snapshot-id", -1)
-    return _rows(_files_of(lists[now]) if now in lists else ())
-
-
-def _files_of(manifest_list: str) -> Iterator[Path]:
-    for manifest in _avro(manifest_list):
-        for entry in _avro(manifest["manifest_path"]):
-            file = entry["data_file"]
-            assert file.get("content", _DATA) == _DATA, "rows are deleted by files beside theirs"
-            if entry["status"] != _DELETED:
-                yield _local(file["file_path"])
-
-
-def _avro(place: str) -> list[dict[str, Any]]:
-    with _local(place).open("rb") as file:
-        return list(fastavro.reader(file))
-
-
-def _local(place: str) -> Path:
-    return Path(unquote(urlsplit(place).path) if place.startswith("file:") else place)
-
-
-def _rows(files: Iterable[Path]) -> pa.Table:
-    read = [pq.ParquetFile(file).read() for file in files]
+    read = [store.rows(file) for file in store.files_of(lists[now])] if now in lists else []
     return pa.concat_tables(read) if read else _NONE
+
+
+class _Files:
+    """A store's files, by the places that metadata name."""
+
+    def __init__(self, files: fs.FileSystem) -> None:
+        self._files = files
+
+    def content(self, place: str) -> bytes:
+        with self._files.open_input_stream(_path(place)) as file:
+            return file.read()
+
+    def rows(self, place: str) -> pa.Table:
+        with self._files.open_input_file(_path(place)) as file:
+            return pq.ParquetFile(file).read()
+
+    def files_of(self, manifest_list: str) -> Iterator[str]:
+        for manifest in self._avro(manifest_list):
+            for entry in self._avro(manifest["manifest_path"]):
+                file = entry["data_file"]
+                assert file.get("content", _DATA) == _DATA, (
+                    "rows are deleted by files beside theirs"
+                )
+                if entry["status"] != _DELETED:
+                    yield file["file_path"]
+
+    def _avro(self, place: str) -> list[Any]:
+        return list(fastavro.reader(io.BytesIO(self.content(place))))
+
+
+def _path(place: str) -> str:
+    """The path in a file system of a path or a URI: a store's begins with its bucket."""
+    scheme, found, path = place.partition("://")
+    return (unquote(path) if scheme == "file" else path) if found else place
 
 
 _NONE = pa.table({})

@@ -19,6 +19,8 @@ _TABLE = f"{_FAULTS}/test_sink_faults_table.py"
 _TRANSACTIONS = f"{_CONTRACT}/test_transactional_sink.py"
 _POSTGRES = f"{_REAL}/sinks/test_postgres_outages.py"
 _SPARK = f"{_REAL}/sinks/test_spark_driver.py"
+_CUTS = f"{_FAULTS}/test_power_cuts.py"
+_STORES = f"{_FAULTS}/test_store_faults.py"
 _EXITS = f"{_SERVICE}/test_bolts_that_exit.py"
 _BREAKS = f"{_SERVICE}/test_misbehaving_bolts.py"
 _ADVANCED = f"{_SERVICE}/test_advanced_bolts.py"
@@ -182,6 +184,40 @@ SINKS = {
             f"{_SPARK}::test_a_frozen_jvm_is_killed_also_when_no_job_of_spark_runs",
             f"{_REAL}/sinks/test_spark_driver_start.py::test_a_spark_that_hangs_while_it_starts_is_killed",
             f"{_WHOLE}/test_drain.py::test_a_sink_that_hangs_does_not_hold_the_drain_past_its_deadline",
+        ),
+    ),
+    "S12": Row(
+        "the power is cut, right after an answer or at any moment: what was answered is there, "
+        "also where a commit was only found; a torn entry of ours is repaired, the table opens",
+        "delta_torn_entry_moved",
+        (
+            f"{_CUTS}::test_answered_transactions_outlive_a_power_cut",
+            f"{_CUTS}::test_transactions_found_on_replay_outlive_a_power_cut",
+            f"{_CUTS}::test_power_cut_at_any_moment_tears_no_table",
+        ),
+    ),
+    "S13": Row(
+        "each request of a transaction on S3 meets each fault: 503, SlowDown, 500, 409, a lost "
+        "request or reply, one sent twice or late, a rival's commit; each row is there once",
+        "sink_write_failed where the client gives up",
+        (f"{_STORES}::test_each_request_may_meet_a_fault",),
+    ),
+    "S14": Row(
+        "from each request on a store refuses all: no bucket, a skewed clock, no right, or an "
+        "expired key that is renewed in its file; it is tried until it goes, no row twice",
+        "sink_write_failed",
+        (
+            f"{_STORES}::test_store_may_refuse_from_each_request_on",
+            f"{_STORES}::test_expired_key_is_renewed_from_its_file_at_each_request",
+        ),
+    ),
+    "S15": Row(
+        "a zombie's request is held back, each in turn, until its successor has committed: it is "
+        "refused, and each row is there once; a store may answer after 200 ms each time",
+        "SinkFenced",
+        (
+            f"{_STORES}::test_zombie_held_at_each_request_is_fenced",
+            f"{_STORES}::test_slow_store_loses_nothing",
         ),
     ),
 }

@@ -1,16 +1,18 @@
-"""What stands beside an object store: a proxy that drops conditions, an identity agent, TLS."""
+"""What stands beside an object store: a proxy with faults, an identity agent, TLS."""
 
 import http.client
 import io
 import ipaddress
 import json
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Self, TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -35,46 +37,145 @@ _DROPPED = (
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # so that a small answer is one packet
 
-    def answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
-        self.send_response_only(status)
+    def answer(self, answer: "Answer", *, with_content: bool = True) -> None:
+        self.send_response_only(answer.status)
+        headers = [*answer.headers]
+        if "content-length" not in {name.lower() for name, _ in headers}:
+            headers.append(("Content-Length", str(len(answer.content))))
         for name, value in headers:
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(content)
+        if with_content:
+            self.wfile.write(answer.content)
+
+    def handle_expect_100(self) -> bool:
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
 
     def log_message(self, *_arguments: object) -> None:
         """Say nothing."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_arguments: object) -> None:
+        """Say nothing: clients that were cut off have gone."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request to a store."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it may have an effect."""
+        return self.method not in ("GET", "HEAD")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a store answers."""
+
+    status: int
+    content: bytes = b""
+    headers: Sequence[tuple[str, str]] = ()
+
+
+Ask: TypeAlias = Callable[[], Answer]
+Fault: TypeAlias = Callable[[Asked, Ask], Answer | None]
+"""What becomes of a request: asks the store, or not, and answers; None ends the connection."""
+
+
+class StoreProxy:
+    """A proxy to a server of HTTP, which signatures survive. Each request meets its `fault`."""
+
+    def __init__(self, address: str) -> None:
+        """Only stores."""
+        self.url = ""
+        self.fault: Fault = pass_on
+        self._address = address
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Serve meanwhile."""
+        proxy = self
+
+        class Handler(_Handler):
+            def _pass_on(self) -> None:
+                length = self.headers.get("Content-Length", "0")
+                is_chunked = self.headers.get("Transfer-Encoding") == "chunked"
+                body = _unchunked(self.rfile) if is_chunked else self.rfile.read(int(length))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                asked = Asked(self.command, self.path, headers, body)
+                answer = proxy.fault(asked, lambda: proxy.ask(asked))
+                if answer is None:
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                else:
+                    self.answer(answer, with_content=self.command != "HEAD")
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815
+
+        with _serving(Handler) as self.url:
+            yield self
+
+    def ask(self, asked: Asked) -> Answer:
+        """Send a request to the store, with the host for which it was signed."""
+        behind = http.client.HTTPConnection(self._address, timeout=seconds(30))
+        try:
+            is_chunked = asked.headers.get("transfer-encoding") == "chunked"
+            body: Any = iter([asked.body]) if is_chunked else asked.body
+            headers = {k: v for k, v in asked.headers.items() if k != "connection"}
+            behind.request(asked.method, asked.path, body, headers, encode_chunked=is_chunked)
+            found = behind.getresponse()
+            content = found.read()
+        finally:
+            behind.close()
+        dropped = ("connection", "transfer-encoding", "content-length")
+        headers_found = [(k, v) for k, v in found.getheaders() if k.lower() not in dropped]
+        length = found.getheader("Content-Length") if asked.method == "HEAD" else None
+        return Answer(
+            found.status, content, [*headers_found, ("Content-Length", length or str(len(content)))]
+        )
+
+
+def pass_on(_: Asked, ask: Ask) -> Answer:
+    """No fault."""
+    return ask()
+
+
 @contextmanager
 def unconditional(address: str) -> Iterator[str]:
     """A proxy to a store: requests lose their condition, and the signature, which covers it."""
+    proxy = StoreProxy(address)
 
-    class Proxy(_Handler):
-        def _pass_on(self) -> None:
-            if self.headers.get("Transfer-Encoding") == "chunked":
-                body = b"".join(_chunks(self.rfile))
-                self.rfile.readline()
-            else:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if "aws-chunked" in self.headers.get("Content-Encoding", ""):
-                body = b"".join(_chunks(io.BytesIO(body)))
-            kept = {k: v for k, v in self.headers.items() if k.lower() not in _DROPPED}
-            behind = http.client.HTTPConnection(address, timeout=seconds(30))
-            behind.request(self.command, self.path, body, kept)
-            found = behind.getresponse()
-            content = found.read()
-            headers = [(k, v) for k, v in found.getheaders() if k.lower() not in _DROPPED]
-            length = found.getheader("Content-Length") if self.command == "HEAD" else None
-            headers.append(("Content-Length", length or str(len(content))))
-            self.answer(found.status, headers, content)
-            behind.close()
+    def drop(asked: Asked, _: Ask) -> Answer:
+        is_chunked = "aws-chunked" in asked.headers.get("content-encoding", "")
+        body = b"".join(_chunks(io.BytesIO(asked.body))) if is_chunked else asked.body
+        kept = {k: v for k, v in asked.headers.items() if k not in _DROPPED}
+        return proxy.ask(
+            replace(asked, headers=kept | {"content-length": str(len(body))}, body=body)
+        )
 
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815
+    proxy.fault = drop
+    with proxy.running():
+        yield proxy.url
 
-    with _serving(Proxy) as url:
-        yield url
+
+def _unchunked(stream: BinaryIO) -> bytes:
+    body = b"".join(_chunks(stream))
+    stream.readline()
+    return body
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
@@ -93,8 +194,7 @@ def identity_agent(token: str, key_id: str, secret: str) -> Iterator[str]:
             facts = {"AccessKeyId": key_id, "SecretAccessKey": secret, "Token": ""}
             content = json.dumps({**facts, "Expiration": "2100-01-01T00:00:00Z"}).encode()
             knows = self.headers.get("Authorization") == token
-            length = [("Content-Length", str(len(content)))]
-            self.answer(200 if knows else 401, length, content)
+            self.answer(Answer(200 if knows else 401, content))
 
     with _serving(Agent) as url:
         yield f"{url}/credentials"
@@ -102,7 +202,7 @@ def identity_agent(token: str, key_id: str, secret: str) -> Iterator[str]:
 
 @contextmanager
 def _serving(handler: type[_Handler]) -> Iterator[str]:
-    server = ThreadingHTTPServer((HOST, 0), handler)
+    server = _Server((HOST, 0), handler)
     thread = threading.Thread(target=server.serve_forever, name="beside-a-store")
     thread.start()
     try:

@@ -15,6 +15,7 @@ from tests.support.patience import seconds
 WEED = Path(sysconfig.get_path("scripts")) / "weed"
 BUCKET, PUBLIC = "lake", "public"
 KEY_ID, SECRET = "headrace-test", "headrace-secret-0123456789"
+NEW_KEY_ID, NEW_SECRET = "headrace-renewed", "headrace-renewed-0123456789"  # may write, too
 _READER = "headrace-reader", "headrace-reads-0123456789"
 _GRPC = "master", "volume", "filer", "admin", "s3"
 
@@ -84,8 +85,10 @@ class EmbeddedSeaweed(EmbeddedServer):
         }
 
     def _prepare(self) -> None:
+        rights = ["Admin", "Read", "Write", "List", "Tagging"]
         keys = {
-            KEY_ID: (SECRET, ["Admin", "Read", "Write", "List", "Tagging"]),
+            KEY_ID: (SECRET, rights),
+            NEW_KEY_ID: (NEW_SECRET, rights),
             _READER[0]: (_READER[1], ["Read", "List"]),
         }
         identities: list[dict[str, object]] = [

@@ -1,0 +1,320 @@
+"""S13: each fault of an object store at each request of a transaction; 0 rows lost, 0 twice.
+
+A proxy before SeaweedFS has the faults; what is there is read past it.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests.support.near_a_store import Answer, Ask, Asked, Fault, StoreProxy, pass_on
+from tests.support.patience import Limit, seconds, until
+from tests.support.seaweed import KEY_ID, NEW_KEY_ID, NEW_SECRET, SECRET, EmbeddedSeaweed
+from tests.worlds.lake import CATALOG, SINKS, Lake, Owner, in_sqlite, rows_to
+from topology.errors import SinkFailed, SinkFenced
+
+_NUMBERS = re.compile(r"[0-9a-f-]{6,}|[0-9]")
+RIVAL, RIVAL_BASE = "orders[1]", 1_000_000
+KINDS = [*SINKS, "iceberg-rest"]
+
+MakeScene: TypeAlias = "Callable[[str], Scene]"
+
+
+class Scene:
+    """A table behind proxies, its owner, and a rival who commits past them for another line."""
+
+    def __init__(self, kind: str, seaweed: EmbeddedSeaweed, folder: Path, stack: ExitStack) -> None:
+        self._keys = folder / "key-id", folder / "secret"
+        self.renew(KEY_ID, SECRET)
+        store = stack.enter_context(StoreProxy(seaweed.address).running())
+        self.proxies = [store]
+        if kind == "iceberg-rest":
+            bucket = f"t{random.SystemRandom().randrange(10**9)}"
+            given = seaweed.catalogue(bucket)
+            direct = replace(
+                seaweed.storage(), warehouse=f"s3://{bucket}", catalogs={CATALOG: given}
+            )
+            address = seaweed.catalogue_url.removeprefix("http://")
+            catalogue = stack.enter_context(StoreProxy(address).running())
+            self.proxies.append(catalogue)
+            given = given | {"uri": catalogue.url, "s3.endpoint": store.url}
+            storage = replace(direct, endpoint=store.url, catalogs={CATALOG: given})
+            kind = "iceberg"
+        else:
+            direct = in_sqlite(seaweed.storage(folder.name), folder)
+            names = ("access_key_id", "secret_access_key")
+            files = dict(zip(names, map(str, self._keys), strict=True))
+            storage = replace(direct, endpoint=store.url, secrets={}, secret_files=files)
+        self.direct = Lake(kind, direct, direct)
+        self.lake = Lake(kind, storage, direct)
+        self.owner = Owner(self.lake)
+        self.rival = Owner(self.direct, line=RIVAL, base=RIVAL_BASE)
+        self.owner.fence()
+        self.rival.fence()
+        self._lock, self._rivals = threading.Lock(), threading.Lock()
+        self._is_ill = False
+        self._late: list[Ask] = []
+
+    def renew(self, key_id: str, secret: str) -> None:
+        """Put another key into the files."""
+        for path, text in zip(self._keys, (key_id, secret), strict=True):
+            path.write_text(text)
+
+    def arm(self, fault: Fault, at: int, *, lasts: bool = False) -> Callable[[], int]:
+        """Meet the request of this number, and all after it if it `lasts`, until it is healed.
+
+        Requests for files of one kind, one after the other, count once: each commit reads the
+        whole log. What is returned tells how many requests there were.
+        """
+        count, last = 0, ("", "")
+
+        def meet(asked: Asked, ask: Ask) -> Answer | None:
+            nonlocal count, last
+            with self._lock:
+                kind = (asked.method, _NUMBERS.sub("", asked.path))
+                is_new, last = kind != last, kind
+                count += is_new
+                is_met = is_new and count == at
+                self._is_ill = self._is_ill or is_met
+                late, self._late = self._late, []
+            for each in late:
+                each()
+            return fault(asked, ask) if is_met or (lasts and self._is_ill) else ask()
+
+        for proxy in self.proxies:
+            proxy.fault = meet
+        return lambda: count
+
+    def heal(self) -> None:
+        """End what lasts."""
+        self._is_ill = False
+        for proxy in self.proxies:
+            proxy.fault = pass_on
+
+    def is_late(self, _: Asked, ask: Ask) -> None:
+        """Lose the connection; the request comes to the store before the next one."""
+        self._late.append(ask)
+
+    def races(self, _: Asked, ask: Ask) -> Answer:
+        """Let the rival commit just before."""
+        with self._rivals:
+            self.rival.commit()
+        return ask()
+
+    def check(self) -> None:
+        """See that every row of both lines is there once."""
+        with self._rivals:  # whose commit may outlast the request that it came before
+            wanted = rows_to(self.owner.txid) + rows_to(self.rival.txid, RIVAL_BASE)
+            assert self.direct.numbers() == wanted
+
+
+def error(status: int, code: str, asked: Asked, **headers: str) -> Answer:
+    """As S3 says it, or Iceberg's catalogue."""
+    if asked.path.startswith("/v1/"):
+        content = json.dumps({"error": {"message": code, "type": code, "code": status}})
+    else:
+        content = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>"
+    given = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    return Answer(status, content.encode(), given)
+
+
+def no_reply(_: Asked, ask: Ask) -> None:
+    ask()
+
+
+def asked_twice(_: Asked, ask: Ask) -> Answer:
+    ask()
+    return ask()
+
+
+def is_refused(asked: Asked, ask: Ask) -> Answer:
+    return error(409, "ConditionalRequestConflict", asked) if asked.is_write else ask()
+
+
+ONCE: Mapping[str, Fault] = {
+    "unavailable": lambda asked, _: error(503, "ServiceUnavailable", asked),
+    "slow-down": lambda asked, _: error(503, "SlowDown", asked, Retry_After="1"),
+    "internal": lambda asked, _: error(500, "InternalError", asked),
+    "no-request": lambda *_: None,
+    "no-reply": no_reply,
+    "twice": asked_twice,
+    "conflict": is_refused,
+}
+FAULTS = [*ONCE, "late", "race"]
+LASTING: Mapping[str, Fault] = {
+    "no-bucket": lambda asked, _: error(404, "NoSuchBucket", asked),
+    "skew": lambda asked, _: error(403, "RequestTimeTooSkewed", asked),
+    "denied": lambda asked, _: error(403, "AccessDenied", asked),
+}
+
+
+@pytest.fixture
+def make(seaweed: EmbeddedSeaweed, tmp_path: Path) -> Iterator[MakeScene]:
+    with ExitStack() as stack:
+        yield lambda kind: Scene(kind, seaweed, tmp_path, stack)
+
+
+def once(scene: Scene, name: str) -> Fault:
+    return {**ONCE, "late": scene.is_late, "race": scene.races}[name]
+
+
+def carry_out(scene: Scene, on_error: Callable[[], object] = lambda: None) -> None:
+    """Stage and commit the owner's next transaction, each until it is done, as the writer does."""
+    limit = Limit(seconds(120))
+
+    def until_done(work: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return work()
+            except (SinkFailed, SinkFenced):
+                raise
+            except Exception:
+                if limit.passed:
+                    raise
+                on_error()
+
+    staged = until_done(scene.owner.stage)
+    until_done(functools.partial(scene.owner.commit, staged))
+
+
+def play(scene: Scene, name: str, at: int) -> bool:
+    """Have a transaction meet a fault at one of its requests; whether it had so many."""
+    asked = scene.arm(once(scene, name), at)
+    carry_out(scene)
+    scene.heal()
+    scene.check()
+    return asked() >= at
+
+
+def play_lasting(scene: Scene, fault: Fault, at: int) -> bool:
+    asked = scene.arm(fault, at, lasts=True)
+    carry_out(scene, scene.heal)
+    scene.heal()
+    scene.check()
+    return asked() >= at
+
+
+def at_every_request(play: Callable[[int], bool]) -> int:
+    """Play it at the first request, the second and so on; how many there are."""
+    return next(at - 1 for at in itertools.count(1) if not play(at))
+
+
+@pytest.mark.integration
+def test_drawn_requests_meet_drawn_faults(make: MakeScene) -> None:
+    """Promises 3 and 14; others every day. What they were is printed."""
+    rng = random.Random(f"{datetime.now(UTC):%Y-%m-%d}")
+    for kind in ("delta", "iceberg"):
+        scene = make(kind)
+        for name in rng.sample(FAULTS, 3):
+            at = rng.randint(1, 12)
+            print(kind, name, at)  # noqa: T201
+            play(scene, name, at)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_request_may_meet_a_fault(kind: str, name: str, make: MakeScene) -> None:
+    """Promises 3 and 14."""
+    scene = make(kind)
+    assert at_every_request(functools.partial(play, scene, name)) > 3
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", LASTING)
+@pytest.mark.parametrize("kind", KINDS)
+def test_store_may_refuse_from_each_request_on(kind: str, name: str, make: MakeScene) -> None:
+    """Promise 15: until the sink has failed once."""
+    scene = make(kind)
+    assert at_every_request(functools.partial(play_lasting, scene, LASTING[name])) > 3
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", SINKS)
+def test_expired_key_is_renewed_from_its_file_at_each_request(kind: str, make: MakeScene) -> None:
+    """Promise 15: the file changes amid the transaction, and the store refuses the old key."""
+    scene = make(kind)
+    keys = itertools.cycle([(NEW_KEY_ID, NEW_SECRET), (KEY_ID, SECRET)])
+
+    def play_expired(at: int) -> bool:
+        new = next(keys)
+
+        def is_expired(asked: Asked, ask: Ask) -> Answer:
+            is_new = f"Credential={new[0]}/" in asked.headers.get("authorization", "")
+            return ask() if is_new else error(403, "ExpiredToken", asked)
+
+        asked = scene.arm(is_expired, at, lasts=True)
+        carry_out(scene, lambda: scene.renew(*new))
+        scene.heal()
+        scene.renew(*new)
+        scene.check()
+        return asked() >= at
+
+    assert at_every_request(play_expired) > 3
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", KINDS)
+def test_zombie_held_at_each_request_is_fenced(kind: str, make: MakeScene) -> None:
+    """Promise 9: its request comes to the store when its successor has committed."""
+    scene = make(kind)
+    epochs = itertools.count(2)
+
+    def play_zombie(at: int) -> bool:
+        zombie, txid = scene.owner, scene.owner.txid + 1
+        staged = zombie.stage()
+        held, goes_on = threading.Event(), threading.Event()
+
+        def hold(_: Asked, ask: Ask) -> Answer:
+            held.set()
+            goes_on.wait(seconds(60))
+            return ask()
+
+        asked = scene.arm(hold, at)
+        with ThreadPoolExecutor(1) as pool:
+            commit = pool.submit(zombie.commit, staged)
+            until("it is held", lambda: held.is_set() or commit.done())
+            scene.heal()
+            successor = Owner(scene.direct, epoch=next(epochs))
+            if successor.fence() < txid:
+                successor.commit()
+            goes_on.set()
+            with contextlib.suppress(SinkFenced):  # unless it had landed
+                commit.result(seconds(60))
+        scene.owner = Owner(scene.lake, epoch=next(epochs))
+        assert scene.owner.fence() == txid
+        scene.check()
+        return asked() >= at
+
+    assert at_every_request(play_zombie) > 3
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", KINDS)
+def test_slow_store_loses_nothing(kind: str, make: MakeScene) -> None:
+    """200 ms for each request, as from another continent."""
+    scene = make(kind)
+
+    def wait(_: Asked, ask: Ask) -> Answer:
+        time.sleep(0.2)
+        return ask()
+
+    scene.arm(wait, 1, lasts=True)
+    for _ in range(3):
+        carry_out(scene)
+    scene.heal()
+    scene.check()
