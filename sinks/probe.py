@@ -3,9 +3,11 @@
 import importlib.util
 import re
 import threading
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -13,9 +15,11 @@ import pyarrow.fs as pafs
 from sinks.storage import Storage
 from topology.errors import SinkFailed
 
+Result = TypeVar("Result")
 _CONTENT = b"written by headrace check"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m↳?")
 _ROUNDS = 20
+_TRIES, _PAUSE_SECONDS = 3, 0.5
 _SCHEMA = pa.schema([("probe", pa.int64())])
 
 
@@ -27,22 +31,27 @@ def probe(storage: Storage) -> str:
     uri = storage.uri(f".headrace-check-{uuid.uuid4().hex}")
     files, folder = storage.filesystem(uri)
     has_delta = importlib.util.find_spec("deltalake") is not None
-    try:
+
+    def write() -> None:
         if isinstance(files, pafs.LocalFileSystem):
-            with _doing("create", folder):
-                files.create_dir(folder)
-        with _doing("write", folder), files.open_output_stream(f"{folder}/probe") as written:
+            files.create_dir(folder)
+        with files.open_output_stream(f"{folder}/probe") as written:
             written.write(_CONTENT)
-        with _doing("read", folder), files.open_input_stream(f"{folder}/probe") as read:
-            _check(read.read(), folder)
+
+    def read() -> bytes:
+        with files.open_input_stream(f"{folder}/probe") as stream:
+            return stream.read()
+
+    try:
+        _do("write", folder, write)
+        _check(_do("read", folder, read), folder)
         if has_delta:
             check_conditional_writes(storage, uri)
     except BaseException:
         with suppress(OSError):
             files.delete_dir(folder)
         raise
-    with _doing("delete", folder):
-        files.delete_dir(folder)
+    _do("delete", folder, lambda: files.delete_dir(folder))
     condition = "conditional overwrite refused" if has_delta else "no headrace[delta] to overwrite"
     return f"write, read, {condition}, delete"
 
@@ -52,9 +61,10 @@ def check_conditional_writes(storage: Storage, uri: str) -> None:
 
     Without that two commits of one version of a Delta table overwrite each other in silence.
     Arrow's S3 cannot write conditionally, so delta-rs does, as it does in a commit: two threads
-    create one table, in folders below `uri`. One may find the other's table before it writes; then
-    nothing is known, and they try again.
+    create one table, in folders below `uri`. One may find the other's table before it writes, or
+    both lose a reply; then nothing is known, and they try again.
     """
+    nobodys = 0
     for number in range(_ROUNDS):
         outcomes = _race(storage, f"{uri}/race-{number}")
         won = outcomes.count(None)
@@ -64,9 +74,10 @@ def check_conditional_writes(storage: Storage, uri: str) -> None:
                 "one version both were accepted, so rows would be lost; take a store that has them"
             )
         reasons = [each for each in outcomes if each is not None]
-        if won == 0:
+        nobodys += won == 0
+        if nobodys == _TRIES:
             raise SinkFailed(f"{uri}: no conditional write succeeded: {plain_message(reasons[0])}")
-        if any(type(each).__name__ == "CommitFailedError" for each in reasons):
+        if won and any(type(each).__name__ == "CommitFailedError" for each in reasons):
             return
     raise SinkFailed(f"{uri}: two writers never met, so conditional writes are not known")
 
@@ -110,9 +121,13 @@ def _check(content: bytes, folder: str) -> None:
         raise SinkFailed(f"{folder}: another content was read than was written")
 
 
-@contextmanager
-def _doing(what: str, folder: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SinkFailed(f"{folder}: cannot {what}: {error}") from error
+def _do(what: str, folder: str, work: Callable[[], Result]) -> Result:
+    """Do it, at most a few times: a reply may be lost. Raises SinkFailed."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return work()
+        except OSError as error:
+            if not left:
+                raise SinkFailed(f"{folder}: cannot {what}: {error}") from error
+            time.sleep(_PAUSE_SECONDS)
+    raise AssertionError

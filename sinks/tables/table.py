@@ -39,6 +39,7 @@ Result = TypeVar("Result")
 _MOST_CONFLICTS = 50  # in a row: others commit faster than we can
 _LONGEST_PAUSE_SECONDS = 0.25  # between tries, so that many writers come apart
 _BUSY_SECONDS = 0.5
+_OPEN_TRIES = 3  # a store's reply may be lost
 _LOST = "see docs/how-to/when-a-replay-differs.md#sinkstatelost"
 
 
@@ -110,14 +111,19 @@ class TableSink(StagesApart[Row]):
         self._context = context
         self._uri = self._locate(context)
         self._fenced_id, self._epochs = None, {}
-        try:
-            self._log = self._make_log(context, self._uri)
-            self._wanted = self._log.stored(self.stored)
-            self._look(lambda _: None, None)
-        except SinkError:
-            raise
-        except Exception as error:
-            raise SinkFailed(f"table '{self.table}': {error}") from error
+        for left in reversed(range(_OPEN_TRIES)):
+            try:
+                self._log = self._make_log(context, self._uri)
+                self._wanted = self._log.stored(self.stored)
+                self._look(lambda _: None, None)
+            except SinkError:
+                raise
+            except Exception as error:
+                if not left:
+                    raise SinkFailed(f"table '{self.table}': {error}") from error
+                time.sleep(_BUSY_SECONDS)
+            else:
+                return
 
     def write(self, batch: Batch) -> None:
         """Write and commit the batch's rows with no txid. Raises RowsRejected.

@@ -197,10 +197,13 @@ SINKS = {
         ),
     ),
     "S13": Row(
-        "each request of a transaction on S3 meets each fault: 503, SlowDown, 500, 409, a lost "
-        "request or reply, one sent twice or late, a rival's commit; each row is there once",
+        "each request of a transaction, and of a start, on S3 meets each fault: 503, SlowDown, "
+        "500, 409, a lost request or reply, one sent twice or late, a rival; no row lost or twice",
         "sink_write_failed where the client gives up",
-        (f"{_STORES}::test_each_request_may_meet_a_fault",),
+        (
+            f"{_STORES}::test_each_request_may_meet_a_fault",
+            f"{_STORES}::test_each_request_of_a_start_may_meet_a_fault",
+        ),
     ),
     "S14": Row(
         "from each request on a store refuses all: no bucket, a skewed clock, no right, or an "

@@ -6,7 +6,6 @@ A proxy before SeaweedFS has the faults; what is there is read past it.
 import contextlib
 import functools
 import itertools
-import json
 import random
 import re
 import threading
@@ -24,6 +23,7 @@ import pytest
 from tests.support.near_a_store import Answer, Ask, Asked, Fault, StoreProxy, pass_on
 from tests.support.patience import Limit, seconds, until
 from tests.support.seaweed import KEY_ID, NEW_KEY_ID, NEW_SECRET, SECRET, EmbeddedSeaweed
+from tests.support.store_faults import ONCE, error
 from tests.worlds.lake import CATALOG, SINKS, Lake, Owner, in_sqlite, rows_to
 from topology.errors import SinkFailed, SinkFenced
 
@@ -122,38 +122,6 @@ class Scene:
             assert self.direct.numbers() == wanted
 
 
-def error(status: int, code: str, asked: Asked, **headers: str) -> Answer:
-    """As S3 says it, or Iceberg's catalogue."""
-    if asked.path.startswith("/v1/"):
-        content = json.dumps({"error": {"message": code, "type": code, "code": status}})
-    else:
-        content = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>"
-    given = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return Answer(status, content.encode(), given)
-
-
-def no_reply(_: Asked, ask: Ask) -> None:
-    ask()
-
-
-def asked_twice(_: Asked, ask: Ask) -> Answer:
-    ask()
-    return ask()
-
-
-def is_refused(asked: Asked, ask: Ask) -> Answer:
-    return error(409, "ConditionalRequestConflict", asked) if asked.is_write else ask()
-
-
-ONCE: Mapping[str, Fault] = {
-    "unavailable": lambda asked, _: error(503, "ServiceUnavailable", asked),
-    "slow-down": lambda asked, _: error(503, "SlowDown", asked, Retry_After="1"),
-    "internal": lambda asked, _: error(500, "InternalError", asked),
-    "no-request": lambda *_: None,
-    "no-reply": no_reply,
-    "twice": asked_twice,
-    "conflict": is_refused,
-}
 FAULTS = [*ONCE, "late", "race"]
 LASTING: Mapping[str, Fault] = {
     "no-bucket": lambda asked, _: error(404, "NoSuchBucket", asked),
@@ -232,6 +200,22 @@ def test_each_request_may_meet_a_fault(kind: str, name: str, make: MakeScene) ->
     """Promises 3 and 14."""
     scene = make(kind)
     assert at_every_request(functools.partial(play, scene, name)) > 3
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize("kind", ["delta", "iceberg-rest"])
+def test_each_request_of_a_start_may_meet_a_fault(kind: str, name: str, make: MakeScene) -> None:
+    """A reply that is lost once ends no service."""
+    scene = make(kind)
+
+    def play_start(at: int) -> bool:
+        asked = scene.arm(ONCE[name], at)
+        scene.lake.sink().close()
+        scene.heal()
+        return asked() >= at
+
+    assert at_every_request(play_start) > 1
 
 
 @pytest.mark.faults
