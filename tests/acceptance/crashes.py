@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from service.config import EngineName
 from service.embedded.postgres import EmbeddedPostgres
 from service.failpoints import PLACES, VARIABLE
+from sinks.storage import Storage
 from tests.acceptance import evidence, processes, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
@@ -23,7 +24,9 @@ from tests.acceptance.stored import Watch
 from tests.acceptance.stores import STORES
 from tests.acceptance.trial import Trial, places
 from tests.acceptance.wanted import OTHERS, ROWS
+from tests.support.near_a_store import StoreProxy
 from tests.support.patience import Limit, until
+from tests.support.seaweed import EmbeddedSeaweed
 from topology.transactional import Kind
 
 TOPOLOGIES = "tests.acceptance.crashing"
@@ -109,6 +112,7 @@ class Case:
     kind: Kind
     crashes: tuple[str, ...]
     engine: EngineName = "local"
+    on_s3: bool = False
 
 
 FAILED_ONCE: tuple[Case, ...] = ()
@@ -142,6 +146,20 @@ class Verdict:
 
 
 GOOD = Verdict()
+
+
+@dataclass(frozen=True)
+class Lake:
+    """An object store, and the way that the service takes to it."""
+
+    server: EmbeddedSeaweed
+    proxy: StoreProxy
+
+    def storage(self, folder: str) -> Storage:
+        """A warehouse there, by the way that the test takes."""
+        return self.server.storage(folder)
+
+
 Verdicts: TypeAlias = Generator[tuple[str, Verdict], None, None]
 
 
@@ -156,13 +174,16 @@ class Play:
         server: EmbeddedPostgres | None = None,
         engine: EngineName = "local",
         conf: Mapping[str, str] | None = None,
+        lake: Lake | None = None,
     ) -> None:
         """`server` is the database, where a store needs one; `conf` is Spark's, on a cluster."""
         self._engine = engine
         self._conf = conf
+        self._lake = lake
         url = server.url if server else ""
+        storage = lake.storage(trial.name) if lake else None
         self._trial = trial
-        self._site = Site(trial.name, trial.folder, trial.kafka.address, url, server)
+        self._site = Site(trial.name, trial.folder, trial.kafka.address, url, server, storage)
         self._names = (rows, others or rows)
         self._stores = [STORES[rows](self._site, ROWS)]
         if others is not None:
@@ -189,9 +210,20 @@ class Play:
         }
         if failpoint is not None:
             environment[VARIABLE] = failpoint
-        storage = {"warehouse": str(self._site.warehouse)}
         ranges = _RANGES if self._engine == "spark" else {}
-        config = {**CONFIG, "storage": storage, "spark": ranges}
+        config: dict[str, Mapping[str, object]] = {
+            **CONFIG,
+            "storage": {"warehouse": self._site.storage.warehouse},
+            "spark": ranges,
+        }
+        if self._lake is not None:
+            config["storage"] = {**config["storage"], "endpoint": self._lake.proxy.url}
+            config["storage.catalogs.default"] = {
+                "type": "sql",
+                "uri": f"sqlite:///{self._site.catalog}",
+            }
+            for name, value in self._site.storage.secrets.items():
+                environment[f"HEADRACE_STORAGE__{name.upper()}"] = value
         if self._conf is not None:  # the processes of a cluster inherit nothing from here
             told = {**self._trial.environment, **environment}
             of_executors = {f"spark.executorEnv.{name}": value for name, value in told.items()}

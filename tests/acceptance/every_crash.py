@@ -30,6 +30,7 @@ from tests.acceptance.crashes import (
     MOST_CRASHES,
     TOPOLOGIES,
     Case,
+    Lake,
     Play,
     Verdict,
     crashed,
@@ -39,10 +40,16 @@ from tests.acceptance.crashes import (
 )
 from tests.acceptance.stores import STORES
 from tests.acceptance.trial import Trial
+from tests.support.near_a_store import StoreProxy
+from tests.support.seaweed import EmbeddedSeaweed
+from tests.support.store_faults import weather
 from topology.transactional import Kind
 
 FROZEN, CONTROL = "frozen", "control"
 ON_SPARK = "@spark"  # behind the name of a sink that is played on the spark engine
+ON_S3 = "@s3"  # and of one whose tables are in an object store
+IN_LAKE = ("delta", "upserts", "iceberg", "delta-state")
+_BAD_SHARE = 0.03  # of all requests to the object store
 _MINUTES = 180.0
 _JOBS = 2
 
@@ -54,17 +61,24 @@ class Servers:
     kafka: EmbeddedKafka
     zookeeper: EmbeddedZooKeeper
     postgres: EmbeddedPostgres
+    lake: Lake
     folder: Path
 
     @contextmanager
     def play(
-        self, rows: str, others: str | None = None, engine: EngineName = "local"
+        self,
+        rows: str,
+        others: str | None = None,
+        engine: EngineName = "local",
+        *,
+        on_s3: bool = False,
     ) -> Iterator[Play]:
         """A pipeline of its own."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
             trial = Trial(self.kafka, self.zookeeper, Path(folder), topologies=TOPOLOGIES)
             try:
-                play = Play(trial, rows, others, self.postgres, engine)
+                lake = self.lake if on_s3 else None
+                play = Play(trial, rows, others, self.postgres, engine, lake=lake)
                 play.publish()
                 yield play
             finally:
@@ -120,16 +134,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = Results(ends=started + 60 * asked.minutes)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-crash-")))
-        servers = Servers(
+        kafka, zookeeper, postgres, seaweed = every = (
             EmbeddedKafka(folder / "kafka"),
             EmbeddedZooKeeper(folder / "zookeeper"),
             EmbeddedPostgres(folder / "postgres"),
-            folder,
+            EmbeddedSeaweed(folder / "seaweed"),
         )
-        stack.callback(servers.postgres.remove_data)
-        for server in (servers.kafka, servers.zookeeper, servers.postgres):
+        stack.callback(postgres.remove_data)
+        for server in every:
             stack.callback(server.close)
             server.open()
+        proxy = stack.enter_context(StoreProxy(seaweed.address).running())
+        proxy.fault = weather(asked.seed, _BAD_SHARE)
+        servers = Servers(kafka, zookeeper, postgres, Lake(seaweed, proxy), folder)
         pool = stack.enter_context(ThreadPoolExecutor(asked.jobs))
         for done in [pool.submit(job, servers, results) for job in _jobs(asked.cases, asked.seed)]:
             done.result()
@@ -154,7 +171,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_chosen,
         default=",".join(_every_sink()),
         help="sinks, or some of their places as SINK:PLACE, with commas between them; all. "
-        f"SINK{ON_SPARK} is played on the spark engine",
+        f"SINK{ON_SPARK} is played on the spark engine, SINK{ON_S3} with tables in SeaweedFS",
     )
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
     parser.add_argument("--minutes", type=float, default=_MINUTES, help="nothing begins later")
@@ -163,16 +180,17 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _every_sink() -> list[str]:
-    return [*STORES, *(f"{store}{ON_SPARK}" for store in STORES)]
+    on_spark = (f"{store}{ON_SPARK}" for store in STORES)
+    return [*STORES, *on_spark, *(f"{store}{ON_S3}" for store in IN_LAKE)]
 
 
 def _name_of(case: Case) -> str:
-    return case.rows if case.engine == "local" else f"{case.rows}{ON_SPARK}"
+    place = ON_S3 if case.on_s3 else ""
+    return f"{case.rows}{place}" if case.engine == "local" else f"{case.rows}{ON_SPARK}"
 
 
 def _store_and_engine(sink: str) -> tuple[str, EngineName]:
-    store = sink.removesuffix(ON_SPARK)
-    return store, "local" if store == sink else "spark"
+    return sink.partition("@")[0], "spark" if sink.endswith(ON_SPARK) else "local"
 
 
 def _chosen(text: str) -> dict[str, set[str]]:
@@ -214,19 +232,21 @@ def _cases(sink: str, kind: Kind, places: set[str], rng: random.Random) -> Itera
     rng.shuffle(left)
     while left:
         crashes = tuple(way.drawn(rng) for way in left[:MOST_CRASHES])
-        yield Case(store, rng.choice([*STORES]), kind, crashes, engine)
+        on_s3 = sink.endswith(ON_S3)
+        others = rng.choice([*(IN_LAKE if on_s3 else STORES)])
+        yield Case(store, others, kind, crashes, engine, on_s3)
         del left[:MOST_CRASHES]
 
 
 def _play_case(case: Case, servers: Servers, results: Results) -> None:
     """Play it, or what comes before the first crash that does harm."""
-    name = f"{case.engine}: {case.rows}+{case.others} {case.kind}"
+    name = f"{case.engine}: {_name_of(case)}+{case.others} {case.kind}"
     left = [*case.crashes, "the end"]
     since = time.monotonic()
     verdict = GOOD
     try:
         if not results.is_over:
-            with servers.play(case.rows, case.others, case.engine) as play:
+            with servers.play(case.rows, case.others, case.engine, on_s3=case.on_s3) as play:
                 for crash, verdict in crashed(play, case.kind, case.crashes):
                     results.add(f"{name} {crash}", verdict, since)
                     since = time.monotonic()
@@ -270,7 +290,7 @@ def _play_one(
     store, engine = _store_and_engine(sink)
     since = time.monotonic()
     try:
-        with servers.play(store, engine=engine) as play:
+        with servers.play(store, engine=engine, on_s3=sink.endswith(ON_S3)) as play:
             verdict = judge(play)
     except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - one of many
         verdict = Verdict(said=(f"{error}",))

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import pyarrow as pa
+
 from headrace.sinks import TransactionalSink
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
-from tests.acceptance import wanted
+from sinks.storage import Storage
+from tests.acceptance import evidence, table_files, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.wanted import Row
 
@@ -29,6 +32,7 @@ class Site:
     kafka: str  # address
     database: str = ""  # PostgreSQL's URL, if it is needed
     server: EmbeddedPostgres | None = None  # for the test alone
+    lake: Storage | None = None  # where tables are, as the test reads them; else a folder
 
     @classmethod
     def here(cls) -> Self:
@@ -45,8 +49,24 @@ class Site:
         return found
 
     @property
-    def warehouse(self) -> Path:
-        return self.folder / "warehouse"
+    def storage(self) -> Storage:
+        """Where tables are."""
+        return self.lake or Storage(str(self.folder / "warehouse"))
+
+    def delta_table(self, name: str) -> pa.Table:
+        """The rows of a Delta table, by its log and its files."""
+        files, root = self.storage.filesystem(self.storage.uri(name))
+        return evidence.read_table(root, files)
+
+    def iceberg_table(self, name: str) -> pa.Table:
+        """The rows of an Iceberg table, by its metadata and its files."""
+        files, _ = self.storage.filesystem(self.storage.uri(name))
+        return table_files.read_iceberg(table_files.metadata_of(self.catalog, name), files)
+
+    @property
+    def catalog(self) -> Path:
+        """The file of Iceberg's catalogue."""
+        return self.folder / "iceberg.db" if self.lake else self.folder / "warehouse" / "iceberg.db"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from headrace.sinks import (
 from headrace.state import DeltaState, PostgresState, State, StateStore, count
 from service.embedded.kafka import EmbeddedKafka
 from sinks.storage import Storage
-from tests.acceptance import evidence, table_files, wanted
+from tests.acceptance import wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.store import Copy, Found, Store
 from tests.acceptance.wanted import Row
@@ -46,7 +46,7 @@ class Delta(Store):
         return DeltaSink(self.table, schema=Copy)
 
     def rows(self) -> Iterable[Row]:
-        return _cells(evidence.read_table(self.site.warehouse / self.table), "place", "copy")
+        return _cells(self.site.delta_table(self.table), "place", "copy")
 
 
 class BySpark(Delta):
@@ -80,7 +80,7 @@ class Upserts(Store):
         return Slot(wanted.slot_of(place), copy, place, wanted.is_gone(int(place.split(":")[1])))
 
     def rows(self) -> Iterable[Row]:
-        return _cells(evidence.read_table(self.site.warehouse / self.table), "place", "copy")
+        return _cells(self.site.delta_table(self.table), "place", "copy")
 
     def found(self, stored: Mapping[int, int], places: Iterable[Place]) -> Found:
         """Compare: it must be what the records of some length have made, the stored one or more.
@@ -130,7 +130,7 @@ class Iceberg(Store):
         return IcebergSink(self.table, schema=Copy)
 
     def rows(self) -> Iterable[Row]:
-        return _cells(table_files.of_iceberg(self.site.warehouse / self.table), "place", "copy")
+        return _cells(self.site.iceberg_table(self.table), "place", "copy")
 
 
 class Postgres(Store):
@@ -231,7 +231,7 @@ class CountsInDelta(Counts):
         return DeltaState(self.table)
 
     def counts(self) -> Iterable[tuple[str, int, int]]:
-        return _cells(evidence.read_table(self.site.warehouse / self.table), "slot", "copy", "n")
+        return _cells(self.site.delta_table(self.table), "slot", "copy", "n")
 
 
 class CountsInPostgres(Counts):
