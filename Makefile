@@ -96,7 +96,7 @@ score: $(READY)  ## Build kube-score, and see what it says of the Helm chart.
 	$(BIN)/pytest -q -m deep tests/deploy/test_chart_score.py
 
 deep: $(READY)  ## What operators are given, on a real Kubernetes, engine, Prometheus (as root; 25 minutes).
-	@deploy/tools.sh score chart cluster engine
+	@deploy/tools.sh score chart cluster engine azurite
 	-@deploy/image.sh compose  # the tests that need it say so
 	$(BIN)/pytest -m deep
 

@@ -4,6 +4,7 @@
 #   deploy/tools.sh score    kube-score: half a minute on two processors
 #   deploy/tools.sh chart    helm, kubeconform, schemas
 #   deploy/tools.sh cluster  a Kubernetes of one node: five minutes more
+#   deploy/tools.sh azurite  Azurite, by npm
 #   deploy/tools.sh engine   docker-compose, three minutes more; without dockerd on PATH Debian's
 # Several words may be given.
 set -euo pipefail
@@ -80,8 +81,16 @@ for each in "$@"; do
       (cd "$tools/engine" && apt-get download --quiet=2 'docker.io=20.10.*' && dpkg -x docker.io_*.deb . && rm docker.io_*.deb)
     fi
     ;;
+  azurite)
+    azurite=azurite@3.37.0
+    if ! have azurite-blob "$azurite"; then
+      npm install --prefix "$tools/azurite" --no-audit --no-fund --ignore-scripts --silent "$azurite"
+      ln -sf ../azurite/node_modules/.bin/azurite-blob "$tools/bin/azurite-blob"
+      echo "$azurite" >"$tools/bin/azurite-blob.pin"
+    fi
+    ;;
   *)
-    echo "tools.sh knows score, chart, cluster and engine, not $each" >&2
+    echo "tools.sh knows score, chart, cluster, engine and azurite, not $each" >&2
     exit 2
     ;;
   esac

@@ -58,6 +58,11 @@ def compiler() -> str:
     return "" if shutil.which("cc") else "it needs a C compiler (cc)"
 
 
+def npm() -> str:
+    """Ask for npm."""
+    return "" if shutil.which("npm") else "it needs npm"
+
+
 def java() -> str:
     """Ask for Java."""
     return "" if shutil.which("java") or os.environ.get("JAVA_HOME") else "it needs Java"
@@ -91,6 +96,10 @@ def parts() -> dict[str, Part]:
         "chaos": Part((python, "-m", "tests.chaos", "--minutes", "10"), 25, (java,)),
         "chart": Part(
             (*deep, "tests/deploy/test_chart_score.py"), 15, before=((*tools, "score", "chart"),)
+        ),
+        "azure": Part(
+            (*deep, "tests/integration/sinks/test_delta_on_stores.py"), 15, (npm,),
+            ((*tools, "azurite"),),
         ),
         "monitoring": Part((*deep, "tests/deep"), 60, (java,)),
         "cluster": Part(
