@@ -199,6 +199,7 @@ class DeltaLog(TableLog):
                     "character that is escaped; a path without it is allowed, or use SparkSink"
                 )
             self._entries.repair()
+        entry = self._entry
         self.forget()
         self._options = options
         try:
@@ -208,8 +209,11 @@ class DeltaLog(TableLog):
         now = self._read(None)
         if known is None or is_as_read or known.table_id != now.table_id:
             return now
-        if now.version >= newest and not self._entries.text(newest):
-            return now  # the entry has been cleaned up
+        if now.version >= newest and (
+            self._entries.mark(newest) == entry  # the store was away
+            or not self._entries.text(newest)  # the entry has been cleaned up
+        ):
+            return now
         self.forget()
         raise SinkFailed(
             f"table '{self._name}': another writer has replaced the log entry of version "
@@ -396,7 +400,7 @@ class DeltaLog(TableLog):
         return self._state
 
     def _note(self, version: int) -> None:
-        self._newest, self._entry = version, self._entries.mark(version)
+        self._newest, self._entry = version, self._entries.mark_of_read(version)
 
     def _obstacles(self, schema: str, metadata: Any, features: set[str]) -> Iterator[str]:
         """Why files, or transactions, or rows by key cannot be put into the table."""

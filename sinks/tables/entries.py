@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import structlog
+from pyarrow.fs import FileType
 
 from sinks.storage import Storage
 from sinks.tables.files import is_local, sync
@@ -39,6 +40,13 @@ class LogEntries:
         filesystem, root = self._storage.filesystem(self._uri)
         found = filesystem.get_file_info(_path(root, version))
         return found.type, found.size, found.mtime_ns
+
+    def mark_of_read(self, version: int) -> tuple[Any, ...]:
+        """The same, of an entry that was just read. Raises OSError: the store has gone away."""
+        found = self.mark(version)
+        if found[0] is FileType.NotFound:
+            raise OSError(f"table '{self._name}': the log entry {version} cannot be found any more")
+        return found
 
     def text(self, version: int) -> str:
         """A version's actions, a line each; nothing if it is in a checkpoint only."""
