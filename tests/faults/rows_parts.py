@@ -21,6 +21,7 @@ _POSTGRES = f"{_REAL}/sinks/test_postgres_outages.py"
 _SPARK = f"{_REAL}/sinks/test_spark_driver.py"
 _CUTS = f"{_FAULTS}/test_power_cuts.py"
 _STORES = f"{_FAULTS}/test_store_faults.py"
+_FOREIGN = f"{_FAULTS}/test_foreign_writers.py"
 _EXITS = f"{_SERVICE}/test_bolts_that_exit.py"
 _BREAKS = f"{_SERVICE}/test_misbehaving_bolts.py"
 _ADVANCED = f"{_SERVICE}/test_advanced_bolts.py"
@@ -221,6 +222,15 @@ SINKS = {
         (
             f"{_STORES}::test_zombie_held_at_each_request_is_fenced",
             f"{_STORES}::test_slow_store_loses_nothing",
+        ),
+    ),
+    "S16": Row(
+        "Spark appends, optimizes or rewrites, vacuums or expires beside a sink, for ten minutes: "
+        "our commits are tried again after conflicts, and no row of either is lost or twice",
+        "SinkBusy after 50 conflicts in a row",
+        (
+            f"{_FOREIGN}::test_spark_appends_optimizes_and_vacuums_beside_a_delta_sink",
+            f"{_FOREIGN}::test_spark_appends_rewrites_and_expires_beside_an_iceberg_sink",
         ),
     ),
 }
