@@ -5,7 +5,7 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -361,19 +361,23 @@ def spark_for(
     needing: list[Any] = [*sinks, *states]
     if not on_spark and not tables and not any(each.needs_spark for each in needing):
         return None
-    storage = config.storage.storage()
-    places = [storage.warehouse, *(table.place for table in tables)]
     sets = {jar for each in needing for jar in each.needs_jars}
-    sets.update(jar for place in places for jar in spark_jars(place))
+    sets.update(jar for table in tables for jar in spark_jars(table.place))
     if any(table.format in ("delta", "table") for table in tables):
         sets.add("delta")
+    return spark_driver(name, config, sets)
+
+
+def spark_driver(name: str, config: Config, sets: Iterable[str]) -> SparkDriver:
+    """A Spark that its first job starts, with these sets of jars and what the warehouse needs."""
+    storage = config.storage.storage()
     return SparkDriver(
         app_name=f"headrace-{name}",
         conf={
             **storage.spark_conf(),
             **{key: java_text(value) for key, value in config.spark.conf.items()},
         },
-        jars=partial(jars_of, sorted(sets)),
+        jars=partial(jars_of, sorted({*sets, *spark_jars(storage.warehouse)})),
         job_deadline_seconds=config.spark.job_deadline_seconds,
     )
 

@@ -33,7 +33,8 @@ offsets_app = typer.Typer(
     help="What is committed in ZooKeeper, against what Kafka has.", no_args_is_help=True
 )
 tables_app = typer.Typer(
-    help="The files of the tables that a topology writes.", no_args_is_help=True
+    help="The files of the tables that a topology writes, and their maintenance.",
+    no_args_is_help=True,
 )
 transactions_app = typer.Typer(
     help="What is open and what is committed, of a topology that is exactly-once.",
@@ -51,6 +52,11 @@ app.add_typer(dev_app, name="dev")
 StateDir = Annotated[
     Path, typer.Option(metavar="DIR", help="Where the embedded servers keep their data.")
 ]
+Sinks = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SINK", help="Only these sinks, by the names of their steps."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 _STATE = Path(".headrace")
 
 
@@ -227,16 +233,14 @@ def offsets_import_storm(
 @tables_app.command("compact")
 def tables_compact(
     target: Target,
-    sinks: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SINK", help="Only these sinks, by the names of their steps."),
-    ] = None,
+    sinks: Sinks = None,
     config: ConfigPath = None,
     *,
     target_mib: Annotated[
         int,
         typer.Option(min=1, metavar="N", help="About how large the new files shall be, in MiB."),
     ] = 128,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Join the small files of tables into large ones, also while a service writes them.
@@ -245,7 +249,71 @@ def tables_compact(
     """
     from service.cli import tables  # noqa: PLC0415 - see above
 
-    tables.compact(target, config, sinks or [], target_mib, as_json=as_json)
+    tables.maintain(
+        target,
+        config,
+        sinks or [],
+        "compact",
+        lambda table: table.compact(target_mib * 1024 * 1024, dry_run=dry_run),
+        dry_run=dry_run,
+        as_json=as_json,
+    )
+
+
+@tables_app.command("vacuum")
+def tables_vacuum(
+    target: Target,
+    sinks: Sinks = None,
+    config: ConfigPath = None,
+    *,
+    older_than_hours: Annotated[
+        int,
+        typer.Option(min=24, metavar="N", help="Remove no file that is younger, in hours."),
+    ] = 168,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old files that tables do not name: replaced ones, and those of killed processes.
+
+    A service may write the tables meanwhile.
+    """
+    from service.cli import tables  # noqa: PLC0415 - see above
+
+    tables.maintain(
+        target,
+        config,
+        sinks or [],
+        "vacuum",
+        lambda table: table.vacuum(older_than_hours, dry_run=dry_run),
+        dry_run=dry_run,
+        as_json=as_json,
+    )
+
+
+@tables_app.command("expire")
+def tables_expire(
+    target: Target,
+    sinks: Sinks = None,
+    config: ConfigPath = None,
+    *,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old versions of tables: snapshots with their files (Iceberg), log entries (Delta).
+
+    Each table's own properties say what is old. A service may write the tables meanwhile.
+    """
+    from service.cli import tables  # noqa: PLC0415 - see above
+
+    tables.maintain(
+        target,
+        config,
+        sinks or [],
+        "expire",
+        lambda table: table.expire(dry_run=dry_run),
+        dry_run=dry_run,
+        as_json=as_json,
+    )
 
 
 @tables_app.command("files")

@@ -1,12 +1,11 @@
-"""`headrace tables`: the files that a topology's tables are made of, and joining the small ones.
+"""`headrace tables`: the files that a topology's tables are made of, and their maintenance.
 
-A service may write the same tables meanwhile: a compaction is a commit of its own, which changes
-no row and no transaction.
+A service may write the same tables meanwhile: nothing here changes a row or a transaction.
 """
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,21 +20,20 @@ from service.cli.lines import describe, print_json
 from service.cli.loading import configured, load_topology
 from service.cli.render import RunProgress, answers
 from service.errors import SinksFailed
-from service.parts import Parts, wire
-from topology.compaction import Compactable, Compaction
-from topology.sink import Sink, innermost
+from service.parts import Parts, spark_driver, wire
+from topology.maintenance import Compaction, Maintained, Maintenance, Removal
+from topology.sink import innermost
 from topology.steps import SinkStep
 from topology.topology import Topology
 
-Outcome: TypeAlias = Literal["compacted", "nothing_to_do", "has_no_files", "failed"]
+Verb: TypeAlias = Literal["compact", "vacuum", "expire"]
+Figures: TypeAlias = Compaction | Removal
 
 _MIB = 1024 * 1024
-_NOTHING = Compaction(0, 0, 0)
-_WORDS: dict[Outcome, str] = {
-    "compacted": "compacted",
-    "nothing_to_do": "nothing to do",
-    "has_no_files": "has no log of its files",
-    "failed": "failed",
+_WORDS: dict[Verb, tuple[str, str, Figures]] = {
+    "compact": ("compacting", "compacted", Compaction(0, 0, 0)),
+    "vacuum": ("vacuuming", "vacuumed", Removal(0, 0)),
+    "expire": ("expiring versions of", "expired", Removal(0, 0)),
 }
 
 
@@ -45,9 +43,9 @@ class TableRow:
 
     sink: str
     kind: str  # the sink's class
-    outcome: Outcome
+    outcome: str  # the verb's own, "dry_run", "nothing_to_do", "has_no_files" or "failed"
+    figures: Figures
     note: str = ""
-    done: Compaction = _NOTHING
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -56,33 +54,41 @@ class TableRow:
             "kind": self.kind,
             "outcome": self.outcome,
             "note": self.note,
-            **self.done._asdict(),
+            **self.figures._asdict(),
             "seconds": round(self.seconds, 3),
         }
 
 
-def compact(
-    target: str, config: Path | None, sinks: Sequence[str], target_mib: int, *, as_json: bool
+def maintain(
+    target: str,
+    config: Path | None,
+    sinks: Sequence[str],
+    verb: Verb,
+    work: Callable[[Maintenance], Figures],
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Compact the tables of these sinks, or of all that can be, and print what was done.
+    """Do some work on the tables of these sinks, or of all that have one, and print the figures.
 
     One that fails keeps no other from its turn. Raises SinksFailed then.
     """
     topology = load_topology(target)
     topology.validate()
     steps = chosen(topology, sinks)
+    doing, done, nothing = _WORDS[verb]
     rows = []
     with _parts(topology, config) as parts, RunProgress(Console(stderr=True)) as progress:
         for number, step in enumerate(steps):
-            progress.step(f"compacting {step.name}", number, len(steps))
-            rows.append(_compacted(parts, step, target_mib * _MIB))
+            progress.step(f"{doing} {step.name}", number, len(steps))
+            rows.append(_maintained(parts, step, work, "dry_run" if dry_run else done, nothing))
     if as_json:
         print_json({"sinks": {row.sink: row.as_json() for row in rows}})
     else:
         show_rows(answers(), rows)
     failed = [row.sink for row in rows if row.outcome == "failed"]
     if failed:
-        raise SinksFailed("not compacted", failed)
+        raise SinksFailed(f"not {done}", failed)
 
 
 def files(target: str, config: Path | None, sink: str, *, as_json: bool) -> None:
@@ -90,11 +96,7 @@ def files(target: str, config: Path | None, sink: str, *, as_json: bool) -> None
     topology = load_topology(target)
     topology.validate()
     (step,) = chosen(topology, [sink])
-    table = _compactable(step)
-    if table is None:  # `chosen` has seen to that
-        raise AssertionError(step.name)
-    with _parts(topology, config) as parts, closing(innermost(step.sink)) as opened:
-        opened.open(parts.context(step.name))
+    with _parts(topology, config) as parts, _opened(parts, step) as table:
         found = table.data_files()
     if as_json:
         print_json({"sink": step.name, "files": found})
@@ -109,7 +111,7 @@ def chosen(topology: Topology, names: Sequence[str]) -> list[SinkStep]:
     files, or no sink of the topology has.
     """
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-    able = [step.name for step in steps if _compactable(step) is not None]
+    able = [step.name for step in steps if _has_files(step)]
     allowed = f"allowed: {', '.join(able) or 'none'}"
     if not able:
         kinds = ", ".join(f"'{step.name}' is of {_kind(step)}" for step in steps)
@@ -131,53 +133,67 @@ def show_rows(console: Console, rows: Sequence[TableRow]) -> None:
     table = Table()
     for name in ("sink", "what happened"):
         table.add_column(name)
-    for name in ("files", "MiB", "seconds"):
-        table.add_column(name, justify="right")
+    for name in (*rows[0].figures._fields, "seconds"):
+        table.add_column(name.replace("_", " ").replace("bytes", "MiB"), justify="right")
     for row in rows:
-        done = row.done
-        figures = ["-"] * 3
-        if row.outcome == "compacted":
-            figures = [
-                f"{done.files_replaced:,} to {done.files_written:,}",
-                f"{done.bytes_written / _MIB:,.1f}",
-                f"{row.seconds:,.1f}",
-            ]
-        table.add_row(escape(row.sink), _WORDS[row.outcome], *figures)
+        figures = [
+            f"{value / _MIB:,.1f}" if name.startswith("bytes") else f"{value:,}"
+            for name, value in row.figures._asdict().items()
+        ]
+        table.add_row(
+            escape(row.sink), row.outcome.replace("_", " "), *figures, f"{row.seconds:,.1f}"
+        )
     console.print(table)
     for row in rows:
         if row.note:
             console.print(escape(f"{row.sink}: {row.note}"), soft_wrap=True, highlight=False)
 
 
-def _compacted(parts: Parts, step: SinkStep, target_bytes: int) -> TableRow:
-    table, kind = _compactable(step), _kind(step)
-    if table is None:
-        return TableRow(step.name, kind, "has_no_files")
+def _maintained(
+    parts: Parts,
+    step: SinkStep,
+    work: Callable[[Maintenance], Figures],
+    done: str,
+    nothing: Figures,
+) -> TableRow:
+    kind = _kind(step)
+    if not _has_files(step):
+        return TableRow(step.name, kind, "has_no_files", nothing)
     started = time.monotonic()
     try:
-        with closing(innermost(step.sink)) as sink:
-            sink.open(parts.context(step.name))
-            done = table.compact(target_bytes)
+        with _opened(parts, step) as table:
+            figures = work(table)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other tables have their turn
-        return TableRow(step.name, kind, "failed", describe(error))
-    outcome: Outcome = "compacted" if done.files_replaced else "nothing_to_do"
-    return TableRow(step.name, kind, outcome, "", done, time.monotonic() - started)
+        return TableRow(step.name, kind, "failed", nothing, describe(error))
+    outcome = "nothing_to_do" if figures == nothing else done
+    return TableRow(step.name, kind, outcome, figures, "", time.monotonic() - started)
+
+
+@contextmanager
+def _opened(parts: Parts, step: SinkStep) -> Iterator[Maintenance]:
+    """A sink's table, with the sink opened as a run would open it."""
+    sink: Any = innermost(step.sink)
+    with closing(sink):
+        sink.open(parts.context(step.name))
+        yield sink.maintenance()
 
 
 @contextmanager
 def _parts(topology: Topology, config: Path | None) -> Iterator[Parts]:
-    """The pipeline's parts, of which sinks may be opened; Spark, if they started it, is ended."""
+    """The pipeline's parts, of which sinks may be opened.
+
+    Spark starts when a table first asks for a procedure of Iceberg's, and is ended.
+    """
     parts = wire(topology, configured(config))
+    spark = parts.spark = spark_driver(parts.name, parts.config, ["iceberg"])
     try:
         yield parts
     finally:
-        if parts.spark is not None:
-            parts.spark.close()
+        spark.close()
 
 
-def _compactable(step: SinkStep) -> Compactable | None:
-    sink: Sink[Any] = innermost(step.sink)
-    return sink if isinstance(sink, Compactable) else None
+def _has_files(step: SinkStep) -> bool:
+    return isinstance(innermost(step.sink), Maintained)
 
 
 def _kind(step: SinkStep) -> str:

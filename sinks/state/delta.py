@@ -10,8 +10,8 @@ from sinks.state.sink import StateSink
 from sinks.state.store import Change, StateStore
 from sinks.tables.delta import DeltaLog, DeltaSink
 from sinks.tables.log import TableState
-from topology.compaction import Compaction
 from topology.errors import SinkFailed
+from topology.maintenance import Maintenance
 from topology.sink import Sink, SinkContext
 from topology.state import Shape, State
 from topology.transactional import Committed, Fence, Share
@@ -22,7 +22,7 @@ class DeltaState(StateStore):
 
     One commit changes rows and txids. The files that hold any of the rows are written anew, so a
     commit costs what the state's size does, unless keys that come together stand together: a
-    state of millions of keys is better kept in a database. VACUUM removes what the files were.
+    state of millions of keys is better kept in a database. A vacuum removes what the files were.
     Who else reads the table sees one row per key and line.
     """
 
@@ -63,13 +63,9 @@ class DeltaState(StateStore):
             return shape.schema.empty_table()
         return _rows_of(shape, log.rows(state), self.table)
 
-    def compact(self, target_bytes: int) -> Compaction:
-        """Join small files; see Compactable."""
-        return self._opened().compact(target_bytes)
-
-    def data_files(self) -> list[str]:
-        """The files that make up the table now; see Compactable."""
-        return self._opened().data_files()
+    def maintenance(self) -> Maintenance:
+        """Of the table; see Maintained."""
+        return self._opened()
 
     def close(self) -> None:
         """Let go of the table."""
@@ -83,19 +79,15 @@ class DeltaState(StateStore):
 
 
 class DeltaStateSink(StateSink):
-    """Keeps a state in a table of files, which can be joined."""
+    """Keeps a state in a table of files, which is maintained."""
 
     def __init__(self, store: DeltaState, state: State) -> None:
         super().__init__(store, state)
         self._table = store
 
-    def compact(self, target_bytes: int) -> Compaction:
-        """Join small files; see Compactable."""
-        return self._table.compact(target_bytes)
-
-    def data_files(self) -> list[str]:
-        """The files that make up the table now; see Compactable."""
-        return self._table.data_files()
+    def maintenance(self) -> Maintenance:
+        """Of the table; see Maintained."""
+        return self._table.maintenance()
 
 
 class _StateTable(DeltaSink[Any]):

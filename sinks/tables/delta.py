@@ -18,14 +18,15 @@ from sinks.columns import Fitted
 from sinks.names import OnNewColumns, is_uri, names_in
 from sinks.probe import plain_message, probe
 from sinks.storage import Storage
+from sinks.tables.delta_maintenance import entries_among, expirable, small_files, vacuum
 from sinks.tables.entries import OURS, LogEntries
 from sinks.tables.files import DataFile, FileStager, write_good_rows
 from sinks.tables.keys import KeyedRows, is_true, matches, plain_keys
 from sinks.tables.log import Conflict, TableLog, TableState, plain_field
 from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink
-from topology.compaction import Compaction
 from topology.errors import InvalidSchema, SinkFailed
+from topology.maintenance import Compaction, Removal
 from topology.schema import Row
 from topology.sink import Piece, SinkContext
 
@@ -349,7 +350,7 @@ class DeltaLog(TableLog):
         return [f"{self._uri}/{path}" for path in self._paths(state)]
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
-        """See the contract. What the files were stays until a VACUUM."""
+        """See the contract. What the files were stays until a vacuum."""
         self._check_entry(state)
         with _refusing():
             done = state.native.optimize.compact(
@@ -358,8 +359,31 @@ class DeltaLog(TableLog):
                 commit_properties=self._properties({}),
             )
         self._again()
-        added = json.loads(done["filesAdded"])
-        return Compaction(done["numFilesRemoved"], done["numFilesAdded"], added["totalSize"])
+        removed = json.loads(done["filesRemoved"])
+        return Compaction(done["numFilesRemoved"], done["numFilesAdded"], removed["totalSize"])
+
+    def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
+        """See the contract."""
+        return small_files(state.native, target_bytes)
+
+    def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
+        """See the contract."""
+        self._check_entry(state)
+        mark = _library().CommitProperties(custom_metadata={OURS: _VERSION})
+        with _refusing():
+            removed = vacuum(state.native, older_than_hours, mark, dry_run=dry_run)
+        self._again()
+        return removed
+
+    def expire(self, state: TableState, *, dry_run: bool) -> Removal:
+        """Remove entries of the log. The checkpoint that holds their content is synced before."""
+        before = self._entries.files()
+        if dry_run:
+            return Removal(expirable(state.native, before), 0)
+        state.native.create_checkpoint()
+        self._entries.sync_checkpoint(state.version)
+        state.native.cleanup_metadata()
+        return Removal(len(entries_among(before) - entries_among(self._entries.files())), 0)
 
     def _properties(self, transactions: Mapping[str, int]) -> Any:
         library = _library()

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import structlog
-from pyarrow.fs import FileType
+from pyarrow import fs
 
 from sinks.storage import Storage
 from sinks.tables.files import is_local, sync
@@ -44,7 +44,7 @@ class LogEntries:
     def mark_of_read(self, version: int) -> tuple[Any, ...]:
         """The same, of an entry that was just read. Raises OSError: the store has gone away."""
         found = self.mark(version)
-        if found[0] is FileType.NotFound:
+        if found[0] is fs.FileType.NotFound:
             raise OSError(f"table '{self._name}': the log entry {version} cannot be found any more")
         return found
 
@@ -83,6 +83,11 @@ class LogEntries:
         finally:
             os.close(folder)
 
+    def files(self) -> list[fs.FileInfo]:
+        """All files of the log."""
+        filesystem, root = self._storage.filesystem(self._uri)
+        return filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log"))
+
     def sync_folders(self) -> None:
         """Write the names of the table's folders through to the disk."""
         if self.is_local:
@@ -111,6 +116,11 @@ class LogEntries:
         for path in [*there, *{path.parent for path in there}]:
             sync(str(path))
         self._synced = newest
+
+    def sync_checkpoint(self, version: int) -> None:
+        """Write a version's checkpoint through to the disk, after its entry was."""
+        self._synced = version - 1
+        self.sync_to(version, with_files=False)
 
     def repair(self) -> None:
         """Move a last entry away that a power cut has left empty or torn, if it is ours.

@@ -33,16 +33,24 @@ from sinks.tables.iceberg_history import (
     MARK,
     expired_of,
     newest,
+    removals,
     remove_expired,
     remove_merged,
+)
+from sinks.tables.iceberg_maintenance import (
+    expire,
+    lacks,
+    remove_orphan_files,
+    rewrite_data_files,
+    small_files,
 )
 from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, unpack
 from sinks.tables.partitioning import Layout, check_partitions
 from sinks.tables.table import TableSink, check_writable
-from topology.compaction import Compaction
 from topology.errors import InvalidSchema, SinkFailed
+from topology.maintenance import Compaction, Removal
 from topology.schema import Row
-from topology.sink import Piece, SinkContext
+from topology.sink import Piece, SinkContext, SparkDriver
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -62,10 +70,6 @@ _NEW_TABLE = {
     KEEP_MS: str(15 * 60 * 1000),
     KEEP: "100",
 }
-_COMPACT = (
-    "pyiceberg rewrites no files; Spark's procedure does, while the sink writes: "
-    "CALL catalog.system.rewrite_data_files(table => '{name}')"
-)
 
 
 class IcebergSink(TableSink[Row]):
@@ -115,7 +119,9 @@ class IcebergSink(TableSink[Row]):
 
     def _make_log(self, context: SinkContext, uri: str) -> "IcebergLog":
         del uri
-        self._iceberg = IcebergLog(self.table, context.storage, self.catalog, self.schema)
+        self._iceberg = IcebergLog(
+            self.table, context.storage, self.catalog, self.schema, context.spark
+        )
         return self._iceberg
 
     def _adopt(self, state: TableState) -> None:
@@ -164,8 +170,16 @@ class IcebergLog(TableLog):
     Epochs and txids are properties of the table, because snapshots expire.
     """
 
-    def __init__(self, name: str, storage: Storage, catalog: str, rows: pa.Schema) -> None:
-        """Only stores."""
+    def __init__(
+        self,
+        name: str,
+        storage: Storage,
+        catalog: str,
+        rows: pa.Schema,
+        spark: SparkDriver | None = None,
+    ) -> None:
+        """Only stores. Spark is for maintenance."""
+        self._spark = spark
         self._name, self._storage, self._catalog_name, self._rows = name, storage, catalog, rows
         parts = name.split(".")
         self._identifier = (*(parts[:-1] or [_DEFAULT]), parts[-1])
@@ -264,7 +278,6 @@ class IcebergLog(TableLog):
             AssertCurrentSchemaId,
             AssertDefaultSpecId,
             AssertTableUUID,
-            RemoveSnapshotsUpdate,
         )
 
         table: Table = state.native
@@ -297,12 +310,14 @@ class IcebergLog(TableLog):
                 ),
                 (
                     *change._updates,  # noqa: SLF001
-                    *(
-                        RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [each]})
-                        for each in expired
-                    ),
+                    *removals(expired),
                 ),
             )
+        except ValueError as error:  # a catalogue in this process knows no such snapshot
+            now = self.read()
+            if now is None or lacks(now.native, expired):
+                raise Conflict from error
+            raise
         except (CommitFailedException, NoSuchTableError) as error:
             # A server or a proxy may have sent the request twice, and answer for the second one.
             now = self.read()
@@ -337,10 +352,25 @@ class IcebergLog(TableLog):
         return [str(local_path(path) or path) for path in data_paths(state.native)]
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
-        """Raise SinkFailed: Spark does that."""
-        del target_bytes
-        name = ".".join(state.native.name())
-        raise SinkFailed(f"table '{self._name}': {_COMPACT.format(name=name)}")
+        """See the contract. pyiceberg rewrites no files; Spark does, and tries again itself."""
+        return rewrite_data_files(
+            self._spark, state.native.name(), self._catalog_name, target_bytes
+        )
+
+    def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
+        """See the contract."""
+        return small_files(state.native, target_bytes)
+
+    def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
+        """See the contract. By Spark, which lists the table's location."""
+        name = state.native.name()
+        return remove_orphan_files(
+            self._spark, name, self._catalog_name, older_than_hours, dry_run=dry_run
+        )
+
+    def expire(self, state: TableState, *, dry_run: bool) -> Removal:
+        """See the contract."""
+        return expire(state.native, self._opened(), self._sync_catalog, dry_run=dry_run)
 
     def files_of(self, state: TableState) -> tuple[Storage, str, Layout]:
         """Where and how files are written for the table as it is."""

@@ -1,11 +1,16 @@
 """A table's old snapshots: what pyiceberg need not carry along, and what goes when they do."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table.update import TableUpdate
 
 MARK = "headrace.transactions"  # in the summary of each of our snapshots
 KEEP_MS, KEEP = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
@@ -45,19 +50,62 @@ def expired_of(metadata: "TableMetadata", now_ms: int) -> list[int]:
     ][:_EXPIRED_AT_ONCE]
 
 
+def removals(snapshots: Sequence[int]) -> "tuple[TableUpdate, ...]":
+    """The updates of a commit that remove snapshots."""
+    from pyiceberg.table.update import RemoveSnapshotsUpdate  # noqa: PLC0415 - see sinks/__init__
+
+    return tuple(
+        RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [each]}) for each in snapshots
+    )
+
+
 def remove_expired(table: "Table", expired: Sequence[int]) -> None:
-    """Remove what only expired snapshots name: lists of manifests, and manifests merged since."""
-    for snapshot_id in expired:
-        old = table.snapshot_by_id(snapshot_id)
-        after = next(
-            each for each in table.metadata.snapshots if each.parent_snapshot_id == snapshot_id
-        )
-        if old is not None:
-            kept = {each.manifest_path for each in after.manifests(table.io)}
-            for manifest in old.manifests(table.io):
-                if manifest.manifest_path not in kept:
-                    table.io.delete(manifest.manifest_path)
-            table.io.delete(old.manifest_list)
+    """Remove what only expired snapshots of ours name: lists of manifests, and merged manifests.
+
+    Their data files are also those of the next snapshot. Older snapshots that stay, as others
+    follow them, may name the same manifests.
+    """
+    gone = [each for each in table.metadata.snapshots if each.snapshot_id in expired]
+    last = max((each.sequence_number or 0 for each in gone), default=0)
+    near = [
+        each
+        for each in table.metadata.snapshots
+        if each not in gone
+        and (each.parent_snapshot_id in expired or (each.sequence_number or 0) < last)
+    ]
+    for path in only_named_by(gone, near, table.io, with_data=False):
+        table.io.delete(path)
+
+
+def only_named_by(
+    gone: "Sequence[Snapshot]", kept: "Sequence[Snapshot]", io: "FileIO", *, with_data: bool
+) -> list[str]:
+    """The files that snapshots in `gone` name, and none in `kept`.
+
+    Raises FileNotFoundError when one in `kept` names what is not there.
+    """
+    theirs: dict[str, ManifestFile] = {}
+    for snapshot in gone:
+        with suppress(FileNotFoundError):  # another one has begun to remove it
+            theirs |= {each.manifest_path: each for each in snapshot.manifests(io)}
+    stay = {each.manifest_path: each for snapshot in kept for each in snapshot.manifests(io)}
+    for path in stay:
+        theirs.pop(path, None)
+    files = set[str]()
+    if with_data:
+        for manifest in theirs.values():
+            with suppress(FileNotFoundError):
+                files |= _files(manifest, io)
+        for manifest in stay.values():
+            if not files:
+                break
+            files -= _files(manifest, io)
+    return [*files, *theirs, *(each.manifest_list for each in gone)]
+
+
+def _files(manifest: "ManifestFile", io: "FileIO") -> set[str]:
+    """The data and delete files that are part of the table by this manifest."""
+    return {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)}
 
 
 def remove_merged(table: "Table", written: Sequence[str]) -> None:

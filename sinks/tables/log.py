@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from sinks.tables.files import DataFile
-from topology.compaction import Compaction
+from topology.maintenance import Compaction, Removal
 
 _TXID_BITS = 32
 _LAST_TXID = (1 << _TXID_BITS) - 1
@@ -106,6 +106,18 @@ class TableLog(ABC):
     @abstractmethod
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
         """Join small files in one commit that changes no row. Raises Conflict."""
+
+    @abstractmethod
+    def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
+        """The sizes of the files below `target_bytes`, by partition."""
+
+    @abstractmethod
+    def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
+        """Remove files that no version names and that are older. Raises Conflict."""
+
+    @abstractmethod
+    def expire(self, state: TableState, *, dry_run: bool) -> Removal:
+        """Remove versions that the table's properties do not keep. Raises Conflict."""
 
 
 def plain_field(

@@ -27,8 +27,8 @@ from sinks.storage import Storage
 from sinks.tables.files import DataFile, DataFileWriter, FileStager, joined
 from sinks.tables.log import Conflict, TableLog, TableState, app_id, pack, unpack
 from sinks.tables.partitioning import Layout
-from topology.compaction import Compaction
 from topology.errors import RowsRejected, SinkBusy, SinkError, SinkFailed
+from topology.maintenance import MIN_AGE_HOURS, Compaction, Maintenance, Removal
 from topology.schema import Row, schema_of
 from topology.sink import Batch, Piece, SinkContext
 from topology.transactional import Committed, Fence, Group, Share, Staged, StagesApart
@@ -200,20 +200,42 @@ class TableSink(StagesApart[Row]):
         """Remove the files, except those of which a commit may have landed all the same."""
         self._discard(staged.parts)
 
-    def compact(self, target_bytes: int) -> Compaction:
-        """Join small files; see topology.compaction."""
-        self._state = None
+    def maintenance(self) -> Maintenance:
+        """See topology.maintenance."""
+        return self
 
-        def join(state: TableState) -> Compaction:
-            self._state = None  # it is another one thereafter
-            return self._opened().compact(state, target_bytes)
+    def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
+        """Join small files; see topology.maintenance."""
+        table = self._opened()
+        if not dry_run:
+            nothing = Compaction(0, 0, 0)
+            return self._maintain(lambda state: table.compact(state, target_bytes), nothing)
+        none: dict[Any, list[int]] = {}
+        small = self._maintain(lambda state: table.small_files(state, target_bytes), none)
+        several = [sizes for sizes in small.values() if len(sizes) > 1]
+        return Compaction(
+            sum(map(len, several)),
+            sum(-(-sum(sizes) // target_bytes) for sizes in several),
+            sum(map(sum, several)),
+        )
 
-        return self._look(join, Compaction(0, 0, 0))
+    def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> Removal:
+        """Remove files that the table does not name; see topology.maintenance."""
+        if older_than_hours < MIN_AGE_HOURS:
+            raise ValueError(f"found {older_than_hours} hours, expected at least {MIN_AGE_HOURS}")
+        table = self._opened()
+        return self._maintain(
+            lambda state: table.vacuum(state, older_than_hours, dry_run=dry_run), Removal(0, 0)
+        )
+
+    def expire(self, *, dry_run: bool = False) -> Removal:
+        """Remove old versions; see topology.maintenance."""
+        table = self._opened()
+        return self._maintain(lambda state: table.expire(state, dry_run=dry_run), Removal(0, 0))
 
     def data_files(self) -> list[str]:
-        """The files that make up the table now; see topology.compaction."""
-        self._state = None
-        return self._look(self._opened().files, [])
+        """The files that make up the table now; see topology.maintenance."""
+        return self._maintain(self._opened().files, [])
 
     def close(self) -> None:
         """Let go of the table."""
@@ -259,6 +281,7 @@ class TableSink(StagesApart[Row]):
     def _commit(
         self, state: TableState, files: Sequence[DataFile], transactions: Mapping[str, int]
     ) -> None:
+        self._check_age(files)
         for file in files:  # until the commit has answered
             self._doubtful.setdefault(file.path, state.version)
         after = self._opened().commit(state, files, transactions)
@@ -266,6 +289,16 @@ class TableSink(StagesApart[Row]):
             self._state = None  # to be read, and examined
         else:
             self._adopt(after)
+
+    def _check_age(self, files: Sequence[DataFile]) -> None:
+        """Raise SinkFailed for files that a vacuum may have taken for those of a killed process."""
+        age_hours = max((time.time() - file.modified_ms / 1000 for file in files), default=0) / 3600
+        if age_hours > MIN_AGE_HOURS / 2:
+            raise SinkFailed(
+                f"table '{self.table}': found files staged {age_hours:.0f} hours ago, expected at "
+                f"most {MIN_AGE_HOURS / 2:g}, because a vacuum may have removed them. Start the "
+                "service again: it writes the rows anew"
+            )
 
     def _append(self, parts: Sequence[Any], table_id: str) -> None:
         """Commit rows with no txid to the table for which they were written."""
@@ -302,6 +335,14 @@ class TableSink(StagesApart[Row]):
         """The same, but where there is no table the answer is `without`."""
         found = self._tried(step, make=False)
         return without if found is None else found
+
+    def _maintain(self, step: Callable[[TableState], Result], without: Result) -> Result:
+        """The same, on what the log says now; it is read again thereafter."""
+        self._state = None
+        try:
+            return self._look(step, without)
+        finally:
+            self._state = None
 
     def _tried(self, step: Callable[[TableState], Result], *, make: bool) -> Result | None:
         pause = 0.0

@@ -17,8 +17,8 @@ from sinks.state.store import Change, StateStore
 from sinks.storage import Storage
 from tests.worlds.postgres_table import PostgresTable
 from topology.aggregates import count, least, reducer
-from topology.compaction import Compactable
 from topology.errors import SinkFailed, SinkFenced
+from topology.maintenance import Maintained
 from topology.sink import SinkContext
 from topology.state import LINE, TXID, Shape, State
 from topology.transactional import Committed, Fence, Group, Share, TransactionalSink
@@ -437,16 +437,17 @@ def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path) -> None
     sink = State("words", key=SHAPE.key, into=house.store(), layout="opaque").sink(SHAPE.aggregates)
     sink.open(house.context)
     assert isinstance(sink, TransactionalSink)
-    assert isinstance(sink, Compactable)
+    assert isinstance(sink, Maintained)
+    table = sink.maintenance()
     sink.fence([Fence(FIRST, 1)])
     for txid in range(1, 5):  # words of one letter each, so that no file holds two
         rows = [{"word": chr(96 + txid), "day": 7, "x": "y"}]
         group = Group(txid, (replace(share(txid=txid), num_rows=1),), [rows], 1)
         sink.commit(sink.stage(group))
     before = house.store().load(house.context, SHAPE).to_pylist()
-    assert [len(sink.data_files()), len(before)] == [4, 4]
-    assert sink.compact(1_000_000).files_replaced == 4
-    assert len(sink.data_files()) == 1
+    assert [len(table.data_files()), len(before)] == [4, 4]
+    assert table.compact(1_000_000).files_replaced == 4
+    assert len(table.data_files()) == 1
     after = house.store().load(house.context, SHAPE).to_pylist()
     assert sorted(after, key=str) == sorted(before, key=str)
     assert sink.committed([FIRST]) == [Committed(FIRST, 1, 4)]

@@ -59,6 +59,12 @@ RUN_BY = {
         "integration/service/test_cli_exactly_once.py::"
         "test_an_operator_sees_what_a_restart_will_replay_and_joins_files_in_between"
     ),
+    "headrace tables expire sizes:topology --config service.toml": (
+        "unit/service/test_cli_tables.py::test_vacuum_and_expire_say_how_much_was_removed"
+    ),
+    "headrace tables vacuum sizes:topology --older-than-hours 168 --config service.toml": (
+        "unit/service/test_cli_tables.py::test_vacuum_and_expire_say_how_much_was_removed"
+    ),
     "headrace tables compact sizes:topology sizes --target-mib 256 --config service.toml": (
         "integration/service/test_cli_exactly_once.py::"
         "test_an_operator_sees_what_a_restart_will_replay_and_joins_files_in_between"

@@ -5,13 +5,13 @@ from typing import Any
 
 from headrace import Record, Topology, bolt
 from headrace.sinks import Batch, MemoryDeadLetters, Sink, SinkContext
-from topology.compaction import Compaction
+from topology.maintenance import Compaction, Maintenance, Removal
 
 TARGET = "tests.worlds.compacting:topology"
 
 
 class FileSink(Sink[Any]):
-    """A table of files of some sizes, in bytes. `error` is raised when it is compacted."""
+    """A table of files of some sizes, in bytes. `error` is raised when it is maintained."""
 
     def __init__(self, name: str, *sizes: int, error: Exception | None = None) -> None:
         self.name = name
@@ -30,16 +30,33 @@ class FileSink(Sink[Any]):
     def close(self) -> None:
         self.calls.append("close")
 
-    def compact(self, target_bytes: int) -> Compaction:
+    def maintenance(self) -> Maintenance:
+        return self
+
+    def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
         """Join all files below the target into one."""
-        self.calls.append(f"compact {target_bytes}")
-        if self.error is not None:
-            raise self.error
+        self._asked(f"compact {target_bytes}", dry_run=dry_run)
         small = [size for size in self.sizes if size < target_bytes]
         if len(small) < 2:
             return Compaction(0, 0, 0)
-        self.sizes = [size for size in self.sizes if size >= target_bytes] + [sum(small)]
+        if not dry_run:
+            self.sizes = [size for size in self.sizes if size >= target_bytes] + [sum(small)]
         return Compaction(len(small), 1, sum(small))
+
+    def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> Removal:
+        """Say how many files there are."""
+        self._asked(f"vacuum {older_than_hours}", dry_run=dry_run)
+        return Removal(0, len(self.sizes))
+
+    def expire(self, *, dry_run: bool = False) -> Removal:
+        """Say that each file had a version."""
+        self._asked("expire", dry_run=dry_run)
+        return Removal(len(self.sizes), 0)
+
+    def _asked(self, what: str, *, dry_run: bool) -> None:
+        self.calls.append(f"{what} dry" if dry_run else what)
+        if self.error is not None:
+            raise self.error
 
     def data_files(self) -> list[str]:
         """A path for each."""

@@ -103,6 +103,10 @@ def group(txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> Group:
     return Group(txid, (share,), [rows(*numbers)], len(numbers))
 
 
+def put(sink: DeltaSink[Any], txid: int, *numbers: int, epoch: int = 1) -> None:
+    sink.commit(sink.stage(group(txid, *numbers, epoch=epoch)))
+
+
 def racing(warehouse: str, line: str, number: int, last: int) -> None:
     """Another process's part: so many transactions of one line, a row each."""
     sink: DeltaSink[Any] = DeltaSink("orders", schema=SCHEMA)

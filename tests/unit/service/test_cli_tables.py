@@ -49,8 +49,8 @@ def test_small_files_are_joined_and_a_table_says_how_many_they_were(headrace):
     assert code == 0
     cells = [[each.strip() for each in line.split("│")[1:-1]] for line in out.splitlines()]
     orders, rest = [row for row in cells if row]
-    assert orders[:4] == ["orders", "compacted", "3 to 1", "6.0"]
-    assert rest == ["rest", "has no log of its files", "-", "-", "-"]
+    assert orders[:5] == ["orders", "compacted", "3", "1", "6.0"]
+    assert rest[:5] == ["rest", "has no files", "0", "0", "0.0"]
     assert sink.calls == ["open", f"compact {128 * MIB}", "close"]
 
 
@@ -60,7 +60,8 @@ def test_a_sink_is_opened_as_a_run_opens_it(headrace):
     context = sink.context
     assert (context.pipeline, context.sink) == ("shop", "orders")
     assert context.storage.warehouse == "/tables"
-    assert context.spark is None
+    assert context.spark is not None
+    assert not context.spark.running  # until a table asks for it
     assert context.exactly_once is False
 
 
@@ -73,11 +74,33 @@ def test_the_facts_are_one_json_object(headrace):
     assert facts["orders"].pop("seconds") >= 0
     assert facts["orders"] == {
         "kind": "FileSink", "outcome": "compacted", "note": "",
-        "files_replaced": 2, "files_written": 1, "bytes_written": 11,
+        "files_replaced": 2, "files_written": 1, "bytes_replaced": 11,
     }  # fmt: skip
     assert facts["refunds"]["outcome"] == "nothing_to_do"
     assert facts["rest"]["outcome"] == "has_no_files"
     assert sinks[0].calls[1] == f"compact {MIB}"
+
+
+def test_vacuum_and_expire_say_how_much_was_removed(headrace):
+    sink = FileSink("orders", 5, 6)
+    code, out, _ = headrace([sink], "vacuum", "--older-than-hours", "30", "--json")
+    facts = json.loads(out)["sinks"]["orders"]
+    assert (code, facts["outcome"], facts["files_removed"]) == (0, "vacuumed", 2)
+    code, out, _ = headrace([sink], "expire", "--json")
+    facts = json.loads(out)["sinks"]["orders"]
+    assert (code, facts["outcome"], facts["versions_removed"]) == (0, "expired", 2)
+    assert sink.calls == ["open", "vacuum 30", "close", "open", "expire", "close"]
+    headrace([sink], "vacuum")
+    assert sink.calls[-2] == "vacuum 168"
+
+
+@pytest.mark.parametrize("verb", ["compact", "vacuum", "expire"])
+def test_a_dry_run_says_what_would_be_done(headrace, verb):
+    sink = FileSink("orders", 5, 6)
+    code, out, _ = headrace([sink], verb, "--dry-run", "--json")
+    assert (code, json.loads(out)["sinks"]["orders"]["outcome"]) == (0, "dry_run")
+    assert sink.calls[1].endswith(" dry")
+    assert "dry run" in headrace([sink], verb, "--dry-run")[1]
 
 
 def test_only_the_sinks_that_are_named_are_opened(headrace):
@@ -125,6 +148,7 @@ def test_a_person_reads_why_a_table_failed(headrace):
         (["rest"], ["compact"], "no sink of topology 'tables' has a log of its files: 'rest' is"),
         (["orders"], ["files"], "Missing argument"),
         (["orders"], ["compact", "--target-mib", "0"], "--target-mib"),
+        (["orders"], ["vacuum", "--older-than-hours", "23"], "--older-than-hours"),
     ],
 )
 def test_a_sink_that_cannot_be_meant_is_wrong_usage_and_those_that_can_are_named(
@@ -153,7 +177,9 @@ def test_spark_is_ended_also_when_nothing_else_works(headrace, monkeypatch):
     def context(_name):
         raise SinkFailed("no warehouse")
 
-    monkeypatch.setattr(tables, "wire", lambda *_: SimpleNamespace(spark=spark, context=context))
+    parts_ = SimpleNamespace(name="shop", config=None, context=context)
+    monkeypatch.setattr(tables, "wire", lambda *_: parts_)
+    monkeypatch.setattr(tables, "spark_driver", lambda *_: spark)
     assert headrace([FileSink("orders")], "compact")[0] == 1
     assert headrace([FileSink("orders")], "files", "orders")[0] == 1
     assert ended == [True, True]

@@ -21,7 +21,7 @@ from tests.support.patience import seconds
 from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
 from topology.errors import InvalidSchema, SinkBusy, SinkFailed, SinkFenced
 from topology.sink import SinkContext
-from topology.transactional import Committed, Fence
+from topology.transactional import Committed
 
 PROPERTY = f"headrace/p/s/{LINE}"
 
@@ -424,11 +424,3 @@ def test_every_file_is_synced_before_the_catalogue_names_it(
     metadata = table.theirs().metadata_location.removeprefix("file://")
     assert synced.index(metadata) < len(synced) - 1
     assert synced[-1] == table.storage.warehouse  # the catalogue's own folder, last
-
-
-def test_compaction_is_sparks(table: Table) -> None:
-    sink = table.fenced()
-    with pytest.raises(SinkFailed, match=r"rewrite_data_files\(table => 'default.orders'\)"):
-        sink.compact(1)
-    assert table.sink().committed([LINE]) == [Committed(LINE, 1, 0)]
-    assert table.sink().fence([Fence(LINE, 1)]) == [Committed(LINE, 1, 0)]

@@ -1,0 +1,217 @@
+"""Maintenance of Delta tables: what goes, what never does, and a writer beside it."""
+
+import json
+import multiprocessing
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import deltalake
+import pyarrow.parquet as pq
+import pytest
+
+from sinks.tables import entries
+from tests.support.patience import seconds
+from tests.worlds.delta_table import LINE, Table, group, put, racing, rows, write
+from topology.errors import SinkFailed
+from topology.maintenance import Compaction, Removal
+from topology.transactional import Committed, Fence
+
+DAY_SECONDS = 86_400
+TARGET_BYTES = 1024 * 1024
+STRANGE = [" a/b=c:%41 ..", "x", "é ü", "50%", "", None, "a%2Fb", "#q?", "a+b"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def age(path: Path, days: float) -> None:
+    then = time.time() - days * DAY_SECONDS
+    os.utime(path, (then, then))
+
+
+def data_files(table: Table) -> list[Path]:
+    return [path for path in table.path.rglob("*.parquet") if "_delta_log" not in str(path)]
+
+
+def numbers(table: Table) -> list[int]:
+    """Read by delta-rs's own log, which knows checkpoints, and the files by Arrow."""
+    files = [pq.ParquetFile(path) for path in table.theirs().file_uris()]
+    return sorted(each for file in files for each in file.read(["number"])["number"].to_pylist())
+
+
+def age_everything(table: Table, days: float) -> None:
+    """Have the past happen earlier: files, entries, and the time that entries tell of removals."""
+    for path in data_files(table):
+        age(path, days)
+    for entry in table.entries():
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        for action in actions:
+            if "remove" in action:
+                action["remove"]["deletionTimestamp"] -= int(days * DAY_SECONDS * 1000)
+        entry.write_text("\n".join(map(json.dumps, actions)) + "\n")
+        age(entry, days)
+
+
+@pytest.mark.parametrize("partition_by", [[], ["place"]])
+def test_vacuum_removes_old_files_that_a_killed_process_left(
+    table: Table, partition_by: list[str]
+) -> None:
+    sink = table.fenced(partition_by=partition_by)
+    put(sink, 1, 1, 2)
+    write(table.sink(exactly_once=False), [{"number": 3, "place": each} for each in STRANGE])
+    named = set(data_files(table))
+    sink.stage(group(2, 7))
+    (left,) = set(data_files(table)) - named
+    age_everything(table, 8)
+    sink.stage(group(3, 8))
+    (young,) = set(data_files(table)) - named - {left}
+    assert table.sink().vacuum(168, dry_run=True) == Removal(0, 1)
+    assert left.exists()
+    assert table.sink().vacuum(168) == Removal(0, 1)
+    assert set(data_files(table)) == named | {young}
+    assert table.sink().vacuum(168) == Removal(0, 0)
+    assert numbers(table) == [1, 2, *[3] * len(STRANGE)]
+
+
+def test_vacuum_removes_files_that_were_replaced_long_ago(table: Table) -> None:
+    sink = table.fenced()
+    for txid in range(1, 5):
+        put(sink, txid, txid)
+    assert sink.compact(TARGET_BYTES).files_replaced == 4
+    assert sink.vacuum(24) == Removal(0, 0)
+    age_everything(table, 2)
+    assert table.sink().vacuum(168) == Removal(0, 0)
+    assert table.sink().vacuum(24) == Removal(0, 4)
+    assert numbers(table) == [1, 2, 3, 4]
+
+
+def test_vacuum_keeps_files_as_long_as_the_table_says(table: Table) -> None:
+    sink = table.fenced()
+    put(sink, 1, 1)
+    table.theirs().alter.set_table_properties(
+        {"delta.deletedFileRetentionDuration": "interval 10 days"}
+    )
+    age_everything(table, 8)
+    with pytest.raises(Exception, match="240 hours"):
+        table.sink().vacuum(168)
+
+
+def test_vacuum_is_refused_for_young_files_and_for_deletion_vectors(table: Table) -> None:
+    sink = table.fenced()
+    with pytest.raises(ValueError, match="found 23 hours, expected at least 24"):
+        sink.vacuum(23)
+    table.theirs().alter.add_feature(
+        deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    with pytest.raises(SinkFailed, match="the feature deletionVectors"):
+        sink.vacuum(168)
+
+
+def test_files_that_vacuum_may_have_removed_are_never_committed(table: Table) -> None:
+    sink = table.fenced()
+    staged = sink.stage(group(1, 1))
+    half_a_day_ms = 13 * 3_600_000
+    parts = tuple(
+        replace(file, modified_ms=file.modified_ms - half_a_day_ms) for file in staged.parts
+    )
+    with pytest.raises(SinkFailed, match="found files staged 13 hours ago, expected at most 12"):
+        sink.commit(replace(staged, parts=parts))
+    assert numbers(table) == []
+    put(sink, 1, 1)
+    assert numbers(table) == [1]
+
+
+def test_a_dry_run_of_a_compaction_counts_what_is_joined(table: Table) -> None:
+    sink = table.sink(exactly_once=False, partition_by=["place"])
+    for number in range(3):
+        write(sink, rows(number, place="a") + rows(number, place="b"), number + 1)
+    write(sink, rows(9, place="alone"), 4)
+    size = sum(path.stat().st_size for path in data_files(table) if "alone" not in str(path))
+    before = table.entries()
+    assert sink.compact(TARGET_BYTES, dry_run=True) == Compaction(6, 2, size)
+    assert table.entries() == before
+    assert sink.compact(TARGET_BYTES) == Compaction(6, 2, size)
+
+
+@pytest.mark.parametrize("recent", [0, 3])
+def test_expire_removes_old_log_entries_and_keeps_rows_and_txids(table: Table, recent: int) -> None:
+    """Promise 9."""
+    sink = table.fenced()
+    for txid in range(1, 6):
+        put(sink, txid, txid)
+    for path in [*table.entries(), *table.log.glob("*.parquet")]:
+        age(path, 31)
+    sink = table.sink()
+    sink.fence([Fence(LINE, 1)])
+    for txid in range(6, 6 + recent):
+        put(sink, txid, txid)
+    table.theirs().create_checkpoint()
+    if recent:  # the last of the old versions has one, as it has every hundred commits
+        deltalake.DeltaTable(table.path, version=6).create_checkpoint()
+    foretold = table.sink().expire(dry_run=True)
+    before = len(table.entries())
+    assert table.sink().expire() == foretold
+    assert foretold.versions_removed == before - len(table.entries()) >= 5
+    assert len(table.entries()) == recent + 1
+    last = 5 + recent
+    assert table.sink().committed([LINE]) == [Committed(LINE, 1, last)]
+    put(sink, last + 1, last + 1)  # the writer that ran meanwhile
+    assert numbers(table) == list(range(1, last + 2))
+    assert table.sink().committed([LINE]) == [Committed(LINE, 1, last + 1)]
+
+
+def test_a_checkpoint_is_synced_before_the_entries_that_it_replaces_go(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 3: the table survives a power cut."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    for path in table.entries():
+        age(path, 31)
+    synced: list[str] = []
+    original = entries.sync
+
+    def sync(path: str) -> None:
+        assert len(table.entries()) == 3, "none has gone before this"
+        synced.append(Path(path).name)
+        original(path)
+
+    monkeypatch.setattr(entries, "sync", sync)
+    assert table.sink().expire().versions_removed == 2
+    assert {"_last_checkpoint", f"{2:020d}.checkpoint.parquet", "_delta_log"} <= {*synced}
+    monkeypatch.undo()
+    assert numbers(table) == [1]
+
+
+def test_a_writer_loses_nothing_while_its_table_is_maintained(table: Table) -> None:
+    """Promise 3: 0 lost, 0 twice."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    context = multiprocessing.get_context("spawn")
+    racer = context.Process(target=racing, args=(str(table.warehouse), "orders[1]", 1, 40))
+    racer.start()
+    compacted = removed = 0
+    deadline = time.monotonic() + seconds(120)
+    while racer.is_alive():
+        assert time.monotonic() < deadline
+        orphan = table.path / f"part-{removed}.parquet"
+        orphan.write_bytes(b"left by a process that was killed")
+        age(orphan, 8)
+        for path in sorted(table.log.glob("[0-9]*"))[:-5]:
+            age(path, 31)
+        compacted += table.sink().compact(TARGET_BYTES).files_replaced
+        removed += table.sink().vacuum(24).files_removed
+        table.sink().expire()
+    racer.join()
+    assert racer.exitcode == 0
+    assert min(compacted, removed) > 0
+    assert int(table.entries()[0].stem) > 0  # delta-rs removes old entries at commits, too
+    assert numbers(table) == [1, *range(1001, 1041)]
+    assert table.sink().committed([LINE, "orders[1]"]) == [
+        Committed(LINE, 1, 1),
+        Committed("orders[1]", 1, 40),
+    ]

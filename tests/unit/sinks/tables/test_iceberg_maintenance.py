@@ -1,0 +1,302 @@
+"""Maintenance of Iceberg tables: what goes with old snapshots, and what never does."""
+
+import importlib.util
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from sinks import IcebergSink
+from tests.support.patience import seconds
+from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
+from topology.errors import SinkFailed
+from topology.maintenance import Compaction, Removal
+from topology.sink import SinkContext
+from topology.transactional import Committed
+
+AT_ONCE = {
+    "history.expire.max-snapshot-age-ms": "1",
+    "history.expire.min-snapshots-to-keep": "1",
+}
+AGE = "history.expire.max-snapshot-age-ms"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Table]:
+    made = Table(tmp_path)
+    yield made
+    made.close()
+
+
+def put(sink: IcebergSink[Any], txid: int, *numbers: int) -> None:
+    sink.commit(sink.stage(group(txid, *numbers)))
+
+
+def set_properties(table: Table, given: dict[str, str]) -> None:
+    with table.theirs().transaction() as change:
+        change.set_properties(given)
+    time.sleep(0.002)  # snapshots are older than a millisecond
+
+
+def on_disk(table: Table) -> set[str]:
+    """All files but the metadata files, of which the catalogue names some."""
+    found = (path for path in table.folder().rglob("*") if path.is_file())
+    return {f"file://{path}" for path in found if path.suffix != ".json"}
+
+
+def named(table: Table) -> set[str]:
+    """The files that some snapshot names. Raises FileNotFoundError for a dangling name."""
+    theirs = table.theirs()
+    found: set[str] = set()
+    for snapshot in theirs.metadata.snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(theirs.io):
+            found.add(manifest.manifest_path)
+            entries = manifest.fetch_manifest_entry(theirs.io)
+            found |= {entry.data_file.file_path for entry in entries}
+    return found
+
+
+def test_expire_removes_the_files_that_only_old_snapshots_name(table: Table) -> None:
+    """Promise 9: epochs and txids stay."""
+    sink = table.fenced()
+    for txid in range(1, 5):
+        put(sink, txid, txid)
+    table.theirs().delete("number < 3")
+    put(sink, 5, 5)
+    set_properties(table, AT_ONCE)
+    before, snapshots = on_disk(table), len(table.theirs().metadata.snapshots)
+    foretold = table.sink().expire(dry_run=True)
+    assert on_disk(table) == before
+    assert table.sink().expire() == foretold
+    assert foretold == Removal(snapshots - 1, len(before - on_disk(table)))
+    assert len(table.files()) == 3
+    assert on_disk(table) == named(table)
+    assert table.numbers() == [3, 4, 5]
+    assert table.sink().committed([LINE]) == [Committed(LINE, 1, 5)]
+    put(sink, 6, 6)  # the writer that ran meanwhile
+    assert table.numbers() == [3, 4, 5, 6]
+    assert table.sink().expire().versions_removed == 1
+
+
+def test_expire_keeps_what_branches_and_tags_name(table: Table) -> None:
+    sink = table.fenced()
+    tagged = []
+    for txid in range(1, 4):
+        put(sink, txid, txid)
+        tagged.append(table.theirs().current_snapshot())
+    table.theirs().manage_snapshots().create_tag(tagged[0].snapshot_id, "first").commit()
+    table.theirs().manage_snapshots().create_branch(
+        tagged[1].snapshot_id, "second", min_snapshots_to_keep=2
+    ).commit()
+    table.theirs().delete("number > 0")
+    set_properties(table, AT_ONCE)
+    assert table.sink().expire().versions_removed == 2  # the fence, and the third
+    assert on_disk(table) == named(table)
+    for name, numbers in (("first", [1]), ("second", [1, 2]), ("main", [])):
+        ref = table.theirs().metadata.refs[name]
+        scan = table.theirs().scan(snapshot_id=ref.snapshot_id)
+        assert sorted(scan.to_arrow()["number"].to_pylist()) == numbers
+
+
+def test_expire_keeps_what_the_table_says(table: Table) -> None:
+    sink = table.fenced()
+    put(sink, 1, 1)
+    assert table.sink().expire() == Removal(0, 0)  # 100 snapshots, of 15 minutes
+    set_properties(table, AT_ONCE | {"history.expire.min-snapshots-to-keep": "2"})
+    put(sink, 2, 2)
+    assert table.sink().expire(dry_run=True).versions_removed == 1
+    set_properties(table, AT_ONCE | {AGE: "3600000"})
+    assert table.sink().expire() == Removal(0, 0)
+    set_properties(table, AT_ONCE | {"gc.enabled": "false"})
+    with pytest.raises(SinkFailed, match=r"gc.enabled = false"):
+        table.sink().expire()
+
+
+def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = table.fenced()
+    for txid in range(1, 4):
+        put(sink, txid, txid)
+    table.theirs().delete("number < 3")
+    set_properties(table, AT_ONCE)
+    deleted = 0
+
+    class Killed(BaseException):
+        pass
+
+    def delete(self: PyArrowFileIO, location: str) -> None:
+        nonlocal deleted
+        deleted += 1
+        if deleted == 3:
+            raise Killed
+        original(self, location)
+
+    original = PyArrowFileIO.delete
+    monkeypatch.setattr(PyArrowFileIO, "delete", delete)
+    with pytest.raises(Killed):
+        table.sink().expire()
+    monkeypatch.undo()
+    assert len(table.theirs().metadata.snapshots) == 1
+    assert named(table) < on_disk(table)
+    assert table.numbers() == [3]
+    put(table.fenced(), 4, 4)
+    assert table.numbers() == [3, 4]
+
+
+def around_commit(monkeypatch: pytest.MonkeyPatch, before: Callable[[], object]) -> None:
+    """Do something right before the catalogue gets the next commit."""
+    original = SqlCatalog.commit_table
+
+    def commit(self: SqlCatalog, *arguments: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "commit_table", original)
+        before()
+        return original(self, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+
+
+def test_expire_beside_a_commit_decides_anew(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = table.fenced()
+    put(sink, 1, 1)
+    set_properties(table, AT_ONCE | {AGE: "3600000"})
+    put(sink, 2, 2)
+    set_properties(table, {AGE: "1"})
+    around_commit(monkeypatch, lambda: put(table.sink(), 3, 3))
+    assert table.sink().expire().versions_removed >= 1
+    assert on_disk(table) == named(table)
+    assert table.numbers() == [1, 2, 3]
+
+
+def test_a_commit_that_would_remove_snapshots_which_are_gone_is_tried_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = table.fenced()
+    for txid in range(1, 4):
+        put(sink, txid, txid)
+    set_properties(table, AT_ONCE)
+    sink = table.fenced()  # it knows all snapshots
+    around_commit(monkeypatch, lambda: table.sink().expire())
+    put(sink, 4, 4)
+    assert table.numbers() == [1, 2, 3, 4]
+    assert named(table) <= on_disk(table)
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 4)]
+
+
+def test_a_commit_keeps_the_manifests_of_older_snapshots_that_stay(table: Table) -> None:
+    """Others' appends follow them, so they are not ours to remove."""
+    put(table.fenced(), 1, 1)
+    set_properties(table, AT_ONCE)
+    assert table.sink().expire().versions_removed == 1  # the fence
+    theirs = table.theirs()
+    theirs.append(
+        pa.table({"number": [50], "place": ["theirs"]}, schema=theirs.schema().as_arrow())
+    )
+    set_properties(table, {"commit.manifest.min-count-to-merge": "2"})
+    sink = table.fenced()
+    for txid in range(2, 6):  # the first merges all manifests into one
+        put(sink, txid, txid)
+        assert named(table) <= on_disk(table)
+    assert table.numbers() == [1, 2, 3, 4, 5, 50]
+
+
+def test_a_writer_loses_nothing_while_snapshots_expire(table: Table) -> None:
+    """Promise 3: 0 lost, 0 twice."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    set_properties(table, AT_ONCE)
+    context = multiprocessing.get_context("spawn")
+    racer = context.Process(target=racing, args=(table.storage, "orders[1]", 1, 25))
+    racer.start()
+    removed = 0
+    deadline = time.monotonic() + seconds(120)
+    while racer.is_alive():
+        assert time.monotonic() < deadline
+        removed += table.sink().expire().versions_removed
+    racer.join()
+    assert racer.exitcode == 0
+    assert removed > 0
+    assert table.numbers() == [1, *range(1001, 1026)]
+    assert named(table) <= on_disk(table)
+    lines = [LINE, "orders[1]"]
+    assert table.sink().committed(lines) == [Committed(LINE, 1, 1), Committed(lines[1], 1, 25)]
+
+
+# What is Spark's.
+
+
+class Session:
+    """Answers a procedure with rows; knows a catalogue or does not."""
+
+    def __init__(self, conf: dict[str, str], answer: list[dict[str, Any]]) -> None:
+        self.conf, self.said, self._answer = conf, list[str](), answer
+
+    def sql(self, statement: str) -> Any:
+        self.said.append(statement)
+        found = [SimpleNamespace(asDict=lambda each=each: each) for each in self._answer]
+        return SimpleNamespace(collect=lambda: found)
+
+
+def with_spark(table: Table, session: Session) -> IcebergSink[Any]:
+    spark: Any = SimpleNamespace(run=lambda job, **_: job(session))
+    sink: IcebergSink[Any] = IcebergSink(table.name, schema=SCHEMA)
+    sink.open(SinkContext("p", "s", {}, table.storage, spark))
+    table.sinks.append(sink)
+    return sink
+
+
+def test_compact_and_vacuum_call_sparks_procedures(table: Table) -> None:
+    table.fenced()
+    answer = {
+        "rewritten_data_files_count": 4,
+        "added_data_files_count": 1,
+        "rewritten_bytes_count": 99,
+    }
+    session = Session({"spark.sql.catalog.default": "…"}, [answer])
+    sink = with_spark(table, session)
+    assert sink.compact(1000) == Compaction(4, 1, 99)
+    assert sink.vacuum(24, dry_run=True) == Removal(0, 1)
+    assert session.said[0] == (
+        "CALL `default`.system.rewrite_data_files(table => '`default`.`orders`', "
+        "options => map('target-file-size-bytes', '1000', 'min-input-files', '2'))"
+    )
+    assert session.said[1].startswith(
+        "CALL `default`.system.remove_orphan_files(table => '`default`.`orders`', "
+        "older_than => TIMESTAMP '20"
+    )
+    assert session.said[1].endswith("Z', dry_run => True)")
+
+
+def test_a_dry_run_of_a_compaction_needs_no_spark(table: Table) -> None:
+    sink = table.sink(partition_by=["place"], exactly_once=False)
+    for number in range(3):
+        write(sink, rows(number, place="a") + rows(number, place="b"), number + 1)
+    write(sink, rows(9, place="alone"), 4)
+    size = sum(path.stat().st_size for path in table.files() if "alone" not in str(path))
+    assert sink.compact(1024 * 1024, dry_run=True) == Compaction(6, 2, size)
+
+
+def test_a_catalogue_that_spark_does_not_know_is_named(table: Table) -> None:
+    table.fenced()
+    with pytest.raises(SinkFailed, match=r'Add "spark.sql.catalog.default" and its properties'):
+        with_spark(table, Session({}, [])).compact(1000)
+
+
+def test_missing_pyspark_is_named_with_its_extra(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = with_spark(table, Session({}, []))
+    put(table.fenced(), 1, 1)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    for work in (lambda: sink.compact(1000), lambda: sink.vacuum(24)):
+        with pytest.raises(SinkFailed, match=r"is Spark's: pip install 'headrace\[spark\]'"):
+            work()
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
