@@ -12,6 +12,8 @@ from service.cli.topics import ASK_SECONDS, topics_of
 from service.config import Config
 from service.parts import Parts, wire
 from sinks.probe import probe
+from sinks.tables.iceberg import IcebergSink
+from topology.sink import innermost
 from topology.topology import Topology
 
 SPARK_PATIENCE_SECONDS = 60.0  # a JVM starts, and finds its cluster
@@ -136,7 +138,7 @@ class _Checks:
         if not self._parts.uses_warehouse:
             return []
         storage = self._parts.config.storage.storage()
-        return [Check("storage", ok=True, detail=f"{storage.warehouse}: {probe(storage)}")]
+        return [_try("storage", storage.warehouse, probe, storage)]
 
     def _sinks(self) -> list[Check]:
         """Spark first, since tables need it."""
@@ -150,6 +152,9 @@ class _Checks:
         for step in parts.sinks:
             context = parts.context(step.name)
             verdicts.append(_try("sink", step.name, step.sink.open, context))
+            sink = innermost(step.sink)
+            if verdicts[-1].ok and isinstance(sink, IcebergSink):
+                verdicts.append(_try("catalogue", sink.catalog, sink.probe))
         return verdicts
 
     def _dead_letters(self) -> list[Check]:
@@ -183,8 +188,9 @@ class _Task:
 
 
 def _try(name: str, place: str, attempt: Callable[..., object], *arguments: object) -> Check:
+    """Attempt something, which may say what it did."""
     try:
-        attempt(*arguments)
+        said = attempt(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever is wrong is the verdict
         return Check(name, ok=False, detail=f"{place}: {describe(error)}")
-    return Check(name, ok=True, detail=place)
+    return Check(name, ok=True, detail=f"{place}: {said}" if isinstance(said, str) else place)

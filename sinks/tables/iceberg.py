@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from sinks.tables.iceberg_files import (
     as_manifest_entry,
     data_paths,
     has_exact_values,
+    obstacles,
     partition_fields,
     partition_name,
     partition_of,
@@ -44,6 +45,7 @@ from sinks.tables.iceberg_maintenance import (
     rewrite_data_files,
     small_files,
 )
+from sinks.tables.iceberg_probe import probe_catalogue
 from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, unpack
 from sinks.tables.partitioning import Layout, check_partitions
 from sinks.tables.table import TableSink, check_writable
@@ -60,7 +62,6 @@ _NAME = re.compile(r"[^\s./\\:]+(\.[^\s./\\:]+)*")
 _VALUE = re.compile(r"(\d+):(\d+)", re.ASCII)
 _DEFAULT = "default"  # the catalogue and the namespace where none is named
 _IO = "sinks.tables.iceberg_io.SyncedFileIO"
-_VERSION = 2  # of the format: pyiceberg writes no later one, and earlier ones count no commits
 _RELOAD_SECONDS = 300.0  # credentials that the catalogue gives do not live long
 _NEW_TABLE = {
     # Every commit makes a snapshot and a metadata file that tells of all snapshots.
@@ -153,6 +154,10 @@ class IcebergSink(TableSink[Row]):
         finally:
             log.close()
 
+    def probe(self) -> str:
+        """Use the rights that the table needs; see `probe_catalogue`. Needs an open sink."""
+        return self._iceberg.probe()
+
     def close(self) -> None:
         """Let go of the table and of the catalogue's connections."""
         if self._log is not None:
@@ -216,6 +221,12 @@ class IcebergLog(TableLog):
             return None
         self._loaded_at = time.monotonic()
         return self._state(table)
+
+    def probe(self) -> str:
+        """See `probe_catalogue`."""
+        state = self.read()
+        table = None if state is None else state.native
+        return probe_catalogue(self._opened(), self._identifier, table)
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
         """See the contract."""
@@ -389,7 +400,7 @@ class IcebergLog(TableLog):
 
     def _state(self, table: "Table") -> TableState:
         metadata: Any = table.metadata
-        reason = next(self._obstacles(table), None)
+        reason = next(obstacles(table), None)
         if reason is not None:
             raise SinkFailed(f"table '{self._name}' at {table.location()}: {reason}; use SparkSink")
         schema = table.schema()
@@ -406,20 +417,6 @@ class IcebergLog(TableLog):
             partition_by=tuple(each.spelled for each in partition_fields(table)),
             native=table,
         )
-
-    def _obstacles(self, table: "Table") -> Iterator[str]:
-        """Why pyiceberg cannot write the table."""
-        if table.format_version != _VERSION:
-            yield f"found format version {table.format_version}, expected {_VERSION}"
-        if "encryption.key-id" in table.properties:
-            yield "its files are encrypted"
-        for name in ("write.data.path", "write.metadata.path"):
-            if name in table.properties:
-                yield f"it has {name} = {table.properties[name]}"
-        top = {field.field_id for field in table.schema().fields}
-        for field in table.spec().fields:
-            if field.source_id not in top:
-                yield f"it is partitioned by {field.name}, a column within a column"
 
     def _version(self, app: str, value: str) -> int:
         found = _VALUE.fullmatch(value)

@@ -20,6 +20,7 @@ _ID = b"PARQUET:field_id"
 _TIME = re.compile(r"(year|month|day|hour)\((.+)\)")
 _SIZED = re.compile(r"(bucket|truncate)\((\d+), ?(.+)\)")
 _LONGEST_BOUND = 32  # characters
+_VERSION = 2  # of the format: pyiceberg writes no later one, and earlier ones count no commits
 _TYPES = (
     "bool, int8 to int64, float32, float64, decimal128, text, binary, date32, timestamps, lists, "
     "maps and structs of these, and dictionaries"
@@ -236,6 +237,21 @@ def _tied_type(given: Any, there: Any) -> Any:
             return pa.list_(element, given.list_size)
         return pa.large_list(element) if pa.types.is_large_list(given) else pa.list_(element)
     return given
+
+
+def obstacles(table: "Table") -> Iterator[str]:
+    """Why pyiceberg cannot write the table."""
+    if table.format_version != _VERSION:
+        yield f"found format version {table.format_version}, expected {_VERSION}"
+    if "encryption.key-id" in table.properties:
+        yield "its files are encrypted"
+    for name in ("write.data.path", "write.metadata.path"):
+        if name in table.properties:
+            yield f"it has {name} = {table.properties[name]}"
+    top = {field.field_id for field in table.schema().fields}
+    for field in table.spec().fields:
+        if field.source_id not in top:
+            yield f"it is partitioned by {field.name}, a column within a column"
 
 
 def data_paths(table: "Table", since: int = -1) -> Iterator[str]:

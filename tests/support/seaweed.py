@@ -16,7 +16,7 @@ WEED = Path(sysconfig.get_path("scripts")) / "weed"
 BUCKET, PUBLIC = "lake", "public"
 KEY_ID, SECRET = "headrace-test", "headrace-secret-0123456789"
 NEW_KEY_ID, NEW_SECRET = "headrace-renewed", "headrace-renewed-0123456789"  # may write, too
-_READER = "headrace-reader", "headrace-reads-0123456789"
+READER = "headrace-reader", "headrace-reads-0123456789"
 _GRPC = "master", "volume", "filer", "admin", "s3"
 
 
@@ -50,7 +50,7 @@ class EmbeddedSeaweed(EmbeddedServer):
 
     def storage(self, folder: str = "", *, writes: bool = True) -> Storage:
         """A warehouse in the bucket, with the key that may write or the one that may not."""
-        key_id, secret = (KEY_ID, SECRET) if writes else _READER
+        key_id, secret = (KEY_ID, SECRET) if writes else READER
         return Storage(
             f"s3://{BUCKET}/{folder}".rstrip("/"),
             endpoint=self.url,
@@ -89,7 +89,7 @@ class EmbeddedSeaweed(EmbeddedServer):
         keys = {
             KEY_ID: (SECRET, rights),
             NEW_KEY_ID: (NEW_SECRET, rights),
-            _READER[0]: (_READER[1], ["Read", "List"]),
+            READER[0]: (READER[1], ["Read", "List"]),
         }
         identities: list[dict[str, object]] = [
             {

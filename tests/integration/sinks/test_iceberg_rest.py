@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from sinks import IcebergSink
 from sinks.tables.iceberg_io import CatalogStorage
 from tests.support.patience import seconds
-from tests.support.seaweed import EmbeddedSeaweed
-from tests.worlds.iceberg_table import LINE, Table, group, racing, rows, write
-from topology.errors import SinkFenced
+from tests.support.seaweed import READER, EmbeddedSeaweed
+from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
+from topology.errors import SinkFailed, SinkFenced
+from topology.sink import SinkContext
 from topology.transactional import Committed
 
 pytestmark = pytest.mark.integration
@@ -91,3 +93,34 @@ def test_credentials_that_expired_are_asked_for_again(table: Table) -> None:
         sink.stage(group(1, 1))
     sink.commit(sink.stage(group(1, 1)))
     assert table.numbers() == [1]
+
+
+def test_check_uses_the_rights_of_the_catalogue_and_leaves_nothing(table: Table) -> None:
+    sink = table.sink()
+    assert sink.probe() == "create, load, commit to and drop a table in default"
+    assert not table.catalog.namespace_exists("default")
+    sink = table.fenced()
+    sink.commit(sink.stage(group(1, 1)))
+    assert sink.probe() == "load and commit to default.orders"
+    assert table.catalog.list_tables("default") == [("default", "orders")]
+    assert "headrace.checked-at" in table.theirs().properties
+    sink.commit(sink.stage(group(2, 2)))
+    assert table.numbers() == [1, 2]
+
+
+def test_a_key_without_the_rights_is_told_which_one_it_lacks(
+    table: Table, seaweed: EmbeddedSeaweed
+) -> None:
+    table.fenced()
+    key_id, secret = READER
+    reads = dict(table.storage.catalogs["lake"]) | {
+        "client.access-key-id": key_id,
+        "client.secret-access-key": secret,
+    }
+    storage = replace(table.storage, catalogs={"lake": reads})
+    for name in ("orders", "others"):
+        sink: IcebergSink[Any] = IcebergSink(name, schema=SCHEMA, catalog="lake")
+        sink.open(SinkContext("p", "s", {}, storage, None))
+        with pytest.raises(SinkFailed, match="cannot"):
+            sink.probe()
+        sink.close()

@@ -1,0 +1,52 @@
+"""`headrace check`: what it says of sinks and of their catalogues."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.sinks import DiscardSink, IcebergSink
+from service.cli.checks import _Checks
+from sinks.storage import Storage
+from tests.worlds.compacting import topology_of
+from topology.errors import SinkFailed
+from topology.sink import SinkContext
+from topology.steps import SinkStep
+
+
+def orders() -> IcebergSink[Any]:
+    return IcebergSink("orders", schema=pa.schema({"number": pa.int64()}))
+
+
+def checks(warehouse: Path, *sinks: Any) -> list[str]:
+    """The lines about the sinks."""
+    topology = topology_of(sinks)
+    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    context = SinkContext("p", "s", {}, Storage(str(warehouse)), None)
+    parts: Any = SimpleNamespace(spark=None, sinks=steps, context=lambda _: context)
+    found = _Checks(topology, parts)._sinks()
+    for step in steps:
+        step.sink.close()
+    return [check.as_line() for check in found]
+
+
+def test_each_table_of_a_catalogue_has_a_line(tmp_path: Path) -> None:
+    assert checks(tmp_path, orders(), DiscardSink("rest")) == [
+        "OK   sink         orders",
+        "OK   catalogue    default: create, load, commit to and drop a table in default",
+        "OK   sink         rest",
+    ]
+
+
+def test_a_right_that_is_missing_fails_the_catalogue_and_not_the_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> str:
+        raise SinkFailed("cannot create default.headrace_check: ForbiddenError: not for you")
+
+    monkeypatch.setattr(IcebergSink, "probe", refuse)
+    ok, failed = checks(tmp_path, orders())
+    assert ok == "OK   sink         orders"
+    assert failed.startswith("FAIL catalogue    default: cannot create default.headrace_check: F")
