@@ -46,7 +46,7 @@ def vacuum(table: Any, older_than_hours: int, properties: Any, *, dry_run: bool)
         commit_properties=properties,
         full=True,  # also those that no entry has ever named
     )
-    return Removal(0, len(removed))
+    return Removal(0, sum(path != "" for path in removed))  # that is the marker of the folder
 
 
 def expirable(table: Any, log_files: Sequence[fs.FileInfo]) -> int:

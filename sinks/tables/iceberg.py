@@ -37,14 +37,9 @@ from sinks.tables.iceberg_history import (
     removals,
     remove_expired,
     remove_merged,
+    untagged,
 )
-from sinks.tables.iceberg_maintenance import (
-    expire,
-    lacks,
-    remove_orphan_files,
-    rewrite_data_files,
-    small_files,
-)
+from sinks.tables.iceberg_maintenance import Procedures, expire, lacks, small_files
 from sinks.tables.iceberg_probe import probe_catalogue
 from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, unpack
 from sinks.tables.partitioning import Layout, check_partitions
@@ -318,6 +313,7 @@ class IcebergLog(TableLog):
                         {"current-schema-id": whole.current_schema_id}
                     ),
                     AssertDefaultSpecId.model_validate({"default-spec-id": whole.default_spec_id}),
+                    *([untagged(whole)] if expired else []),
                 ),
                 (
                     *change._updates,  # noqa: SLF001
@@ -363,10 +359,8 @@ class IcebergLog(TableLog):
         return [str(local_path(path) or path) for path in data_paths(state.native)]
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
-        """See the contract. pyiceberg rewrites no files; Spark does, and tries again itself."""
-        return rewrite_data_files(
-            self._spark, state.native.name(), self._catalog_name, target_bytes
-        )
+        """See the contract. By Spark, which tries again itself: pyiceberg rewrites no files."""
+        return self._procedures(state).rewrite_data_files(target_bytes)
 
     def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
         """See the contract."""
@@ -374,10 +368,10 @@ class IcebergLog(TableLog):
 
     def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
         """See the contract. By Spark, which lists the table's location."""
-        name = state.native.name()
-        return remove_orphan_files(
-            self._spark, name, self._catalog_name, older_than_hours, dry_run=dry_run
-        )
+        return self._procedures(state).remove_orphan_files(older_than_hours, dry_run=dry_run)
+
+    def _procedures(self, state: TableState) -> Procedures:
+        return Procedures(self._spark, self._opened(), state.native.name())
 
     def expire(self, state: TableState, *, dry_run: bool) -> Removal:
         """See the contract."""

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
-    from pyiceberg.table.update import TableUpdate
+    from pyiceberg.table.update import AssertRefSnapshotId, TableUpdate
 
 MARK = "headrace.transactions"  # in the summary of each of our snapshots
 KEEP_MS, KEEP = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+TAG = "headrace-maintenance"  # names a snapshot while Spark maintains the table
+MAINTAINED_SECONDS = 24 * 3600  # at most
 _EXPIRED_AT_ONCE = 20
 
 
@@ -27,12 +29,14 @@ def newest(metadata: "TableMetadata") -> "TableMetadata":
 def expired_of(metadata: "TableMetadata", now_ms: int) -> list[int]:
     """Snapshots of ours to let go of: older than the table keeps them, followed by ours.
 
-    What follows one of ours has all its files, but for manifests that were merged.
+    What follows one of ours has all its files, but for manifests that were merged. None go while
+    Spark maintains the table: it reads them all.
     """
     age = metadata.properties.get(KEEP_MS)
     if (
         age is None
-        or [*metadata.refs] != ["main"]
+        or [*metadata.refs.keys() - {TAG}] != ["main"]
+        or _is_maintained(metadata, now_ms)
         or metadata.properties.get("gc.enabled") == "false"
     ):
         return []
@@ -48,6 +52,23 @@ def expired_of(metadata: "TableMetadata", now_ms: int) -> list[int]:
         for each in snapshots[: max(0, len(snapshots) - kept)]
         if each.timestamp_ms < now_ms - int(age) and each.snapshot_id in followed
     ][:_EXPIRED_AT_ONCE]
+
+
+def _is_maintained(metadata: "TableMetadata", now_ms: int) -> bool:
+    """Whether Spark maintains the table, or a process that had it do so was killed lately."""
+    tag = metadata.refs.get(TAG)
+    tagged = metadata.snapshot_by_id(tag.snapshot_id) if tag else None
+    return tagged is not None and tagged.timestamp_ms > now_ms - MAINTAINED_SECONDS * 1000
+
+
+def untagged(metadata: "TableMetadata") -> "AssertRefSnapshotId":
+    """Require of a commit that Spark has not begun to maintain the table since."""
+    from pyiceberg.table.update import AssertRefSnapshotId  # noqa: PLC0415 - see sinks/__init__
+
+    tag = metadata.refs.get(TAG)
+    return AssertRefSnapshotId.model_validate(
+        {"ref": TAG, "snapshot-id": None if tag is None else tag.snapshot_id}
+    )
 
 
 def removals(snapshots: Sequence[int]) -> "tuple[TableUpdate, ...]":

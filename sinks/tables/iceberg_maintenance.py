@@ -2,12 +2,20 @@
 
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sinks.tables.iceberg_history import KEEP, KEEP_MS, only_named_by, removals
+from sinks.tables.iceberg_history import (
+    KEEP,
+    KEEP_MS,
+    MAINTAINED_SECONDS,
+    TAG,
+    only_named_by,
+    removals,
+)
 from sinks.tables.log import Conflict
 from topology.errors import SinkFailed
 from topology.maintenance import Compaction, Removal
@@ -19,9 +27,10 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableRequirement
+    from pyiceberg.table.update.snapshot import ManageSnapshots
 
 _AGE_MS = 5 * 86_400_000  # Iceberg's own default
-_DEADLINE_SECONDS = 24 * 3600.0  # a table may be large
+_TRIES = 50
 
 
 def expire(
@@ -119,53 +128,77 @@ def small_files(table: "Table", target_bytes: int) -> dict[Any, list[int]]:
     return found
 
 
-def rewrite_data_files(
-    spark: SparkDriver | None, table: Sequence[str], catalog: str, target_bytes: int
-) -> Compaction:
-    """Join files by `rewrite_data_files`. Spark tries its commit again by itself."""
-    options = f"map('target-file-size-bytes', '{target_bytes}', 'min-input-files', '2')"
-    (done,) = _call(spark, catalog, "rewrite_data_files", table, f"options => {options}")
-    return Compaction(
-        done["rewritten_data_files_count"],
-        done["added_data_files_count"],
-        done["rewritten_bytes_count"],
-    )
+@dataclass(frozen=True, slots=True)
+class Procedures:
+    """Spark's procedures on a table.
 
+    They read all snapshots, and what they rewrite must follow from the one they began with. So
+    a tag keeps our sinks from removing any meanwhile.
+    """
 
-def remove_orphan_files(
-    spark: SparkDriver | None,
-    table: Sequence[str],
-    catalog: str,
-    older_than_hours: int,
-    *,
-    dry_run: bool,
-) -> Removal:
-    """Remove by `remove_orphan_files` what lies in the table's location and nothing names."""
-    before = datetime.now(UTC) - timedelta(hours=older_than_hours)
-    arguments = f"older_than => TIMESTAMP '{before:%Y-%m-%dT%H:%M:%SZ}', dry_run => {dry_run}"
-    return Removal(0, len(_call(spark, catalog, "remove_orphan_files", table, arguments)))
+    spark: SparkDriver | None
+    catalog: "Catalog"
+    table: tuple[str, ...]
 
+    def rewrite_data_files(self, target_bytes: int) -> Compaction:
+        """Join files. Spark tries its commit again by itself."""
+        options = f"map('target-file-size-bytes', '{target_bytes}', 'min-input-files', '2')"
+        (done,) = self._call("rewrite_data_files", f"options => {options}")
+        return Compaction(
+            done["rewritten_data_files_count"],
+            done["added_data_files_count"],
+            done["rewritten_bytes_count"],
+        )
 
-def _call(
-    spark: SparkDriver | None, catalog: str, procedure: str, table: Sequence[str], arguments: str
-) -> list[Any]:
-    """The rows that a procedure answers. Raises SinkFailed, and what the job raises."""
-    if spark is None or importlib.util.find_spec("pyspark") is None:
-        raise SinkFailed(f"{procedure} is Spark's: pip install 'headrace[spark]'")
-    key = f"spark.sql.catalog.{catalog}"
-    name = ".".join(map(_quoted, table)).replace("\\", "\\\\").replace("'", "\\'")
-    statement = f"CALL {_quoted(catalog)}.system.{procedure}(table => '{name}', {arguments})"
+    def remove_orphan_files(self, older_than_hours: int, *, dry_run: bool) -> Removal:
+        """Remove what lies in the table's location and nothing names."""
+        before = datetime.now(UTC) - timedelta(hours=older_than_hours)
+        arguments = f"older_than => TIMESTAMP '{before:%Y-%m-%dT%H:%M:%SZ}', dry_run => {dry_run}"
+        return Removal(0, len(self._call("remove_orphan_files", arguments)))
 
-    def job(session: Any) -> list[Any]:
-        if session.conf.get(key, None) is None:
-            raise SinkFailed(
-                f"catalogue '{catalog}': Spark does not know it, and {procedure} is Spark's. Add "
-                f'"{key}" and its properties to [spark.conf]; see '
-                "docs/how-to/maintain-tables.md"
-            )
-        return [row.asDict() for row in session.sql(statement).collect()]
+    def _call(self, procedure: str, arguments: str) -> list[Any]:
+        """The rows that a procedure answers. Raises SinkFailed, and what the job raises."""
+        if self.spark is None or importlib.util.find_spec("pyspark") is None:
+            raise SinkFailed(f"{procedure} is Spark's: pip install 'headrace[spark]'")
+        catalog = self.catalog.name
+        key = f"spark.sql.catalog.{catalog}"
+        name = ".".join(map(_quoted, self.table)).replace("\\", "\\\\").replace("'", "\\'")
+        statement = f"CALL {_quoted(catalog)}.system.{procedure}(table => '{name}', {arguments})"
 
-    return spark.run(job, group=procedure, deadline_seconds=_DEADLINE_SECONDS)
+        def job(session: Any) -> list[Any]:
+            if session.conf.get(key, None) is None:
+                raise SinkFailed(
+                    f"catalogue '{catalog}': Spark does not know it, and {procedure} is Spark's. "
+                    f'Add "{key}" and its properties to [spark.conf]; see '
+                    "docs/how-to/maintain-tables.md"
+                )
+            with self._all_kept():
+                return [row.asDict() for row in session.sql(statement).collect()]
+
+        return self.spark.run(job, group=procedure, deadline_seconds=MAINTAINED_SECONDS)
+
+    @contextmanager
+    def _all_kept(self) -> Iterator[None]:
+        """Have the tag while Spark works. One that a killed process has left is moved."""
+        self._change(lambda change, newest: change.create_tag(newest, TAG))
+        try:
+            yield
+        finally:
+            self._change(lambda change, _: change.remove_tag(TAG))
+
+    def _change(self, tag: "Callable[[ManageSnapshots, int], ManageSnapshots]") -> None:
+        """Change the tag, if the table has a snapshot. Raises Conflict if others kept winning."""
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
+
+        for _ in range(_TRIES):
+            table = self.catalog.load_table(self.table)
+            newest = table.current_snapshot()
+            if newest is None:
+                return
+            with suppress(CommitFailedException):
+                tag(table.manage_snapshots(), newest.snapshot_id).commit()
+                return
+        raise Conflict
 
 
 def _quoted(name: str) -> str:

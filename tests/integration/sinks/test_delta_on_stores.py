@@ -3,15 +3,18 @@
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import pyarrow.parquet as pq
 import pytest
 
 from sinks import DeltaSink
 from sinks.storage import Storage
+from sinks.tables.delta import DeltaLog
 from tests.acceptance import evidence
 from tests.support.azurite import EmbeddedAzurite
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.delta_table import LINE, SCHEMA, group, rows, write
 from topology.errors import SinkFenced
+from topology.maintenance import Removal
 from topology.sink import SinkContext
 from topology.transactional import Committed, Fence
 
@@ -78,3 +81,29 @@ def test_rows_are_replaced_by_key(on_store: MakeStorage) -> None:
     write(sink, rows(1, 2))
     write(sink, rows(2, 3), 2)
     assert numbers(storage) == [1, 2, 3]
+
+
+def test_vacuum_finds_what_a_killed_process_left_and_no_file_that_is_named(
+    on_store: MakeStorage,
+) -> None:
+    """The store says how old an object is, so the log is asked with no age at all."""
+    storage = on_store("vacuumed")
+    sink = opened(storage, partition_by=["place"])
+    strange = [" a/b=c:%41 ..", "x", "é ü", "50%", "", None, "a%2Fb", "#q?", "a+b"]
+    write(sink, [{"number": 3, "place": each} for each in strange])
+    sink.fence([Fence(LINE, 1)])
+    sink.stage(group(1, 7))
+    assert sink.vacuum(24) == Removal(0, 0)
+    log = DeltaLog("orders", storage, storage.uri("orders"))
+    for dry_run in (True, False):
+        state = log.read()
+        assert state is not None
+        assert log.vacuum(state, 0, dry_run=dry_run) == Removal(0, 1)
+    files, root = storage.filesystem(storage.uri("orders"))
+    for file in sink.data_files():
+        path = root + file.removeprefix(storage.uri("orders"))
+        assert set(pq.read_table(path, filesystem=files)["number"].to_pylist()) == {3}
+    assert len(sink.data_files()) == len(strange)
+    assert sink.expire(dry_run=True) == sink.expire() == Removal(0, 0)
+    sink.commit(sink.stage(group(1, 1)))
+    assert opened(storage).committed([LINE]) == [Committed(LINE, 1, 1)]

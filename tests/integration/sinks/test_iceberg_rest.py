@@ -124,3 +124,24 @@ def test_a_key_without_the_rights_is_told_which_one_it_lacks(
         with pytest.raises(SinkFailed, match="cannot"):
             sink.probe()
         sink.close()
+
+
+def test_expire_and_the_sinks_own_commits_remove_snapshots_and_no_row(table: Table) -> None:
+    sink = table.fenced()
+    with table.theirs().transaction() as change:
+        change.set_properties(
+            {
+                "history.expire.max-snapshot-age-ms": "1",
+                "history.expire.min-snapshots-to-keep": "1",
+            }
+        )
+    for txid in (1, 2, 3):
+        sink.commit(sink.stage(group(txid, txid)))
+    before = len(table.theirs().metadata.snapshots)
+    foretold = table.sink().expire(dry_run=True)
+    assert table.sink().expire() == foretold
+    assert foretold.versions_removed == before - len(table.theirs().metadata.snapshots) > 0
+    sink.commit(sink.stage(group(4, 4)))
+    assert len(table.theirs().metadata.snapshots) <= 2
+    assert table.numbers() == [1, 2, 3, 4]
+    assert table.sink().committed([LINE]) == [Committed(LINE, 1, 4)]

@@ -14,6 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sinks import IcebergSink
+from sinks.tables import iceberg_history
+from sinks.tables.iceberg_history import TAG
 from tests.support.patience import seconds
 from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
 from topology.errors import SinkFailed
@@ -236,11 +238,18 @@ def test_a_writer_loses_nothing_while_snapshots_expire(table: Table) -> None:
 class Session:
     """Answers a procedure with rows; knows a catalogue or does not."""
 
-    def __init__(self, conf: dict[str, str], answer: list[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        conf: dict[str, str],
+        answer: list[dict[str, Any]],
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> None:
         self.conf, self.said, self._answer = conf, list[str](), answer
+        self._meanwhile = meanwhile
 
     def sql(self, statement: str) -> Any:
         self.said.append(statement)
+        self._meanwhile()
         found = [SimpleNamespace(asDict=lambda each=each: each) for each in self._answer]
         return SimpleNamespace(collect=lambda: found)
 
@@ -273,6 +282,50 @@ def test_compact_and_vacuum_call_sparks_procedures(table: Table) -> None:
         "older_than => TIMESTAMP '20"
     )
     assert session.said[1].endswith("Z', dry_run => True)")
+
+
+def test_no_commit_removes_a_snapshot_while_spark_works(table: Table) -> None:
+    """Spark reads all of them, and follows the history since it began."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    set_properties(table, AT_ONCE)
+    put(sink, 2, 2)  # by which it knows the properties, and no tag
+    before = len(table.theirs().metadata.snapshots)
+    counts = list[int]()
+
+    def meanwhile() -> None:
+        for txid in (3, 4):
+            put(sink, txid, txid)
+            counts.append(len(table.theirs().metadata.snapshots))
+
+    session = Session({"spark.sql.catalog.default": "…"}, [], meanwhile)
+    with_spark(table, session).vacuum(24)
+    assert counts == [before + 1, before + 2]
+    assert [*table.theirs().metadata.refs] == ["main"]
+    sink = table.fenced()
+    put(sink, 5, 5)
+    assert len(table.theirs().metadata.snapshots) == 2
+    assert table.numbers() == [1, 2, 3, 4, 5]
+
+
+def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(table.fenced(), 1, 1)
+    tagged = table.theirs().current_snapshot()
+    assert tagged is not None
+    table.theirs().manage_snapshots().create_tag(tagged.snapshot_id, TAG).commit()
+    set_properties(table, AT_ONCE)
+    sink = table.fenced()
+    for txid in (2, 3):
+        put(sink, txid, txid)
+    assert len(table.theirs().metadata.snapshots) == 4
+    monkeypatch.setattr(iceberg_history, "MAINTAINED_SECONDS", 0)
+    put(sink, 4, 4)
+    assert [*table.theirs().metadata.refs] == ["main"]
+    assert len(table.theirs().metadata.snapshots) == 2
+    assert named(table) <= on_disk(table)
+    assert table.numbers() == [1, 2, 3, 4]
 
 
 def test_a_dry_run_of_a_compaction_needs_no_spark(table: Table) -> None:
