@@ -1,5 +1,6 @@
 """`headrace tables`: which tables are meant, what is asked of them, and what is said of it."""
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -8,12 +9,13 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from headrace.sinks import DiscardSink, PostgresSink
+from headrace.sinks import Batch, DeltaSink, DiscardSink, IcebergSink, PostgresSink, SinkContext
 from headrace.state import PostgresState, State, count
 from service import parts
 from service.cli import main as main_module
 from service.cli import tables
 from service.config import load
+from sinks.storage import Storage
 from tests.support.front import Front
 from tests.worlds import compacting
 from tests.worlds.compacting import TARGET, FileSink, topology_of
@@ -203,3 +205,30 @@ def test_spark_gets_the_jars_of_every_sink_each_once(monkeypatch):
     state = State("words", key={"word": str}, into=PostgresState("host=db", "words"))
     without = [DiscardSink(), in_postgres, state.sink({"n": count()})]
     assert parts.spark_for(without, "shop", config, [state]) is None
+
+
+def test_tables_of_both_formats_are_maintained_as_the_configuration_says(
+    headrace, tmp_path, monkeypatch
+):
+    schema = pa.schema({"id": pa.int64()})
+    monkeypatch.setenv("HEADRACE_STORAGE__WAREHOUSE", str(tmp_path / "tables"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)  # no PySpark
+    sinks = [DeltaSink("delta", schema=schema), IcebergSink("iceberg", schema=schema)]
+    context = SinkContext("p", "s", {}, Storage(str(tmp_path / "tables")), None)
+    for sink in sinks:
+        sink.open(context)
+        for number in (1, 2):
+            sink.write(Batch(number, [[{"id": number}]], 1))
+        sink.close()
+
+    def outcomes(*words):
+        code, out, _ = headrace(sinks, *words, "--json")
+        return code, [facts["outcome"] for facts in json.loads(out)["sinks"].values()]
+
+    assert outcomes("compact", "--dry-run") == (0, ["dry_run", "dry_run"])
+    assert outcomes("compact", "delta") == (0, ["compacted"])
+    assert outcomes("expire") == (0, ["nothing_to_do", "nothing_to_do"])
+    assert outcomes("vacuum") == (1, ["nothing_to_do", "failed"])
+    _, out, _ = headrace(sinks, "vacuum")
+    assert "iceberg: remove_orphan_files is Spark's: pip install 'headrace[spark]'" in out
+    assert outcomes("compact", "--dry-run") == (0, ["nothing_to_do", "dry_run"])
