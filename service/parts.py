@@ -50,16 +50,18 @@ from service.spark_engine.wiring import (
 )
 from sinks.names import is_uri, local_path
 from sinks.spark.driver import SparkDriver
-from sinks.spark.settings import java_text
+from sinks.spark.settings import check_installed, java_text
 from sinks.spark.sink import SparkSink
 from sinks.spark.tables import read_reference
 from sinks.storage import spark_jars
 from sinks.tables.iceberg import IcebergSink
 from sinks.tables.table import TableSink
+from topology.errors import missing_extra
 from topology.reference import Reference
 from topology.sink import DeadLetterSink, Sink, SinkContext, chain_of, innermost
 from topology.state import State
 from topology.steps import SinkStep
+from topology.through_spark import ThroughSpark
 from topology.topology import Topology
 
 if TYPE_CHECKING:  # an extra
@@ -293,9 +295,8 @@ def _tracing(config: Config, pipeline: str) -> "Tracing | None":
     try:
         from service.tracing.exporting import Tracing  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        found = f"no package '{error.name}'"
-        allowed = "with headrace[tracing] installed only"
-        raise BadConfig("configuration", "tracing.endpoint", found, allowed) from error
+        found = missing_extra(f"an endpoint, which needs '{error.name}'", "tracing")
+        raise BadConfig("configuration", "tracing.endpoint", found, "none without it") from error
     return Tracing(config.tracing, pipeline, np.random.default_rng())
 
 
@@ -355,13 +356,19 @@ def spark_for(
     *,
     on_spark: bool = False,
 ) -> SparkDriver | None:
-    """The Spark that sinks, reference tables and the engine need, or None when they need none."""
+    """The Spark that sinks, reference tables and the engine need, or None when they need none.
+
+    Raises SinkFailed, naming them, without PySpark.
+    """
     states = [each.into for each in references if isinstance(each, State)]
     tables = [each for each in references if not isinstance(each, State)]
-    needing: list[Any] = [*sinks, *states]
-    if not on_spark and not tables and not any(each.needs_spark for each in needing):
+    stores: list[Any] = [*sinks, *states]
+    needing = ['engine "spark"'] * on_spark + [f"reference '{each.name}'" for each in tables]
+    needing += [_named(each) for each in stores if each.needs_spark]
+    if not needing:
         return None
-    sets = {jar for each in needing for jar in each.needs_jars}
+    check_installed(", ".join(dict.fromkeys(needing)))
+    sets = {jar for each in stores for jar in each.needs_jars}
     sets.update(jar for table in tables for jar in spark_jars(table.place))
     if any(table.format in ("delta", "table") for table in tables):
         sets.add("delta")
@@ -380,6 +387,12 @@ def spark_driver(name: str, config: Config, sets: Iterable[str]) -> SparkDriver:
         jars=partial(jars_of, sorted({*sets, *spark_jars(storage.warehouse)})),
         job_deadline_seconds=config.spark.job_deadline_seconds,
     )
+
+
+def _named(needing: Any) -> str:
+    if isinstance(needing, ThroughSpark):
+        return f"Spark step '{needing.step.name}'"
+    return f"sink '{getattr(needing, 'name', type(needing).__name__)}'"
 
 
 def jars_of(sets: Sequence[str]) -> list[Path]:

@@ -113,3 +113,8 @@ class SinkFenced(SinkError):
 
 class SinkFailed(SinkError):
     """The sink cannot work, and trying again cannot help."""
+
+
+def missing_extra(what: str, extra: str) -> str:
+    """Say that packages are not installed, with the command that installs them."""
+    return f'{what}, which is not installed: pip install "headrace[{extra}]"'

@@ -22,11 +22,6 @@ class JavaMissing(EmbeddedError):
 class SparkJarsMissing(EmbeddedError):
     """A jar that PySpark ships was not found."""
 
-    def __init__(self, wanted: str, found: str) -> None:
-        super().__init__(f"PySpark's jar {wanted} is needed: {found}")
-        self.wanted = wanted
-        self.found = found
-
 
 class PostgresMissing(EmbeddedError):
     """PostgreSQL's server cannot be had on this machine."""

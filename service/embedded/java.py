@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from service.embedded.errors import JavaMissing, SparkJarsMissing
+from topology.errors import missing_extra
 
 NEEDED_VERSION = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -63,13 +64,14 @@ def pyspark_jars(*names: str) -> list[Path]:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SparkJarsMissing(", ".join(names), "PySpark is not installed")
+        needs = f"jar '{names[0]}' comes with PySpark"
+        raise SparkJarsMissing(missing_extra(needs, "spark"))
     folder = Path(spec.origin).parent / "jars"
     found = []
     for name in names:
         matches = sorted(folder.glob(f"{name}-[0-9]*.jar"))
         if not matches:
-            raise SparkJarsMissing(name, f"{folder} has none")
+            raise SparkJarsMissing(f"jar '{name}' comes with PySpark: {folder} has none")
         found.append(matches[-1])
     return found
 

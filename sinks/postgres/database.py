@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sinks.postgres import table as t
 from sinks.postgres.text import Lines, data_of
 from sinks.shares import check_fences, is_to_commit
-from topology.errors import InvalidTopology, SinkBusy, SinkError, SinkFailed
+from topology.errors import InvalidTopology, SinkBusy, SinkError, SinkFailed, missing_extra
 from topology.masking import mask, secrets_in
 from topology.sink import SinkContext
 from topology.transactional import Committed, Fence, Share
@@ -160,8 +160,8 @@ class Database:
             import psycopg  # noqa: PLC0415 - see sinks/__init__
             from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: PLC0415
         except ImportError as error:
-            advice = "install it with: pip install 'headrace[postgres]'"
-            raise SinkFailed(f"{self.where}: needs psycopg ({error}); {advice}") from error
+            needs = missing_extra(f"{self.where} needs psycopg", "postgres")
+            raise SinkFailed(f"{needs} ({error})") from error
         try:
             known = {key: str(value) for key, value in conninfo_to_dict(**self._given).items()}
         except psycopg.Error:  # whose text may have any part of it

@@ -20,7 +20,15 @@ from sinks.errors import SparkStartFailed
 from sinks.run_folder import RunFolder
 from sinks.spark.gateway import forget, release_connection, retire
 from sinks.spark.reasons import from_log, last_words, one_line
-from sinks.spark.settings import ARGUMENTS, LOG4J, LOG4J_FILE, LOG_STORE, check, settings
+from sinks.spark.settings import (
+    ARGUMENTS,
+    LOG4J,
+    LOG4J_FILE,
+    LOG_STORE,
+    check,
+    check_installed,
+    settings,
+)
 
 Result = TypeVar("Result")
 State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
@@ -69,6 +77,7 @@ class Jvm:
 
     @classmethod
     def _start(cls, app_name: str, conf: Mapping[str, str], jars: Sequence[str]) -> "Jvm":
+        check_installed(app_name)
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - see sinks/__init__
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 

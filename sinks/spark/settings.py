@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from sinks.errors import SparkStartFailed
 from sinks.names import local_path
+from topology.errors import SinkFailed, missing_extra
 from topology.sink import Scalar
 
 _DEFAULTS = {
@@ -85,6 +87,12 @@ def local_options(path: str | None) -> Mapping[str, str]:
 def java_text(value: Scalar) -> str:
     """A value of the configuration as Java's clients read it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_installed(who: str) -> None:
+    """Raise SinkFailed, naming who needs it and what installs it, unless PySpark is there."""
+    if find_spec("pyspark") is None:
+        raise SinkFailed(missing_extra(f"{who} needs PySpark", "spark"))
 
 
 def check(conf: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from sinks.shares import check_fences, is_to_commit
 from sinks.spark import delta
 from sinks.spark.existing import arrow_schema, existing_schema, spark_schema
 from sinks.spark.reasons import one_line, text_of
-from sinks.spark.settings import local_options
+from sinks.spark.settings import check_installed, local_options
 from sinks.spark.spool import Spool, SpoolStager, remove
 from sinks.storage import spark_jars
 from sinks.tables.files import joined, sync
@@ -133,10 +133,11 @@ class SparkSink(StagesApart[Row]):
     def open(self, context: SinkContext) -> None:
         """Make the spool, start Spark, and compare the table that is there.
 
-        Raises SinkFailed: the place cannot be written, links lead out of the warehouse, there is a
-        table of another kind, Spark does not start, a column's type is none of Spark's, or the
-        table has other columns.
+        Raises SinkFailed: there is no PySpark, the place cannot be written, links lead out of the
+        warehouse, there is a table of another kind, Spark does not start, a column's type is none
+        of Spark's, or the table has other columns.
         """
+        check_installed(f"sink '{self.name}'")
         self._context, self._fenced, self._epochs, self._synced = context, None, {}, 0.0
         mask.add(secrets_in(self.options))
         self._spool = Spool(context.storage.warehouse, f"{context.pipeline}.{context.sink}")

@@ -25,7 +25,7 @@ from sinks.tables.keys import KeyedRows, is_true, matches, plain_keys
 from sinks.tables.log import Conflict, TableLog, TableState, plain_field
 from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink
-from topology.errors import InvalidSchema, SinkFailed
+from topology.errors import InvalidSchema, SinkFailed, missing_extra
 from topology.maintenance import Compaction, Removal
 from topology.schema import Row
 from topology.sink import Piece, SinkContext
@@ -465,7 +465,7 @@ def _library() -> Any:
     try:
         import deltalake  # noqa: PLC0415 - see sinks/__init__
     except ImportError as error:
-        raise SinkFailed("a Delta table needs delta-rs: pip install 'headrace[delta]'") from error
+        raise SinkFailed(missing_extra("a Delta table needs delta-rs", "delta")) from error
     return deltalake
 
 

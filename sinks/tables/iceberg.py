@@ -44,7 +44,7 @@ from sinks.tables.iceberg_probe import probe_catalogue
 from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, unpack
 from sinks.tables.partitioning import Layout, check_partitions
 from sinks.tables.table import TableSink, check_writable
-from topology.errors import InvalidSchema, SinkFailed
+from topology.errors import InvalidSchema, SinkFailed, missing_extra
 from topology.maintenance import Compaction, Removal
 from topology.schema import Row
 from topology.sink import Piece, SinkContext, SparkDriver
@@ -431,15 +431,18 @@ class IcebergLog(TableLog):
         properties = self._properties()
         if self._catalog is None or properties != self._given:  # a secret's file has changed
             self.close()
+            where = f"catalogue '{self._catalog_name}'"
             try:
                 from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - see sinks/__init__
-
-                self._catalog = load_catalog(self._catalog_name, **properties)
+                from pyiceberg.exceptions import NotInstalledError  # noqa: PLC0415
             except ImportError as error:
-                raise SinkFailed(
-                    f"catalogue '{self._catalog_name}' needs pyiceberg: "
-                    f"pip install 'headrace[iceberg]' ({error})"
-                ) from error
+                raise SinkFailed(missing_extra(f"{where} needs pyiceberg", "iceberg")) from error
+            try:
+                self._catalog = load_catalog(self._catalog_name, **properties)
+            except (ImportError, NotInstalledError) as error:
+                signs = "boto3" in str(error)
+                advice = '; requests are signed by: pip install "pyiceberg[rest-sigv4]"' * signs
+                raise SinkFailed(f"{where}: {error}{advice}") from error
             self._given = properties
             file = re.fullmatch(r"sqlite(?:\+\w+)?:///(.+)", properties.get("uri", ""))
             self._database = Path(file[1]).absolute().parent if file else None

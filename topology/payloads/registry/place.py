@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from topology.errors import InvalidTopology
+from topology.errors import InvalidTopology, missing_extra
 from topology.masking import mask, secrets_in
 
 if TYPE_CHECKING:
@@ -58,5 +58,5 @@ class Registry:
 
 def not_installed(error: ModuleNotFoundError) -> ModuleNotFoundError:
     """The same error, saying what to install."""
-    message = f"{error}; install it with: pip install 'headrace[schema-registry]'"
+    message = missing_extra(f"a schema registry needs '{error.name}'", "schema-registry")
     return ModuleNotFoundError(message, name=error.name)

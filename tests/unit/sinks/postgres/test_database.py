@@ -80,7 +80,7 @@ def test_a_conninfo_that_cannot_be_read_is_not_shown(conninfo: str) -> None:
 def test_without_psycopg_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     sink: PostgresSink[Any] = PostgresSink("host=db", "orders", schema=SCHEMA)
-    with pytest.raises(SinkFailed, match=r"pip install 'headrace\[postgres\]'"):
+    with pytest.raises(SinkFailed, match=r"pip install \"headrace\[postgres\]\""):
         sink.open(CONTEXT)
 
 

@@ -259,7 +259,7 @@ def test_a_missing_delta_rs_is_named_with_what_installs_it(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
-    with pytest.raises(SinkFailed, match=r"pip install 'headrace\[delta\]'"):
+    with pytest.raises(SinkFailed, match=r"pip install \"headrace\[delta\]\""):
         table.sink()
 
 

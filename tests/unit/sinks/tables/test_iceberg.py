@@ -396,8 +396,32 @@ def test_a_missing_package_is_named_with_its_extra(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
-    with pytest.raises(SinkFailed, match=r"pip install 'headrace\[iceberg\]'"):
+    with pytest.raises(SinkFailed, match=r"pip install \"headrace\[iceberg\]\""):
         table.sink()
+
+
+@pytest.mark.parametrize(
+    ("missing", "properties", "extra"),
+    [
+        ("pyiceberg.catalog.glue", {"type": "glue"}, "glue"),
+        ("boto3", {"type": "glue", "glue.region": "eu-west-1"}, "glue"),
+        ("pyiceberg.catalog.hive", {"type": "hive", "uri": "thrift://db:9083"}, "hive"),
+        ("boto3", {"uri": "http://127.0.0.1:1", "rest.sigv4-enabled": "true"}, "rest-sigv4"),
+    ],
+)
+def test_what_a_kind_of_catalogue_needs_besides_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: str,
+    properties: dict[str, str],
+    extra: str,
+) -> None:
+    monkeypatch.delitem(sys.modules, "pyiceberg.catalog.glue", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    storage = Storage(str(tmp_path), catalogs={"lake": properties})
+    sink: IcebergSink[Any] = IcebergSink("orders", schema=SCHEMA, catalog="lake")
+    with pytest.raises(SinkFailed, match=rf"catalogue 'lake': .*pyiceberg\[{extra}\]"):
+        sink.open(SinkContext("p", "s", {}, storage, None))
 
 
 def test_every_file_is_synced_before_the_catalogue_names_it(
