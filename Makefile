@@ -113,18 +113,19 @@ docs: $(READY)  ## Write the generated parts of docs/ anew.
 site: $(READY)  ## Build the documentation site into site/, with every warning an error.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-sbom: $(READY)  ## Write what Headrace is made of to sbom.cdx.json (CycloneDX 1.6).
+sbom: $(READY)  ## Write what the images are made of to sbom.cdx.json, sbom-slim.cdx.json (CycloneDX 1.6).
 	$(BIN)/python -m deploy.sbom sbom.cdx.json
+	$(BIN)/python -m deploy.sbom --slim sbom-slim.cdx.json
+
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --quiet
 
 lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --quiet --extra all --extra dev --extra examples --extra schema-registry --extra tracing \
+	$(LOCK) --extra all --extra dev --extra examples --extra schema-registry --extra tracing \
 	  -o requirements/dev.lock pyproject.toml
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --quiet --extra all --extra schema-registry --extra tracing -c requirements/dev.lock \
-	  -o requirements/run.lock pyproject.toml
-	echo hatchling | uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --quiet -c requirements/dev.lock -o requirements/build.lock -
+	$(LOCK) --extra delta --extra iceberg --extra postgres --extra schema-registry --extra tracing \
+	  -c requirements/dev.lock -o requirements/run.lock pyproject.toml
+	echo pyspark | $(LOCK) -c requirements/dev.lock -o requirements/spark.lock -
+	echo hatchling | $(LOCK) -c requirements/dev.lock -o requirements/build.lock -
 
 clean:  ## Remove the environment and what runs have left here.
 	rm -rf $(VENV) .headrace site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from packaging.markers import Marker
 
 from service.jars.lock import Lock, read_lock
 
 ROOT = Path(__file__).resolve().parent.parent
-REQUIREMENTS = ROOT / "requirements/run.lock"
+REQUIREMENTS = {
+    "slim": ROOT / "requirements/run.lock",
+    "spark": ROOT / "requirements/spark.lock",
+}
 IMAGE_SETS = ("delta", "iceberg", "s3a")  # of jars, as the Dockerfile has them
 
 ALLOWED = frozenset(
@@ -67,7 +70,11 @@ _APACHE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, order=True)
+Image: TypeAlias = Literal["slim", "spark"]
+"""Without Spark and Java, or with them; this one has all that the other has."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dependency:
     """A package or a jar; `hashes` are the SHA-256 of the files, one of which is installed."""
 
@@ -77,16 +84,18 @@ class Dependency:
     version: str
     licence: str  # an SPDX expression
     hashes: tuple[str, ...]
-    shipped: bool = True  # in the image; else for development only
+    image: Image | None  # the smaller one that has it, or None: it is for development only
 
 
 def dependencies() -> list[Dependency]:
     """All of them, sorted. Raises LookupError for one whose licence is not known."""
-    return sorted([*_packages(REQUIREMENTS.read_text(encoding="utf-8")), *_jars(read_lock())])
+    found = [*_packages("slim"), *_packages("spark"), *_jars(read_lock())]
+    return sorted(found, key=lambda each: (each.kind, each.group, each.name, each.hashes))
 
 
-def _packages(lock: str) -> Iterator[Dependency]:
+def _packages(image: Image) -> Iterator[Dependency]:
     """Those that are installed on Linux; the lock is for other systems, too."""
+    lock = REQUIREMENTS[image].read_text(encoding="utf-8")
     starts = list(_LINE.finditer(lock))
     ends = [each.start() for each in starts[1:]] + [len(lock)]
     for found, end in zip(starts, ends, strict=True):
@@ -95,7 +104,7 @@ def _packages(lock: str) -> Iterator[Dependency]:
             continue
         hashes = tuple(_HASH.findall(lock, found.end(), end))
         name = found["name"]
-        yield Dependency("python", "", name, found["version"], _licence_of(name), hashes)
+        yield Dependency("python", "", name, found["version"], _licence_of(name), hashes, image)
 
 
 def _licence_of(name: str) -> str:
@@ -118,5 +127,5 @@ def _jars(lock: Lock) -> Iterator[Dependency]:
         licence = "Apache-2.0" if group.startswith(_APACHE) else _JARS.get(group)
         if licence is None:
             raise LookupError(f"the licence of jar {jar.coordinate} is not told in {__name__}")
-        shipped = jar.set_name in IMAGE_SETS
-        yield Dependency("jar", group, artifact, version, licence, (jar.sha256,), shipped)
+        image: Image | None = "spark" if jar.set_name in IMAGE_SETS else None
+        yield Dependency("jar", group, artifact, version, licence, (jar.sha256,), image)

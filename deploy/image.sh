@@ -59,8 +59,11 @@ save "$tools/images.tar" localhost/headrace:dev localhost/pause:dev
 
 # And those that docker-compose.yml names, for the tests of it: ours, and what stands in for others.
 [ "${1:-}" = compose ] || exit 0
-build --target flights --tag docker.io/library/headrace-flights:dev .
-names=(docker.io/library/headrace-flights:dev)
+names=()
+for target in flights flights-spark; do
+  build --target "$target" --tag "docker.io/library/headrace-$target:dev" .
+  names+=("docker.io/library/headrace-$target:dev")
+done
 for each in apache/kafka:4.1.1 library/zookeeper:3.9 library/postgres:17 prom/prometheus:v3.5.0; do
   target="${each#*/}"
   build --target "${target%%:*}" --tag "docker.io/$each" tests/deploy/stand_ins

@@ -1,6 +1,7 @@
-"""`make sbom`: the bill of materials as CycloneDX 1.6, and the page that lists licences.
+"""`make sbom`: the bills of materials as CycloneDX 1.6, and the page that lists licences.
 
-`python -m deploy.sbom FILE` writes the bill; `--page` writes docs/reference/licences.md anew.
+`python -m deploy.sbom FILE` writes the bill, with `--slim` that of the slim image; `--page` writes
+docs/reference/licences.md anew.
 """
 
 import argparse
@@ -22,14 +23,16 @@ _HEAD = """\
 # Licences
 
 Headrace is under the Apache License 2.0. This is what it is made of, from the locks; `make sbom`
-writes the same as a bill of materials (CycloneDX 1.6) with all hashes. This page is written by
-`python -m deploy.sbom --page`.
+writes the same as a bill of materials (CycloneDX 1.6) with all hashes, and one of the slim image.
+This page is written by `python -m deploy.sbom --page`.
 
-What is marked *development* is for the embedded servers and the benchmarks, and not in the image.
+What is marked *Spark* is not in the slim image. What is marked *development* is for the embedded
+servers and the benchmarks, and in no image.
 
 | what | version | licence |
 | --- | --- | --- |
 """
+_NOTES = {"slim": "", "spark": " (*Spark*)", None: " (*development*)"}
 
 
 def bill(found: list[Dependency]) -> str:
@@ -55,7 +58,7 @@ def page(found: list[Dependency]) -> str:
     lines = []
     for each in found:
         name = f"{each.group}:{each.name}" if each.group else each.name
-        note = "" if each.shipped else " (*development*)"
+        note = _NOTES[each.image]
         lines.append(f"| `{name}`{note} | {each.version} | {each.licence} |\n")
     return _HEAD + "".join(dict.fromkeys(lines))  # a jar may be in two sets
 
@@ -67,7 +70,7 @@ def _component(each: Dependency, licences: LicenseFactory) -> Component:
         group=each.group or None,
         version=each.version,
         type=ComponentType.LIBRARY,
-        scope=ComponentScope.REQUIRED if each.shipped else ComponentScope.EXCLUDED,
+        scope=ComponentScope.REQUIRED if each.image else ComponentScope.EXCLUDED,
         licenses=[licences.make_from_string(each.licence)],
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in each.hashes],
         purl=url,
@@ -84,13 +87,15 @@ def main() -> None:
     """Write what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m deploy.sbom", description=__doc__)
     parser.add_argument("file", nargs="?", type=Path, help="where the bill of materials goes")
+    parser.add_argument("--slim", action="store_true", help="of the slim image alone")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name} anew")
     given = parser.parse_args()
     found = dependencies()
     if given.page:
         PAGE.write_text(page(found), encoding="utf-8")
     if given.file is not None:
-        given.file.write_text(bill(found), encoding="utf-8")
+        parts = [each for each in found if each.image == "slim"] if given.slim else found
+        given.file.write_text(bill(parts), encoding="utf-8")
 
 
 if __name__ == "__main__":

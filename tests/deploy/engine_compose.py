@@ -25,8 +25,7 @@ from tests.support.patience import until
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 
-SERVICES = ("kafka", "zookeeper", "postgres", "spark", "spark-worker", "publish", "headrace",
-            "prometheus")  # fmt: skip
+SERVICES = ("kafka", "zookeeper", "postgres", "publish", "headrace", "prometheus")
 LATE_MINUTES = 180
 AGAIN = 5000  # flights that are published once more
 EVENT = ["kind", "hour", "carrier", "flight", "airport", "other_airport", "delay_minutes"]
@@ -158,7 +157,7 @@ def up() -> Iterator[None]:
         compose("up", "--no-build", "--pull=never", "--wait", "--wait-timeout=300", *SERVICES)
         yield
     finally:
-        compose("down", "--volumes", "--timeout=30")
+        compose("--profile=spark", "down", "--volumes", "--timeout=30")
 
 
 def warehouse() -> Path:
@@ -168,12 +167,16 @@ def warehouse() -> Path:
     return Path(done.stdout.strip())
 
 
-def table() -> pa.Table | None:
-    return delta_rows(warehouse() / "flight_events", EVENT)
+def table(folder: str = ".") -> pa.Table | None:
+    found = delta_rows(warehouse() / folder / "flight_events", EVENT)
+    if found is None:
+        return None
+    hours = pc.cast(found["hour"], pa.timestamp("us", "UTC"))  # Spark's INT96 has no time zone
+    return found.set_column(EVENT.index("hour"), "hour", hours)
 
 
-def rows() -> int:
-    found = table()
+def rows(folder: str = ".") -> int:
+    found = table(folder)
     return 0 if found is None else found.num_rows
 
 
@@ -214,10 +217,10 @@ def health_of_rules() -> list[str]:
     return found
 
 
-def test_the_table_was_committed_by_executors_of_the_cluster():
-    state = json.loads(asked("http://spark:8080/json/"))
-    assert [worker["state"] for worker in state["workers"]] == ["ALIVE"]
-    assert [app["name"] for app in state["activeapps"]]
+def test_no_jvm_is_in_the_services_container():
+    compose(
+        "exec", "-T", "headrace", "sh", "-c", "! command -v java && ! find / -name pyspark | grep ."
+    )
 
 
 def test_what_the_page_says_to_look_with_answers():
@@ -266,3 +269,16 @@ def test_the_same_command_again_repeats_nothing_and_goes_on_where_all_was_taken_
     assert rows() == expected
     assert late_in_postgres() == late()
     assert set(letters()) == malformed()
+
+
+def test_beside_it_a_cluster_of_spark_writes_the_same_rows():
+    compose("--profile=spark", "up", "--no-build", "--pull=never", "--wait", "--wait-timeout=300",
+            *SERVICES, "headrace-spark")  # fmt: skip
+    until("Spark has written all events", lambda: rows("spark") >= rows(), _SECONDS, told)
+    found, other = table("spark"), table()
+    assert found is not None
+    assert other is not None
+    assert sorted_rows(found) == sorted_rows(other)
+    state = json.loads(asked("http://spark:8080/json/"))
+    assert [worker["state"] for worker in state["workers"]] == ["ALIVE"]
+    assert [app["name"] for app in state["activeapps"]] == ["headrace-flights-spark"]

@@ -25,7 +25,7 @@ IMAGES = TOOLS / "compose.tar"
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
     """The file as docker-compose reads it."""
-    done = run(tool("docker-compose"), "--file", FILE, "config", "--format=json")
+    done = run(tool("docker-compose"), "--file", FILE, "--profile=*", "config", "--format=json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

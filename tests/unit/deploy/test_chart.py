@@ -134,16 +134,22 @@ def locked(name: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("lock", ["run.lock", "build.lock"])
+@pytest.mark.parametrize("lock", ["run.lock", "spark.lock", "build.lock"])
 def test_the_image_installs_what_the_tests_ran_on(lock: str):
     tested, installed = locked("dev.lock"), locked(lock)
     assert installed
     assert {name: tested.get(name) for name in installed} == installed, "run `make lock`"
 
 
-def test_the_image_has_every_dependency():
-    names = {re.split(r"[\[<>=]", each)[0] for each in PROJECT["project"]["dependencies"]}
-    assert names <= locked("run.lock").keys()
+def test_the_images_have_every_dependency_and_the_extras_for_all():
+    extras = PROJECT["project"]["optional-dependencies"]
+    slim = [*PROJECT["project"]["dependencies"]]
+    for extra in ("delta", "iceberg", "postgres", "tracing"):
+        slim += extras[extra]
+    assert {re.split(r"[\[<>=]", each)[0] for each in slim} <= locked("run.lock").keys()
+    assert not {"pyspark", "py4j"} & locked("run.lock").keys()
+    assert locked("spark.lock").keys() == {"pyspark", "py4j"}
+    assert extras["all"] == ["headrace[delta,iceberg,postgres,spark]"]
     assert not {"pytest", "mypy", "ruff"} & locked("run.lock").keys()
 
 
