@@ -268,6 +268,29 @@ def test_the_network_is_closed_but_for_dns_and_the_ports_that_the_configuration_
     ]
 
 
+@pytest.mark.parametrize(
+    ("values", "image", "memory"),
+    [
+        ({}, "headrace:{version}-slim", "1Gi"),
+        ({"spark": True}, "headrace:{version}", "3Gi"),
+        ({"config": {"pipeline": {"engine": "spark"}}}, "headrace:{version}", "3Gi"),
+        ({"sparkOnKubernetes": {"enabled": True}}, "headrace:{version}", "3Gi"),
+        ({"image": {"repository": "r/orders", "tag": "1"}}, "r/orders:1", "1Gi"),
+        ({"resources": {"limits": {"memory": "5Gi"}}}, "headrace:{version}-slim", "5Gi"),
+    ],
+    ids=str,
+)
+def test_the_image_and_the_memory_have_room_for_a_jvm_only_where_one_runs(
+    values: dict, image: str, memory: str
+):
+    (container,) = only(rendered(values, base=SMALLEST), "StatefulSet")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    (chart,) = manifests((ROOT / CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert container["image"] == image.format(version=chart["appVersion"])
+    assert container["resources"]["limits"]["memory"] == memory
+
+
 def test_a_changed_configuration_or_pipeline_restarts_the_pods_and_nothing_else_does():
     def annotations(values: dict) -> dict:
         set_ = only(rendered(values, base=SMALLEST), "StatefulSet")

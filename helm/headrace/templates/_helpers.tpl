@@ -36,9 +36,23 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end -}}
 
+{{/* "true", or nothing. */}}
+{{- define "headrace.usesSpark" -}}
+{{- if or .Values.spark .Values.sparkOnKubernetes.enabled (eq (dig "pipeline" "engine" "local" .Values.config) "spark") }}true{{ end -}}
+{{- end -}}
+
 {{- define "headrace.image" -}}
+{{- $own := printf "%s%s" .Chart.AppVersion (ternary "" "-slim" (eq (include "headrace.usesSpark" .) "true")) -}}
 {{- with .Values.image -}}
-{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{- end -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ default $own .tag }}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "headrace.resources" -}}
+{{- if .Values.resources }}{{ toYaml .Values.resources }}{{ else -}}
+{{- $memory := ternary "3Gi" "1Gi" (eq (include "headrace.usesSpark" .) "true") -}}
+requests: {cpu: 500m, memory: {{ $memory }}, ephemeral-storage: 1Gi}
+limits: {memory: {{ $memory }}, ephemeral-storage: 4Gi}
 {{- end -}}
 {{- end -}}
 
