@@ -40,7 +40,10 @@ transactions_app = typer.Typer(
     help="What is open and what is committed, of a topology that is exactly-once.",
     no_args_is_help=True,
 )
-dev_app = typer.Typer(help="Kafka and ZooKeeper for development.", no_args_is_help=True)
+dev_app = typer.Typer(
+    help="Kafka and ZooKeeper for development; they need headrace\\[spark] and Java.",
+    no_args_is_help=True,
+)
 app.add_typer(replicas_app)  # without a name: its commands are ours
 offsets_app.add_typer(moves_app)
 app.add_typer(offsets_app, name="offsets")
@@ -106,7 +109,10 @@ def run(
     ] = None,
     with_servers: Annotated[
         bool,
-        typer.Option("--embedded", help="Bring Kafka and ZooKeeper along; needs no --config."),
+        typer.Option(
+            "--embedded",
+            help="Bring Kafka and ZooKeeper along (headrace\\[spark], Java); needs no --config.",
+        ),
     ] = False,
     state_dir: StateDir = _STATE,
     as_json: Json = False,

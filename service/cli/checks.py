@@ -13,6 +13,7 @@ from service.config import Config
 from service.parts import Parts, wire
 from sinks.probe import probe
 from sinks.tables.iceberg import IcebergSink
+from topology.errors import SinkFailed
 from topology.sink import innermost
 from topology.topology import Topology
 
@@ -43,10 +44,15 @@ def run_checks(topology: Topology, config: Config) -> Iterator[Check]:
 
     Sinks are opened as a run would open them, so they may create what is missing.
     """
-    parts = wire(topology, config)
+    fine = Check("config", ok=True, detail="every key and value is allowed")
+    try:
+        parts = wire(topology, config)
+    except SinkFailed as error:  # PySpark is not installed
+        yield from (fine, Check("spark", ok=False, detail=describe(error)))
+        return
     checks = _Checks(topology, parts)
     try:
-        yield Check("config", ok=True, detail="every key and value is allowed")
+        yield fine
         yield from checks.run()
     finally:
         _Task("close", checks.close).verdicts("close", "", _CLOSE_SECONDS)

@@ -40,7 +40,7 @@ plain = topology("plain", DeltaSink("rows", schema=Row), "exactly-once")
 # What is called, and what is missed.
 DOORS = {
     "run a SparkSink": ("run spark", "sink 'rows' needs PySpark"),
-    "check a SparkSink": ("check spark", "sink 'rows' needs PySpark"),
+    "check a SparkSink": ("check spark", "FAIL spark        sink 'rows' needs PySpark"),
     "run a Spark step": ("run step", "Spark step 'spark' needs PySpark"),
     "run on the spark engine": ("run plain --engine spark", 'engine "spark" needs PySpark'),
     "run on embedded servers": ("run plain --embedded", "jar 'zookeeper' comes with PySpark"),
