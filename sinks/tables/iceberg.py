@@ -207,9 +207,9 @@ class IcebergLog(TableLog):
 
     def read(self) -> TableState | None:
         """See the contract."""
+        catalog = self._opened()  # first: it says so if there is no pyiceberg
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
 
-        catalog = self._opened()
         try:
             table = catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):

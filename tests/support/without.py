@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SPARK = ("pyspark", "py4j")
+EXTRAS = (*SPARK, "deltalake", "httpx2", "opentelemetry", "psycopg", "pyiceberg", "sqlalchemy")
 
 
 def without(folder: Path, *packages: str) -> tuple[list[str], dict[str, str]]:

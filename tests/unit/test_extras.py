@@ -1,18 +1,25 @@
-"""What is said where an extra is not installed: by an interpreter that has no PySpark."""
+"""What is said where an extra is not installed: by an interpreter that has the base alone."""
 
 import json
+import os
 import subprocess
 
 import pytest
 
 from tests.support.patience import seconds
-from tests.support.without import SPARK, without
+from tests.support.without import EXTRAS, without
 
-PIPELINES = """
+FLOWS = """
 from typing import TypedDict
 
 from headrace import Topology, bolt
-from headrace.sinks import DeltaSink, DiscardSink, KafkaDeadLetters, SparkSink
+from headrace.payloads import Registry
+from headrace.sinks import (
+    DeltaSink, DiscardSink, IcebergSink, KafkaDeadLetters, PostgresSink, SinkContext, SparkSink,
+)
+from service.jars.relock import relock
+from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 
 
 class Row(TypedDict):
@@ -32,57 +39,38 @@ def topology(name, sink, reliability="at-least-once", step=False):
     return made
 
 
-sink = SparkSink("rows", format="parquet", schema=Row)
-spark = topology("spark", sink)
+def opened(sink):
+    return lambda: sink.open(SinkContext("p", "s", {}, Storage("w"), SparkDriver("mine")))
+
+
+by_spark, by_delta = SparkSink("rows", format="parquet", schema=Row), DeltaSink("rows", schema=Row)
+spark = topology("spark", by_spark)
 step = topology("step", DiscardSink(), step=True)
-plain = topology("plain", DeltaSink("rows", schema=Row), "exactly-once")
-"""
-# What is called, and what is missed.
-DOORS = {
-    "run a SparkSink": ("run spark", "sink 'rows' needs PySpark"),
-    "check a SparkSink": ("check spark", "FAIL spark        sink 'rows' needs PySpark"),
-    "run a Spark step": ("run step", "Spark step 'spark' needs PySpark"),
-    "run on the spark engine": ("run plain --engine spark", 'engine "spark" needs PySpark'),
-    "run on embedded servers": ("run plain --embedded", "jar 'zookeeper' comes with PySpark"),
-    "start servers": ("dev up", "jar 'zookeeper' comes with PySpark"),
-    "lock jars": ("relock", "jar 'ivy' comes with PySpark"),
-    "open a SparkSink": ("open", "sink 'rows' needs PySpark"),
-    "open a Spark of one's own": ("driver", "mine needs PySpark"),
-    "look at a topology": ("graph spark", None),
+plain = topology("plain", by_delta, "exactly-once")
+CALLS = {
+    "SparkSink": opened(by_spark),
+    "DeltaSink": opened(by_delta),
+    "IcebergSink": opened(IcebergSink("rows", schema=Row)),
+    "PostgresSink": opened(PostgresSink("host=db", "rows", schema=Row)),
+    "Registry": Registry("http://registry").connect,
+    "SparkDriver": SparkDriver("mine").open,
+    "relock": relock,
 }
+"""
 SCRIPT = """
 import contextlib, io, json, sys
-from pathlib import Path
 
 import flows
 from headrace.__main__ import main
-from headrace.sinks import SinkContext
-from service.jars.relock import relock
-from service.cli.lines import describe
-from sinks.spark.driver import SparkDriver
-from sinks.storage import Storage
-
-CALLS = {
-    "relock": lambda: relock(Path("jars.lock")),
-    "open": lambda: flows.sink.open(
-        SinkContext("p", "s", {}, Storage("w"), SparkDriver("mine"))
-    ),
-    "driver": lambda: SparkDriver("mine").open(),
-}
 
 
 def said(line):
-    if line in CALLS:
+    if line in flows.CALLS:
         try:
-            CALLS[line]()
+            return flows.CALLS[line]()
         except Exception as error:
-            return describe(error)
-    command, *rest = line.split()
-    if command != "dev":
-        rest[0] = f"flows:{rest[0]}"
-    if command in ("run", "check") and "--embedded" not in rest:
-        rest += ["--config", "service.toml"]
-    sys.argv = ["headrace", command, *rest]
+            return str(error)
+    sys.argv = ["headrace", *line.split()]
     told = io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
         code = main()
@@ -91,19 +79,39 @@ def said(line):
 
 print(json.dumps({line: said(line) for line in sys.argv[1:]}))
 """
+_SERVICE = "--config service.toml"
+# What is called, what it says, and the extra.
+DOORS = [
+    (f"run flows:spark {_SERVICE}", "sink 'rows' needs PySpark", "spark"),
+    (f"check flows:spark {_SERVICE}", "FAIL spark        sink 'rows' needs PySpark", "spark"),
+    (f"run flows:step {_SERVICE}", "Spark step 'spark' needs PySpark", "spark"),
+    (f"run flows:plain --engine spark {_SERVICE}", 'engine "spark" needs PySpark', "spark"),
+    ("run flows:plain --embedded", "jar 'zookeeper' comes with PySpark", "spark"),
+    ("dev up", "jar 'zookeeper' comes with PySpark", "spark"),
+    ("relock", "jar 'ivy' comes with PySpark", "spark"),
+    ("SparkSink", "sink 'rows' needs PySpark", "spark"),
+    ("SparkDriver", "mine needs PySpark", "spark"),
+    ("DeltaSink", "a Delta table needs delta-rs", "delta"),
+    ("IcebergSink", "catalogue 'default' needs pyiceberg", "iceberg"),
+    ("PostgresSink", "table 'rows' needs psycopg", "postgres"),
+    ("Registry", "a schema registry needs '", "schema-registry"),
+    ("run flows:plain --config traced.toml", "tracing.endpoint: found an endpoint, ", "tracing"),
+]
 CONFIG = '[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n[zookeeper]\nhosts = "127.0.0.1:1"\n'
+TRACED = f'{CONFIG}[tracing]\nendpoint = "http://127.0.0.1:1"\n'
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each door says."""
+    """What is said at each door, and for a look at a topology."""
     folder = tmp_path_factory.mktemp("without")
-    python, environment = without(folder / "packages", *SPARK)
-    (folder / "flows.py").write_text(PIPELINES, encoding="utf-8")
-    (folder / "service.toml").write_text(CONFIG, encoding="utf-8")
-    environment["PYTHONPATH"] += f":{folder}"
+    python, environment = without(folder / "packages", *EXTRAS)
+    environment["PYTHONPATH"] += f"{os.pathsep}{folder}"
+    files = {"flows.py": FLOWS, "service.toml": CONFIG, "traced.toml": TRACED}
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [*python, "-c", SCRIPT, *(line for line, _ in DOORS.values())],
+        [*python, "-c", SCRIPT, "graph flows:spark", *(line for line, *_ in DOORS)],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -116,12 +124,16 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_without_pyspark_every_door_names_what_installs_it(said: dict[str, str], door: str):
-    line, wanted = DOORS[door]
-    if wanted is None:
-        assert said[line].startswith("0 ")
-        return
-    command = 'which is not installed: pip install "headrace[spark]"'
-    assert f"{wanted}, {command}" in said[line]
+@pytest.mark.parametrize(("line", "what", "extra"), DOORS)
+def test_every_door_names_what_installs_a_missing_extra(
+    said: dict[str, str], line: str, what: str, extra: str
+) -> None:
+    assert what in said[line]
+    assert f', which is not installed: pip install "headrace[{extra}]"' in said[line]
     assert "Traceback" not in said[line]
+
+
+def test_a_topology_with_a_spark_sink_is_imported_and_drawn_without_pyspark(
+    said: dict[str, str],
+) -> None:
+    assert said["graph flows:spark"].startswith("0 ")

@@ -1,6 +1,5 @@
 """What a database says, and where it is: before any server is asked."""
 
-import sys
 from typing import Any
 
 import psycopg
@@ -75,13 +74,6 @@ def test_a_conninfo_that_cannot_be_read_is_not_shown(conninfo: str) -> None:
     with pytest.raises(SinkFailed, match="conninfo cannot be read; allowed is postgresql://") as no:
         sink.open(CONTEXT)
     assert "secret" not in f"{no.value!r} {sink!r} {no.value.__cause__!r}"
-
-
-def test_without_psycopg_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    sink: PostgresSink[Any] = PostgresSink("host=db", "orders", schema=SCHEMA)
-    with pytest.raises(SinkFailed, match=r"pip install \"headrace\[postgres\]\""):
-        sink.open(CONTEXT)
 
 
 def test_a_name_cannot_end_the_block_that_puts_rows_in_one_by_one() -> None:

@@ -255,14 +255,6 @@ def test_a_path_that_delta_rs_would_read_as_another_is_refused(tmp_path: Path) -
     put(Table(tmp_path / "größe #1 %").fenced(), 1, 1)
 
 
-def test_a_missing_delta_rs_is_named_with_what_installs_it(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
-    with pytest.raises(SinkFailed, match=r"pip install \"headrace\[delta\]\""):
-        table.sink()
-
-
 # Outcomes that nobody knows.
 
 

@@ -392,14 +392,6 @@ def test_a_catalogue_that_is_not_configured_is_named(tmp_path: Path) -> None:
             sink.open(SinkContext("p", "s", {}, storage, None))
 
 
-def test_a_missing_package_is_named_with_its_extra(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
-    with pytest.raises(SinkFailed, match=r"pip install \"headrace\[iceberg\]\""):
-        table.sink()
-
-
 @pytest.mark.parametrize(
     ("missing", "properties", "extra"),
     [
