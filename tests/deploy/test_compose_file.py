@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from deploy.chart import ROOT
+from service.config import load
 from tests.deploy.tools import packaged, run
 
 FILE = ROOT / "docker-compose.yml"
@@ -20,3 +23,12 @@ def test_a_key_that_is_none_would_be_found(tmp_path: Path):
     spoilt.write_text(text, encoding="utf-8")
     done = run(packaged("check-jsonschema"), *SPECIFICATION, spoilt)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "warehouse"), [("service", "/data/warehouse"), ("spark", "/data/warehouse/spark")]
+)
+def test_the_service_takes_its_configuration(name: str, warehouse: str):
+    config = load(ROOT / f"deploy/compose/{name}.toml")
+    assert config.storage.warehouse == warehouse
+    assert bool(config.spark.conf) == (name == "spark")
