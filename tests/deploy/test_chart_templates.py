@@ -189,6 +189,19 @@ def test_credentials_of_the_store_are_files_that_may_change():
     )
 
 
+def test_with_an_identity_of_the_cloud_the_store_needs_neither_a_secret_nor_a_volume():
+    account = {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/orders"}}
+    storage = {"warehouse": "s3://lake/orders"}
+    values = {"config": {"storage": storage}, "serviceAccount": account}
+    made = list(rendered(values, base=SMALLEST))
+    assert only(made, "ServiceAccount")["metadata"]["annotations"] == account["annotations"]
+    spec = only(made, "StatefulSet")["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == only(made, "ServiceAccount")["metadata"]["name"]
+    assert {each["name"] for each in spec["volumes"]} == {"config", "tmp", "pipeline"}
+    [container] = spec["containers"]
+    assert not [each for each in container["env"] if "STORAGE" in each["name"]]
+
+
 @pytest.mark.parametrize(
     ("storage", "port"),
     [
