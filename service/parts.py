@@ -49,10 +49,10 @@ from service.spark_engine.wiring import (
     spark_engine,
 )
 from sinks.names import is_uri, local_path
+from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import check_installed, java_text
 from sinks.spark.sink import SparkSink
-from sinks.spark.tables import read_reference
 from sinks.storage import spark_jars
 from sinks.tables.iceberg import IcebergSink
 from sinks.tables.table import TableSink
@@ -340,12 +340,10 @@ def _sharing(
 def _read_reference(
     spark: SparkDriver | None, config: Config, name: str, reference: Reference
 ) -> pa.Table:
+    storage = config.storage.storage()
     if isinstance(reference, State):
-        context = SinkContext(name, reference.name, config.kafka, config.storage.storage(), spark)
-        return reference.fetch(context)
-    if spark is None:  # `spark_for` has seen to that
-        raise AssertionError
-    return read_reference(reference, spark, config.storage.storage().warehouse)
+        return reference.fetch(SinkContext(name, reference.name, config.kafka, storage, spark))
+    return read_reference(reference, storage, spark)
 
 
 def spark_for(
@@ -360,8 +358,10 @@ def spark_for(
 
     Raises SinkFailed, naming them, without PySpark.
     """
+    storage = config.storage.storage()
     states = [each.into for each in references if isinstance(each, State)]
     tables = [each for each in references if not isinstance(each, State)]
+    tables = [each for each in tables if needs_spark(each, storage)]
     stores: list[Any] = [*sinks, *states]
     needing = ['engine "spark"'] * on_spark + [f"reference '{each.name}'" for each in tables]
     needing += [_named(each) for each in stores if each.needs_spark]

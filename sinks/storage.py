@@ -73,6 +73,13 @@ class Storage:
             )
         return found
 
+    def reaches(self, table: str) -> bool:
+        """Whether Arrow and delta-rs know the store of a table, and read its name alike."""
+        try:
+            return bool(_kind(self.uri(table)))
+        except SinkFailed:
+            return False
+
     def filesystem(self, uri: str) -> tuple[pafs.FileSystem, str]:
         """Arrow's own file system for a URI of `uri`, and the path in it. Raises SinkFailed."""
         kind = _kind(uri)

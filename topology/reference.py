@@ -2,9 +2,17 @@
 
 import re
 import threading
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import (
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -17,11 +25,10 @@ from topology.errors import (
 from topology.loaded import Loaded, loaded_from
 from topology.places import Column, comparable
 
-Format: TypeAlias = Literal["parquet", "delta", "csv", "json", "table"]
 Rows: TypeAlias = "pa.Table | Iterable[Mapping[str, Any]]"
 
 MAX_ROWS = 1_000_000
-_FORMATS: dict[str, Format] = {
+_FORMATS = {
     ".parquet": "parquet",
     ".delta": "delta",
     ".csv": "csv",
@@ -29,8 +36,10 @@ _FORMATS: dict[str, Format] = {
     ".jsonl": "json",
     ".ndjson": "json",
 }
+_NAMED = ("table", "iceberg")
 _PACKED = (".gz", ".bz2", ".zst")
-_TABLE_NAME = re.compile(r"[^/\\:\s]+")
+_TABLE_NAME = re.compile(r"(?:[^/\\:\s`]|`[^`]+`)+")
+_FORMAT = re.compile(r"[A-Za-z][\w.]*")
 
 
 class Reference(Mapping[Any, Any]):
@@ -55,13 +64,13 @@ class Reference(Mapping[Any, Any]):
         columns: Iterable[str] | None = None,
         refresh_seconds: float | None = None,
         max_rows: int = MAX_ROWS,
-        format: Format | None = None,  # noqa: A002 - the name that Spark's reader has for it
+        format: str | None = None,  # noqa: A002 - the name that Spark's reader has for it
         properties: Mapping[str, str] | None = None,
         name: str | None = None,
     ) -> None:
         """Only stores. Raises InvalidReference."""
         self.place = place
-        self.format: Format = format or _format_of(place)
+        self.format = format or _format_of(place)
         self.name = name or _name_of(place, self.format)
         self.key = (key,) if isinstance(key, str) else tuple(key)
         self.value = value
@@ -76,12 +85,17 @@ class Reference(Mapping[Any, Any]):
         # costs nothing more than the dictionary's own.
         self._rows: Mapping[Any, Any] = _Unloaded(self)
 
-    @property
-    def wanted(self) -> tuple[str, ...] | None:
-        """The columns that have to be read, keys first; None for all."""
-        if self.value is not None:
-            return tuple(dict.fromkeys((*self.key, self.value)))
-        return None if self.columns is None else tuple(dict.fromkeys((*self.key, *self.columns)))
+    def wanted_of(self, columns: Sequence[str]) -> list[str]:
+        """Those of a table's columns that have to be read. Raises ReferenceLoadFailed."""
+        others = self.columns if self.value is None else (self.value,)
+        if others is None:
+            return [*columns]
+        wanted = dict.fromkeys((*self.key, *others))
+        for name in wanted:
+            if name not in columns:
+                reason = f"no column '{name}'; there are {', '.join(columns)}"
+                raise ReferenceLoadFailed(self.name, reason)
+        return [*wanted]
 
     @property
     def loaded(self) -> Loaded | None:
@@ -235,15 +249,18 @@ class Reference(Mapping[Any, Any]):
 
     def _check(self) -> None:
         place = f"reference '{self.place}'"
-        if not self.place or (self.format == "table" and not _TABLE_NAME.fullmatch(self.place)):
+        if not self.place or (self.format in _NAMED and not _TABLE_NAME.fullmatch(self.place)):
             message = (
                 f"{place}: a path with one of the suffixes {', '.join(_FORMATS)}, a path with "
                 "format=, or the name of a table is allowed"
             )
             raise InvalidReference(message)
-        if self.format not in (*_FORMATS.values(), "table"):
-            allowed = ", ".join(sorted({*_FORMATS.values(), "table"}))
-            raise InvalidReference(f"{place}: format={self.format!r}; allowed are {allowed}")
+        if not _FORMAT.fullmatch(self.format):
+            message = f"{place}: format={self.format!r}; the name of a format of Spark's is allowed"
+            raise InvalidReference(message)
+        if self.format == "iceberg" and self.properties.keys() - {"catalog"}:
+            message = f"{place}: properties={[*self.properties]}; 'catalog' is allowed"
+            raise InvalidReference(message)
         if not self.key or len(set(self.key)) < len(self.key) or not all(self.key):
             raise InvalidReference(f"{place}: key={self.key}; one or more columns are allowed")
         if self.value is not None and self.columns is not None:
@@ -297,7 +314,7 @@ def reference(
     columns: Iterable[str] | None = None,
     refresh_seconds: float | None = None,
     max_rows: int = MAX_ROWS,
-    format: Format | None = None,  # noqa: A002 - the name that Spark's reader has for it
+    format: str | None = None,  # noqa: A002 - the name that Spark's reader has for it
     properties: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> Reference:
@@ -305,11 +322,12 @@ def reference(
 
     `place` is the name of a table that Spark knows, or a path: its suffix says the format
     (`.parquet`, `.delta`, `.csv`, `.json`), or `format` does. Relative paths lie below the
-    warehouse. `key` is the column, or are the columns, that tell a row; `columns` are the
-    others that are wanted (all of them, if not given), and with `value` there is one, whose
-    value is then what a look-up gives. `properties` go to Spark's reader. Every `refresh_seconds`
-    it is loaded anew. More than `max_rows` rows fail the load. `name` stands in metrics, logs
-    and errors. Raises InvalidReference.
+    warehouse. `format="iceberg"` takes the name of a table, as `IcebergSink` does. `key` is the
+    column, or are the columns, that tell a row; `columns` are the others that are wanted (all of
+    them, if not given), and with `value` there is one, whose value is then what a look-up gives.
+    `properties` are those of Spark's reader. Every `refresh_seconds` it is loaded anew. More than
+    `max_rows` rows fail the load. `name` stands in metrics, logs and errors. Raises
+    InvalidReference.
     """
     return Reference(
         place,
@@ -329,9 +347,9 @@ def _unpacked(place: str) -> PurePosixPath:
     return path.with_suffix("") if path.suffix.lower() in _PACKED else path
 
 
-def _format_of(place: str) -> Format:
+def _format_of(place: str) -> str:
     return _FORMATS.get(_unpacked(place).suffix.lower(), "table")
 
 
-def _name_of(place: str, format: Format) -> str:  # noqa: A002 - as in `reference`
-    return place if format == "table" else _unpacked(place).stem or place
+def _name_of(place: str, format: str) -> str:  # noqa: A002 - as in `reference`
+    return place if format in _NAMED else _unpacked(place).stem or place

@@ -7,7 +7,6 @@ import pyarrow as pa
 from sinks.names import table_path
 from sinks.spark.reasons import one_line
 from topology.errors import ReferenceLoadFailed
-from topology.masking import mask, secrets_in
 from topology.reference import Reference
 from topology.sink import SparkDriver
 
@@ -15,7 +14,7 @@ from topology.sink import SparkDriver
 _OPTIONS = {"csv": {"header": "true"}}
 
 
-def read_reference(reference: Reference, spark: SparkDriver, warehouse: str) -> pa.Table:
+def read_by_spark(reference: Reference, spark: SparkDriver, warehouse: str) -> pa.Table:
     """Read a reference's rows, at most one more than it may have. Any thread may call.
 
     Raises ReferenceLoadFailed, naming the place and what Spark said of it.
@@ -23,13 +22,8 @@ def read_reference(reference: Reference, spark: SparkDriver, warehouse: str) -> 
 
     def job(session: Any) -> pa.Table:
         frame = _frame(session, reference, warehouse)
-        if reference.wanted is not None:
-            missing = [name for name in reference.wanted if name not in frame.columns]
-            if missing:
-                reason = f"no column '{missing[0]}'; there are {', '.join(frame.columns)}"
-                raise ReferenceLoadFailed(reference.name, reason)
-            frame = frame.select([_quoted(name) for name in reference.wanted])
-        table: pa.Table = frame.limit(reference.max_rows + 1).toArrow()
+        names = [_quoted(name) for name in reference.wanted_of(frame.columns)]
+        table: pa.Table = frame.select(names).limit(reference.max_rows + 1).toArrow()
         return table
 
     try:
@@ -44,7 +38,6 @@ def read_reference(reference: Reference, spark: SparkDriver, warehouse: str) -> 
 def _frame(session: Any, reference: Reference, warehouse: str) -> Any:
     if reference.format == "table":
         return session.table(reference.place)
-    mask.add(secrets_in(reference.properties))
     options = _OPTIONS.get(reference.format, {}) | reference.properties
     reader = session.read.format(reference.format).options(**options)
     return reader.load(table_path(warehouse, reference.place))

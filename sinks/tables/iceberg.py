@@ -211,11 +211,15 @@ class IcebergLog(TableLog):
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
 
         try:
-            table = catalog.load_table(self._identifier)
+            table = self.load()
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         self._loaded_at = time.monotonic()
         return self._state(table)
+
+    def load(self) -> "Table":
+        """The table as it is, whether or not it can be written. Raises as pyiceberg does."""
+        return self._opened().load_table(self._identifier)
 
     def probe(self) -> str:
         """See `probe_catalogue`."""

@@ -8,12 +8,13 @@
 import asyncio
 import time
 from collections import Counter
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import Bolt, Hooks, Record, To, Topology, bolt, reference
-from headrace.sinks import Batch, KafkaDeadLetters
+from headrace.sinks import Batch, DeltaSink, KafkaDeadLetters
 from tests.acceptance.traces import TOPIC, Lines, Trouble, check, is_opened, note, text
 
 BATCH_SECONDS = 0.05
@@ -141,6 +142,14 @@ _by_key.then(is_called_in_order, workers=WORKERS).into(Lines(), batch_seconds=BA
 # Reference tables
 
 airports = reference("airports.parquet", key="code", value="name", refresh_seconds=0.3)
+countries = reference("countries.csv", key="code", value="name")
+towns = reference("towns.delta", key="code", value="name")
+
+
+class Named(TypedDict):
+    offset: int
+    country: str
+    town: str
 
 
 @bolt
@@ -158,11 +167,19 @@ def join(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("value"), "value", rows)
 
 
+@bolt
+def name_places(record: Record) -> Named:
+    code = record.offset % CODES
+    country, town = countries.get(str(code), "nowhere"), towns.get(code, "nowhere")
+    return {"offset": record.offset, "country": country, "town": town}
+
+
 enriched = _made("enriched")
-enriched.uses(airports)
+enriched.uses(airports, countries, towns)
 _places = enriched.source(TOPIC, records_per_second=ENRICHED_RATE)
 _places.then(look_up).into(Lines("looked-up"), batch_seconds=BATCH_SECONDS)
 _places.then(join).into(Lines("joined"), batch_seconds=BATCH_SECONDS)
+_places.then(name_places).into(DeltaSink("named", schema=Named), batch_seconds=BATCH_SECONDS)
 
 
 # Hooks

@@ -1,4 +1,4 @@
-"""Reference tables in the whole service: Spark loads them, bolts look into them, they change."""
+"""Reference tables in the whole service: loaded, looked into by bolts, and changed. No JVM."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -9,9 +9,11 @@ from signal import SIGTERM
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial
 from tests.support.patience import until
@@ -36,6 +38,9 @@ def test_bolts_see_what_is_loaded_anew_and_keep_the_old_rows_when_a_refresh_fail
     trial: Trial,
 ) -> None:
     _write(trial.folder, "Oslo", "Rome")
+    (trial.folder / "countries.csv").write_text("code,name\n0,Norway\n1,Italy\n")
+    codes = pa.array([0, 1], pa.int32())
+    write_deltalake(trial.folder / "towns.delta", pa.table({"code": codes, "name": ["O", "R"]}))
     run = trial.start("enriched", config=_config(trial))
     _wait_for_rows(trial, run, "Oslo")
 
@@ -48,6 +53,7 @@ def test_bolts_see_what_is_loaded_anew_and_keep_the_old_rows_when_a_refresh_fail
 
     _write(trial.folder, "Torp", "Ciampino")
     _wait_for_rows(trial, run, "Torp")
+    assert processes.java_children(run.pid) == []
     run.send(SIGTERM)
     assert run.wait() == 0, run.tail()
 
@@ -59,6 +65,13 @@ def test_bolts_see_what_is_loaded_anew_and_keep_the_old_rows_when_a_refresh_fail
     assert [name for name, _ in groupby(first)] == ["Oslo", "Oslo-Gardermoen", "Torp"]
     assert [name for name, _ in groupby(second)] == ["Rome", "Fiumicino", "Ciampino"]
     assert {name for offset, name in rows.items() if offset % CODES == 2} == {"nowhere"}
+    named = DeltaTable(trial.folder / "named").to_pyarrow_table().to_pylist()
+    assert sorted(row["offset"] for row in named) == list(rows)
+    assert {(row["offset"] % CODES, row["country"], row["town"]) for row in named} == {
+        (0, "Norway", "O"),
+        (1, "Italy", "R"),
+        (2, "nowhere", "nowhere"),
+    }
 
 
 def test_a_table_that_is_not_there_ends_the_start_with_one_clear_line(trial: Trial) -> None:

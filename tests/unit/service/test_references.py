@@ -27,7 +27,7 @@ class Clock:
 
 
 class Tables:
-    """Stands for Spark: gives the next table of each name, or raises it."""
+    """Stands for where tables lie: gives the next one of each name, or raises it."""
 
     def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
         self.now: dict[str, pa.Table | Exception] = {}

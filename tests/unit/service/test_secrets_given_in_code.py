@@ -11,9 +11,9 @@ from headrace import reference
 from headrace.payloads import Registry
 from headrace.sinks import KafkaDeadLetters, KafkaTopicSink, PostgresSink
 from headrace.state import PostgresState, State, count
-from sinks.spark.tables import _frame
+from sinks.references import read_reference
 from sinks.storage import Storage
-from topology.errors import SinkFailed
+from topology.errors import ReferenceLoadFailed, SinkFailed
 from topology.masking import mask
 from topology.sink import SinkContext
 
@@ -45,11 +45,10 @@ def opened(sink: Any) -> Callable[[], object]:
     return lambda: sink.open(CONTEXT)
 
 
-class Session:
-    """Spark, which is asked for a reader."""
+class Spark:
+    """A driver, which is asked to read."""
 
-    @property
-    def read(self) -> Any:
+    def run(self, *_arguments: Any, **_named: Any) -> Any:
         raise Reached
 
 
@@ -63,7 +62,7 @@ USES = {
     "a database": opened(PostgresSink(URL, "orders", schema=ROW, password=CANARY)),
     "a database's URL": opened(PostgresSink(f"{URL}?password={CANARY}", "orders", schema=ROW)),
     "a state": lambda: TOTALS.fetch(CONTEXT),
-    "a reference": lambda: _frame(Session(), PRICES, ""),
+    "a reference": lambda: read_reference(PRICES, Storage(""), Spark()),
     "a registry": Registry("http://r", {"basic.auth.user.info": f"me:{CANARY}"}).connect,
     "a registry's token": Registry("http://r", {"bearer.auth.token": CANARY}).connect,
     "a registry's URL": Registry(f"http://me:{CANARY}@r").connect,
@@ -73,7 +72,7 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_a_secret_given_in_code_is_hidden_before_the_world_is_touched(use):
     with suppress(
-        Reached, SinkFailed, ValueError, TypeError
+        Reached, SinkFailed, ReferenceLoadFailed, ValueError, TypeError
     ):  # a registry may not like half of them
         USES[use]()
     assert mask(f"login with {CANARY} was refused") == "login with *** was refused"

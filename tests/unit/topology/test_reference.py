@@ -69,12 +69,15 @@ def test_a_key_of_several_columns_is_a_tuple_and_value_gives_one_column(weather)
 
 def test_columns_say_what_is_wanted_beside_the_key():
     made = reference("airports.csv", key="faa", columns=["name"])
-    assert made.wanted == ("faa", "name")
+    there = ["alt", "name", "faa"]
+    assert made.wanted_of(there) == ["faa", "name"]
     made.load(AIRPORTS)
     assert made["EWR"] == {"name": "Newark"}
-    assert reference("airports.csv", key="faa", value="alt").wanted == ("faa", "alt")
-    assert reference("airports.csv", key="faa", value="faa").wanted == ("faa",)
-    assert reference("airports.csv", key="faa").wanted is None
+    assert reference("airports.csv", key="faa", value="alt").wanted_of(there) == ["faa", "alt"]
+    assert reference("airports.csv", key="faa", value="faa").wanted_of(there) == ["faa"]
+    assert reference("airports.csv", key="faa").wanted_of(there) == there
+    with pytest.raises(ReferenceLoadFailed, match="no column 'faa'; there are alt, name"):
+        made.wanted_of(there[:2])
 
 
 def test_a_table_of_keys_only_is_a_set():
@@ -255,6 +258,9 @@ def test_two_references_are_never_equal_and_can_be_keys(airports):
         ("lake/airports", {"format": "delta"}, "airports", "delta"),
         ("lake/airports.v2", {"format": "delta", "name": "places"}, "places", "delta"),
         ("db.csv", {"format": "table"}, "db.csv", "table"),
+        ("delta.`/lake/airports`", {}, "delta.`/lake/airports`", "table"),
+        ("lake/airports.orc", {"format": "orc"}, "airports", "orc"),
+        ("lake.airports", {"format": "iceberg"}, "lake.airports", "iceberg"),
     ],
 )
 def test_the_place_says_the_format_and_the_name(place, options, name, kind):
@@ -267,7 +273,9 @@ def test_the_place_says_the_format_and_the_name(place, options, name, kind):
     [
         ("", {}, "a path with one of the suffixes .parquet, .delta"),
         ("/data/airports", {}, "a path with format=, or the name of a table is allowed"),
-        ("a.csv", {"format": "xml"}, "format='xml'; allowed are csv, delta, json, parquet, table"),
+        ("a.csv", {"format": "a b"}, "format='a b'; the name of a format of Spark's is allowed"),
+        ("lake/airports", {"format": "iceberg"}, "or the name of a table is allowed"),
+        ("a", {"format": "iceberg", "properties": {"x": "1"}}, r"=\['x'\]; 'catalog' is allowed"),
         ("a.csv", {"key": ()}, "one or more columns are allowed"),
         ("a.csv", {"key": ("a", "a")}, "one or more columns are allowed"),
         ("a.csv", {"value": "b", "columns": ["c"]}, "value= and columns= were given"),
