@@ -120,7 +120,7 @@ class LogEntries:
     def sync_checkpoint(self, version: int) -> None:
         """Write a version's checkpoint through to the disk, after its entry was."""
         self._synced = version - 1
-        self.sync_to(version, with_files=False)
+        self.sync_to(version)
 
     def repair(self) -> None:
         """Move a last entry away that a power cut has left empty or torn, if it is ours.

@@ -207,7 +207,7 @@ class IcebergLog(TableLog):
 
     def read(self) -> TableState | None:
         """See the contract."""
-        catalog = self._opened()  # first: it says so if there is no pyiceberg
+        self._opened()  # first: it says so if there is no pyiceberg
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
 
         try:
@@ -379,7 +379,7 @@ class IcebergLog(TableLog):
 
     def expire(self, state: TableState, *, dry_run: bool) -> Removal:
         """See the contract."""
-        return expire(state.native, self._opened(), self._sync_catalog, dry_run=dry_run)
+        return expire(state.native, self._opened(), self.sync, dry_run=dry_run)
 
     def files_of(self, state: TableState) -> tuple[Storage, str, Layout]:
         """Where and how files are written for the table as it is."""
