@@ -29,8 +29,7 @@ from headrace.sinks import DeltaSink
 from sinks.storage import Storage
 from sinks.tables.files import DataFile, DataFileWriter
 from topology.errors import SinkBusy
-from topology.sink import SinkContext
-from topology.transactional import Fence, Group, Share, Staged
+from topology.sink import Batch, Fence, Share, SinkContext, Staged
 
 COMMIT_ROWS = 1_000
 WRITERS = 16
@@ -95,7 +94,7 @@ def _opened(warehouse: str, line: str) -> DeltaSink[Any]:
 
 def _staged(sink: DeltaSink[Any], line: str, txid: int, number: int) -> Staged:
     share = Share(line, 1, txid, 1, txid, txid + 1, "0" * 32, COMMIT_ROWS)
-    return sink.stage(Group(txid, (share,), [_rows(number)], COMMIT_ROWS))
+    return sink.stage(Batch(txid, [_rows(number)], COMMIT_ROWS, (share,)))
 
 
 def _committed(sink: DeltaSink[Any], staged: Staged) -> float:

@@ -27,9 +27,8 @@ from benchmarks.processes import tree_seconds
 from benchmarks.structured import BATCH_ROWS, structured
 from headrace.sinks import DeltaSink, IcebergSink, Sink, SparkSink
 from sinks.tables.files import sync
-from topology.sink import SinkContext
+from topology.sink import Batch, Fence, Share, SinkContext, Staged
 from topology.topology import Reliability
-from topology.transactional import Fence, Group, Share, Staged
 
 TRANSACTION_RECORDS = 1_000_000  # of the spark engine
 SPARK_SINK_ROWS = 500_000
@@ -95,7 +94,7 @@ def sink_alone(job: Job) -> Figures:
 
 def _staged(sink: DeltaSink[Any], txid: int, batch: pa.RecordBatch) -> Staged:
     share = Share(_LINE, 1, txid, 1, txid, txid + 1, "0" * 32, batch.num_rows)
-    return sink.stage(Group(txid, (share,), [batch], batch.num_rows))
+    return sink.stage(Batch(txid, [batch], batch.num_rows, (share,)))
 
 
 def bare_loop(job: Job) -> Figures:

@@ -3,7 +3,6 @@
 from sinks import (
     DeltaSink,
     DiscardSink,
-    FencedTarget,
     ForeachSink,
     IcebergSink,
     KafkaDeadLetters,
@@ -12,13 +11,25 @@ from sinks import (
     MemorySink,
     PostgresSink,
     SparkSink,
-    Target,
-    TransactionalForeachSink,
 )
-from topology.sink import Batch, DeadLetter, DeadLetterSink, RangeNotice, Sink, SinkContext
-from topology.transactional import Committed, Fence, Group, Share, Staged, TransactionalSink
+from sinks.rows import fitting_rows
+from sinks.shares import check_fences, is_to_commit
+from topology.sink import (
+    BOTH_KINDS,
+    Batch,
+    Committed,
+    DeadLetter,
+    DeadLetterSink,
+    Fence,
+    RangeNotice,
+    Share,
+    Sink,
+    SinkContext,
+    Staged,
+)
 
 __all__ = [
+    "BOTH_KINDS",
     "Batch",
     "Committed",
     "DeadLetter",
@@ -26,9 +37,7 @@ __all__ = [
     "DeltaSink",
     "DiscardSink",
     "Fence",
-    "FencedTarget",
     "ForeachSink",
-    "Group",
     "IcebergSink",
     "KafkaDeadLetters",
     "KafkaTopicSink",
@@ -41,7 +50,7 @@ __all__ = [
     "SinkContext",
     "SparkSink",
     "Staged",
-    "Target",
-    "TransactionalForeachSink",
-    "TransactionalSink",
+    "check_fences",
+    "fitting_rows",
+    "is_to_commit",
 ]

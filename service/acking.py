@@ -50,17 +50,15 @@ class Acking:
         return handed
 
     def take(self, written: Written) -> None:
-        """Hear that a batch has ended. Raises what ends the run."""
-        result = written.result
-        if result.error is not None:
-            raise result.error
-        written.outlet.ended(result)
-        trees, edges = good_rows(result)
-        self._acker.ack(trees, edges)
-        for row, reason in result.rejected.items():
-            failure = Failure(written.outlet.step.name, Reject(reason))
-            tree, edge = int(result.pending.trees[row]), int(result.pending.edges[row])
-            self._bury(tree, edge, failure)
+        """Hear what a sink's threads report. Raises what ends the run."""
+        ended = written.outlet.take(written.done)
+        if ended is None:
+            return
+        pending, staged = ended
+        self._acker.ack(*good_rows(pending, staged))
+        for row, reason in staged.rejected.items():
+            failure = Failure(written.outlet.name, Reject(reason))
+            self._bury(int(pending.trees[row]), int(pending.edges[row]), failure)
 
     def processed(self, owners: Owners, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""

@@ -35,8 +35,6 @@ PLACES = (
     "plan_before_store",  # records are fetched and planned, and nothing of it is stored
     "plan_after_store",  # their transactions are stored, and the owner was not told
     "plan_stored",  # it was, and has emitted nothing of them
-    "sink_before_write",  # at least once: a batch's trees are done, but for the sink
-    "sink_after_write",  # it is durable, and nobody was told
     "offset_before_store",  # what the sinks have is about to be stored
     "offset_after_store",  # it is stored, and the owner was not told
     "offset_stored",  # it was, and still knows the offsets of before

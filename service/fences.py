@@ -11,9 +11,9 @@ from partition.errors import Fenced
 from partition.position import Position
 from partition.store import StoredOffset
 from partition.transaction import Resumed, TransactionKind, Transactions
-from sinks.transaction_writer import FencesRaised
+from sinks.writer import FencesRaised
 from topology.errors import SinkFenced
-from topology.transactional import Fence
+from topology.sink import Fence
 from transactions.resume import resumed
 
 

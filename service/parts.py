@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -359,16 +359,14 @@ def spark_for(
     Raises SinkFailed, naming them, without PySpark.
     """
     storage = config.storage.storage()
-    states = [each.into for each in references if isinstance(each, State)]
     tables = [each for each in references if not isinstance(each, State)]
     tables = [each for each in tables if needs_spark(each, storage)]
-    stores: list[Any] = [*sinks, *states]
     needing = ['engine "spark"'] * on_spark + [f"reference '{each.name}'" for each in tables]
-    needing += [_named(each) for each in stores if each.needs_spark]
+    needing += [_named(each) for each in sinks if each.needs_spark]
     if not needing:
         return None
     check_installed(", ".join(dict.fromkeys(needing)))
-    sets = {jar for each in stores for jar in each.needs_jars}
+    sets = {jar for each in sinks for jar in each.needs_jars}
     sets.update(jar for table in tables for jar in spark_jars(table.place))
     if any(table.format in ("delta", "table") for table in tables):
         sets.add("delta")
@@ -389,10 +387,10 @@ def spark_driver(name: str, config: Config, sets: Iterable[str]) -> SparkDriver:
     )
 
 
-def _named(needing: Any) -> str:
-    if isinstance(needing, ThroughSpark):
-        return f"Spark step '{needing.step.name}'"
-    return f"sink '{getattr(needing, 'name', type(needing).__name__)}'"
+def _named(sink: Sink[object]) -> str:
+    if isinstance(sink, ThroughSpark):
+        return f"Spark step '{sink.step.name}'"
+    return f"sink '{sink.name}'"
 
 
 def jars_of(sets: Sequence[str]) -> list[Path]:

@@ -1,6 +1,6 @@
 """A transaction as sinks are told of it."""
 
-from topology.transactional import Share
+from topology.sink import Share
 from transactions.line import Transaction
 
 

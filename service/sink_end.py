@@ -1,29 +1,17 @@
-"""What the ends of sinks that keep transactions have in common, on both engines."""
+"""What the ends of sinks have in common, for every guarantee and on both engines."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from sinks.transaction_writer import Done, TransactionWriter
 from sinks.tries import WriteRetries
+from sinks.writer import Done, SinkWriter
 from topology.histogram import Histogram
+from topology.sink import Fence, Sink, Staged
 from topology.steps import SinkStep
-from topology.transactional import Fence, Staged, TransactionalSink
 
 
-class GroupWork(Protocol):
-    """What a sink has to do for a group."""
-
-    number: int  # of the sink's groups; 0: it was not asked yet
-    staged: Staged | None
-    is_done: bool
-    num_bytes: int | None  # of its rows as columns; None: it is not known
-
-
-Work = TypeVar("Work", bound=GroupWork)
-
-
-class SinkEnd(Generic[Work]):
-    """One sink step's writer, the groups that it was given, and figures.
+class SinkEnd:
+    """One sink step's writer, and figures.
 
     The owner thread calls everything; `on_done` is called by the writer's threads.
     """
@@ -31,19 +19,19 @@ class SinkEnd(Generic[Work]):
     def __init__(
         self,
         step: SinkStep,
-        sink: TransactionalSink[Any],
+        sink: Sink[Any],
         on_done: Callable[[Done], object],
         *,
+        at_most_once: bool = False,
         write_retries: WriteRetries | None,
         at: Callable[[str], object] | None,
     ) -> None:
         """`sink` is what the writer's threads call."""
         self.step = step
         self.name = step.name
-        self.writer = TransactionWriter(sink, on_done, retries=write_retries, at=at)
-        self._groups = 0
-        self._works: dict[int, Work] = {}
-        self._committing: Work | None = None
+        self.writer = SinkWriter(
+            sink, on_done, at_most_once=at_most_once, retries=write_retries, at=at
+        )
         self.rows_written = 0
         self.batches_written = 0
         self.rows_rejected = 0
@@ -58,6 +46,46 @@ class SinkEnd(Generic[Work]):
     def stop(self, timeout_seconds: float) -> bool:
         """Stop them; False if one did not end in time."""
         return self.writer.stop(timeout_seconds)
+
+    def _count(self, rows: int, rejected: int, num_bytes: int | None, seconds: float) -> None:
+        """Count a batch that is durable now; its commit took so long."""
+        self.rows_written += rows
+        self.rows_rejected += rejected
+        self.batches_written += 1
+        self.write_seconds += seconds
+        self.write_times.add(seconds)
+        if self.bytes_written is not None and num_bytes is not None:
+            self.bytes_written += num_bytes
+
+
+class GroupWork(Protocol):
+    """What a sink has to do for a group."""
+
+    number: int  # of the sink's groups; 0: it was not asked yet
+    staged: Staged | None
+    is_done: bool
+    num_bytes: int | None  # of its rows as columns; None: it is not known
+
+
+Work = TypeVar("Work", bound=GroupWork)
+
+
+class GroupsEnd(SinkEnd, Generic[Work]):
+    """One sink step that is given groups of transactions."""
+
+    def __init__(
+        self,
+        step: SinkStep,
+        sink: Sink[Any],
+        on_done: Callable[[Done], object],
+        *,
+        write_retries: WriteRetries | None,
+        at: Callable[[str], object] | None,
+    ) -> None:
+        super().__init__(step, sink, on_done, write_retries=write_retries, at=at)
+        self._groups = 0
+        self._works: dict[int, Work] = {}
+        self._committing: Work | None = None
 
     def fence(self, fences: list[Fence]) -> None:
         """Raise the epochs of lines in the background."""
@@ -83,17 +111,12 @@ class SinkEnd(Generic[Work]):
             raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
         return work
 
-    def _durable(self, rejected: Callable[[Work], int], seconds: float) -> Work:
+    def _durable(self, seconds: float, rejected: int | None = None) -> Work:
         """Note that the commit under way, which took so long, made its group durable."""
         work = self._ended()
         del self._works[work.number]
         work.is_done = True
-        self.rows_rejected += rejected(work)
         if work.staged is not None:
-            self.rows_written += work.staged.num_rows
-        self.batches_written += 1
-        self.write_seconds += seconds
-        self.write_times.add(seconds)
-        if self.bytes_written is not None and work.num_bytes is not None:
-            self.bytes_written += work.num_bytes
+            found = len(work.staged.rejected) if rejected is None else rejected
+            self._count(work.staged.num_rows, found, work.num_bytes, seconds)
         return work

@@ -21,12 +21,11 @@ from service.owners import Owners, offset_of, offsets_of, place_of, places_of
 from service.reader import Reader
 from service.shares import share_of
 from service.transaction_outlet import Part, Told, TransactionOutlet, Work
-from sinks.transaction_writer import FencesRaised, GroupCommitted, GroupStaged
+from sinks.writer import BatchCommitted, BatchStaged, FencesRaised
 from topology.errors import SinkFenced
 from topology.outcome import Failure
 from topology.signals import Reject
-from topology.sink import Piece
-from topology.transactional import Share
+from topology.sink import Piece, Share
 from transactions.line import Line, Transaction
 
 _MOST_GROUPS = 2  # one that is committed, one that is staged
@@ -276,15 +275,15 @@ class Transacting:
         outlet, done = told.outlet, told.done
         if isinstance(done, FencesRaised):
             self._fences.take(outlet.name, done)
-        elif isinstance(done, GroupStaged):
+        elif isinstance(done, BatchStaged):
             self._staged(outlet, done)
         else:
             self._committed(outlet, done)
 
-    def _staged(self, outlet: TransactionOutlet, done: GroupStaged) -> None:
+    def _staged(self, outlet: TransactionOutlet, done: BatchStaged) -> None:
         if done.staged is None:
             raise done.error or RuntimeError(outlet.name)
-        work = outlet.staged(done.group.number, done.staged)
+        work = outlet.staged(done.batch.sequence, done.staged)
         group = self._group_of(work)
         ours = {each.place for each in group.members if self._lines.get(each.place) is each.line}
         reasons: dict[int, str] = {}
@@ -312,7 +311,7 @@ class Transacting:
         line.awaits(offset)
         self._bury(owner, failure)
 
-    def _committed(self, outlet: TransactionOutlet, done: GroupCommitted) -> None:
+    def _committed(self, outlet: TransactionOutlet, done: BatchCommitted) -> None:
         if isinstance(done.error, SinkFenced):
             work = outlet.refused(done.error.line)
             group = self._group_of(work)

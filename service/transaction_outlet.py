@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.owners import Owners, offsets_of
-from service.sink_end import SinkEnd
+from service.sink_end import GroupsEnd
 from sinks.batcher import estimated_bytes
-from sinks.transaction_writer import Done
 from sinks.tries import WriteRetries
-from topology.sink import Piece, Sink
+from sinks.writer import Done
+from topology.sink import Batch, Piece, Share, Sink, Staged
 from topology.steps import SinkStep
 from topology.traced import NO_TRACES
-from topology.transactional import Group, Share, Staged, TransactionalSink
 from transactions.rows import Rows
 
 if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
@@ -66,7 +65,7 @@ class Work:
         raise IndexError(row)
 
 
-class TransactionOutlet(SinkEnd[Work]):
+class TransactionOutlet(GroupsEnd[Work]):
     """One sink step: rows wait by transaction until their group is written.
 
     The owner thread calls everything; `on_told` is called by the writer's threads.
@@ -82,8 +81,6 @@ class TransactionOutlet(SinkEnd[Work]):
         at: Callable[[str], object] | None = None,
         traces: "Traces | None" = None,
     ) -> None:
-        if not isinstance(sink, TransactionalSink):  # Topology.validate has seen to that
-            raise TypeError(type(sink).__name__)
         super().__init__(
             step,
             sink,
@@ -161,7 +158,7 @@ class TransactionOutlet(SinkEnd[Work]):
         if self._traces is not None:
             owners = np.concatenate([part.owners for part in work.parts])
             traces = self._traces.group(self.name, number, shares, owners)
-        self.writer.stage(Group(number, shares, pieces, num_rows, offsets, traces))
+        self.writer.stage(Batch(number, pieces, num_rows, shares, offsets, traces))
 
     def staged(self, number: int, staged: Staged) -> Work:
         """Learn that a group is ready."""
@@ -198,7 +195,7 @@ class TransactionOutlet(SinkEnd[Work]):
 
     def committed(self, seconds: float) -> Work:
         """Learn that the commit under way is durable."""
-        work = self._durable(lambda work: len(work.staged.rejected) if work.staged else 0, seconds)
+        work = self._durable(seconds)
         if self._traces is not None:
             rejected = len(work.staged.rejected) if work.staged else 0
             self._traces.written(self.name, work.number, rejected)

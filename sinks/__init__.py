@@ -4,7 +4,7 @@ Importing this starts nothing, and imports no client of Spark, Kafka or PostgreS
 that need them import them inside their functions, so that a bolt's unit test starts no JVM.
 """
 
-from sinks.foreach import FencedTarget, ForeachSink, Target, TransactionalForeachSink
+from sinks.foreach import ForeachSink
 from sinks.kafka.dead_letters import KafkaDeadLetters
 from sinks.kafka.sink import KafkaTopicSink
 from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
@@ -16,7 +16,6 @@ from sinks.tables.iceberg import IcebergSink
 __all__ = [
     "DeltaSink",
     "DiscardSink",
-    "FencedTarget",
     "ForeachSink",
     "IcebergSink",
     "KafkaDeadLetters",
@@ -25,6 +24,4 @@ __all__ = [
     "MemorySink",
     "PostgresSink",
     "SparkSink",
-    "Target",
-    "TransactionalForeachSink",
 ]

@@ -3,7 +3,7 @@
 One owner: the thread that owns the acker. Every call costs O(pieces), never O(rows).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from topology.sink import Batch, Piece
 from topology.steps import BatchPolicy
-from topology.traced import RowTraces
 
 _SAMPLED_ROWS = 8
 _PLAIN_BYTES = 8  # a number, a date, a flag
@@ -22,21 +21,13 @@ _PLAIN_BYTES = 8  # a number, a date, a flag
 class PendingBatch:
     """A micro-batch on its way to the sink, and the trees its rows resolve.
 
-    `trees[i]` and `edges[i]` belong to row i of the concatenated pieces.
+    `trees[i]` and `edges[i]` belong to row i of the batch.
     """
 
-    sequence: int
-    pieces: list[Piece]
-    num_rows: int
+    batch: Batch
     num_bytes: int  # estimated, see `estimated_bytes`
     trees: npt.NDArray[np.int64]
     edges: npt.NDArray[np.uint64]
-    traces: RowTraces = field(default_factory=dict)
-
-    @property
-    def batch(self) -> Batch:
-        """What the sink is given."""
-        return Batch(self.sequence, self.pieces, self.num_rows, self.traces)
 
 
 class Batcher:
@@ -117,9 +108,7 @@ class Batcher:
             raise ValueError("there is no row to take")
         self._sequence += 1
         pending = PendingBatch(
-            sequence=self._sequence,
-            pieces=self._pieces,
-            num_rows=self._rows,
+            batch=Batch(self._sequence, self._pieces, self._rows),
             num_bytes=self._bytes,
             trees=np.concatenate(self._trees),
             edges=np.concatenate(self._edges),

@@ -8,24 +8,26 @@ import pyarrow as pa
 
 from sinks.rows import fitting_rows
 from sinks.shares import check_fences, is_to_commit
-from topology.errors import RowsRejected
 from topology.schema import Row, schema_of
 from topology.sink import (
+    BOTH_KINDS,
     Batch,
+    Committed,
     DeadLetter,
     DeadLetterSink,
     Delivered,
+    Fence,
     RangeNotice,
     Sink,
     SinkContext,
+    Staged,
 )
-from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
 
 # A write costs nothing here, and rows that are still in the caches cost least.
 _FEW_ROWS = 8_000
 
 
-class MemorySink(TransactionalSink[Row]):
+class MemorySink(Sink[Row]):
     """Keeps the rows in `rows`, in the order they were written.
 
     With a schema it rejects the rows that do not fit, as a table would; the others are
@@ -34,6 +36,7 @@ class MemorySink(TransactionalSink[Row]):
     """
 
     batch_rows = _FEW_ROWS
+    kinds = BOTH_KINDS
 
     def __init__(
         self, name: str = "memory", *, schema: type[Row] | pa.Schema | None = None
@@ -46,13 +49,6 @@ class MemorySink(TransactionalSink[Row]):
 
     def open(self, context: SinkContext) -> None:
         """Do nothing: memory is always there."""
-
-    def write(self, batch: Batch) -> None:
-        """Keep the batch's rows. Raises RowsRejected."""
-        rows, rejected = fitting_rows(batch.pieces, self.schema)
-        self.rows.extend(rows)
-        if rejected:
-            raise RowsRejected(rejected)
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """Raise the epochs; see the contract."""
@@ -70,10 +66,10 @@ class MemorySink(TransactionalSink[Row]):
         with self._lock:
             return self._found(lines)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Set apart the rows that do not fit."""
-        rows, rejected = fitting_rows(group.pieces, self.schema)
-        return Staged(group.shares, len(rows), (rows,), rejected)
+        rows, rejected = fitting_rows(batch.pieces, self.schema)
+        return Staged(batch.shares, len(rows), (rows,), rejected)
 
     def commit(self, staged: Staged) -> None:
         """Keep the rows and the txids; see the contract."""
@@ -85,9 +81,6 @@ class MemorySink(TransactionalSink[Row]):
                     share.line: Committed(share.line, share.epoch, share.txid)
                     for share in staged.shares
                 }
-
-    def discard(self, staged: Staged) -> None:
-        """Do nothing: nobody has seen the rows."""
 
     def _found(self, lines: Sequence[str]) -> list[Committed]:
         return [self._lines.get(line, Committed(line, 0, 0)) for line in lines]
@@ -108,9 +101,9 @@ class DiscardSink(Sink[object]):
     def open(self, context: SinkContext) -> None:
         """Do nothing."""
 
-    def write(self, batch: Batch) -> None:
-        """Count the batch's rows."""
-        self.rows += batch.num_rows
+    def commit(self, staged: Staged) -> None:
+        """Count the rows."""
+        self.rows += staged.num_rows
 
     def close(self) -> None:
         """Do nothing."""

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from sinks.columns import fit
+from topology.schema import schema_of
 from topology.sink import Piece
 
 
@@ -16,13 +17,13 @@ def rows_of(pieces: Sequence[Piece]) -> Iterator[Any]:
 
 
 def fitting_rows(
-    pieces: Sequence[Piece], schema: pa.Schema | None
+    pieces: Sequence[Piece], schema: type[Any] | pa.Schema | None
 ) -> tuple[list[Any], dict[int, str]]:
     """The rows that fit the schema, as they came, and by place why the others do not.
 
-    Without a schema all fit.
+    A row's type says its schema, too. Without any all fit.
     """
-    rejected = {} if schema is None else fit(pieces, schema).rejected
+    rejected = {} if schema is None else fit(pieces, schema_of(schema)).rejected
     if not rejected:
         return list(rows_of(pieces)), rejected
     rows: list[Any] = []

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from topology.errors import SinkFailed, SinkFenced
-from topology.transactional import Committed, Fence, Share
+from topology.sink import Committed, Fence, Share
 
 _LOST = "see docs/how-to/when-a-replay-differs.md#sinkstatelost"
 
@@ -19,7 +19,8 @@ def is_to_commit(
 ) -> bool:
     """Whether the shares are to be committed, as their lines were `found`; False: all are there.
 
-    `fenced` has the epochs that this process has raised. Raises SinkFenced when a line has a
+    No shares are always to be: that is a commit of no transactions. `fenced` has the epochs that
+    this process has raised. Raises SinkFenced when a line has a
     higher epoch, and SinkFailed when only some are there, or a line has not even the txid before,
     or a lower epoch than was raised: what was committed in the sink is lost again, as when it was
     put back to an older state, and to go on would hide that.
@@ -44,7 +45,7 @@ def is_to_commit(
                 f"{share.line} {share.txid} cannot be committed: the sink has transactions up to "
                 f"{line.txid}, but those up to {share.txid - 1} were committed in it; {_LOST}"
             )
-    return bool(missing)
+    return bool(missing) or not shares
 
 
 def _check_epoch(name: str, epoch: int, line: Committed) -> None:

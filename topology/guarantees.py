@@ -5,32 +5,17 @@ from typing import Any, get_args
 
 from topology.bolt import Kind as BoltKind
 from topology.errors import InvalidTopology
-from topology.sink import Sink, innermost
+from topology.sink import Kind, Sink, innermost
 from topology.steps import BoltStep, SinkStep, Step
-from topology.transactional import Kind, TransactionalSink
 
 _KEEPING = (  # of those that users have from headrace.sinks
-    "DeltaSink, IcebergSink, KafkaTopicSink, MemorySink, PostgresSink, SparkSink, "
-    "TransactionalForeachSink"
+    "DeltaSink, IcebergSink, KafkaTopicSink, MemorySink, PostgresSink, SparkSink"
 )
-
-
-def kinds_of(sink: Sink[Any]) -> frozenset[Kind]:
-    """The kinds of transactions that a sink keeps; none: it is not exactly-once.
-
-    One that stands in front of another keeps what that one does, if it can hand it on.
-    """
-    while isinstance(sink, TransactionalSink):
-        inner = getattr(sink, "sink", None)
-        if not isinstance(inner, Sink):
-            return sink.kinds
-        sink = inner
-    return frozenset()
 
 
 def guarantee_of(sink: Sink[Any]) -> str:
     """The most that a sink gives, in words."""
-    kinds = [kind for kind in get_args(Kind) if kind in kinds_of(sink)]
+    kinds = [kind for kind in get_args(Kind) if kind in sink.kinds]
     return f"exactly-once ({' and '.join(kinds)})" if kinds else "at-least-once"
 
 
@@ -54,10 +39,10 @@ def _check_bolt(step: BoltStep) -> None:
 
 
 def _check_sink(step: SinkStep, kind: Kind) -> None:
-    if kind in kinds_of(step.sink):
+    if kind in step.sink.kinds:
         return
     # Only one that keeps some kind can keep another by being told to.
-    advice = getattr(innermost(step.sink), "advice", "") if kinds_of(step.sink) else ""
+    advice = getattr(innermost(step.sink), "advice", "") if step.sink.kinds else ""
     obstacle = getattr(innermost(step.sink), "obstacle", "")
     message = (
         f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}"

@@ -1,12 +1,22 @@
-"""What a sink promises: the contract that every place for rows keeps."""
+"""What a sink promises: the contract that every place for rows keeps, for every guarantee.
+
+A line is a run of transactions that are numbered together, 1, 2, 3, …: those of one partition.
+A share is one line's transaction; a batch has the rows of the shares that one commit makes durable
+together, or, where the topology is not exactly-once, rows of no transaction. Under one (line, txid)
+come the same records whatever happens ("transactional"), or, if the sink has not committed it,
+perhaps others ("opaque"; Trident's words).
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from topology.errors import RowsRejected
 from topology.record import Record
 from topology.traced import RowTraces, TraceHeaders
 
@@ -19,8 +29,10 @@ Row = TypeVar("Row", contravariant=True)
 Result = TypeVar("Result")
 Piece: TypeAlias = "list[Any] | pa.RecordBatch"
 Scalar: TypeAlias = str | int | float | bool
+Kind: TypeAlias = Literal["transactional", "opaque"]
 
 BATCH_ROWS = 100_000
+BOTH_KINDS: frozenset[Kind] = frozenset({"transactional", "opaque"})
 
 
 class SparkDriver(Protocol):
@@ -52,26 +64,88 @@ class SinkContext:
     exactly_once: bool = False  # whether it will be asked for transactions
 
 
+class Fence(NamedTuple):
+    """An owner of a line: whoever has a lower epoch may commit no more."""
+
+    line: str  # "orders[3]"
+    epoch: int
+
+
+class Committed(NamedTuple):
+    """The last transaction of a line that a sink has; 0, 0: it knows nothing of the line."""
+
+    line: str
+    epoch: int
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One line's transaction, as one sink gets it."""
+
+    line: str
+    epoch: int
+    txid: int
+    attempt: int
+    first: int  # offsets from here
+    end: int  # up to before this one
+    digest: str
+    num_rows: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch: rows handed to a sink in one write.
+    """A micro-batch: rows that one commit makes durable.
 
-    A row's index is its place in the concatenation of `pieces`. `sequence` counts
-    1, 2, 3, … per sink and process; a batch tried again keeps its number.
+    A row's index is its place in the concatenation of `pieces`. `sequence` counts 1, 2, 3, … per
+    sink and process; a batch tried again keeps its number. The rows of `shares` come one share's
+    after the other's, in their order; without shares the rows are of no transaction. `offsets`
+    tells of each row which record it came of, in its share's partition; None: it is not told.
     """
 
     sequence: int
     pieces: list[Piece]
     num_rows: int
+    shares: tuple[Share, ...] = ()
+    offsets: npt.NDArray[np.int64] | None = None
     traces: RowTraces = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A batch that is ready for its commit; `parts` are the sink's own (files, rows)."""
+
+    shares: tuple[Share, ...]
+    num_rows: int
+    parts: tuple[Any, ...] = ()
+    rejected: Mapping[int, str] = field(default_factory=dict)  # row: why it does not fit
+
+
+class Stager(Protocol):
+    """Stages batches in another process, for a sink that then commits them here.
+
+    It can be pickled, and asks nothing of the table's log. Any thread may call it, one at a time.
+    """
+
+    def stage(self, batch: Batch) -> Staged:
+        """As the sink's own; what `parts` hold can be pickled too."""
+        ...
+
+    def discard(self, staged: Staged) -> None:
+        """As the sink's own."""
+        ...
 
 
 class Sink(ABC, Generic[Row]):
     """A place for rows.
 
-    `open` and `close` are called by the owner thread, `write` by the sink's writer
-    thread; never two at once. A sink that stands in front of another one takes over its
-    `batch_rows`.
+    The owner thread calls `open`, `close` and `stager`, the sink's staging thread `stage`, its
+    commit thread `fence`, `committed` and `commit`, either of the two `discard`. A batch may be
+    staged while the one before it is committed. `fence`, `stage` and `commit` may be repeated with
+    the same arguments: after SinkBusy when it says so, after any error but SinkFailed and
+    SinkFenced with growing pauses. At most once, a commit is repeated after SinkBusy only.
+
+    A sink that stands in front of another one takes over its `batch_rows`.
     """
 
     name: str
@@ -89,23 +163,79 @@ class Sink(ABC, Generic[Row]):
     needs_jars: tuple[str, ...] = ()
     """The sets of jars that Spark must have for it."""
 
+    kinds: frozenset[Kind] = frozenset()
+    """Which kinds of transactions it keeps; none: it cannot be exactly-once."""
+
     @abstractmethod
     def open(self, context: SinkContext) -> None:
         """Touch the world: check that the place can be written. Raises SinkFailed if not."""
 
-    @abstractmethod
-    def write(self, batch: Batch) -> None:
-        """Return when every row of the batch is durable.
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """Raise the epochs of lines durably, then say what is committed of each, in order.
 
-        Raises RowsRejected when some rows do not fit (all others are durable then),
-        SinkBusy when nothing was written and the same batch should come later, and
-        SinkFailed when trying again cannot help. Anything else is taken as passing:
-        the same batch is tried again with growing pauses.
+        From then on no commit under a lower epoch has any effect. A run begins with a fence, of no
+        lines if it is not exactly-once; then the place is made ready for `stage`. Raises
+        SinkFenced when a line's epoch is higher already.
         """
+        if fences:
+            raise NotImplementedError(f"{self.name} keeps no transactions")
+        return []
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """Say what is committed of each line; nothing is changed. For operators, not for a run."""
+        raise NotImplementedError(f"{self.name} does not say it")
+
+    def stage(self, batch: Batch) -> Staged:
+        """Make the rows ready, not visible; those that do not fit are named and left out.
+
+        What it made may be lost without harm. Unless a sink has it otherwise, nothing is made, and
+        the parts are the batch's pieces.
+        """
+        return Staged(batch.shares, batch.num_rows, tuple(batch.pieces))
+
+    @abstractmethod
+    def commit(self, staged: Staged) -> None:
+        """Make all rows and every share's txid durable at once, or nothing.
+
+        Does nothing when every share is committed already. Raises SinkFenced when a line's epoch
+        is higher than its share's, SinkBusy when nothing was done, and SinkFailed when trying
+        again cannot help, or only some of the shares are committed; after anything else it is not
+        known whether it is committed. Without shares it may raise RowsRejected for rows of the
+        batch that only the place itself can judge: all others are durable then.
+        """
+
+    def discard(self, staged: Staged) -> None:
+        """Learn that this will not be committed: what was made for it may go."""
 
     @abstractmethod
     def close(self) -> None:
         """Let go of what `open` took. May be called twice."""
+
+    def stager(self) -> Stager | None:
+        """What stages for the place as it is now in other processes; None: only this one can.
+
+        Asked after a fence.
+        """
+        return None
+
+    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+        """What stagers made as one batch, for `commit` or `discard`; in the order of the rows.
+
+        Raises SinkFailed when this process does not find what they have made.
+        """
+        raise NotImplementedError(f"{self.name} has no stager")
+
+    def write(self, batch: Batch) -> None:
+        """Fence no line, then stage and commit a batch: for trials. Raises RowsRejected."""
+        self.fence(())
+        staged = self.stage(batch)
+        rejected = dict(staged.rejected)
+        try:
+            self.commit(staged)
+        except RowsRejected as error:
+            rejected |= error.reasons
+        if rejected:
+            raise RowsRejected(rejected)
 
 
 def innermost(sink: Sink[Any]) -> Sink[Any]:

@@ -21,9 +21,8 @@ from topology.loaded import Loaded
 from topology.places import key_column
 from topology.reference import MAX_ROWS, Reference
 from topology.schema import schema_of, schema_of_hints
-from topology.sink import Sink, SinkContext
+from topology.sink import Kind, Sink, SinkContext
 from topology.stored_rows import StoredRows
-from topology.transactional import Kind
 
 LINE = "_line"
 TXID = "_txid"
@@ -87,16 +86,6 @@ class Shape:
 
 class StatePlace(Protocol):
     """Where a state is kept (`headrace.state` has them)."""
-
-    @property
-    def needs_spark(self) -> bool:
-        """Whether `load` is to be given a SparkDriver."""
-        ...
-
-    @property
-    def needs_jars(self) -> tuple[str, ...]:
-        """The sets of jars that Spark must have for it."""
-        ...
 
     def sink(self, state: "State") -> Sink[Any]:
         """What keeps the state there."""

@@ -1,29 +1,28 @@
 """A sink with a Spark step in front of it: where it may stand, and what becomes of its rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from topology.errors import InvalidTopology, SinkFailed
+from topology.errors import InvalidTopology, RowsRejected, SinkFailed
 from topology.passage import Passage
-from topology.sink import BATCH_ROWS, Batch, Sink, SinkContext
+from topology.sink import BATCH_ROWS, Batch, Committed, Fence, Sink, SinkContext, Staged
 from topology.spark_step import KAFKA_COLUMNS, SparkStep
 from topology.steps import BATCH_BYTES, BATCH_SECONDS, SinkStep, Step
-from topology.transactional import Committed, Fence, Group, Kind, Staged, TransactionalSink
 
 
-class ThroughSpark(TransactionalSink[Any]):
+class ThroughSpark(Sink[Any]):
     """Stands in front of a sink: what comes to it passes a Spark step first.
 
     The sink's own commit makes durable what comes out, so it is as often there as the sink says.
     """
 
     needs_spark = True
-    kinds: frozenset[Kind] = frozenset()  # those of the sink behind it
 
     def __init__(self, step: SparkStep, sink: Sink[Any]) -> None:
         """Only stores."""
         self.name = sink.name
         self.batch_rows = max(BATCH_ROWS, sink.batch_rows)  # a Spark job costs much by itself
+        self.kinds = sink.kinds
         self.step = step
         self.sink = sink
         self._passage: Passage | None = None
@@ -35,29 +34,28 @@ class ThroughSpark(TransactionalSink[Any]):
         self.sink.open(context)
         self._passage = context.spark.passage(self.step, self.sink, context)
 
-    def write(self, batch: Batch) -> None:
-        """Write what the step makes of the rows; see `Passage`."""
-        self._opened().write(batch)
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """Raise the epochs in the sink."""
-        return self._behind.fence(fences)
+        return self.sink.fence(fences)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         """What the sink says."""
-        return self._behind.committed(lines)
+        return self.sink.committed(lines)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Stage what the step makes of the rows; see `Passage`."""
-        return self._opened().stage(group)
+        return self._opened().stage(batch)
 
     def commit(self, staged: Staged) -> None:
-        """Commit in the sink."""
-        self._behind.commit(staged)
+        """Commit in the sink. Raises SinkFailed for rows that only then turn out not to fit."""
+        try:
+            self.sink.commit(staged)
+        except RowsRejected as error:
+            raise refused(self.name, self.step.name, error.reasons.values()) from error
 
     def discard(self, staged: Staged) -> None:
         """Discard it in the sink."""
-        self._behind.discard(staged)
+        self.sink.discard(staged)
 
     def close(self) -> None:
         """Close the sink."""
@@ -71,12 +69,14 @@ class ThroughSpark(TransactionalSink[Any]):
             raise SinkFailed(f"Spark step '{self.step.name}' is not open")
         return self._passage
 
-    @property
-    def _behind(self) -> TransactionalSink[Any]:
-        """The sink, where a topology was allowed to be exactly-once."""
-        if not isinstance(self.sink, TransactionalSink):
-            raise TypeError(self.sink.name)
-        return self.sink
+
+def refused(sink: str, step: str, reasons: Iterable[str]) -> SinkFailed:
+    """The error of rows that came out of a Spark step and do not fit the sink."""
+    found = list(reasons)
+    return SinkFailed(
+        f"sink '{sink}' does not take {len(found)} rows of what Spark step '{step}' gives, and "
+        f"nobody knows which records they are of: {found[0]}"
+    )
 
 
 class SparkRows:

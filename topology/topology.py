@@ -13,12 +13,11 @@ from topology.hooks import Hooks
 from topology.record import Record
 from topology.reference import Reference
 from topology.signals import DEFAULT_STREAM
-from topology.sink import DeadLetterSink
+from topology.sink import DeadLetterSink, Kind
 from topology.steps import BoltStep, Source, Step
 from topology.stream import Ends, Stream
 from topology.stream_checks import check_topic, is_positive, refuse_unless
 from topology.through_spark import check_place
-from topology.transactional import Kind
 
 Reliability: TypeAlias = Literal["at-least-once", "at-most-once", "exactly-once"]
 

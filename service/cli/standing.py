@@ -10,7 +10,7 @@ from partition.position import Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, TransactionKind
 from service.cli.lines import describe
-from topology.transactional import Committed
+from topology.sink import Committed
 from transactions.resume import resumed
 
 _READINGS = 3  # of the store, until it stands still while the sinks are asked

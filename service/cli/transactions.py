@@ -19,9 +19,9 @@ from service.cli.topics import partitions_of
 from service.config import Config
 from service.errors import SinksFailed
 from service.parts import Parts, wire
+from topology.sink import Sink
 from topology.steps import SinkStep
 from topology.topology import Topology
-from topology.transactional import TransactionalSink
 
 
 def show(target: str, config: Path | None, *, as_json: bool) -> None:
@@ -126,7 +126,7 @@ def _notes(topology: Topology, found: Compared) -> Iterator[str]:
 
 def _opened(parts: Parts, step: SinkStep) -> Ask:
     sink = step.sink
-    if not isinstance(sink, TransactionalSink):
+    if not isinstance(sink, Sink):
         raise TypeError(step.name)  # validate() has seen to that
     sink.open(parts.context(step.name))
     return sink.committed

@@ -39,8 +39,8 @@ from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.submissions import Executors, Submissions, TasksEnded
 from service.spark_engine.task import TaskSettings
 from service.spark_engine.tries import TryMaker
-from sinks.transaction_writer import FencesRaised, GroupStaged
 from sinks.tries import WriteRetries
+from sinks.writer import BatchStaged, FencesRaised
 from topology.complaints import Complaint
 from topology.histogram import Distribution
 from topology.life import Life
@@ -272,7 +272,7 @@ class SparkEngine:
                     self._commits.stage(sealed)
             elif isinstance(result.done, FencesRaised):
                 self._fences.take(result.outlet.name, result.done)
-            elif isinstance(result.done, GroupStaged):
+            elif isinstance(result.done, BatchStaged):
                 self._commits.staged(result.outlet, result.done, now)
             else:
                 self._commits.committed(result.outlet, result.done, now)

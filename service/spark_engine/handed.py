@@ -4,7 +4,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +13,16 @@ from service.spark_engine.refusals import Origin, origins_of
 from service.spark_engine.spool import SpoolChanged, SpoolStager, read_lines
 from sinks.tries import check_rejected
 from topology.errors import SinkFailed
-from topology.sink import Batch, Piece, SinkContext
-from topology.transactional import (
+from topology.sink import (
+    Batch,
     Committed,
     Fence,
-    Group,
+    Piece,
     Share,
+    Sink,
+    SinkContext,
     Staged,
     Stager,
-    StagesApart,
-    TransactionalSink,
 )
 
 
@@ -62,46 +62,37 @@ class Handed:
         if isinstance(self.stager, SpoolStager):
             shutil.rmtree(self.stager.folder, ignore_errors=True)
 
-    def as_group(self, number: int, shares: tuple[Share, ...]) -> Group:
+    def as_group(self, number: int, shares: tuple[Share, ...]) -> Batch:
         """A group that says nothing but this; HandsOn knows what it means."""
-        return Group(number, shares, [[self]], self.num_rows)
+        return Batch(number, [[self]], self.num_rows, shares)
 
     def as_staged(self) -> Staged:
         """The same, of something that is to be discarded."""
         return Staged((), 0, (self,))
 
 
-class HandsOn(TransactionalSink[Any]):
+class HandsOn(Sink[Any]):
     """Stands before a sink of the driver's: what comes to be staged was staged by tasks.
 
     Threads are the contract's.
     """
 
-    def __init__(self, name: str, sink: TransactionalSink[Any]) -> None:
+    def __init__(self, name: str, sink: Sink[Any]) -> None:
         self.name = name
-        self.kinds = sink.kinds
         self._sink = sink
 
     def open(self, context: SinkContext) -> None:
         """Do nothing: the sink is open."""
 
-    def write(self, batch: Batch) -> None:
-        """Never called: the engine is exactly-once."""
-        raise NotImplementedError(self.name)
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """As the sink."""
         return self._sink.fence(fences)
-
-    def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """As the sink."""
-        return self._sink.committed(lines)
 
     def commit(self, staged: Staged) -> None:
         """As the sink."""
         self._sink.commit(staged)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """Join what is staged where the table lies, or stage the rows that were spooled.
 
         Raises StagedLost, or what the sink raises.
@@ -109,7 +100,7 @@ class HandsOn(TransactionalSink[Any]):
         handed = _handed_in(group)
         if handed.is_apart:
             fitting = [replace(each, rejected={}) for each in handed.staged]
-            return cast("StagesApart[Any]", self._sink).joined(group.shares, fitting)
+            return self._sink.joined(group.shares, fitting)
         whole = _whole(group, handed)
         staged = self._sink.stage(whole)
         check_rejected(staged.rejected, whole.num_rows, self.name)
@@ -131,14 +122,14 @@ class HandsOn(TransactionalSink[Any]):
         """Do nothing: who opened the sink closes it."""
 
 
-def _handed_in(group: Group) -> Handed:
+def _handed_in(group: Batch) -> Handed:
     handed = group.pieces[0][0]
     if not isinstance(handed, Handed):
         raise TypeError(type(handed).__name__)
     return handed
 
 
-def _whole(group: Group, handed: Handed) -> Group:
+def _whole(group: Batch, handed: Handed) -> Batch:
     """All rows, one share's after the other's. Raises StagedLost."""
     pieces: defaultdict[str, list[Piece]] = defaultdict(list)
     offsets: defaultdict[str, list[Offsets]] = defaultdict(list)
@@ -149,7 +140,7 @@ def _whole(group: Group, handed: Handed) -> Group:
                 offsets[line].append(its_offsets)
     except (FileNotFoundError, SpoolChanged) as error:
         message = (
-            f"rows of group {group.number} are not as a task has left them: {error}; "
+            f"rows of group {group.sequence} are not as a task has left them: {error}; "
             "the warehouse must be a folder that executors and driver share"
         )
         raise StagedLost(message) from error

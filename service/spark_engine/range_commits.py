@@ -13,7 +13,7 @@ from service.spark_engine.range_outlet import RangeOutlet, RangeWork
 from service.spark_engine.refusals import Reasons, again
 from service.spark_engine.runs import facts
 from service.spark_engine.tries import Try, TryMaker
-from sinks.transaction_writer import GroupCommitted, GroupStaged
+from sinks.writer import BatchCommitted, BatchStaged
 from topology.errors import SinkFenced
 
 log = structlog.get_logger()
@@ -46,9 +46,9 @@ class RangeCommits:
         for work in ran.works.values():
             work.outlet.stage(work)
 
-    def staged(self, outlet: RangeOutlet, done: GroupStaged, now: float) -> None:
+    def staged(self, outlet: RangeOutlet, done: BatchStaged, now: float) -> None:
         """Hear that a sink has a group ready, or cannot. Raises what ends the run."""
-        number = done.group.number
+        number = done.batch.sequence
         if done.staged is None:
             work = outlet.ended(number)
             if not isinstance(done.error, StagedLost):
@@ -97,7 +97,7 @@ class RangeCommits:
         self._end_if_told(ready)
         return True
 
-    def committed(self, outlet: RangeOutlet, done: GroupCommitted, now: float) -> None:
+    def committed(self, outlet: RangeOutlet, done: BatchCommitted, now: float) -> None:
         """Hear what became of a sink's commit. Raises what ends the run."""
         if isinstance(done.error, SinkFenced):
             ended = self._try_of(outlet.not_committed())

@@ -5,15 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from service.sink_end import SinkEnd
+from service.sink_end import GroupsEnd
 from service.spark_engine.handed import Handed, HandsOn
 from service.spark_engine.spool import SpoolStager
-from sinks.transaction_writer import Done
 from sinks.tries import WriteRetries
+from sinks.writer import Done
 from topology.errors import SinkFailed
-from topology.sink import Sink
+from topology.sink import Share, Sink, Staged, Stager
 from topology.steps import SinkStep
-from topology.transactional import Share, Staged, Stager, StagesApart, TransactionalSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class RangeWork:
         return self.is_done or self.staged is not None
 
 
-class RangeOutlet(SinkEnd[RangeWork]):
+class RangeOutlet(GroupsEnd[RangeWork]):
     """One sink step. The owner thread calls everything; `on_told` is called by the writer's."""
 
     def __init__(
@@ -55,8 +54,6 @@ class RangeOutlet(SinkEnd[RangeWork]):
         write_retries: WriteRetries | None = None,
         at: Callable[[str], object] | None = None,
     ) -> None:
-        if not isinstance(sink, TransactionalSink):  # Topology.validate has seen to that
-            raise TypeError(type(sink).__name__)
         super().__init__(
             step,
             HandsOn(sink.name, sink),
@@ -64,7 +61,7 @@ class RangeOutlet(SinkEnd[RangeWork]):
             write_retries=write_retries,
             at=at,
         )
-        self._sink: TransactionalSink[Any] = sink
+        self._sink = sink
         self.bytes_written = None
 
     @property
@@ -78,7 +75,7 @@ class RangeOutlet(SinkEnd[RangeWork]):
         Else rows come by files, in a new folder below one that executors share. Raises SinkFailed
         where there is no such folder, and what the sink raises.
         """
-        stager = self._sink.stager() if isinstance(self._sink, StagesApart) else None
+        stager = self._sink.stager()
         if stager is not None:
             return stager, True
         if folder is None:
@@ -110,7 +107,8 @@ class RangeOutlet(SinkEnd[RangeWork]):
 
     def committed(self, seconds: float) -> RangeWork:
         """Learn that the commit under way is durable."""
-        return self._durable(lambda work: work.handed.num_rejected, seconds)
+        work = self._committing
+        return self._durable(seconds, 0 if work is None else work.handed.num_rejected)
 
     def not_committed(self) -> RangeWork:
         """Learn that the commit under way has ended, and made nothing durable."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topology.transactional import Group
+from topology.sink import Batch
 
 EVERY_ROW = -1
 """In place of a row's: no row of the record is wanted."""
@@ -26,13 +26,13 @@ class Origin(NamedTuple):
     place: int  # among the record's rows
 
 
-def origins(group: Group, records: Mapping[str, Collection[int]]) -> Iterator[tuple[int, Origin]]:
+def origins(group: Batch, records: Mapping[str, Collection[int]]) -> Iterator[tuple[int, Origin]]:
     """The rows of some records, which are named by line and offset: their places in the group.
 
     The group tells of which records its rows are; those of one are in the order they came in.
     """
     if group.offsets is None:
-        raise AssertionError(group.number)
+        raise AssertionError(group.sequence)
     start = 0
     for share in group.shares:
         offsets = group.offsets[start : start + share.num_rows]
@@ -45,10 +45,10 @@ def origins(group: Group, records: Mapping[str, Collection[int]]) -> Iterator[tu
         start += share.num_rows
 
 
-def origins_of(group: Group, rows: Collection[int]) -> dict[int, Origin]:
+def origins_of(group: Batch, rows: Collection[int]) -> dict[int, Origin]:
     """Where some rows of a group come from."""
     if group.offsets is None:
-        raise AssertionError(group.number)
+        raise AssertionError(group.sequence)
     ends = np.cumsum([share.num_rows for share in group.shares])
     records: dict[str, set[int]] = {}
     for row in rows:

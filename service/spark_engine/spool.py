@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from partition.chunk import Offsets
 from topology.errors import SinkFailed
-from topology.sink import Piece
-from topology.transactional import Group, Staged
+from topology.sink import Batch, Piece, Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,10 @@ class SpoolStager:
 
     folder: str
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """Write the rows; every one fits. Raises OSError, SinkFailed if one cannot be pickled."""
         if group.offsets is None:
-            raise ValueError(f"group {group.number} does not tell of which records its rows are")
+            raise ValueError(f"group {group.sequence} does not tell of which records its rows are")
         pieces = [_packed(piece) for piece in group.pieces]
         try:
             data = pickle.dumps((pieces, group.offsets), protocol=pickle.HIGHEST_PROTOCOL)

@@ -16,16 +16,16 @@ from service.fences import Fences
 from service.spark_engine.refusals import Reasons, origins, reason_of
 from service.spark_engine.task import TaskRange
 from topology.errors import SinkFailed
-from topology.sink import Batch, Piece, SinkContext
-from topology.transactional import (
+from topology.sink import (
+    Batch,
     Committed,
     Fence,
-    Group,
-    Kind,
+    Piece,
     Share,
+    Sink,
+    SinkContext,
     Staged,
     Stager,
-    TransactionalSink,
 )
 from transactions.rows import rows_at
 
@@ -34,15 +34,13 @@ log = structlog.get_logger()
 _EVERY_TXID = 1 << 62  # a sink that has a range's rows already has those of all its parts
 
 
-class TakingSink(TransactionalSink[Any]):
+class TakingSink(Sink[Any]):
     """Stands in a task for a sink step: a stager stages, and a commit only remembers.
 
     `refused` names, by line and offset of their record, rows that the real sink did not take
     before: they are rejected here, so that their record gets its letter. Threads as in the
     contract; `taken` and `discard_all` are for the owner, when nothing is under way.
     """
-
-    kinds: frozenset[Kind] = frozenset()  # those of the real sink count
 
     def __init__(
         self,
@@ -60,19 +58,11 @@ class TakingSink(TransactionalSink[Any]):
     def open(self, context: SinkContext) -> None:
         """Do nothing: the driver has opened the real sink."""
 
-    def write(self, batch: Batch) -> None:
-        """Never called: a task is exactly-once."""
-        raise NotImplementedError(f"{self.name}: {batch.num_rows} rows without a transaction")
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """Say that nothing is committed: the driver has fenced the real sink."""
         return [Committed(line, epoch, 0) for line, epoch in fences]
 
-    def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """The same."""
-        return [Committed(line, 0, 0) for line in lines]
-
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """Stage the rows, less those that were refused. Raises as the stager does."""
         refused = self._refused_rows(group)
         kept = np.delete(np.arange(group.num_rows), list(refused))
@@ -111,7 +101,7 @@ class TakingSink(TransactionalSink[Any]):
             self._stager.discard(staged)
         self._made = [each for each in self._made if each is not staged]
 
-    def _refused_rows(self, group: Group) -> dict[int, str]:
+    def _refused_rows(self, group: Batch) -> dict[int, str]:
         """Why rows are not to be staged, by their places in the group."""
         found: dict[int, str] = {}
         if not self._refused or group.offsets is None:
@@ -147,7 +137,7 @@ class TaskFences(Fences):
         return replace(super().resume(partition, stored, committed), skips=skips)
 
 
-def _only(group: Group, kept: npt.NDArray[np.int64]) -> Group:
+def _only(group: Batch, kept: npt.NDArray[np.int64]) -> Batch:
     """The rows of a group at these places, ascending."""
     pieces: list[Piece] = []
     start = 0
@@ -162,7 +152,7 @@ def _only(group: Group, kept: npt.NDArray[np.int64]) -> Group:
         shares.append(replace(share, num_rows=len(_within(kept, start, share.num_rows))))
         start += share.num_rows
     offsets = None if group.offsets is None else group.offsets[kept]
-    return Group(group.number, tuple(shares), pieces, len(kept), offsets)
+    return Batch(group.sequence, pieces, len(kept), tuple(shares), offsets)
 
 
 def _within(places: npt.NDArray[np.int64], start: int, length: int) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ from service.account import Tally
 from service.screen import ScreenPolicy
 from service.spark_engine.refusals import Reasons
 from sinks.storage import Storage
-from topology.transactional import Staged, Stager
+from topology.sink import Staged, Stager
 
 
 @dataclass(frozen=True, slots=True)

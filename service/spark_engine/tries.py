@@ -10,7 +10,7 @@ from service.spark_engine.handed import Handed
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskRange, TaskSettings
 from service.spark_engine.tasks import dealt
-from topology.transactional import Share, Stager
+from topology.sink import Share, Stager
 from transactions.range_groups import RangeGroup, RangeMember
 
 

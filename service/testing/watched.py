@@ -15,7 +15,7 @@ from service.reader import Reader
 from service.testing.timeline import Timeline, What
 from service.transacting import Transacting
 from service.transaction_outlet import Told
-from sinks.transaction_writer import GroupCommitted
+from sinks.writer import BatchCommitted
 from topology.complaints import text_of
 from topology.outcome import Failure
 from topology.record import Record
@@ -171,14 +171,14 @@ class WatchedPipeline(Pipeline):
     def _take_ended(self, ended: Written | Told) -> None:
         if isinstance(ended, Told):
             self._note_told(ended)
-        elif ended.result.error is None:
-            trees, _edges = good_rows(ended.result)
-            self._note_written(ended.outlet.step.name, self._acker.owners(trees))
+        elif isinstance(done := ended.done, BatchCommitted) and done.error is None:
+            trees, _edges = good_rows(ended.outlet.committing, done.staged)
+            self._note_written(ended.outlet.name, self._acker.owners(trees))
         super()._take_ended(ended)
 
     def _note_told(self, told: Told) -> None:
         done, work = told.done, told.outlet.committing
-        if isinstance(done, GroupCommitted) and done.error is None and work is not None:
+        if isinstance(done, BatchCommitted) and done.error is None and work is not None:
             owners = np.concatenate([part.owners for part in work.parts])
             good = np.ones(len(owners), np.bool_)
             good[list(done.staged.rejected)] = False

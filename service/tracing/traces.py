@@ -31,9 +31,8 @@ from sinks.batcher import PendingBatch
 from topology.outcome import Failure, Outcome, Took
 from topology.record import HeadersUnreadable, Message, headers_of
 from topology.running.call import Call
-from topology.sink import DeadLetter
+from topology.sink import DeadLetter, Share
 from topology.traced import RowTraces, TraceHeaders
-from topology.transactional import Share
 
 MAX_RECORDS = 4_096  # traced at once; further ones are not
 
@@ -238,9 +237,10 @@ class Traces:
         linked = hits | self._hits(self._records_of(pending.trees))
         if not linked:
             return pending
-        said = {"headrace.batch.sequence": pending.sequence}
-        self._write(sink, pending.sequence, pending.num_rows, linked, said)
-        return replace(pending, traces=self._rows(owners, hits))
+        batch = pending.batch
+        said = {"headrace.batch.sequence": batch.sequence}
+        self._write(sink, batch.sequence, batch.num_rows, linked, said)
+        return replace(pending, batch=replace(batch, traces=self._rows(owners, hits)))
 
     def group(self, sink: str, number: int, shares: Sequence[Share], owners: Owners) -> RowTraces:
         """Begin the staging and commit of some transactions; what the rows carry on."""

@@ -5,10 +5,19 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from sinks.kafka.messages import Encoder, Headers, as_json
-from topology.errors import RowsRejected, SinkFailed
+from topology.errors import SinkFailed
 from topology.masking import mask, secrets_in
-from topology.sink import Batch, Row, Scalar, SinkContext
-from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
+from topology.sink import (
+    BOTH_KINDS,
+    Batch,
+    Committed,
+    Fence,
+    Row,
+    Scalar,
+    Sink,
+    SinkContext,
+    Staged,
+)
 
 if TYPE_CHECKING:  # they import confluent_kafka; see sinks/__init__
     from sinks.kafka.client import PlainProducer
@@ -18,7 +27,7 @@ if TYPE_CHECKING:  # they import confluent_kafka; see sinks/__init__
 _BATCH_ROWS = 10_000
 
 
-class KafkaTopicSink(TransactionalSink[Row]):
+class KafkaTopicSink(Sink[Row]):
     """Send a message per row to an existing topic.
 
     `value` and `key` return bytes, str (sent as UTF-8) or None for a row, `headers` pairs of a
@@ -34,6 +43,7 @@ class KafkaTopicSink(TransactionalSink[Row]):
     """
 
     batch_rows = _BATCH_ROWS
+    kinds = BOTH_KINDS
 
     def __init__(
         self,
@@ -87,36 +97,34 @@ class KafkaTopicSink(TransactionalSink[Row]):
                 name, claims, lambda name: TransactionalProducer(cluster, name, max_bytes)
             )
 
-    def write(self, batch: Batch) -> None:
-        """Return when all in-sync replicas have the batch's rows. Raises RowsRejected."""
-        if self._plain is None:
-            raise SinkFailed(f"topic '{self.topic}' is not open")
-        encoded = self._encoder.encode(batch.pieces, self._max_bytes, batch.traces)
-        self._plain.send(encoded.messages)
-        if encoded.rejected:
-            raise RowsRejected(encoded.rejected)
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """Claim the lines and fence whoever claimed them before; see the contract."""
+        if not fences:
+            return []  # and nobody owns anything
         return self._owned().fence(fences)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         """Read the topic of the transactions; see the contract."""
         return self._owned().committed(lines)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Encode the messages; nothing is sent."""
-        encoded = self._encoder.encode(group.pieces, self._max_bytes, group.traces)
+        encoded = self._encoder.encode(batch.pieces, self._max_bytes, batch.traces)
         return Staged(
-            group.shares, len(encoded.messages), tuple(encoded.messages), encoded.rejected
+            batch.shares, len(encoded.messages), tuple(encoded.messages), encoded.rejected
         )
 
     def commit(self, staged: Staged) -> None:
-        """Send the messages and the txids in one transaction; see the contract."""
-        self._owned().commit(staged.shares, staged.parts)
+        """Send the messages, with the txids in one transaction; see the contract.
 
-    def discard(self, staged: Staged) -> None:
-        """Do nothing: nothing was sent."""
+        Without shares, return when all in-sync replicas have them.
+        """
+        if staged.shares:
+            self._owned().commit(staged.shares, staged.parts)
+        elif self._plain is None:
+            raise SinkFailed(f"topic '{self.topic}' is not open")
+        else:
+            self._plain.send(staged.parts)
 
     def close(self) -> None:
         """Drop the clients."""

@@ -38,8 +38,7 @@ from sinks.kafka.client import Cluster, TransactionalProducer, TransactionFailed
 from sinks.kafka.messages import Message
 from sinks.shares import check_fences, is_to_commit
 from topology.errors import SinkFailed
-from topology.sink import Scalar
-from topology.transactional import Committed, Fence, Share
+from topology.sink import Committed, Fence, Scalar, Share
 
 Result = TypeVar("Result")
 
@@ -248,7 +247,7 @@ class Owner:
         return self._claims.committed(lines)
 
     def commit(self, shares: Sequence[Share], messages: Sequence[Message]) -> None:
-        """Send messages and txids in one transaction; see TransactionalSink.commit."""
+        """Send messages and txids in one transaction; see Sink.commit."""
 
         def commit() -> None:
             held = self._held

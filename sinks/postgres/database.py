@@ -16,8 +16,7 @@ from sinks.postgres.text import Lines, data_of
 from sinks.shares import check_fences, is_to_commit
 from topology.errors import InvalidTopology, SinkBusy, SinkError, SinkFailed, missing_extra
 from topology.masking import mask, secrets_in
-from topology.sink import SinkContext
-from topology.transactional import Committed, Fence, Share
+from topology.sink import Committed, Fence, Share, SinkContext
 
 if TYPE_CHECKING:
     import psycopg
@@ -318,7 +317,7 @@ AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
         def is_due(connection: Connection, *, locked: bool) -> bool:
             names = [share.line for share in shares]
             found = self.found(connection, names, locked=locked) if shares else []
-            return not shares or is_to_commit(shares, found)
+            return is_to_commit(shares, found)
 
         def commit(connection: Connection) -> dict[int, str]:
             if not is_due(connection, locked=False):

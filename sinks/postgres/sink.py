@@ -14,14 +14,16 @@ from sinks.postgres.table import wanted_of
 from sinks.postgres.text import Lines, encode, longest, without
 from topology.errors import RowsRejected, SinkFailed, SinkFenced
 from topology.schema import Row, schema_of
-from topology.sink import Batch, Piece, SinkContext
-from topology.transactional import (
+from topology.sink import (
+    BOTH_KINDS,
+    Batch,
     Committed,
     Fence,
-    Group,
+    Piece,
     Share,
+    Sink,
+    SinkContext,
     Staged,
-    TransactionalSink,
 )
 
 log = structlog.get_logger()
@@ -38,10 +40,11 @@ class _Rows:
 
     lines: Lines
     longest_indexed: int  # bytes that a row may have in columns that have an index
+    indexes: list[int]  # of the lines' rows in their batch
     one_by_one: bool = False  # the table takes them only in their order, or that is not known
 
 
-class PostgresSink(TransactionalSink[Row]):
+class PostgresSink(Sink[Row]):
     """Writes to a PostgreSQL table.
 
     Without `key` rows are appended; with it, a row replaces the one of the same key, and if its
@@ -56,6 +59,7 @@ class PostgresSink(TransactionalSink[Row]):
     """
 
     batch_rows = _BATCH_ROWS
+    kinds = BOTH_KINDS
 
     def __init__(
         self,
@@ -96,23 +100,10 @@ class PostgresSink(TransactionalSink[Row]):
         if context.exactly_once and reason is not None:
             log.info("postgres_rows_are_tried", table=self.table, reason=reason)
 
-    def write(self, batch: Batch) -> None:
-        """Write the batch's rows in one transaction; if some are refused, all but these.
-
-        Raises RowsRejected, SinkBusy, SinkFailed, or a passing error.
-        """
-        rows, rejected, indexes = self._rows(batch.pieces, batch.num_rows)
-        if indexes:
-            try:
-                self._database.commit((), lambda _: rows.lines)
-            except RowsRefused:
-                refused = self._database.commit((), lambda _: rows.lines, one_by_one=True)
-                rejected |= {indexes[index]: reason for index, reason in refused.items()}
-        if rejected:
-            raise RowsRejected(rejected)
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """Raise the epochs that are new; see the contract."""
+        if not fences:
+            return []  # and there is no table of transactions
         raised = self._database.fence(fences)
         with self._settled:
             self._unproven.update(fence.line for fence in fences)
@@ -120,35 +111,48 @@ class PostgresSink(TransactionalSink[Row]):
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         """Read what stands at the lines; see the contract and `Database.committed`."""
-        found = self._database.committed(lines)
-        txids = {each.line: each.txid for each in found}
-        for rows, shares in list(self._tried.items()):
-            if all(share.txid <= txids.get(share.line, 0) for share in shares):
-                self._settle(rows, txids)  # nobody will say so: the commit's reply was lost
-        return found
+        return self._database.committed(lines)
 
-    def stage(self, group: Group) -> Staged:
-        """Make the lines of COPY's input, and try them first if need be; see the contract."""
-        rows, rejected, indexes = self._rows(group.pieces, group.num_rows)
-        if indexes and self._needs_trial(group, rows):
-            with self._settled:  # a key that comes again in the next group is found only there
+    def stage(self, batch: Batch) -> Staged:
+        """Make the lines of COPY's input, and try them first if need be; see the contract.
+
+        Without shares there is no trial: `commit` can tell which rows were refused.
+        """
+        rows, rejected = self._rows(batch.pieces, batch.num_rows)
+        if batch.shares and rows.indexes and self._needs_trial(batch, rows):
+            with self._settled:  # a key that comes again in the next batch is found only there
                 self._settled.wait_for(lambda: not self._tried, _PATIENCE_SECONDS)
             refused = self._database.refused(rows.lines)
             if refused is not None:
-                rejected |= {indexes[index]: reason for index, reason in refused.items()}
+                rejected |= {rows.indexes[row]: reason for row, reason in refused.items()}
                 rows.lines, rows.one_by_one = without(rows.lines, refused), True
-            self._tried[rows] = group.shares
-        return Staged(group.shares, len(rows.lines), (rows,), rejected)
+            self._tried[rows] = batch.shares
+        return Staged(batch.shares, len(rows.lines), (rows,), rejected)
 
     def commit(self, staged: Staged) -> None:
         """Write the rows and move the lines in one transaction; see `Database.commit`."""
         (rows,) = staged.parts
+        if not staged.shares:
+            self._commit(rows)
+            return
         try:
             self._database.commit(staged.shares, lambda _: rows.lines, one_by_one=rows.one_by_one)
         except (SinkFenced, SinkFailed):
             self._settle(rows)
             raise
         self._settle(rows, [share.line for share in staged.shares])
+
+    def _commit(self, rows: _Rows) -> None:
+        """Write rows of no transaction; if some are refused, all but these."""
+        if not len(rows.lines):
+            return
+        try:
+            self._database.commit((), lambda _: rows.lines)
+        except RowsRefused:
+            refused = self._database.commit((), lambda _: rows.lines, one_by_one=True)
+            if refused:
+                reasons = {rows.indexes[row]: reason for row, reason in refused.items()}
+                raise RowsRejected(reasons) from None
 
     def discard(self, staged: Staged) -> None:
         """Forget the rows: the database has not seen them, or not kept them."""
@@ -159,10 +163,8 @@ class PostgresSink(TransactionalSink[Row]):
         """Let go of the connections."""
         self._database.close()
 
-    def _rows(
-        self, pieces: Sequence[Piece], num_rows: int
-    ) -> tuple[_Rows, dict[int, str], list[int]]:
-        """The rows to send, why the others are not, and the indexes of those sent."""
+    def _rows(self, pieces: Sequence[Piece], num_rows: int) -> tuple[_Rows, dict[int, str]]:
+        """The rows to send, and why the others are not."""
         facts = self._database.examined
         fitted = fit(pieces, self._wanted.loose)
         lines, unfit = encode(
@@ -173,17 +175,17 @@ class PostgresSink(TransactionalSink[Row]):
         )
         fitting = [index for index in range(num_rows) if index not in fitted.rejected]
         rejected = fitted.rejected | {fitting[index]: reason for index, reason in unfit.items()}
-        rows = _Rows(lines, longest(fitted.table, facts.indexed(self._wanted)))
-        return rows, rejected, [index for index in fitting if index not in rejected]
+        indexes = [index for index in fitting if index not in rejected]
+        return _Rows(lines, longest(fitted.table, facts.indexed(self._wanted)), indexes), rejected
 
-    def _needs_trial(self, group: Group, rows: _Rows) -> bool:
+    def _needs_trial(self, batch: Batch, rows: _Rows) -> bool:
         """Whether the database must be asked if it takes these rows.
 
         What is staged first after a fence may be what ended the process before: a row that was
         refused when it was committed. So it is tried, if it is not its first attempt.
         """
         with self._settled:
-            again = any(each.attempt > 1 and each.line in self._unproven for each in group.shares)
+            again = any(each.attempt > 1 and each.line in self._unproven for each in batch.shares)
         is_long = rows.longest_indexed > _LONG_BYTES
         return again or is_long or self._database.examined.trial_reason(self._wanted) is not None
 

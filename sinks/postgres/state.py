@@ -13,9 +13,8 @@ from sinks.postgres.table import Facts, Wanted, quoted, sql_type, wanted_of
 from sinks.postgres.text import Lines, encode, is_text
 from sinks.state.store import Change, StateStore
 from topology.errors import InvalidSchema, SinkFailed
-from topology.sink import Sink, SinkContext
+from topology.sink import Committed, Fence, Share, Sink, SinkContext
 from topology.state import LINE, Shape, State
-from topology.transactional import Committed, Fence, Share
 
 _LONGEST_KEY_BYTES = 2_000  # its index takes up to about 2,700, the line's name included
 _FETCHED_ROWS = 2_000

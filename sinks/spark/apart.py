@@ -9,9 +9,8 @@ import pyarrow as pa
 from sinks.errors import TaskRaised
 from sinks.spark.reasons import from_python
 from sinks.spark.tasks import lighten
-from topology.errors import SinkFailed
-from topology.sink import Piece
-from topology.transactional import Group, Staged, Stager, TransactionalSink
+from topology.sink import Batch, Piece, Sink, Staged, Stager
+from topology.through_spark import refused
 
 _ROWS_AT_ONCE = 500_000  # in a worker's memory
 _SCHEMA = pa.schema({"staged": pa.binary()})
@@ -60,21 +59,12 @@ def stage_batches(
         yield _staged(stager, number, pieces, num_rows)
 
 
-def check_all_taken(sink: TransactionalSink[Any], staged: Staged, step: str) -> None:
+def check_all_taken(sink: Sink[Any], staged: Staged, step: str) -> None:
     """Raise SinkFailed, and discard what was staged, if a row of a step does not fit the sink."""
     if not staged.rejected:
         return
     sink.discard(staged)
     raise refused(sink.name, step, staged.rejected.values())
-
-
-def refused(sink: str, step: str, reasons: Iterable[str]) -> SinkFailed:
-    """The error of rows that came out of a Spark step and do not fit the sink."""
-    found = list(reasons)
-    return SinkFailed(
-        f"sink '{sink}' does not take {len(found)} rows of what Spark step '{step}' gives, and "
-        f"nobody knows which records they are of: {found[0]}"
-    )
 
 
 def _stages(stager: Stager, number: int) -> Stages:
@@ -89,7 +79,7 @@ def _stages(stager: Stager, number: int) -> Stages:
 
 
 def _staged(stager: Stager, number: int, pieces: Sequence[Piece], rows: int) -> pa.RecordBatch:
-    staged = stager.stage(Group(number, (), list(pieces), rows))
+    staged = stager.stage(Batch(number, list(pieces), rows))
     return pa.RecordBatch.from_pylist([{"staged": pickle.dumps(staged)}], schema=_SCHEMA)
 
 

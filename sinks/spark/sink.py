@@ -25,16 +25,25 @@ from sinks.spark import delta
 from sinks.spark.existing import arrow_schema, existing_schema, spark_schema
 from sinks.spark.reasons import one_line, text_of
 from sinks.spark.settings import check_installed, local_options
-from sinks.spark.spool import Spool, SpoolStager, remove
+from sinks.spark.spool import Spool, SpoolStager, remove, sequence_of
 from sinks.storage import spark_jars
 from sinks.tables.files import joined, sync
 from sinks.tables.log import app_id, pack, unpack
 from sinks.tables.table import check_writable
-from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed
+from topology.errors import InvalidSchema, SinkBusy, SinkFailed
 from topology.masking import mask, secrets_in
 from topology.schema import Row, schema_of
-from topology.sink import Batch, SinkContext, SparkDriver
-from topology.transactional import Committed, Fence, Group, Kind, Share, Staged, StagesApart
+from topology.sink import (
+    BOTH_KINDS,
+    Batch,
+    Committed,
+    Fence,
+    Share,
+    Sink,
+    SinkContext,
+    SparkDriver,
+    Staged,
+)
 
 WriteFrame: TypeAlias = Callable[[Any, int], object]
 Result = TypeVar("Result")
@@ -49,7 +58,7 @@ _BUSY_SECONDS = 0.5
 _CLOCK_SECONDS = 2.0  # how coarse a file system's times may be
 
 
-class SparkSink(StagesApart[Row]):
+class SparkSink(Sink[Row]):
     """Hands micro-batches to Spark, which writes them, each in a job of its own.
 
     With a `format` that is files, `name` is a path below the warehouse, or an absolute one; with
@@ -86,9 +95,7 @@ class SparkSink(StagesApart[Row]):
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
         self.obstacle = "only format='delta' keeps the numbers of transactions in its commits"
         self.given = "(write=…)" if format is None else f"(format='{format}')"
-        self.kinds: frozenset[Kind] = frozenset()
-        if format == "delta":
-            self.kinds = frozenset({"transactional", "opaque"})
+        self.kinds = BOTH_KINDS if format == "delta" else frozenset()
         own = {"delta": ("delta",), "table": ("delta",), "iceberg": ("iceberg",)}
         place = spark_jars(name) if format in _FILES else ()
         self.needs_jars = tuple(dict.fromkeys((*own.get(format or "", ()), *place, *jars)))
@@ -188,29 +195,9 @@ class SparkSink(StagesApart[Row]):
             wrong += [lacks(field.name, adding) for field in missing]
         return wrong
 
-    # At least, or at most, once
-
-    def write(self, batch: Batch) -> None:
-        """Have Spark write the rows. Raises RowsRejected, SinkFailed, SinkBusy or a passing error.
-
-        1. Convert the rows, setting those that do not fit apart, and write the others to the spool.
-        2. Have Spark read the spool and write it, in one job.
-        3. Remove the spool's files, and name the rows that did not fit.
-        """
-        files, fitted = self.stager().put(batch.pieces, str(batch.sequence))
-        if files:
-            try:
-                self._run_alone(
-                    lambda session: self._append(session, files, batch.sequence), "write"
-                )
-            finally:
-                remove(files)
-        if fitted.rejected:
-            raise RowsRejected(fitted.rejected)
-
     def _append(self, session: Any, files: Sequence[Path], number: int) -> None:
         """Write what is in the spool. Raises SinkFailed when Spark refuses."""
-        with self._refused(but="[PATH_NOT_FOUND]"):  # the next try writes the spool again
+        with self._refused():
             rows = self._spooled(session, files)
             if self._write is not None:
                 self._write(rows, number)
@@ -224,7 +211,7 @@ class SparkSink(StagesApart[Row]):
                 writer.options(**self._options()).save(self._path)
 
     @contextmanager
-    def _refused(self, but: str | None = None) -> Iterator[None]:
+    def _refused(self) -> Iterator[None]:
         """Raise SinkFailed for what Spark refuses to do, as trying again cannot help."""
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - see sinks/__init__
 
@@ -232,7 +219,7 @@ class SparkSink(StagesApart[Row]):
             yield
         except Exception as error:
             refuses = isinstance(error, AnalysisException) or _NO_SOURCE in text_of(error)
-            if not refuses or (but is not None and but in text_of(error)):
+            if not refuses:
                 raise
             raise SinkFailed(f"sink '{self.name}': Spark refuses: {one_line(error)}") from error
 
@@ -240,10 +227,10 @@ class SparkSink(StagesApart[Row]):
         """The rows of the spool's files as a DataFrame."""
         return session.read.schema(self._spark_schema).parquet(*map(local_uri, files))
 
-    # Exactly once
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """Commit the epochs that are new, with no rows; see the contract."""
+        if not fences:
+            return []
         self._fenced = None
         empty = self._opened().put(self.schema.empty_table(), "empty")
 
@@ -274,9 +261,9 @@ class SparkSink(StagesApart[Row]):
         self._sync()
         return found
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Write the rows to the spool; see the contract."""
-        return self.stager().stage(group)
+        return self.stager().stage(batch)
 
     def stager(self) -> SpoolStager:
         """What writes them there, on executors too; see the contract."""
@@ -296,10 +283,14 @@ class SparkSink(StagesApart[Row]):
     def commit(self, staged: Staged) -> None:
         """Have Spark write the rows and set every share's txid in one commit; see the contract.
 
-        It holds for the version by which it was decided, or conflicts and is decided anew.
+        That holds for the version by which it was decided, or conflicts and is decided anew.
         """
 
         def commit(session: Any) -> None:
+            if not staged.shares:
+                if staged.parts:
+                    self._append(session, staged.parts, sequence_of(staged.parts[0]))
+                return
             transaction, found = self._read(session, [share.line for share in staged.shares])
             if not is_to_commit(staged.shares, found, self._epochs):
                 return

@@ -13,14 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sinks.columns import Fitted, fit
+from sinks.columns import fit
 from sinks.names import local_path
 from sinks.run_folder import RunFolder
 from sinks.tables.files import as_arrow_said, write_good_rows
 from sinks.tables.partitioning import empty_texts
 from topology.errors import SinkFailed
-from topology.sink import Piece
-from topology.transactional import Group, Staged
+from topology.sink import Batch, Staged
 
 _ROWS_PER_FILE = 50_000  # below that a second task costs more than it saves
 _MOST_FILES = 2
@@ -70,7 +69,7 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStager:
-    """Writes groups to files of a spool, in any process that shares its folder. A Stager.
+    """Writes batches to files of a spool, in any process that shares its folder. A Stager.
 
     The parts of what it stages are the files.
     """
@@ -79,20 +78,17 @@ class SpoolStager:
     schema: pa.Schema  # of the rows
     partition_by: tuple[str, ...]
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Write the rows that fit. Raises OSError; then no file is left."""
-        files, fitted = self.put(group.pieces, uuid.uuid4().hex)
-        return Staged(group.shares, fitted.table.num_rows, files, fitted.rejected)
-
-    def put(self, pieces: Sequence[Piece], name: str) -> tuple[tuple[Path, ...], Fitted]:
-        """Write the rows that fit, and say which. Raises as `stage`."""
-        fitted = fit(pieces, self.schema)
+        name = f"{batch.sequence}-{uuid.uuid4().hex}"
+        fitted = fit(batch.pieces, self.schema)
         fitted = fitted.without(empty_texts(fitted.table, self.schema, self.partition_by))
-        return write_good_rows(
+        files, fitted = write_good_rows(
             fitted,
             lambda rows: tuple(put(self.folder, rows, name)) if rows.num_rows else (),
             remove,
         )
+        return Staged(batch.shares, fitted.table.num_rows, files, fitted.rejected)
 
     def discard(self, staged: Staged) -> None:
         """Remove the files."""
@@ -116,6 +112,11 @@ def put(folder: Path, table: pa.Table, name: str) -> list[Path]:
         remove(files)
         raise
     return files
+
+
+def sequence_of(file: Path) -> int:
+    """The number of the batch whose rows a SpoolStager has written there."""
+    return int(file.name.partition("-")[0])
 
 
 def remove(files: Iterable[Path]) -> None:

@@ -8,25 +8,24 @@ import pyarrow as pa
 
 from sinks.columns import Fitted, fit
 from sinks.names import local_uri
-from sinks.spark.apart import bring, check_all_taken, refused, stage_apart
+from sinks.spark.apart import bring, check_all_taken, stage_apart
 from sinks.spark.existing import spark_schema
 from sinks.spark.reasons import one_line
 from sinks.spark.records import fit_records
 from sinks.spark.spool import Spool
-from topology.errors import RowsRejected, SinkFailed
-from topology.sink import Batch, Piece, Sink, SinkContext, SparkDriver, innermost
+from topology.errors import SinkFailed
+from topology.sink import Batch, Piece, Sink, SinkContext, SparkDriver, Staged, innermost
 from topology.spark_step import SparkStep
-from topology.transactional import Group, Staged, StagesApart, TransactionalSink
 
 Result = TypeVar("Result")
 
 
 class SparkPassage:
-    """Has Spark run a step's function over each group, or batch, in front of a sink. A Passage.
+    """Has Spark run a step's function over each batch in front of a sink. A Passage.
 
     1. The rows that fit the step's columns go to the spool, as Parquet.
     2. One Spark job reads them, runs the function, and has executors stage what comes out, where
-       the sink lets others stage (`StagesApart`); else it is brought here for the sink to stage.
+       the sink lets others stage (`Sink`); else it is brought here for the sink to stage.
     3. The spool's files are removed.
 
     The sink's `open`, `fence` and `commit` are the caller's affair.
@@ -67,44 +66,29 @@ class SparkPassage:
                 f"Spark step '{self._step.name}' before sink '{self._sink.name}': {wrong}"
             )
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Have the sink make ready what the step makes of the rows; see `Passage`."""
         sink = self._sink
-        if not isinstance(sink, TransactionalSink):
-            raise TypeError(sink.name)
-        fitted = self._fit(group.pieces)
-        stager = sink.stager() if isinstance(sink, StagesApart) else None
-        if isinstance(sink, StagesApart) and stager is not None and fitted.table.num_rows:
+        fitted = self._fit(batch.pieces)
+        stager = sink.stager()
+        if stager is not None and fitted.table.num_rows:
             apart = self._run(
                 fitted.table,
-                group.number,
-                lambda frame: stage_apart(frame, stager, group.number, self._job),
+                batch.sequence,
+                lambda frame: stage_apart(frame, stager, batch.sequence, self._job),
             )
-            staged = sink.joined(group.shares, apart)
+            staged = sink.joined(batch.shares, apart)
         else:
-            pieces = self._brought(fitted.table, group.number)
+            pieces = self._brought(fitted.table, batch.sequence)
             num_rows = sum(map(len, pieces))
             # To the sink they are all of the first share: whose they are nobody can tell.
             shares = tuple(
                 replace(share, num_rows=0 if place else num_rows)
-                for place, share in enumerate(group.shares)
+                for place, share in enumerate(batch.shares)
             )
-            staged = sink.stage(Group(group.number, shares, pieces, num_rows))
+            staged = sink.stage(Batch(batch.sequence, pieces, num_rows, shares))
         check_all_taken(sink, staged, self._step.name)
-        return replace(staged, shares=group.shares, rejected=fitted.rejected)
-
-    def write(self, batch: Batch) -> None:
-        """Have the sink write what the step makes of the rows; see `Passage`."""
-        fitted = self._fit(batch.pieces)
-        pieces = self._brought(fitted.table, batch.sequence)
-        if pieces:
-            try:
-                self._sink.write(Batch(batch.sequence, pieces, sum(map(len, pieces))))
-            except RowsRejected as error:
-                reasons = error.reasons.values()
-                raise refused(self._sink.name, self._step.name, reasons) from error
-        if fitted.rejected:
-            raise RowsRejected(fitted.rejected)
+        return replace(staged, shares=batch.shares, rejected=fitted.rejected)
 
     def close(self) -> None:
         """Remove the spool."""

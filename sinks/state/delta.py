@@ -12,9 +12,8 @@ from sinks.tables.delta import DeltaLog, DeltaSink
 from sinks.tables.log import TableState
 from topology.errors import SinkFailed
 from topology.maintenance import Maintenance
-from topology.sink import Sink, SinkContext
+from topology.sink import Committed, Fence, Share, Sink, SinkContext, Staged
 from topology.state import Shape, State
-from topology.transactional import Committed, Fence, Share
 
 
 class DeltaState(StateStore):
@@ -101,10 +100,7 @@ class _StateTable(DeltaSink[Any]):
         def exchange(state: TableState) -> None:
             self._exchange(state, shares, keys, change)
 
-        if shares:
-            self._commit_once(shares, exchange)
-        else:
-            self._settle(exchange)
+        self._commit_once(Staged(tuple(shares), 0), exchange)
 
     def _exchange(
         self, state: TableState, shares: Sequence[Share], keys: pa.Table, change: Change

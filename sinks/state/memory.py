@@ -11,9 +11,8 @@ from sinks.shares import check_fences, is_to_commit
 from sinks.state.store import Change, StateStore
 from sinks.state.values import places_of
 from topology.errors import SinkFailed
-from topology.sink import SinkContext
+from topology.sink import Committed, Fence, Share, SinkContext
 from topology.state import Shape
-from topology.transactional import Committed, Fence, Share
 
 
 @dataclass(slots=True)

@@ -9,18 +9,18 @@ import structlog
 from sinks.state.deltas import Aggregation, Deltas, Part
 from sinks.state.store import StateStore
 from sinks.state.values import changed
-from topology.errors import AggregateFailed, RowsRejected, SinkBusy, SinkFailed, SinkFenced
-from topology.sink import Batch, SinkContext
-from topology.state import State
-from topology.transactional import (
+from topology.errors import AggregateFailed, SinkBusy, SinkFailed, SinkFenced
+from topology.sink import (
+    Batch,
     Committed,
     Fence,
-    Group,
     Kind,
     Share,
+    Sink,
+    SinkContext,
     Staged,
-    TransactionalSink,
 )
+from topology.state import State
 
 log = structlog.get_logger()
 
@@ -30,7 +30,7 @@ _KINDS: dict[Kind, frozenset[Kind]] = {
 }
 
 
-class StateSink(TransactionalSink[Any]):
+class StateSink(Sink[Any]):
     """Keeps a state in a store. Rows are mappings, dataclasses, or columns.
 
     It keeps opaque transactions if the state is laid out for them.
@@ -50,8 +50,6 @@ class StateSink(TransactionalSink[Any]):
         self.kinds = _KINDS[state.layout]
         self.given = f" with layout='{state.layout}'"
         self.advice = "layout='opaque'"
-        self.needs_spark = store.needs_spark
-        self.needs_jars = store.needs_jars
         self._store = store
         self._aggregation = Aggregation(self.shape, store.refused)
         self._owner = ""  # of rows, before their line
@@ -71,56 +69,34 @@ class StateSink(TransactionalSink[Any]):
                 reason="reliability is not 'exactly-once'",
             )
 
-    def write(self, batch: Batch) -> None:
-        """Merge the rows into the state, under no txid. Raises RowsRejected."""
-        part = Part(self._owner, 0, batch.num_rows)
-        deltas, num_rows, rejected = self._aggregated(batch, (part,))
-        if num_rows:
-            self._update((), deltas)
-        if rejected:
-            raise RowsRejected(rejected)
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         """See the contract."""
-        return self._store.fence(fences)
+        return self._store.fence(fences) if fences else []
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         """See the contract."""
-        found = self._store.committed(lines)
-        txids = {each.line: each.txid for each in found}
-        if self._doubtful is not None and all(e.line in txids for e in self._doubtful[0]):
-            (shares, rows), self._doubtful = self._doubtful, None
-            if all(share.txid <= txids[share.line] for share in shares):
-                self.state.tell(rows)
-        return found
+        return self._store.committed(lines)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Aggregate the rows by key and line; see the contract."""
         parts = [
-            Part(self._owner + share.line, share.txid, share.num_rows) for share in group.shares
-        ]
-        deltas, num_rows, rejected = self._aggregated(group, parts)
-        return Staged(group.shares, num_rows, (deltas,), rejected)
+            Part(self._owner + share.line, share.txid, share.num_rows) for share in batch.shares
+        ] or [Part(self._owner, 0, batch.num_rows)]
+        try:
+            deltas, num_rows, rejected = self._aggregation.of(batch.pieces, parts)
+        except AggregateFailed as error:
+            raise SinkFailed(f"state '{self.name}': {error}") from error
+        return Staged(batch.shares, num_rows, (deltas,), rejected)
 
     def commit(self, staged: Staged) -> None:
         """Merge what was staged into the state, and set the txids; see the contract."""
         (deltas,) = staged.parts
-        self._update(staged.shares, deltas)
-
-    def discard(self, staged: Staged) -> None:
-        """Do nothing: nobody has seen the rows."""
+        if staged.shares or staged.num_rows:
+            self._update(staged.shares, deltas)
 
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
-
-    def _aggregated(
-        self, given: Batch | Group, parts: Sequence[Part]
-    ) -> tuple[Deltas, int, dict[int, str]]:
-        try:
-            return self._aggregation.of(given.pieces, parts)
-        except AggregateFailed as error:
-            raise SinkFailed(f"state '{self.name}': {error}") from error
 
     def _update(self, shares: tuple[Share, ...], deltas: Deltas) -> None:
         """Merge into the stored rows, and tell look-ups of the same run what they are now."""

@@ -6,9 +6,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from topology.sink import Sink, SinkContext
+from topology.sink import Committed, Fence, Share, Sink, SinkContext
 from topology.state import Shape, State
-from topology.transactional import Committed, Fence, Share
 
 Change: TypeAlias = Callable[[pa.Table], pa.Table]
 
@@ -17,16 +16,10 @@ class StateStore(ABC):
     """A place for one state, or for those of several pipelines that have one shape.
 
     `open` and `close` are called by the owner thread, `fence`, `committed` and `update` by the
-    sink's commit thread (`update` by its writer where there are no transactions), `refused` by
-    its staging thread, `load` by any. Lines are told apart by pipeline and sink (the context's),
-    as every sink's are. Rows have `shape.schema`, and no two have the same `shape.row_key`.
+    sink's commit thread, `refused` by its staging thread, `load` by any. Lines are told apart by
+    pipeline and sink (the context's), as every sink's are. Rows have `shape.schema`, and no two
+    have the same `shape.row_key`.
     """
-
-    needs_spark: bool = False
-    """Whether `open` and `load` are to be given a SparkDriver."""
-
-    needs_jars: tuple[str, ...] = ()
-    """The sets of jars that Spark must have for it."""
 
     @abstractmethod
     def open(self, context: SinkContext, shape: Shape) -> None:
@@ -37,11 +30,11 @@ class StateStore(ABC):
 
     @abstractmethod
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """As TransactionalSink.fence."""
+        """As Sink.fence."""
 
     @abstractmethod
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """As TransactionalSink.committed."""
+        """As Sink.committed."""
 
     @abstractmethod
     def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
@@ -59,7 +52,7 @@ class StateStore(ABC):
         returns one of the same `shape.row_key`, and perhaps others, of keys that had none. It may
         be called again, with rows that are read anew.
 
-        Raises SinkFenced, SinkBusy and SinkFailed as TransactionalSink.commit does, and what
+        Raises SinkFenced, SinkBusy and SinkFailed as Sink.commit does, and what
         `change` raises, with nothing done; after anything else the outcome is not known.
         """
 

@@ -20,8 +20,7 @@ from sinks.storage import Storage
 from sinks.tables.partitioning import Layout
 from sinks.tables.statistics import Statistics, statistics_of
 from topology.errors import SinkFailed
-from topology.sink import Piece
-from topology.transactional import Group, Share, Staged
+from topology.sink import Batch, Piece, Share, Staged
 
 Made = TypeVar("Made")
 
@@ -112,9 +111,9 @@ class FileStager:
     files: DataFileWriter
     schema: pa.Schema  # of the rows
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """Write the rows that fit; the others are named. Raises OSError; then no file is left."""
-        files, fitted = self.put(group.pieces, group.number)
+        files, fitted = self.put(group.pieces, group.sequence)
         return Staged(group.shares, fitted.table.num_rows, tuple(files), fitted.rejected)
 
     def put(self, pieces: Sequence[Piece], number: int) -> tuple[list[DataFile], Fitted]:

@@ -27,11 +27,20 @@ from sinks.storage import Storage
 from sinks.tables.files import DataFile, DataFileWriter, FileStager, joined
 from sinks.tables.log import Conflict, TableLog, TableState, app_id, pack, unpack
 from sinks.tables.partitioning import Layout
-from topology.errors import RowsRejected, SinkBusy, SinkError, SinkFailed
+from topology.errors import SinkBusy, SinkError, SinkFailed
 from topology.maintenance import MIN_AGE_HOURS, Compaction, Maintenance, Removal
 from topology.schema import Row, schema_of
-from topology.sink import Batch, Piece, SinkContext
-from topology.transactional import Committed, Fence, Group, Share, Staged, StagesApart
+from topology.sink import (
+    BOTH_KINDS,
+    Batch,
+    Committed,
+    Fence,
+    Piece,
+    Share,
+    Sink,
+    SinkContext,
+    Staged,
+)
 
 log = structlog.get_logger()
 
@@ -43,17 +52,18 @@ _OPEN_TRIES = 3  # a store's reply may be lost
 _LOST = "see docs/how-to/when-a-replay-differs.md#sinkstatelost"
 
 
-class TableSink(StagesApart[Row]):
+class TableSink(Sink[Row]):
     """Writes a table of files; a format adds its log.
 
-    A group's rows become Parquet files in the table's folder, and one commit makes them visible
+    A batch's rows become Parquet files in the table's folder, and one commit makes them visible
     together with the epoch and txid of every share. Without transactions a commit has no txids.
-    A table that does not exist is made with the first rows or fence; each of its columns may be
+    A table that does not exist is made by the first fence; each of its columns may be
     null.
 
     The commit thread owns the log and what it said last; the staging thread only writes files.
     """
 
+    kinds = BOTH_KINDS
     made_by: ClassVar[str]  # "DeltaSink"
 
     def __init__(
@@ -125,21 +135,8 @@ class TableSink(StagesApart[Row]):
             else:
                 return
 
-    def write(self, batch: Batch) -> None:
-        """Write and commit the batch's rows with no txid. Raises RowsRejected.
-
-        After an outcome that is not known, looks whether the files are in the table. If they are
-        not, they stay where they are: the commit may still land.
-        """
-        table_id = self._settle(lambda state: state.table_id)
-        parts, fitted = self._put(batch.pieces, batch.sequence)
-        if parts:
-            self._append(parts, table_id)
-        if fitted.rejected:
-            raise RowsRejected(fitted.rejected)
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Commit the epochs that are new, with no rows; see the contract."""
+        """Commit the epochs that are new, with no rows; see the contract. Makes the table."""
         self._state = None
         self._fenced_id = None
 
@@ -164,10 +161,10 @@ class TableSink(StagesApart[Row]):
         nothing = [Committed(line, 0, 0) for line in lines]
         return self._look(lambda state: self._found(state, lines), nothing)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Write files that no reader sees; see the contract."""
-        parts, fitted = self._put(group.pieces, group.number)
-        return Staged(group.shares, fitted.table.num_rows, parts, fitted.rejected)
+        parts, fitted = self._put(batch.pieces, batch.sequence)
+        return Staged(batch.shares, fitted.table.num_rows, parts, fitted.rejected)
 
     def stager(self) -> FileStager | None:
         """What writes such files in another process; see the contract."""
@@ -182,10 +179,10 @@ class TableSink(StagesApart[Row]):
     def commit(self, staged: Staged) -> None:
         """Add the files and set the txids, all at once; see the contract.
 
-        1. See by what was read last whether the shares are to be committed. What speaks against
-           it counts only if it has been read anew.
+        1. See by what was read last whether the batch is to be committed: its shares, or without
+           any its files. What speaks against it counts only if it has been read anew.
         2. Commit. After a conflict, read and decide again.
-        3. After an outcome that is not known, read whether the txids are there.
+        3. After an outcome that is not known, read whether it is there.
         """
 
         def land(state: TableState) -> None:
@@ -193,7 +190,8 @@ class TableSink(StagesApart[Row]):
                 raise SinkFailed(f"table '{self.table}' was changed while rows were written to it")
             self._land(state, staged.parts, self._versions(staged.shares))
 
-        self._commit_once(staged.shares, land)
+        if staged.shares or staged.parts:
+            self._commit_once(staged, land)
         self._sure(staged.parts)
 
     def discard(self, staged: Staged) -> None:
@@ -242,23 +240,23 @@ class TableSink(StagesApart[Row]):
         self._log = self._state = self._writer = None
 
     def _put(self, pieces: Sequence[Piece], number: int) -> tuple[tuple[Any, ...], Fitted]:
-        """Make the parts of a group: files of the rows that fit. Says which those are."""
+        """Make the parts of a batch: files of the rows that fit. Says which those are."""
         files, fitted = FileStager(self._fenced_writer(), self.schema).put(pieces, number)
         return tuple(files), fitted
 
     def _land(
         self, state: TableState, parts: Sequence[Any], transactions: Mapping[str, int]
     ) -> None:
-        """Commit the parts of a group."""
+        """Commit the parts of a batch."""
         self._commit(state, _files(parts), transactions)
 
-    def _commit_once(self, shares: Sequence[Share], land: Callable[[TableState], object]) -> None:
-        """Have `land` commit, unless the shares are committed already; see `commit`."""
+    def _commit_once(self, staged: Staged, land: Callable[[TableState], object]) -> None:
+        """Have `land` commit, unless it is committed already; see `commit`."""
         remembered = self._state
 
         def commit(state: TableState) -> None:
             try:
-                is_to_land = self._is_to_commit(state, shares)
+                is_to_land = self._is_to_commit(state, staged)
             except Exception as error:
                 if state is remembered:
                     raise Conflict from error
@@ -274,7 +272,7 @@ class TableSink(StagesApart[Row]):
             self._settle_doubts()
             raise
         except Exception:
-            if not self._has_landed(lambda state: not self._is_to_commit(state, shares)):
+            if not self._has_landed(lambda state: not self._is_to_commit(state, staged)):
                 self._settle_doubts()
                 raise
 
@@ -299,29 +297,6 @@ class TableSink(StagesApart[Row]):
                 f"most {MIN_AGE_HOURS / 2:g}, because a vacuum may have removed them. Start the "
                 "service again: it writes the rows anew"
             )
-
-    def _append(self, parts: Sequence[Any], table_id: str) -> None:
-        """Commit rows with no txid to the table for which they were written."""
-
-        def append(state: TableState) -> None:
-            if self._named(state, parts):
-                return
-            if state.table_id != table_id or not self._suits(state, parts):
-                raise SinkBusy(0, "the table was changed meanwhile")  # the next try writes anew
-            self._land(state, parts, {})
-
-        try:
-            self._settle(append)
-        except SinkError:
-            self._settle_doubts()
-            self._discard(parts)
-            raise
-        except Exception:
-            if not self._has_landed(lambda state: self._named(state, parts)):
-                self._settle_doubts()
-                self._discard(parts)
-                raise
-        self._sure(parts)
 
     def _settle(self, step: Callable[[TableState], Result]) -> Result:
         """Run a step that decides and commits on what the log said last; the table is made.
@@ -412,9 +387,12 @@ class TableSink(StagesApart[Row]):
         """Whether files can be added to the table as it is now."""
         return all(tuple(file.partition) == state.partition_by for file in _files(parts))
 
-    def _is_to_commit(self, state: TableState, shares: Sequence[Share]) -> bool:
-        found = self._found(state, [share.line for share in shares])
-        return is_to_commit(shares, found, self._epochs)
+    def _is_to_commit(self, state: TableState, staged: Staged) -> bool:
+        """See `is_to_commit`; without shares, unless the files are there from a try before."""
+        if not staged.shares:
+            return not self._named(state, staged.parts)
+        found = self._found(state, [share.line for share in staged.shares])
+        return is_to_commit(staged.shares, found, self._epochs)
 
     def _has_landed(self, is_there: Callable[[TableState], bool]) -> bool:
         """Read back a commit whose outcome is not known; False also where that fails."""
@@ -457,7 +435,7 @@ class TableSink(StagesApart[Row]):
 
     def _fenced_writer(self) -> DataFileWriter:
         if self._writer is None:
-            raise SinkFailed(f"table '{self.table}' takes no group before a fence")
+            raise SinkFailed(f"table '{self.table}' takes no batch before a fence")
         return self._writer
 
     def _found(self, state: TableState, lines: Sequence[str]) -> list[Committed]:

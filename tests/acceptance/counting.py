@@ -12,7 +12,7 @@ from headrace.state import DeltaState, PostgresState, State, StateStore, count
 from tests.acceptance.sentences import words_of
 from tests.acceptance.traces import TOPIC, text
 from tests.acceptance.wanted import fails_once, is_rejected
-from topology.transactional import Kind
+from topology.sink import Kind
 
 _failed: set[str] = set()
 

@@ -27,7 +27,7 @@ from tests.acceptance.wanted import OTHERS, ROWS
 from tests.support.near_a_store import StoreProxy
 from tests.support.patience import Limit, until
 from tests.support.seaweed import EmbeddedSeaweed
-from topology.transactional import Kind
+from topology.sink import Kind
 
 TOPOLOGIES = "tests.acceptance.crashing"
 RECORDS = (2_000,) * 3
@@ -49,8 +49,6 @@ OF_FAULTS = (
     "offset_",
     "letter_",
     "leaving_",
-    "sink_before_write",
-    "sink_after_write",
 )
 """So begin places that `make faults` plays (tests/faults), and `make crash` does not."""
 _RANGES: Mapping[str, object] = {

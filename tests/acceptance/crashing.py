@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from headrace import Record, Reject, Retry, RowsRejected, Topology, bolt
-from headrace.sinks import Batch, KafkaDeadLetters, SinkContext, TransactionalSink
+from headrace.sinks import Batch, KafkaDeadLetters, Sink, SinkContext
 from tests.acceptance.store import Site
 from tests.acceptance.stores import STORES
 from tests.acceptance.traces import FOLDER, TOPIC, check, text
 from tests.acceptance.wanted import COPIES, OTHERS, ROWS, fails_once, is_rejected, is_unfit
-from topology.sink import Sink
-from topology.transactional import Committed, Fence, Group, Kind, Staged
+from topology.sink import Committed, Fence, Kind, Staged
 
 BATCH_ROWS = 600
 BATCH_SECONDS = 0.2
@@ -58,37 +57,30 @@ def again(place: str) -> Any:
     return _others.row(place, 0)
 
 
-class WithoutTxid(TransactionalSink[Any]):
+class WithoutTxid(Sink[Any]):
     """Has the rows written, and notes their txids in a file when it is asked the next time."""
 
     def __init__(self, sink: Sink[Any]) -> None:
-        self.name = sink.name
+        self.name, self.kinds = sink.name, sink.kinds
         self.sink = sink
         self._done: dict[str, int] = {}
 
     def open(self, context: SinkContext) -> None:
         self.sink.open(replace(context, exactly_once=False))
 
-    def write(self, batch: Batch) -> None:
-        self.sink.write(batch)
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         self._done = {}
         noted = self._noted()
         return [Committed(line, epoch, noted.get(line, 0)) for line, epoch in fences]
 
-    def committed(self, lines: Sequence[str]) -> list[Committed]:
-        noted = self._noted()
-        return [Committed(line, 0, noted.get(line, 0)) for line in lines]
-
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         return Staged(group.shares, group.num_rows, (group,))
 
     def commit(self, staged: Staged) -> None:
         (FOLDER / "txids").write_text(json.dumps(self._noted() | self._done))
         [group] = staged.parts
         with contextlib.suppress(RowsRejected):  # the others are durable
-            self.write(Batch(group.number, group.pieces, group.num_rows))
+            self.sink.write(Batch(group.sequence, group.pieces, group.num_rows))
         self._done |= {share.line: share.txid for share in staged.shares}
 
     def discard(self, staged: Staged) -> None:

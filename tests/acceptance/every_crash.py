@@ -43,7 +43,7 @@ from tests.acceptance.trial import Trial
 from tests.support.near_a_store import StoreProxy
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.support.store_faults import weather
-from topology.transactional import Kind
+from topology.sink import Kind
 
 FROZEN, CONTROL = "frozen", "control"
 ON_SPARK = "@spark"  # behind the name of a sink that is played on the spark engine

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import Batch, KafkaDeadLetters
+from headrace.sinks import KafkaDeadLetters, Staged
 from tests.acceptance.traces import TOPIC, Lines, text
 
 PACE = float(os.environ.get("TRIAL_PACE", "inf"))
@@ -16,9 +16,9 @@ BATCH_SECONDS = 0.2
 class Paced(Lines):
     """Writes so many rows a second, as a store that is far away."""
 
-    def write(self, batch: Batch) -> None:
-        time.sleep(batch.num_rows / PACE)
-        super().write(batch)
+    def commit(self, staged: Staged) -> None:
+        time.sleep(staged.num_rows / PACE)
+        super().commit(staged)
 
 
 @bolt

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import Bolt, Hooks, Record, To, Topology, bolt, reference
-from headrace.sinks import Batch, DeltaSink, KafkaDeadLetters
+from headrace.sinks import DeltaSink, KafkaDeadLetters
 from tests.acceptance.traces import TOPIC, Lines, Trouble, check, is_opened, note, text
+from topology.sink import Staged
 
 BATCH_SECONDS = 0.05
 AT_MOST_ONCE_RATE = 4_000.0
@@ -100,10 +101,10 @@ _returns.into(Lines("returned"), batch_seconds=BATCH_SECONDS)
 class HeldLines(Lines):
     """Writes nothing until the test lets it."""
 
-    def write(self, batch: Batch) -> None:
+    def commit(self, staged: Staged) -> None:
         while not is_opened("all"):
             time.sleep(BATCH_SECONDS)
-        super().write(batch)
+        super().commit(staged)
 
 
 @bolt

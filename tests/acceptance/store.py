@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from headrace.sinks import TransactionalSink
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.postgres import EmbeddedPostgres
 from sinks.storage import Storage
 from tests.acceptance import evidence, table_files, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.wanted import Row
+from topology.sink import Sink
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Store(ABC):
         del kafka  # most make it themselves
 
     @abstractmethod
-    def sink(self) -> TransactionalSink[Any]: ...
+    def sink(self) -> Sink[Any]: ...
 
     def row(self, place: str, copy: int) -> object:
         """What the sink is given; a `copy` that is no 64-bit integer does not fit."""

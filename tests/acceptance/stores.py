@@ -14,16 +14,15 @@ import msgspec
 import psycopg
 import pyarrow as pa
 
-from examples.foreach.target import Order, SqliteOrders
+from examples.own_sink.sink import Order, SqliteOrders
 from headrace.sinks import (
     DeltaSink,
     IcebergSink,
     KafkaTopicSink,
     PostgresSink,
+    Sink,
     SinkContext,
     SparkSink,
-    TransactionalForeachSink,
-    TransactionalSink,
 )
 from headrace.state import DeltaState, PostgresState, State, StateStore, count
 from service.embedded.kafka import EmbeddedKafka
@@ -42,7 +41,7 @@ _LARGEST = 2**63 - 1
 class Delta(Store):
     """A Delta table that is appended to, by its log and its files."""
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return DeltaSink(self.table, schema=Copy)
 
     def rows(self) -> Iterable[Row]:
@@ -54,7 +53,7 @@ class BySpark(Delta):
 
     has_control = False
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return SparkSink(self.table, format="delta", schema=Copy)
 
 
@@ -73,7 +72,7 @@ class Upserts(Store):
 
     has_control = False
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return DeltaSink(self.table, schema=Slot, key=["slot", "copy"], deleted="gone")
 
     def row(self, place: str, copy: int) -> object:
@@ -126,7 +125,7 @@ class Upserts(Store):
 class Iceberg(Store):
     """An Iceberg table, by its metadata and its files."""
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return IcebergSink(self.table, schema=Copy)
 
     def rows(self) -> Iterable[Row]:
@@ -138,7 +137,7 @@ class Postgres(Store):
 
     needs_database = True
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return PostgresSink(self.site.database, _in_database(self), schema=Copy)
 
     def rows(self) -> list[Row]:
@@ -155,7 +154,7 @@ class Topic(Store):
     def prepare(self, kafka: EmbeddedKafka) -> None:
         kafka.create_topic(self.name, _PARTITIONS)
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return KafkaTopicSink(self.name, value=_as_json)
 
     def rows(self) -> Iterator[Row]:
@@ -164,15 +163,17 @@ class Topic(Store):
             yield msgspec.json.decode(value or b"", type=tuple[str, int])
 
 
-class Foreach(Store):
+class Own(Store):
     """The example's SQLite."""
 
     @property
     def path(self) -> Path:
         return self.site.folder / f"{self.table}.db"
 
-    def sink(self) -> TransactionalSink[Any]:
-        return TransactionalForeachSink(SqliteOrders(self.path), schema=Order, name=self.table)
+    def sink(self) -> Sink[Any]:
+        sink = SqliteOrders(self.path)
+        sink.name = self.table
+        return sink
 
     def row(self, place: str, copy: int) -> object:
         return Order(number=copy, customer=place)
@@ -196,12 +197,12 @@ class Counted:
 class Counts(Store):
     """A state: how many rows there are of each slot and copy, over all lines."""
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         key = {"slot": str, "copy": int}
         # Laid out for both kinds of transactions.
         counts = State(self.table, key=key, into=self.place(), layout="opaque")
         sink = counts.sink({"n": count()})
-        assert isinstance(sink, TransactionalSink)
+        assert isinstance(sink, Sink)
         return sink
 
     @abstractmethod
@@ -254,7 +255,7 @@ STORES: Mapping[str, type[Store]] = {
     "iceberg": Iceberg,
     "postgres": Postgres,
     "topic": Topic,
-    "foreach": Foreach,
+    "own": Own,
     "delta-state": CountsInDelta,
     "postgres-state": CountsInPostgres,
 }

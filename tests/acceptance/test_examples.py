@@ -1,6 +1,6 @@
 """Each example as a newcomer runs it: every row is there once, by other means than the sink's own.
 
-The others are run elsewhere: `flights` is the main job, `lookup` and `foreach` need no server.
+The others are run elsewhere: `flights` is the main job, `lookup` and `own_sink` need no server.
 """
 
 import contextlib

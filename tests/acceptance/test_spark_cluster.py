@@ -68,7 +68,7 @@ def test_every_row_is_there_once_though_an_executor_of_a_cluster_is_killed(
         # Executors load the same classes as drivers (tests/spark_classes.py).
         "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
     }
-    play = Play(trial, "delta", "foreach", engine="spark", conf=conf)
+    play = Play(trial, "delta", "own", engine="spark", conf=conf)
     play.publish(trouble=[TROUBLE])
     run = play.start("transactional")
     until("a task is at it", lambda: trial.notes("tries") or not run.alive, SECONDS)

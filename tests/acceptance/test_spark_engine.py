@@ -15,7 +15,7 @@ from tests.acceptance import crashes
 from tests.acceptance.crashes import GOOD, TOPOLOGIES, Play
 from tests.acceptance.stores import STORES
 from tests.acceptance.trial import Trial
-from topology.transactional import Kind
+from topology.sink import Kind
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 

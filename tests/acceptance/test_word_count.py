@@ -25,8 +25,8 @@ from tests.acceptance.crashes import CONFIG
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial, places
 from tests.worlds.postgres_table import rows_of
+from topology.sink import Kind
 from topology.state import LINE
-from topology.transactional import Kind
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import Record, RowsRejected
-from headrace.sinks import Batch, Sink, SinkContext
+from headrace.sinks import Sink, SinkContext, Staged
 
 TOPIC = os.environ["TRIAL_TOPIC"]
 FOLDER = Path(os.environ["TRIAL_FOLDER"])
@@ -39,9 +39,9 @@ class Lines(Sink[Any]):
     def open(self, context: SinkContext) -> None:
         """There is nothing to open."""
 
-    def write(self, batch: Batch) -> None:
+    def commit(self, staged: Staged) -> None:
         rows: list[Any] = []
-        for piece in batch.pieces:
+        for piece in staged.parts:
             rows += piece["value"].to_pylist() if isinstance(piece, pa.RecordBatch) else piece
         bad = [i for i, row in enumerate(rows) if row in self._rejects]
         note(self.name, *(row for i, row in enumerate(rows) if i not in bad))

@@ -1,7 +1,7 @@
 """What every place for state promises, asked of each of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ from tests.worlds.postgres_table import PostgresTable
 from topology.aggregates import count, least, reducer
 from topology.errors import SinkFailed, SinkFenced
 from topology.maintenance import Maintained
-from topology.sink import SinkContext
+from topology.sink import Batch, Committed, Fence, Share, Sink, SinkContext
 from topology.state import LINE, TXID, Shape, State
-from topology.transactional import Committed, Fence, Group, Share, TransactionalSink
 
 FIRST, SECOND = "words[0]", "words[1]"
 NOWHERE = MemoryState()
@@ -396,24 +395,17 @@ def test_a_store_that_is_not_open_says_so(house: House) -> None:
     house.store().close()
 
 
-def test_its_sink_needs_what_it_needs(house: House) -> None:
-    store: StateStore = house.store()
-    sink = State("words", key={"word": str}, into=store).sink({"n": count()})
-    needs: Sequence[Any] = (sink.needs_spark, sink.needs_jars)
-    assert needs == (store.needs_spark, store.needs_jars)
-
-
 def test_look_ups_of_the_run_that_keeps_it_tell_what_was_committed(house: House) -> None:
     words = State("words", key={"word": str, "day": int}, into=house.store(), layout="opaque")
     sink = words.sink({"n": count(), "low": least("x", type=str)})
-    assert isinstance(sink, TransactionalSink)
+    assert isinstance(sink, Sink)
     sink.open(house.context)
     sink.fence([Fence(FIRST, 1), Fence(SECOND, 1)])
 
     def commit(txid: int, line: str, *given: str) -> None:
         rows = [{"word": word, "day": 7, "x": line} for word in given]
         its = replace(share(line, txid), num_rows=len(rows))
-        sink.commit(sink.stage(Group(txid, (its,), [rows], len(rows))))
+        sink.commit(sink.stage(Batch(txid, [rows], len(rows), (its,))))
         words.catch_up()
 
     commit(1, FIRST, "a", "b", "a")
@@ -436,13 +428,13 @@ def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path) -> None
     house = DeltaHouse(tmp_path)
     sink = State("words", key=SHAPE.key, into=house.store(), layout="opaque").sink(SHAPE.aggregates)
     sink.open(house.context)
-    assert isinstance(sink, TransactionalSink)
+    assert isinstance(sink, Sink)
     assert isinstance(sink, Maintained)
     table = sink.maintenance()
     sink.fence([Fence(FIRST, 1)])
     for txid in range(1, 5):  # words of one letter each, so that no file holds two
         rows = [{"word": chr(96 + txid), "day": 7, "x": "y"}]
-        group = Group(txid, (replace(share(txid=txid), num_rows=1),), [rows], 1)
+        group = Batch(txid, [rows], 1, (replace(share(txid=txid), num_rows=1),))
         sink.commit(sink.stage(group))
     before = house.store().load(house.context, SHAPE).to_pylist()
     assert [len(table.data_files()), len(before)] == [4, 4]

@@ -1,6 +1,7 @@
 """What every sink promises that makes rows durable exactly once, asked of each of them."""
 
 import queue
+import sqlite3
 import threading
 import uuid
 from abc import ABC, abstractmethod
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
-from examples.foreach.target import SqliteOrders
+from examples.own_sink.sink import SqliteOrders
 from service.embedded.postgres import EmbeddedPostgres
 from sinks import (
     DeltaSink,
@@ -24,7 +25,6 @@ from sinks import (
     MemorySink,
     PostgresSink,
     SparkSink,
-    TransactionalForeachSink,
 )
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
@@ -37,15 +37,15 @@ from tests.worlds.postgres_table import PostgresTable
 from tests.worlds.staged_apart import StagedApart, copied, halves, staged_apart
 from topology.errors import SinkFailed, SinkFenced
 from topology.schema import schema_of
-from topology.sink import Batch, Piece, SinkContext
-from topology.transactional import (
+from topology.sink import (
+    Batch,
     Committed,
     Fence,
-    Group,
+    Piece,
     Share,
+    Sink,
+    SinkContext,
     Staged,
-    StagesApart,
-    TransactionalSink,
 )
 
 
@@ -70,7 +70,7 @@ class House(ABC):
         self.context = SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), None)
 
     @abstractmethod
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         """A new sink on the same place: another process's, as it were."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class MemoryHouse(House):
         super().__init__(warehouse)
         self.memory: MemorySink[Order] = MemorySink(schema=Order)
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return self.memory  # it is the place itself
 
     def rows(self) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ class DeltaHouse(House):
             "pipeline", "sink", {}, Storage(str(warehouse)), None, exactly_once=True
         )
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return DeltaSink("orders", schema=Order)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ class DeltaHouse(House):
 class KeyedDeltaHouse(DeltaHouse):
     """A table whose rows have a key."""
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
 
 
@@ -118,7 +118,7 @@ class SparkHouse(DeltaHouse):
         super().__init__(warehouse)
         self.context = replace(self.context, spark=driver)
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return SparkSink("orders", format="delta", schema=Order)
 
 
@@ -129,14 +129,14 @@ class FakeSparkHouse(SparkHouse):
 class ApartHouse(DeltaHouse):
     """The same table, whose files other processes write."""
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return StagedApart(DeltaSink("orders", schema=Order))
 
 
 class IcebergHouse(House):
     """A table that is read by its metadata and files alone."""
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return IcebergSink("orders", schema=Order)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ class IcebergInPostgresHouse(House):
         self.table = Table(warehouse, catalog, f"orders_{uuid.uuid4().hex}")
         self.context = SinkContext("pipeline", "sink", {}, self.table.storage, None)
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return IcebergSink(self.table.name, schema=Order, catalog="lake")
 
     def rows(self) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ class PostgresHouse(House):
         self.table = PostgresTable(server)
         self.context = self.table.context(exactly_once=True)
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         sink: PostgresSink[Any] = self.table.made(schema=SCHEMA)
         return sink
 
@@ -182,7 +182,7 @@ class PostgresHouse(House):
 class KeyedPostgresHouse(PostgresHouse):
     """The same with a key."""
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         sink: PostgresSink[Any] = self.table.made(schema=KEYED, key="number", deleted="gone")
         return sink
 
@@ -195,7 +195,7 @@ class TopicHouse(House):
         self.context = SinkContext("pipeline", "sink", kafka, Storage(""), None, exactly_once=True)
         self.topic = topic
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         return KafkaTopicSink(self.topic, value=as_json)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -208,20 +208,21 @@ def as_json(row: dict[str, Any]) -> bytes:
     return msgspec.json.encode(row)
 
 
-class ForeachHouse(House):
+class OwnHouse(House):
     """The SQLite of the example."""
 
-    def sink(self) -> TransactionalSink[Any]:
-        target = SqliteOrders(Path(self.context.storage.warehouse) / "orders.db")
-        return TransactionalForeachSink(target, schema=Order)
+    def sink(self) -> Sink[Any]:
+        return SqliteOrders(Path(self.context.storage.warehouse) / "orders.db")
 
     def rows(self) -> list[dict[str, Any]]:
-        return SqliteOrders(Path(self.context.storage.warehouse) / "orders.db").rows()
+        with sqlite3.connect(Path(self.context.storage.warehouse) / "orders.db") as database:
+            found = database.execute("SELECT number, customer FROM orders").fetchall()
+        return [{"number": number, "customer": customer} for number, customer in found]
 
 
 HOUSES = [
     MemoryHouse,
-    ForeachHouse,
+    OwnHouse,
     DeltaHouse,
     ApartHouse,
     pytest.param(SparkHouse, marks=pytest.mark.integration),
@@ -274,10 +275,10 @@ def _behind_a_catalogue(request: pytest.FixtureRequest, tmp_path: Path) -> Icebe
 
 
 @pytest.fixture
-def opened(house: House) -> Iterator[Callable[[], TransactionalSink[Any]]]:
-    sinks: list[TransactionalSink[Any]] = []
+def opened(house: House) -> Iterator[Callable[[], Sink[Any]]]:
+    sinks: list[Sink[Any]] = []
 
-    def open_sink() -> TransactionalSink[Any]:
+    def open_sink() -> Sink[Any]:
         sinks.append(house.sink())
         sinks[-1].open(house.context)
         return sinks[-1]
@@ -289,7 +290,7 @@ def opened(house: House) -> Iterator[Callable[[], TransactionalSink[Any]]]:
 
 
 @pytest.fixture
-def sink(opened: Callable[[], TransactionalSink[Any]]) -> TransactionalSink[Any]:
+def sink(opened: Callable[[], Sink[Any]]) -> Sink[Any]:
     """A sink in which the owner of all three lines has epoch 1."""
     sink = opened()
     sink.fence([Fence(line, 1) for line in (FIRST, SECOND, THIRD)])
@@ -302,14 +303,14 @@ def share(
     return Share(line, epoch, txid, attempt, 10 * txid, 10 * txid + 10, f"{txid:032x}", rows)
 
 
-def group(*shares: tuple[Share, Sequence[Any]], number: int = 1) -> Group:
+def group(*shares: tuple[Share, Sequence[Any]], number: int = 1) -> Batch:
     """The shares with their rows."""
     given = [replace(each, num_rows=len(rows)) for each, rows in shares]
     pieces: list[Piece] = [list(rows) for _, rows in shares if rows]
-    return Group(number, tuple(given), pieces, sum(len(rows) for _, rows in shares))
+    return Batch(number, pieces, sum(len(rows) for _, rows in shares), tuple(given))
 
 
-def put(sink: TransactionalSink[Any], *shares: tuple[Share, Sequence[Any]]) -> Staged:
+def put(sink: Sink[Any], *shares: tuple[Share, Sequence[Any]]) -> Staged:
     staged = sink.stage(group(*shares))
     sink.commit(staged)
     return staged
@@ -319,28 +320,28 @@ def numbers(house: House) -> list[int]:
     return sorted(row["number"] for row in house.rows())
 
 
-def state(sink: TransactionalSink[Any], *lines: str) -> list[tuple[int, int]]:
+def state(sink: Sink[Any], *lines: str) -> list[tuple[int, int]]:
     """Epoch and txid of each line."""
     found = sink.committed(lines)
     assert tuple(each.line for each in found) == lines
     return [(each.epoch, each.txid) for each in found]
 
 
-def test_the_rows_are_durable_with_their_txid(house: House, sink: TransactionalSink[Any]) -> None:
+def test_the_rows_are_durable_with_their_txid(house: House, sink: Sink[Any]) -> None:
     """Promise 3."""
     put(sink, (share(), [order(1), order(2)]))
     assert sorted(house.rows(), key=lambda row: row["number"]) == [order(1), order(2)]
     assert state(sink, FIRST) == [(1, 1)]
 
 
-def test_what_is_only_staged_is_not_visible(house: House, sink: TransactionalSink[Any]) -> None:
+def test_what_is_only_staged_is_not_visible(house: House, sink: Sink[Any]) -> None:
     sink.stage(group((share(), [order(1)])))
     assert house.rows() == []
     assert state(sink, FIRST) == [(1, 0)]
 
 
 def test_what_is_discarded_leaves_nothing_and_may_be_staged_again(
-    house: House, sink: TransactionalSink[Any]
+    house: House, sink: Sink[Any]
 ) -> None:
     sink.discard(sink.stage(group((share(), [order(1)]))))
     assert house.rows() == []
@@ -348,7 +349,7 @@ def test_what_is_discarded_leaves_nothing_and_may_be_staged_again(
     assert numbers(house) == [1]
 
 
-def test_the_same_commit_twice_is_done_once(house: House, sink: TransactionalSink[Any]) -> None:
+def test_the_same_commit_twice_is_done_once(house: House, sink: Sink[Any]) -> None:
     """Storm 45: idempotent by txid, so it may be repeated when its reply was lost."""
     staged = put(sink, (share(), [order(1)]))
     sink.commit(staged)
@@ -357,7 +358,7 @@ def test_the_same_commit_twice_is_done_once(house: House, sink: TransactionalSin
 
 
 def test_the_same_transaction_staged_again_is_done_once(
-    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
 ) -> None:
     """Storm 45: it crashed between the sink's commit and writing down that it was done."""
     put(sink, (share(), [order(1)]), (share(SECOND), [order(2)]))
@@ -367,7 +368,7 @@ def test_the_same_transaction_staged_again_is_done_once(
 
 
 def test_a_group_is_of_several_lines_whose_rows_and_txids_come_together(
-    house: House, sink: TransactionalSink[Any]
+    house: House, sink: Sink[Any]
 ) -> None:
     put(sink, (share(), [order(1)]), (share(SECOND), [order(2), order(3)]))
     put(sink, (share(txid=2), [order(4)]), (share(THIRD), [order(5)]))
@@ -375,7 +376,7 @@ def test_a_group_is_of_several_lines_whose_rows_and_txids_come_together(
     assert state(sink, FIRST, SECOND, THIRD) == [(1, 2), (1, 1), (1, 1)]
 
 
-def test_an_empty_group_raises_the_txids(house: House, sink: TransactionalSink[Any]) -> None:
+def test_an_empty_group_raises_the_txids(house: House, sink: Sink[Any]) -> None:
     """Promise 14: every txid is committed, also where all its records were filtered."""
     put(sink, (share(), []), (share(SECOND), []))
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
@@ -384,15 +385,15 @@ def test_an_empty_group_raises_the_txids(house: House, sink: TransactionalSink[A
     assert state(sink, FIRST, SECOND) == [(1, 2), (1, 2)]
 
 
-def test_rows_and_columns_may_come_in_one_group(house: House, sink: TransactionalSink[Any]) -> None:
+def test_rows_and_columns_may_come_in_one_group(house: House, sink: Sink[Any]) -> None:
     columns = pa.RecordBatch.from_pylist([order(2), order(3)], schema=SCHEMA)
     pieces: list[Piece] = [[order(1)], columns, [], [order(4)]]
-    sink.commit(sink.stage(Group(1, (share(rows=3), share(SECOND)), pieces, 4)))
+    sink.commit(sink.stage(Batch(1, pieces, 4, (share(rows=3), share(SECOND)))))
     assert numbers(house) == [1, 2, 3, 4]
 
 
 def test_rows_that_do_not_fit_are_named_and_the_others_are_durable(
-    house: House, sink: TransactionalSink[Any]
+    house: House, sink: Sink[Any]
 ) -> None:
     wrong = order(2) | {"number": "two"}
     staged = put(sink, (share(), [order(1), wrong]), (share(SECOND), [order(3), {}]))
@@ -403,23 +404,21 @@ def test_rows_that_do_not_fit_are_named_and_the_others_are_durable(
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
 
 
-def test_a_group_of_rejected_rows_only_raises_the_txids(
-    house: House, sink: TransactionalSink[Any]
-) -> None:
+def test_a_group_of_rejected_rows_only_raises_the_txids(house: House, sink: Sink[Any]) -> None:
     assert set(put(sink, (share(), [{}, {}])).rejected) == {0, 1}
     assert house.rows() == []
     assert state(sink, FIRST) == [(1, 1)]
 
 
 def test_a_line_that_nobody_has_fenced_has_nothing(
-    opened: Callable[[], TransactionalSink[Any]],
+    opened: Callable[[], Sink[Any]],
 ) -> None:
     sink = opened()
     assert sink.committed([FIRST, SECOND]) == [Committed(FIRST, 0, 0), Committed(SECOND, 0, 0)]
     assert sink.committed([]) == []
 
 
-def test_a_fence_tells_what_is_committed_in_its_order(sink: TransactionalSink[Any]) -> None:
+def test_a_fence_tells_what_is_committed_in_its_order(sink: Sink[Any]) -> None:
     put(sink, (share(), [order(1)]))
     put(sink, (share(txid=2), [order(2)]), (share(SECOND), []))
     assert sink.fence([Fence(THIRD, 4), Fence(SECOND, 2), Fence(FIRST, 3)]) == [
@@ -431,7 +430,7 @@ def test_a_fence_tells_what_is_committed_in_its_order(sink: TransactionalSink[An
 
 
 def test_rows_that_would_be_kept_as_others_are_named_and_the_rest_is_one_transaction(
-    house: House, sink: TransactionalSink[Any]
+    house: House, sink: Sink[Any]
 ) -> None:
     """Promise 13: what would lose something is a dead letter, not a row that is nearly right."""
     bad: list[Any] = [2.5, True, "2", None]
@@ -443,7 +442,7 @@ def test_rows_that_would_be_kept_as_others_are_named_and_the_rest_is_one_transac
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
 
 
-def test_repeating_a_fence_is_harmless(house: House, sink: TransactionalSink[Any]) -> None:
+def test_repeating_a_fence_is_harmless(house: House, sink: Sink[Any]) -> None:
     put(sink, (share(), [order(1)]))
     for _ in range(2):
         assert sink.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 1)]
@@ -451,7 +450,7 @@ def test_repeating_a_fence_is_harmless(house: House, sink: TransactionalSink[Any
     assert numbers(house) == [1, 2]
 
 
-def test_an_owner_with_an_older_epoch_cannot_fence(sink: TransactionalSink[Any]) -> None:
+def test_an_owner_with_an_older_epoch_cannot_fence(sink: Sink[Any]) -> None:
     """Promise 9: a zombie that wakes up while it takes over changes nothing."""
     sink.fence([Fence(FIRST, 3)])
     with pytest.raises(SinkFenced) as caught:
@@ -461,7 +460,7 @@ def test_an_owner_with_an_older_epoch_cannot_fence(sink: TransactionalSink[Any])
 
 
 def test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing(
-    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
 ) -> None:
     """Promise 9: a zombie cannot finish a transaction once its successor has started."""
     zombies = sink.stage(group((share(SECOND), [order(2)]), (share(), [order(1)])))
@@ -479,7 +478,7 @@ def test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing(
 
 
 def test_a_zombie_that_stages_after_the_fence_is_refused_at_the_commit(
-    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
 ) -> None:
     """Promise 9."""
     successor = opened()
@@ -492,7 +491,7 @@ def test_a_zombie_that_stages_after_the_fence_is_refused_at_the_commit(
 
 
 def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(
-    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
 ) -> None:
     """Promise 9: what the fence told is all there is of the zombie, whenever it commits."""
     ended: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
@@ -518,7 +517,7 @@ def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(
     assert numbers(house) == list(range(1, told.txid + 2))
 
 
-def test_only_some_shares_of_a_group_are_there(house: House, sink: TransactionalSink[Any]) -> None:
+def test_only_some_shares_of_a_group_are_there(house: House, sink: Sink[Any]) -> None:
     put(sink, (share(), [order(1)]))
     with pytest.raises(SinkFailed):
         put(sink, (share(), [order(1)]), (share(SECOND), [order(2)]))
@@ -526,9 +525,7 @@ def test_only_some_shares_of_a_group_are_there(house: House, sink: Transactional
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 0)]
 
 
-def test_one_is_staged_while_another_waits_for_its_commit(
-    house: House, sink: TransactionalSink[Any]
-) -> None:
+def test_one_is_staged_while_another_waits_for_its_commit(house: House, sink: Sink[Any]) -> None:
     staged = [
         sink.stage(group((share(txid=txid), [order(txid)]), number=txid)) for txid in (1, 2, 3)
     ]
@@ -539,7 +536,7 @@ def test_one_is_staged_while_another_waits_for_its_commit(
 
 
 def test_what_is_committed_is_known_to_a_new_sink_on_the_same_place(
-    house: House, opened: Callable[[], TransactionalSink[Any]], sink: TransactionalSink[Any]
+    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
 ) -> None:
     """Storm 45: state and txid outlive the process together."""
     put(sink, (share(), [order(1)]), (share(SECOND), []))
@@ -553,7 +550,7 @@ def test_what_is_committed_is_known_to_a_new_sink_on_the_same_place(
     assert numbers(house) == [1, 2]
 
 
-def test_a_sink_that_is_opened_again_goes_on(house: House, sink: TransactionalSink[Any]) -> None:
+def test_a_sink_that_is_opened_again_goes_on(house: House, sink: Sink[Any]) -> None:
     put(sink, (share(), [order(1)]))
     sink.close()
     sink.open(house.context)
@@ -563,7 +560,7 @@ def test_a_sink_that_is_opened_again_goes_on(house: House, sink: TransactionalSi
 
 
 def test_rows_that_belong_to_no_transaction_may_be_written_beside(
-    house: House, sink: TransactionalSink[Any]
+    house: House, sink: Sink[Any]
 ) -> None:
     put(sink, (share(), [order(1)]))
     sink.write(Batch(1, [[order(2)]], 1))
@@ -573,7 +570,7 @@ def test_rows_that_belong_to_no_transaction_may_be_written_beside(
 
 
 def test_lines_whose_names_differ_little_are_apart(
-    house: House, opened: Callable[[], TransactionalSink[Any]]
+    house: House, opened: Callable[[], Sink[Any]]
 ) -> None:
     sink = opened()
     lines = [f"{topic}[{number}]" for topic, number in product(("a", "A", "a.b", "a_b"), (1, 11))]
@@ -585,7 +582,7 @@ def test_lines_whose_names_differ_little_are_apart(
 
 @pytest.mark.parametrize("house", STAGE_APART, indirect=True)
 def test_what_other_processes_staged_is_committed_as_one_group(
-    house: House, sink: StagesApart[Any]
+    house: House, sink: Sink[Any]
 ) -> None:
     """Promise 14: a group has one commit, however many processes made its files."""
     shares = (share(rows=3), share(SECOND, rows=3))
@@ -593,7 +590,7 @@ def test_what_other_processes_staged_is_committed_as_one_group(
         [order(1), order(2), {}, order(4)],
         [order(5) | {"number": "five"}, order(6)],
     ]
-    staged = sink.joined(shares, staged_apart(sink.stager(), *halves(Group(1, shares, rows, 6))))
+    staged = sink.joined(shares, staged_apart(sink.stager(), *halves(Batch(1, rows, 6, shares))))
     assert (staged.shares, staged.num_rows, set(staged.rejected)) == (shares, 4, {2, 4})
     assert house.rows() == []
     sink.commit(staged)
@@ -607,7 +604,7 @@ def test_what_other_processes_staged_is_committed_as_one_group(
 
 @pytest.mark.parametrize("house", STAGE_APART, indirect=True)
 def test_what_other_processes_staged_elsewhere_is_not_committed(
-    house: House, sink: StagesApart[Any]
+    house: House, sink: Sink[Any]
 ) -> None:
     """Promise 14: the table would name files that this process cannot see."""
     whole = group((share(), [order(1), order(2)]))
@@ -625,7 +622,7 @@ def test_what_other_processes_staged_elsewhere_is_not_committed(
 
 @pytest.mark.parametrize("house", STAGE_APART, indirect=True)
 def test_what_other_processes_staged_leaves_nothing_when_it_is_discarded(
-    house: House, sink: StagesApart[Any]
+    house: House, sink: Sink[Any]
 ) -> None:
     def files() -> set[Path]:
         return set(Path(house.context.storage.warehouse).rglob("*.parquet"))

@@ -98,8 +98,8 @@ RUN_BY = {
     "python -m service.reference": (
         "docs/test_reference.py::test_the_metrics_page_is_the_catalogue"
     ),
-    "python -m examples.foreach": (
-        "unit/examples/test_foreach.py::test_the_example_runs_by_itself_and_stores_each_order_once"
+    "python -m examples.own_sink": (
+        "unit/examples/test_own_sink.py::test_the_example_runs_by_itself_and_stores_each_order_once"
     ),
     "python -m examples.iceberg": f"{EXAMPLES}test_page_views_are_in_the_iceberg_table_once",
     "python -m examples.postgres": (

@@ -60,7 +60,7 @@ POINTS: Mapping[str, Point] = {
     "C08": Point("a bolt's side effect is done, its ack is not", _both("own_effect_done"), 150),
     "C09": Point(
         "the trees are done but for the sink",
-        {"at least once": "sink_before_write", "exactly once": "sink_before_stage"},
+        _both("sink_before_stage"),
     ),
     "C10": Point(
         "the sink has written, and not committed",
@@ -68,7 +68,7 @@ POINTS: Mapping[str, Point] = {
     ),
     "C11": Point(
         "the sink has committed, the answer was lost",
-        {"at least once": "sink_after_write", "exactly once": "sink_after_commit"},
+        _both("sink_after_commit"),
         repeats=frozenset({"at least once"}),
     ),
     "C12": Point(

@@ -136,9 +136,8 @@ SINKS = {
     "S07": Row(
         "the sink has committed and the reply is lost: what is there is read, and the commit is "
         "not repeated",
-        "sink_commit_found",
         (
-            f"{_SINKS}/test_transaction_writer.py::test_a_commit_whose_reply_was_lost_is_found_and_not_repeated",
+            f"{_SINKS}/test_writer.py::test_a_commit_whose_reply_was_lost_is_repeated_and_finds_itself_done",
             f"{_POSTGRES}::test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
             f"{_SINKS}/tables/test_delta.py::test_a_commit_that_has_landed_though_it_raised_is_read_back",
             f"{_REAL}/sinks/test_topic_sink.py::test_a_commit_whose_answer_is_lost_is_decided_at_once",

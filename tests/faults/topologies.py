@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import Batch, DeltaSink, KafkaDeadLetters, KafkaTopicSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters, KafkaTopicSink
 from service.failpoints import failpoints
 from tests.acceptance.feed import payload
 from tests.acceptance.traces import FOLDER, TOPIC, Lines, note, text
 from tests.faults.wanted import is_refused
-from topology.sink import Sink
+from topology.sink import Sink, Staged
 from topology.stream import Stream
 
 MOMENT_SECONDS = 0.05
@@ -71,8 +71,8 @@ def _line(row: Row) -> str:
 class HalfLines(Lines):
     """Writes a batch's lines, and passes a place between two halves of them."""
 
-    def write(self, batch: Batch) -> None:
-        for piece in batch.pieces:
+    def commit(self, staged: Staged) -> None:
+        for piece in staged.parts:
             lines: Any = piece  # text: never columns
             half = len(lines) // 2
             for part in (lines[:half], lines[half:]):

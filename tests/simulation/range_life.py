@@ -25,9 +25,8 @@ from tests.simulation.settings import TOPICS
 from tests.simulation.transacting import SimFences
 from tests.simulation.transaction_writer import SimWriter
 from tests.worlds.tasking import SETTINGS
-from topology.sink import Batch, SinkContext
+from topology.sink import Batch, Committed, Fence, Share, Sink, SinkContext, Staged
 from topology.topology import Topology
-from topology.transactional import Committed, Fence, Group, Share, Staged, StagesApart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +63,7 @@ class _Fetcher(SimFetcher):
     ends: Ends
 
 
-class _Sink(StagesApart[Any]):
+class _Sink(Sink[Any]):
     """A table, as the engine knows it. Of one that is spooled only the driver can stage."""
 
     kinds = frozenset({"transactional", "opaque"})
@@ -77,19 +76,11 @@ class _Sink(StagesApart[Any]):
     def open(self, context: SinkContext) -> None:
         """Do nothing."""
 
-    def write(self, batch: Batch) -> None:
-        """Not called."""
-        raise NotImplementedError(batch)
-
     def fence(self, fences: "Sequence[Fence]") -> list[Committed]:
         """See `SimTable.fence`."""
         return self._table.fence(fences)
 
-    def committed(self, lines: "Sequence[str]") -> list[Committed]:
-        """See `SimTable.committed`."""
-        return self._table.committed(lines)
-
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """See `SimTable.stage`: tasks have spooled the rows."""
         self._table.is_there()
         staged = self._table.stage(group)
@@ -114,7 +105,7 @@ class _Sink(StagesApart[Any]):
         raise NotImplementedError(staged)
 
     def discard(self, staged: Staged) -> None:
-        """See `TransactionalSink.discard`."""
+        """See `Sink.discard`."""
         for rows in staged.parts:
             if self._is_spooled:
                 rows.clear()
@@ -137,18 +128,18 @@ class _Way:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.table, name)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """See `HandsOn.stage`."""
-        if group.number not in self._staged:
-            self._staged[group.number] = self.hands_on.stage(group)
-        return self._staged[group.number]
+        if group.sequence not in self._staged:
+            self._staged[group.sequence] = self.hands_on.stage(group)
+        return self._staged[group.sequence]
 
 
 class _Writer(SimWriter):
     """Discards at once."""
 
     def discard(self, staged: Staged) -> None:
-        """See `TransactionWriter.discard`."""
+        """See `SinkWriter.discard`."""
         way: Any = self.table
         way.hands_on.discard(staged)
 

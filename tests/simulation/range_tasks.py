@@ -15,7 +15,7 @@ from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed, Tas
 from tests.simulation.kafka import SimLog, SimRecord
 from tests.simulation.recorded import Open
 from tests.simulation.spooled import SpooledRun, spool_all
-from topology.transactional import Share, Staged
+from topology.sink import Share, Staged
 from transactions.digest import RangeDigest
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ REQUIRED = {
     "loss_recreated": "a topic was deleted and created again",
     "loss_truncated": "a log was cut off below the offset to read next",
     "lost_commit_found_in_the_sink": "a commit's reply was lost, and it was there",
-    "lost_commit_not_found_and_sent_again": "a commit was lost, and was not there",
+    "lost_commit_sent_again": "a commit was lost, and was not there",
     "lost_reply_that_had_landed": "a write was done and its reply lost",
     "lost_request_that_had_not": "a write was lost on its way",
     "lost_while_suspended_with_calls_that_wait": "a claim came too late, and calls waited for it",

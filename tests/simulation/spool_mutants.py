@@ -19,7 +19,7 @@ from service.spark_engine.spool import SpoolStager
 from service.spark_engine.taking import TakingSink
 from service.spark_engine.tries import Try
 from tests.simulation.mutants import Patches, around, mutant, put
-from topology.transactional import Group, Staged
+from topology.sink import Batch, Staged
 from transactions.range_groups import RangeGroups
 
 # Files
@@ -33,9 +33,9 @@ def spool_of_an_older_try() -> Patches:
         def __init__(self, name: str) -> None:
             self.hex = name
 
-    def stage(original: Callable[..., Staged], stager: SpoolStager, group: Group) -> Staged:
+    def stage(original: Callable[..., Staged], stager: SpoolStager, group: Batch) -> Staged:
         shares = [(share.line, share.num_rows) for share in group.shares]
-        name = hashlib.md5(f"{group.number} {shares}".encode()).hexdigest()  # noqa: S324
+        name = hashlib.md5(f"{group.sequence} {shares}".encode()).hexdigest()  # noqa: S324
         with put(spool.uuid, "uuid4", lambda: Named(name)):
             return original(stager, group)
 
@@ -68,14 +68,14 @@ def spool_of_another_sink() -> Patches:
 def lost_spool_is_empty() -> Patches:
     """Files that are not there any more are taken for no rows."""
 
-    def whole(original: Callable[..., Group], group: Group, of: Handed) -> Group:
+    def whole(original: Callable[..., Batch], group: Batch, of: Handed) -> Batch:
         try:
             return original(group, of)
         except StagedLost:
             shares = tuple(replace(share, num_rows=0) for share in group.shares)
             return replace(group, shares=shares, pieces=[], num_rows=0, offsets=np.empty(0, int))
 
-    def stage(original: Callable[..., Staged], hands_on: HandsOn, group: Group) -> Staged:
+    def stage(original: Callable[..., Staged], hands_on: HandsOn, group: Batch) -> Staged:
         return replace(original(hands_on, group), shares=group.shares)
 
     return [around(handed, "_whole", whole), around(HandsOn, "stage", stage)]
@@ -85,7 +85,7 @@ def lost_spool_is_empty() -> Patches:
 def spooled_rows_in_the_order_of_tasks() -> Patches:
     """Rows are cut into shares as they come, whichever line they are of."""
 
-    def whole(_original: Callable[..., Group], group: Group, of: Handed) -> Group:
+    def whole(_original: Callable[..., Batch], group: Batch, of: Handed) -> Batch:
         read = [spool.read_spool(each) for each in of.staged]
         pieces = [piece for its_pieces, _offsets in read for piece in its_pieces]
         offsets = np.concatenate([np.empty(0, np.int64), *(offsets for _pieces, offsets in read)])
@@ -105,7 +105,7 @@ def _stays(_handed: Handed) -> None:
 def refused_row_without_a_letter() -> Patches:
     """A row that the driver's sink refuses is left out, and that is all."""
 
-    def stage(original: Callable[..., Staged], hands_on: HandsOn, group: Group) -> Staged:
+    def stage(original: Callable[..., Staged], hands_on: HandsOn, group: Batch) -> Staged:
         return replace(original(hands_on, group), rejected={})
 
     return [around(HandsOn, "stage", stage)]
@@ -116,7 +116,7 @@ def refusal_of_another_record() -> Patches:
     """The record after the refused row's own gets the letter."""
 
     def origins(
-        original: Callable[..., Mapping[int, Origin]], group: Group, rows: Any
+        original: Callable[..., Mapping[int, Origin]], group: Batch, rows: Any
     ) -> Mapping[int, Origin]:
         found = original(group, rows)
         return {row: of._replace(offset=of.offset + 1) for row, of in found.items()}
@@ -135,7 +135,7 @@ def refusal_of_another_row_of_the_record() -> Patches:
     """The row before the refused one is left out, and then all are, as it is refused again."""
 
     def origins(
-        original: Callable[..., Mapping[int, Origin]], group: Group, rows: Any
+        original: Callable[..., Mapping[int, Origin]], group: Batch, rows: Any
     ) -> Mapping[int, Origin]:
         found = original(group, rows)
         return {row: of._replace(place=max(0, of.place - 1)) for row, of in found.items()}
@@ -162,7 +162,7 @@ def refusal_in_every_sink() -> Patches:
 def refused_rows_are_only_left_out() -> Patches:
     """A task leaves refused rows out, and sends no letter of them."""
 
-    def stage(original: Callable[..., Staged], sink: TakingSink, group: Group) -> Staged:
+    def stage(original: Callable[..., Staged], sink: TakingSink, group: Batch) -> Staged:
         return replace(original(sink, group), rejected={})
 
     return [around(TakingSink, "stage", stage)]

@@ -19,8 +19,7 @@ from service.spark_engine.taking import TakingSink
 from service.spark_engine.task import Task
 from tests.simulation.kafka import SimRecord
 from tests.simulation.mutants import put
-from topology.sink import Piece
-from topology.transactional import Group, Share, Staged
+from topology.sink import Batch, Piece, Share, Staged
 
 
 class SpooledRow(NamedTuple):
@@ -112,7 +111,7 @@ def _spool(
     if not records:
         return
     offsets = np.array([record.offset for record in records], np.int64)
-    staged = sink.stage(Group(number, tuple(shares), pieces, len(records), offsets))
+    staged = sink.stage(Batch(number, pieces, len(records), tuple(shares), offsets))
     sink.commit(staged)
     made.letters += [(records[place], sink.name) for place in staged.rejected]
 

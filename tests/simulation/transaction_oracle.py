@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.transaction_sink import Row, SimTable
     from tests.simulation.tuples import Attempt
     from tests.simulation.world import World
-    from topology.transactional import Share, Staged
+    from topology.sink import Share, Staged
 
 
 class TransactionOracle:

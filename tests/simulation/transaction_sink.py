@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.tuples import Attempt
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
-from topology.transactional import Committed, Fence, Group, Share, Staged
+from topology.sink import Batch, Committed, Fence, Share, Staged
 
 if TYPE_CHECKING:
     from tests.simulation.transaction_oracle import TransactionOracle
@@ -36,7 +36,7 @@ class SimTable:
         self.seen = seen
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """See `TransactionalSink.fence`."""
+        """See `Sink.fence`."""
         self.is_there()
         for line, epoch in fences:
             found, _txid = self.lines.get(line, (0, 0))
@@ -57,10 +57,10 @@ class SimTable:
         self.lines[line] = (epoch, txid)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """See `TransactionalSink.committed`."""
+        """See `Sink.committed`."""
         return [Committed(line, *self.lines.get(line, (0, 0))) for line in lines]
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """Keep each share's rows by themselves, less those that do not fit."""
         pieces: list[Any] = group.pieces
         rows = [row for piece in pieces for row in piece]
@@ -73,7 +73,7 @@ class SimTable:
         return Staged(group.shares, group.num_rows, tuple(parts), rejected)
 
     def commit(self, sender: Any, staged: Staged) -> None:
-        """See `TransactionalSink.commit`."""
+        """See `Sink.commit`."""
         self.is_there()
         for share in staged.shares:
             epoch, _txid = self.lines.get(share.line, (0, 0))

@@ -1,25 +1,25 @@
-"""One process's way to one table: `sinks.transaction_writer`, whose threads have no place here."""
+"""One process's way to one table: `sinks.writer`, whose threads have no place here."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from partition.offsets.requests import OutcomeUnknown
-from sinks.transaction_writer import FencesRaised, GroupCommitted, GroupStaged, TransactionWriter
+from sinks.writer import BatchCommitted, BatchStaged, FencesRaised
 from tests.simulation.network import Message, Network
 from tests.simulation.transaction_sink import SimTable
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
-from topology.transactional import Committed, Fence, Group, Share, Staged
+from topology.sink import Batch, Fence, Staged
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
 
-Done: TypeAlias = FencesRaised | GroupStaged | GroupCommitted
+Done: TypeAlias = FencesRaised | BatchStaged | BatchCommitted
 _Work: TypeAlias = Generator[Callable[[], Any], Any, Done]
 
 
 class SimWriter:
-    """Does what it is asked in order, tries again, and reads back what it does not know."""
+    """Does what it is asked in order, and tries again what it does not know."""
 
     def __init__(
         self, table: SimTable, network: Network, life: "Life", on_done: Callable[[Done], None]
@@ -30,15 +30,15 @@ class SimWriter:
         self._staging = _Hand(network, life, on_done)
 
     def fence(self, fences: Sequence[Fence]) -> None:
-        """See `TransactionWriter.fence`."""
+        """See `SinkWriter.fence`."""
         self._committing.ask(self._fence(tuple(fences)))
 
-    def stage(self, group: Group) -> None:
-        """See `TransactionWriter.stage`."""
+    def stage(self, group: Batch) -> None:
+        """See `SinkWriter.stage`."""
         self._staging.ask(self._stage(group))
 
     def commit(self, staged: Staged) -> None:
-        """See `TransactionWriter.commit`."""
+        """See `SinkWriter.commit`."""
         self._committing.ask(self._commit(staged))
 
     def discard(self, staged: Staged) -> None:
@@ -54,59 +54,33 @@ class SimWriter:
                 return FencesRaised(fences, [], error)
             return FencesRaised(fences, found, None)
 
-    def _stage(self, group: Group) -> _Work:
+    def _stage(self, group: Batch) -> _Work:
         while True:
             try:
                 staged = yield lambda: self.table.stage(group)
             except (OutcomeUnknown, SinkBusy):
                 continue
             except SinkFailed as error:
-                return GroupStaged(group, None, error)
-            return GroupStaged(group, staged, None)
+                return BatchStaged(group, None, error)
+            return BatchStaged(group, staged, None)
 
     def _commit(self, staged: Staged) -> _Work:
-        seen = self._life.world.seen
         is_unknown = False
-        lines = [share.line for share in staged.shares]
         while True:
             try:
                 if is_unknown:
-                    found = yield lambda: self.table.committed(lines)
-                    if _has(found, staged.shares):
-                        seen("lost_commit_found_in_the_sink")
-                        break
-                    seen("lost_commit_not_found_and_sent_again")
+                    is_there = self.table.has_all(staged.shares)
+                    how = "found_in_the_sink" if is_there else "sent_again"
+                    self._life.world.seen(f"lost_commit_{how}")
                 yield lambda: self.table.commit(self._life, staged)
             except SinkBusy:
                 continue
             except OutcomeUnknown:
                 is_unknown = True
             except (SinkFenced, SinkFailed) as error:
-                return GroupCommitted(staged, error, 0.0)
+                return BatchCommitted(staged, error, 0.0)
             else:
-                break
-        return GroupCommitted(staged, None, 0.0)
-
-
-def _has(found: list[Committed], shares: Sequence[Share]) -> bool:
-    """What the real writer concludes from a sink's answer."""
-    answered: Any = _Answered(found)
-    return TransactionWriter._has(answered, shares)
-
-
-class _Answered:
-    """Stands for a writer whose sink has answered."""
-
-    _of = TransactionWriter._of
-    name = ""
-
-    def __init__(self, found: list[Committed]) -> None:
-        self._found = found
-        self._sink = self
-
-    def committed(self, _lines: Sequence[str]) -> list[Committed]:
-        """The answer."""
-        return self._found
+                return BatchCommitted(staged, None, 0.0)
 
 
 class _Hand:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import Record, Reject, Retry, RowsRejected, SinkBusy
-from headrace.sinks import Batch, TransactionalSink
+from headrace.sinks import Batch, Sink
 from headrace.testing import TopologyTest
 from sinks.rows import rows_of
 from topology.advanced import AdvancedBolt
@@ -29,7 +29,7 @@ from topology.bolt import (
     yields_many,
 )
 from topology.columns import PARENT
-from topology.transactional import Group, Staged
+from topology.sink import Staged
 
 
 class ChaosError(Exception):
@@ -176,7 +176,7 @@ def _columns(call: Callable[[Any], Any], chaos: Chaos) -> Callable[[Any], Any]:
 
 
 class Spoiler:
-    """Takes the place of a sink's `write`, `stage` and `commit`.
+    """Takes the place of a sink's `stage` and `commit`.
 
     A try may find the sink busy, fail with nothing written, or fail when all is written. A row
     is rejected always or never.
@@ -184,7 +184,7 @@ class Spoiler:
 
     def __init__(
         self,
-        sink: TransactionalSink[Any],
+        sink: Sink[Any],
         *,
         seed: int,
         busy: float = 0.0,
@@ -198,38 +198,34 @@ class Spoiler:
         self.after = busy + fail_before + fail_after
         self.counts: Counter[str] = Counter()
         self._tries: Counter[str] = Counter()
-        self._write, self._stage, self._commit = sink.write, sink.stage, sink.commit
+        self._stage, self._commit = sink.stage, sink.commit
+        self._staged: dict[int, tuple[Staged, str, list[int]]] = {}
+        """By what was staged of no transactions: that, what it is called, and the rows it has."""
 
-    def write(self, batch: Batch) -> None:
+    def stage(self, batch: Batch) -> Staged:
         pieces, good, bad = self._sift(batch.pieces)
-
-        def write() -> None:
-            try:
-                if good:
-                    self._write(Batch(batch.sequence, pieces, len(good)))
-            except RowsRejected as error:
-                bad.update({good[place]: why for place, why in error.reasons.items()})
-
-        self._try(f"batch {batch.sequence}", write)
-        if bad:
-            raise RowsRejected(bad)
-
-    def stage(self, group: Group) -> Staged:
-        pieces, good, bad = self._sift(group.pieces)
-        if not bad:
-            return self._stage(group)
+        if not bad and batch.shares:
+            return self._stage(batch)
         shares, start = [], 0
-        for share in group.shares:
+        for share in batch.shares:
             end = start + share.num_rows
             shares.append(replace(share, num_rows=sum(start <= place < end for place in good)))
             start = end
-        staged = self._stage(Group(group.number, tuple(shares), pieces, len(good)))
+        staged = self._stage(Batch(batch.sequence, pieces, len(good), tuple(shares)))
         bad |= {good[place]: why for place, why in staged.rejected.items()}
-        return replace(staged, shares=group.shares, rejected=bad)
+        staged = replace(staged, shares=batch.shares, rejected=bad)
+        if not batch.shares:
+            self._staged[id(staged)] = staged, f"batch {batch.sequence}", good
+        return staged
 
     def commit(self, staged: Staged) -> None:
         work = ", ".join(f"{share.line} {share.txid}" for share in staged.shares)
-        self._try(work, lambda: self._commit(staged))
+        _, work, good = self._staged.get(id(staged), (staged, work, []))
+        try:
+            self._try(work, lambda: self._commit(staged))
+        except RowsRejected as error:
+            reasons = {good[place]: why for place, why in error.reasons.items()}
+            raise RowsRejected(reasons) from error
 
     def _sift(self, pieces: list[Any]) -> tuple[list[Any], list[int], dict[int, str]]:
         """The pieces without the rows that are rejected, the places of the others, and why."""
@@ -257,10 +253,10 @@ class Spoiler:
             raise ChaosError(f"chaos fails {work} after it was written")
 
 
-def spoil(sink: TransactionalSink[Any], **chances: Any) -> Counter[str]:
+def spoil(sink: Sink[Any], **chances: Any) -> Counter[str]:
     """Make a sink misbehave from now on, as a Spoiler says; the result counts how often."""
     spoiler = Spoiler(sink, **chances)
-    vars(sink).update(write=spoiler.write, stage=spoiler.stage, commit=spoiler.commit)
+    vars(sink).update(stage=spoiler.stage, commit=spoiler.commit)
     return spoiler.counts
 
 

@@ -43,8 +43,7 @@ from service.sharing import Sharing, SharingPolicy, copartitions_of
 from sinks.tries import WriteRetries
 from tests.support.patience import Limit
 from topology.errors import SinkFailed
-from topology.sink import DeadLetter
-from topology.transactional import Committed, Fence, Group, Staged, TransactionalSink
+from topology.sink import BOTH_KINDS, Committed, DeadLetter, Fence, Sink, Staged
 from transactions.policy import TransactionPolicy
 
 Guarantee = Literal["at-least-once", "at-most-once", "transactional", "opaque"]
@@ -395,11 +394,11 @@ class World:
         assert not lost, f"lost: {lost}"
 
 
-class Door(TransactionalSink[Any]):
+class Door(Sink[Any]):
     """A process's way to a sink: shut while the sink is away, and once the process is dead."""
 
     def __init__(self, process: "Process", name: str) -> None:
-        self.name = name
+        self.name, self.kinds = name, BOTH_KINDS
         self._process = process
         self._sink = process.world.sinks.setdefault(name, MemorySink(name))
         self._rng = random.Random(f"{process.world.seed} {name} {process.number}")
@@ -410,20 +409,11 @@ class Door(TransactionalSink[Any]):
     def close(self) -> None:
         """Nothing to close."""
 
-    def write(self, batch: Batch) -> None:
-        self._may()
-        self._sink.write(batch)
-        self._answer()
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         self._may()
         return self._sink.fence(fences)
 
-    def committed(self, lines: Sequence[str]) -> list[Committed]:
-        self._may()
-        return self._sink.committed(lines)
-
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         self._may()
         return self._sink.stage(group)
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import Batch, MemoryDeadLetters, Sink, SinkContext
+from headrace.sinks import MemoryDeadLetters, Sink, SinkContext
 from topology.maintenance import Compaction, Maintenance, Removal
+from topology.sink import Staged
 
 TARGET = "tests.worlds.compacting:topology"
 
@@ -24,7 +25,7 @@ class FileSink(Sink[Any]):
         self.calls.append("open")
         self.context = context
 
-    def write(self, batch: Batch) -> None:
+    def commit(self, staged: Staged) -> None:
         raise AssertionError("no row comes here")
 
     def close(self) -> None:

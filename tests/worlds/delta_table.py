@@ -10,8 +10,7 @@ from sinks import DeltaSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import evidence
-from topology.sink import Batch, SinkContext
-from topology.transactional import Fence, Group, Share
+from topology.sink import Batch, Fence, Share, SinkContext
 
 LINE = "orders[0]"
 SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
@@ -98,9 +97,9 @@ def write(sink: DeltaSink[Any], given: list[dict[str, Any]], sequence: int = 1) 
     sink.write(Batch(sequence, [given], len(given)))
 
 
-def group(txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> Group:
+def group(txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> Batch:
     share = Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
-    return Group(txid, (share,), [rows(*numbers)], len(numbers))
+    return Batch(txid, [rows(*numbers)], len(numbers), (share,))
 
 
 def put(sink: DeltaSink[Any], txid: int, *numbers: int, epoch: int = 1) -> None:

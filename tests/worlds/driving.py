@@ -34,9 +34,8 @@ from sinks.tries import WriteRetries
 from tests.support.patience import seconds, until
 from tests.worlds.alone import alone
 from tests.worlds.tasking import SETTINGS
-from topology.sink import Sink
+from topology.sink import Batch, Share, Sink, Staged
 from topology.steps import SinkStep
-from topology.transactional import Group, Share, Staged, StagesApart
 from transactions.policy import RangePolicy
 
 PATIENCE_SECONDS = seconds(20.0)
@@ -51,7 +50,7 @@ def text(record: Record) -> str:
 class ListStager:
     """Stages rows as a list. Those that begin with "unfit" do not fit."""
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """Set apart what does not fit."""
         rows = list(rows_of(group.pieces))
         rejected = {i: "unfit" for i, row in enumerate(rows) if str(row).startswith("unfit")}
@@ -81,7 +80,7 @@ class Noting:
         self.shares += [(s.line, s.txid, s.num_rows) for s in shares]
 
 
-class ApartSink(MemorySink[Any], StagesApart[Any], Noting):
+class ApartSink(MemorySink[Any], Noting):
     """A sink in memory for which tasks stage."""
 
     def __init__(self, name: str = "apart") -> None:
@@ -114,7 +113,7 @@ class HereSink(MemorySink[Any], Noting):
         super().__init__(name)
         self.begin()
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """Set apart what is to be rejected."""
         rows = list(rows_of(group.pieces))
         assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)

@@ -10,26 +10,25 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
-from headrace.sinks import DeltaSink, IcebergSink, TransactionalSink
+from headrace.sinks import DeltaSink, IcebergSink, Sink
 from headrace.state import DeltaState, State, count
 from sinks.storage import Storage
 from tests.acceptance import evidence, table_files
 from tests.worlds.delta_table import LINE, SCHEMA, group
-from topology.sink import SinkContext
-from topology.transactional import Committed, Fence, Staged
+from topology.sink import Committed, Fence, SinkContext, Staged
 
 NAME = "orders"
 CATALOG = "lake"
 
 
-def _state() -> TransactionalSink[Any]:
+def _state() -> Sink[Any]:
     state = State(NAME, key={"number": int}, into=DeltaState(NAME), layout="opaque")
     sink = state.sink({"n": count()})
-    assert isinstance(sink, TransactionalSink)
+    assert isinstance(sink, Sink)
     return sink
 
 
-SINKS: Mapping[str, Callable[[], TransactionalSink[Any]]] = {
+SINKS: Mapping[str, Callable[[], Sink[Any]]] = {
     "delta": lambda: DeltaSink(NAME, schema=SCHEMA),
     "parts": lambda: DeltaSink(NAME, schema=SCHEMA, partition_by=["place"]),
     "upserts": lambda: DeltaSink(NAME, schema=SCHEMA, key=["number"]),
@@ -50,7 +49,7 @@ class Lake:
     storage: Storage
     direct: Storage
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         """A sink that is open."""
         sink = SINKS[self.kind]()
         sink.open(SinkContext("p", "s", {}, self.storage, None, exactly_once=True))

@@ -9,8 +9,7 @@ import pyarrow as pa
 from service.embedded.postgres import EmbeddedPostgres
 from sinks import PostgresSink
 from sinks.storage import Storage
-from topology.sink import Batch, SinkContext
-from topology.transactional import Group, Share
+from topology.sink import Batch, Share, SinkContext
 
 LINE = "orders[0]"
 SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
@@ -98,6 +97,6 @@ def write(sink: PostgresSink[Any], given: list[dict[str, Any]], sequence: int = 
     sink.write(Batch(sequence, [given], len(given)))
 
 
-def group(txid: int, *numbers: int, epoch: int = 1, attempt: int = 1, line: str = LINE) -> Group:
+def group(txid: int, *numbers: int, epoch: int = 1, attempt: int = 1, line: str = LINE) -> Batch:
     share = Share(line, epoch, txid, attempt, txid, txid + 1, "0" * 32, len(numbers))
-    return Group(txid, (share,), [rows(*numbers)], len(numbers))
+    return Batch(txid, [rows(*numbers)], len(numbers), (share,))

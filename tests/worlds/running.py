@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import Batch, MemoryDeadLetters, Sink
+from headrace.sinks import MemoryDeadLetters, Sink
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
 from partition.ledger import LedgerStatistics
@@ -26,8 +26,7 @@ from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from sinks.tries import WriteRetries
 from tests.support.patience import seconds, until
-from topology.sink import Delivered
-from topology.transactional import Kind
+from topology.sink import Delivered, Kind, Staged
 from transactions.policy import TransactionPolicy
 
 PLACE = Partition("t", 0)
@@ -48,12 +47,12 @@ class HeldSink(Sink[Any]):
     def open(self, context: Any) -> None:
         """Nothing to open."""
 
-    def write(self, batch: Batch) -> None:
+    def commit(self, staged: Staged) -> None:
         """Wait for the gate, then keep the rows."""
         self.asked.set()
         if not self.gate.wait(PATIENCE_SECONDS):
             raise TimeoutError
-        for piece in batch.pieces:
+        for piece in staged.parts:
             self.rows += piece
 
     def close(self) -> None:

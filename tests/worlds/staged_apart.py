@@ -4,15 +4,15 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from topology.sink import Batch, Piece, SinkContext
-from topology.transactional import (
+from topology.sink import (
+    Batch,
     Committed,
     Fence,
-    Group,
+    Piece,
+    Sink,
+    SinkContext,
     Staged,
     Stager,
-    StagesApart,
-    TransactionalSink,
 )
 
 
@@ -21,13 +21,13 @@ def copied(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
 
 
-def staged_apart(stager: Stager | None, *groups: Group) -> list[Staged]:
+def staged_apart(stager: Stager | None, *groups: Batch) -> list[Staged]:
     """Stage each group by a stager of its own, as in other processes."""
     assert stager is not None
     return [copied(copied(stager).stage(copied(group))) for group in groups]
 
 
-def halves(group: Group) -> tuple[Group, Group]:
+def halves(group: Batch) -> tuple[Batch, Batch]:
     """The same rows as two groups, none of which knows how many rows its shares have there."""
     first: list[Piece] = []
     second: list[Piece] = []
@@ -39,23 +39,20 @@ def halves(group: Group) -> tuple[Group, Group]:
         left -= length
     taken = group.num_rows // 2
     return (
-        Group(group.number, group.shares, first, taken),
-        Group(group.number, group.shares, second, group.num_rows - taken),
+        Batch(group.sequence, first, taken, group.shares),
+        Batch(group.sequence, second, group.num_rows - taken, group.shares),
     )
 
 
-class StagedApart(TransactionalSink[Any]):
+class StagedApart(Sink[Any]):
     """A sink whose groups are staged in two parts, elsewhere."""
 
-    def __init__(self, inner: StagesApart[Any]) -> None:
+    def __init__(self, inner: Sink[Any]) -> None:
         self.inner = inner
-        self.name, self.needs_spark = inner.name, inner.needs_spark
+        self.name, self.needs_spark, self.kinds = inner.name, inner.needs_spark, inner.kinds
 
     def open(self, context: SinkContext) -> None:
         self.inner.open(context)
-
-    def write(self, batch: Batch) -> None:
-        self.inner.write(batch)
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         return self.inner.fence(fences)
@@ -63,7 +60,7 @@ class StagedApart(TransactionalSink[Any]):
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         return self.inner.committed(lines)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         parts = staged_apart(self.inner.stager(), *halves(group))
         return self.inner.joined(group.shares, parts)
 

@@ -19,9 +19,8 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, Tas
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.rows import rows_of
 from sinks.storage import Storage
-from topology.sink import DeadLetterSink, SinkContext
+from topology.sink import Batch, DeadLetterSink, SinkContext, Staged, Stager
 from topology.topology import Topology
-from topology.transactional import Group, Staged, Stager
 from transactions.digest import RangeDigest
 
 SETTINGS = TaskSettings(
@@ -45,10 +44,10 @@ class KeepingStager:
 
     def __init__(self, unfit: Iterable[Any] = ()) -> None:
         self.unfit = list(unfit)
-        self.groups: list[Group] = []
+        self.groups: list[Batch] = []
         self.discarded: list[Staged] = []
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         """Take the rows, but those that are not to fit."""
         self.groups.append(group)
         rows = list(rows_of(group.pieces))

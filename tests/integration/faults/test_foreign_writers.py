@@ -23,7 +23,7 @@ from sinks.tables.log import Conflict
 from tests.acceptance import evidence, table_files
 from tests.worlds import delta_table, iceberg_table
 from topology.errors import SinkBusy
-from topology.transactional import Committed, Fence
+from topology.sink import Committed, Fence
 
 MINUTES = float(os.environ.get("FOREIGN_MINUTES", "10"))
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from sinks.spark.driver import SparkDriver
 from tests.worlds.plant import CASES, KEEP_TRANSACTIONS, Plant
 from tests.worlds.small_disk import SmallDisk, immutable
-from topology.transactional import Staged
+from topology.sink import Staged
 
 pytestmark = [
     pytest.mark.faults,

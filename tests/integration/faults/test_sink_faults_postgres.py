@@ -9,7 +9,7 @@ import pytest
 from service.embedded.postgres import EmbeddedPostgres
 from tests.support.patience import seconds, until
 from tests.worlds.postgres_table import LINE, PostgresTable, group, rows, write
-from topology.transactional import Committed, Fence
+from topology.sink import Committed, Fence
 
 pytestmark = pytest.mark.faults
 

@@ -89,7 +89,7 @@ def test_every_row_is_there_once_though_a_task_runs_twice_at_once(
         "spark.speculation.multiplier": "1.1",
         "spark.speculation.quantile": "0.1",
     }
-    play = Play(trial, "delta", "foreach", engine="spark", conf=conf)
+    play = Play(trial, "delta", "own", engine="spark", conf=conf)
     play.publish(trouble=[TROUBLE])
     run = play.start("transactional")
     wait(run, "another process is at it", lambda: len(tries(trial)) == 2)

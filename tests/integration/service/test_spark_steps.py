@@ -32,9 +32,9 @@ from sinks.storage import Storage
 from tests.support.patience import seconds, until
 from tests.worlds.delta_table import LINE, SparkTable, group
 from tests.worlds.fetching import KafkaWorld
+from topology.sink import Fence
 from topology.spark_step import spark_step
 from topology.through_spark import ThroughSpark
-from topology.transactional import Fence
 
 pytestmark = [
     pytest.mark.integration,

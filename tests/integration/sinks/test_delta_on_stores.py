@@ -15,8 +15,7 @@ from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.delta_table import LINE, SCHEMA, group, rows, write
 from topology.errors import SinkFenced
 from topology.maintenance import Removal
-from topology.sink import SinkContext
-from topology.transactional import Committed, Fence
+from topology.sink import Committed, Fence, SinkContext
 
 pytestmark = pytest.mark.integration
 

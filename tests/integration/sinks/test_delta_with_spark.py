@@ -15,8 +15,7 @@ from tests.worlds.delta_table import LINE, SCHEMA, SparkTable, group, rows, writ
 from tests.worlds.every_type import EVERY_TYPE, NOTHING, SOMETHING
 from tests.worlds.shared_spark import stream, streamed
 from topology.errors import SinkFailed
-from topology.sink import Batch
-from topology.transactional import Committed, Fence
+from topology.sink import Batch, Committed, Fence
 
 pytestmark = [
     pytest.mark.integration,

@@ -15,8 +15,7 @@ from tests.support.patience import seconds
 from tests.support.seaweed import READER, EmbeddedSeaweed
 from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
 from topology.errors import SinkFailed, SinkFenced
-from topology.sink import SinkContext
-from topology.transactional import Committed
+from topology.sink import Committed, SinkContext
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from tests.worlds import every_type
 from tests.worlds.iceberg_table import LINE, SparkTable, group, racing, rows, write
 from tests.worlds.shared_spark import streamed
 from topology.errors import SinkFenced
-from topology.transactional import Committed
+from topology.sink import Committed
 
 pytestmark = [
     pytest.mark.integration,

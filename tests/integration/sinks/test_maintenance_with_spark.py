@@ -16,8 +16,7 @@ from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
 from tests.worlds import delta_table
 from tests.worlds.iceberg_table import LINE, SCHEMA, SparkTable, group, racing, write
-from topology.sink import SinkContext
-from topology.transactional import Committed, Fence
+from topology.sink import Committed, Fence, SinkContext
 
 pytestmark = [
     pytest.mark.integration,

@@ -13,7 +13,7 @@ from sinks.postgres.database import Database
 from tests.support.patience import seconds
 from tests.worlds.postgres_table import LINE, PostgresTable, group, rows, write
 from topology.errors import SinkBusy, SinkFenced
-from topology.transactional import Committed, Fence, Staged
+from topology.sink import Committed, Fence, Staged
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,8 @@ from service.embedded.postgres import EmbeddedPostgres
 from tests.support.patience import seconds
 from tests.worlds.postgres_table import PostgresTable
 from topology.errors import SinkFailed, SinkFenced
+from topology.sink import Committed, Fence, Share
 from topology.state import LINE, TXID, Shape
-from topology.transactional import Committed, Fence, Share
 
 pytestmark = pytest.mark.integration
 

@@ -21,8 +21,7 @@ from sinks import PostgresSink
 from tests.support.patience import seconds
 from tests.worlds.postgres_table import LINE, SCHEMA, PostgresTable, connected, group, rows, write
 from topology.errors import RowsRejected, SinkBusy, SinkFailed
-from topology.sink import Batch
-from topology.transactional import Committed, Fence, Group, Share, Staged
+from topology.sink import Batch, Committed, Fence, Share, Staged
 
 pytestmark = pytest.mark.integration
 
@@ -169,7 +168,7 @@ def test_names_are_quoted_whatever_they_are(make: Make, name: str) -> None:
     sink.fence([Fence(name, 1)])
     given = [{name: 1}, {name: 2}, {name: 1, "gone": True}, {"x": 1}]
     share = Share(name, 1, 1, 1, 0, 4, "", 4)
-    staged = sink.stage(Group(1, (share,), [given], 4))
+    staged = sink.stage(Batch(1, [given], 4, (share,)))
     sink.commit(staged)
     assert list(staged.rejected) == [3]
     assert table.rows() == [{name: 2}]
@@ -208,7 +207,7 @@ def test_by_key_rows_replace_and_delete_and_the_last_one_counts(
         pieces: list[Any] = [[dict(zip(KEYED.names, row, strict=True)) for row in given]]
         if exactly_once:
             share = Share(LINE, 1, txid, 1, txid, txid + 1, "", len(given))
-            staged = sink.stage(Group(txid, (share,), pieces, len(given)))
+            staged = sink.stage(Batch(txid, pieces, len(given), (share,)))
             sink.commit(staged)
             return dict(staged.rejected)
         try:
@@ -404,7 +403,7 @@ def test_a_value_too_long_for_an_index_is_rejected_alone(table: PostgresTable) -
     sink.fence([Fence(LINE, 1)])
     long = "".join(uuid.uuid4().hex for _ in range(400))
     given = [{"number": 1, "place": "x"}, {"number": 2, "place": long}]
-    staged = sink.stage(Group(1, (Share(LINE, 1, 1, 1, 0, 2, "", 2),), [given], 2))
+    staged = sink.stage(Batch(1, [given], 2, (Share(LINE, 1, 1, 1, 0, 2, "", 2),)))
     assert list(staged.rejected) == [1]
     assert "index row" in staged.rejected[1]
     sink.commit(staged)
@@ -579,7 +578,7 @@ def test_many_rows_that_are_refused_are_found_quickly(table: PostgresTable) -> N
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
     given = [{"number": n, "place": None} for n in range(5_000)]
-    staged = sink.stage(Group(1, (Share(LINE, 1, 1, 1, 0, 1, "", 5_000),), [given], 5_000))
+    staged = sink.stage(Batch(1, [given], 5_000, (Share(LINE, 1, 1, 1, 0, 1, "", 5_000),)))
     assert list(staged.rejected) == list(range(1, 5_000, 2))
     sink.commit(staged)
     assert table.sql("SELECT count(*) FROM %T") == 2500
@@ -596,7 +595,7 @@ def test_rows_that_the_table_takes_in_their_order_only_are_put_in_place_so(
     sink.fence([Fence(LINE, 1)])
     swap = [(1, "c"), (2, "a"), (1, "b")]
     given = [{"number": number, "place": place} for number, place in swap]
-    staged = sink.stage(Group(1, (Share(LINE, 1, 1, 1, 0, 3, "", 3),), [given], 3))
+    staged = sink.stage(Batch(1, [given], 3, (Share(LINE, 1, 1, 1, 0, 3, "", 3),)))
     assert staged.rejected == {}
     sink.commit(staged)
     assert table.rows() == [{"number": 1, "place": "b"}, {"number": 2, "place": "a"}]

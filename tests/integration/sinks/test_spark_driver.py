@@ -10,23 +10,21 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from sinks import SparkSink
-from sinks.batcher import PendingBatch
 from sinks.errors import SparkDied, SparkTimeout
 from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.tries import WriteRetries
-from sinks.writer import Writer, WriteResult
+from sinks.writer import Done, SinkWriter
 from tests.support.patience import seconds
 from tests.worlds.delta_table import SparkTable, rows, write
 from tests.worlds.dying_tasks import WORKER, tripled
 from tests.worlds.healing import PAGE, healing
-from topology.sink import SinkContext
+from topology.sink import Batch, SinkContext
 
 pytestmark = [
     pytest.mark.integration,
@@ -63,10 +61,8 @@ def jvm_process(driver: SparkDriver) -> "subprocess.Popen[bytes]":
     return driver._jvm.process
 
 
-def pending(sequence: int) -> PendingBatch:
-    rows = [{"number": sequence * 1000 + index} for index in range(1000)]
-    zeros = np.zeros(1000, np.int64)
-    return PendingBatch(sequence, [rows], 1000, 8000, zeros, zeros.astype(np.uint64))
+def numbers(sequence: int) -> Batch:
+    return Batch(sequence, [[{"number": sequence * 1000 + index} for index in range(1000)]], 1000)
 
 
 def number_schema() -> Any:
@@ -82,8 +78,8 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
     sink = SparkSink("numbers", format="parquet", schema=number_schema())
     sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), spark))
     restarts = spark.restarts
-    done: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
-    writer = Writer(
+    done: queue.SimpleQueue[Done] = queue.SimpleQueue()
+    writer = SinkWriter(
         sink,
         done.put,
         retries=WriteRetries(first_seconds=0.01),
@@ -92,13 +88,13 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
     writer.start()
     original = sink._append
     try:
-        writer.submit(pending(1))
+        writer.write(numbers(1))
         assert done.get(timeout=seconds(200)).error is None
 
         with healing("its JVM has ended between two jobs", spark):
             jvm_process(spark).kill()
             jvm_process(spark).wait()
-            writer.submit(pending(2))
+            writer.write(numbers(2))
             assert done.get(timeout=seconds(200)).error is None
         assert (spark.restarts, writer.retries) == (restarts + 1, 0)
 
@@ -111,7 +107,7 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
             spark.run(count, group="after")  # had the write won the race, this does not
 
         sink._append = append_and_die  # type: ignore[method-assign]
-        writer.submit(pending(3))
+        writer.write(numbers(3))
         assert done.get(timeout=seconds(200)).error is None
         assert spark.restarts == restarts + 2
     finally:

@@ -16,8 +16,7 @@ from sinks.spark import sink as spark_sink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
-from topology.sink import Batch, SinkContext
-from topology.transactional import Committed, Fence, Group, Share, Staged
+from topology.sink import Batch, Committed, Fence, Share, SinkContext, Staged
 
 pytestmark = [
     pytest.mark.integration,
@@ -33,9 +32,9 @@ def rows(*numbers: int) -> list[dict[str, Any]]:
     return [{"number": number, "place": "x"} for number in numbers]
 
 
-def group(txid: int, *numbers: int, epoch: int = 1) -> Group:
+def group(txid: int, *numbers: int, epoch: int = 1) -> Batch:
     share = Share(LINE, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
-    return Group(10 * epoch + txid, (share,), [rows(*numbers)], len(numbers))
+    return Batch(10 * epoch + txid, [rows(*numbers)], len(numbers), (share,))
 
 
 class Place:
@@ -197,7 +196,7 @@ def test_a_group_of_several_partitions_is_one_commit(place: Place) -> None:
     shares = [Share(line, 1, 1, 1, 0, 1, "0" * 32, 1) for line in lines]
     log = place.warehouse / "orders" / "_delta_log"
     entries = len(list(log.glob("*.json")))
-    sink.commit(sink.stage(Group(1, tuple(shares), [rows(1, 2, 3)], 3)))
+    sink.commit(sink.stage(Batch(1, [rows(1, 2, 3)], 3, tuple(shares))))
     assert len(list(log.glob("*.json"))) == entries + 1
     assert place.numbers() == [1, 2, 3]
     assert sink.committed(lines) == [Committed(line, 1, 1) for line in lines]

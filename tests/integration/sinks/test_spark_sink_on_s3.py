@@ -19,8 +19,7 @@ from tests.support.near_a_store import unconditional
 from tests.support.seaweed import KEY_ID, PUBLIC, SECRET, EmbeddedSeaweed
 from tests.worlds.delta_table import LINE, SCHEMA, group, rows
 from topology.errors import SinkFailed, SinkFenced
-from topology.sink import Batch, Sink, SinkContext
-from topology.transactional import Committed, Fence
+from topology.sink import Batch, Committed, Fence, Sink, SinkContext
 
 pytestmark = [
     pytest.mark.integration,

@@ -12,8 +12,7 @@ from sinks.storage import Storage
 from tests.support.patience import seconds
 from tests.worlds.committed import committed_messages, committed_values
 from topology.errors import RowsRejected, SinkFailed
-from topology.sink import Batch, SinkContext
-from topology.transactional import Committed, Fence, Group, Share
+from topology.sink import Batch, Committed, Fence, Share, SinkContext
 
 pytestmark = pytest.mark.integration
 
@@ -29,9 +28,9 @@ def as_is(row: str) -> str:
     return row
 
 
-def group(*rows: str, txid: int = 1, epoch: int = 1) -> Group:
+def group(*rows: str, txid: int = 1, epoch: int = 1) -> Batch:
     share = Share(LINE, epoch, txid, 1, txid, txid + 1, "", len(rows))
-    return Group(txid, (share,), [list(rows)], len(rows))
+    return Batch(txid, [list(rows)], len(rows), (share,))
 
 
 @pytest.fixture

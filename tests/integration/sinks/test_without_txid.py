@@ -14,11 +14,10 @@ from headrace.sinks import (
     Batch,
     DeltaSink,
     Fence,
-    Group,
     IcebergSink,
     Share,
+    Sink,
     SinkContext,
-    TransactionalSink,
 )
 from headrace.state import DeltaState, State, count
 from sinks.spark.driver import SparkDriver
@@ -42,7 +41,7 @@ class Case(NamedTuple):
     `wrong` is what they come to when the older one is written once more, behind the newer one.
     """
 
-    sink: Callable[[str], TransactionalSink[Any]]
+    sink: Callable[[str], Sink[Any]]
     read: Callable[[Path], pa.Table]
     column: str
     right: list[object]
@@ -66,12 +65,12 @@ CASES = {
 }  # fmt: skip
 
 
-def group(txid: int, row: dict[str, Any], *, epoch: int = 1) -> Group:
+def group(txid: int, row: dict[str, Any], *, epoch: int = 1) -> Batch:
     share = Share(LINE, epoch, txid, 1, first=txid, end=txid + 1, digest="0" * 32, num_rows=1)
-    return Group(txid, (share,), [[row]], 1)
+    return Batch(txid, [[row]], 1, (share,))
 
 
-def commit(sink: TransactionalSink[Any], given: Group) -> None:
+def commit(sink: Sink[Any], given: Batch) -> None:
     sink.commit(sink.stage(given))
 
 
@@ -81,7 +80,7 @@ def test_a_group_that_comes_again_does_harm_only_where_its_txid_is_ignored(
 ) -> None:
     """Promise 14: a successor writes the older group again, as it is and without its txid."""
 
-    def opened(table: str, *, exactly_once: bool) -> TransactionalSink[Any]:
+    def opened(table: str, *, exactly_once: bool) -> Sink[Any]:
         sink = case.sink(table)
         sink.open(
             SinkContext("p", "s", {}, Storage(str(tmp_path)), spark, exactly_once=exactly_once)

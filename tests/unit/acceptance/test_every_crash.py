@@ -11,7 +11,7 @@ from service.failpoints import ACTIONS, PLACES, VARIABLE, failpoints
 from tests.acceptance import every_crash
 from tests.acceptance.crashes import ANY, MOST_CRASHES, OF_FAULTS, drawn, ways
 from tests.acceptance.stores import STORES
-from topology.transactional import Kind
+from topology.sink import Kind
 
 RNG = random.Random(7)
 ENGINES: tuple[EngineName, EngineName] = ("local", "spark")

@@ -9,10 +9,10 @@ import pytest
 
 from tests.acceptance import wanted
 from tests.acceptance.store import Site, Store
-from tests.acceptance.stores import CountsInDelta, Foreach, Upserts
+from tests.acceptance.stores import CountsInDelta, Own, Upserts
 from tests.acceptance.trial import places
 from tests.acceptance.wanted import ROWS, Row
-from topology.transactional import TransactionalSink
+from topology.sink import Sink
 
 COUNTS = (700, 500)
 EVERY = list(places(*COUNTS))
@@ -42,7 +42,7 @@ class Appended(Store):
         super().__init__(SITE, ROWS)
         self._told = list(rows)
 
-    def sink(self) -> TransactionalSink[Any]:
+    def sink(self) -> Sink[Any]:
         raise NotImplementedError
 
     def rows(self) -> Iterable[Row]:
@@ -122,7 +122,7 @@ def test_a_key_that_is_there_twice_is_too_much() -> None:
 
 
 def test_a_file_of_sqlite_that_nobody_made_has_no_rows(tmp_path: Path) -> None:
-    assert Foreach(Site("trial", tmp_path, ""), ROWS).rows() == []
+    assert Own(Site("trial", tmp_path, ""), ROWS).rows() == []
 
 
 @pytest.mark.parametrize("name", [ROWS, wanted.OTHERS])

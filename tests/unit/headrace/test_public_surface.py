@@ -31,11 +31,11 @@ SURFACE = {
         "json_schema", "protobuf", "raw", "text",
     },
     "headrace.sinks": {
-        "Batch", "Committed", "DeadLetter", "DeadLetterSink", "DeltaSink", "DiscardSink", "Fence",
-        "FencedTarget", "ForeachSink", "Group", "IcebergSink", "KafkaDeadLetters",
-        "MemoryDeadLetters", "MemorySink", "PostgresSink", "RangeNotice", "Share",
-        "Sink", "SinkContext", "SparkSink", "Staged", "Target", "KafkaTopicSink",
-        "TransactionalForeachSink", "TransactionalSink",
+        "BOTH_KINDS", "Batch", "Committed", "DeadLetter", "DeadLetterSink", "DeltaSink",
+        "DiscardSink", "Fence", "ForeachSink", "IcebergSink", "KafkaDeadLetters", "KafkaTopicSink",
+        "MemoryDeadLetters", "MemorySink", "PostgresSink", "RangeNotice", "Share", "Sink",
+        "SinkContext", "SparkSink", "Staged", "check_fences", "fitting_rows",
+        "is_to_commit",
     },
     "headrace.state": {
         "Aggregate", "AggregateFailed", "DeltaState", "MemoryState", "PostgresState", "Shape",

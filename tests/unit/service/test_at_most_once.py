@@ -5,6 +5,7 @@ from typing import Any
 from headrace import Record, Retry, bolt
 from tests.support.patience import Limit
 from tests.worlds.running import PATIENCE_SECONDS, Door, HeldSink, Works
+from topology.sink import Staged
 
 
 class FailingSink(HeldSink):
@@ -14,8 +15,8 @@ class FailingSink(HeldSink):
         super().__init__("failing")
         self.writes = 0
 
-    def write(self, batch: Any) -> None:
-        super().write(batch)
+    def commit(self, staged: Staged) -> None:
+        super().commit(staged)
         self.writes += 1
         if self.writes == 1:
             message = "the answer is lost"

@@ -15,7 +15,7 @@ from partition.retries import RetryPolicy
 from tests.support.patience import Limit, seconds
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
 from topology.errors import SinkBusy
-from topology.transactional import Committed, Fence, Group, Staged
+from topology.sink import Batch, Committed, Fence, Staged
 
 
 @bolt
@@ -33,7 +33,7 @@ class Noting(MemorySink[Any]):
         self.fails_after = 0
         self.rejects: set[str] = set()
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         staged = super().stage(group)
         rejected = {i: "unwanted" for i, row in enumerate(staged.parts[0]) if row in self.rejects}
         rows = [row for i, row in enumerate(staged.parts[0]) if i not in rejected]

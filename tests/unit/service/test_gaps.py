@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Record, bolt
-from headrace.sinks import Batch
+from headrace.sinks import Staged
 from partition.retries import RetryPolicy
 from tests.worlds.running import RETRY_SECONDS, HeldSink, Works
 
@@ -71,8 +71,8 @@ KINDS = pytest.mark.parametrize("kind", [function, fan_out, awaited, vectorised]
 class Rows(HeldSink):
     """Keeps the numbers, of columns too."""
 
-    def write(self, batch: Batch) -> None:
-        for piece in batch.pieces:
+    def commit(self, staged: Staged) -> None:
+        for piece in staged.parts:
             rows = piece["value"].to_pylist() if isinstance(piece, pa.RecordBatch) else piece
             self.rows += rows
 

@@ -16,7 +16,7 @@ from headrace.testing import RetryPolicy, topology_test
 from service.figures import snapshot_of
 from service.metrics import figures
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, HeldSink, Works
-from topology.transactional import Staged
+from topology.sink import Staged
 
 MANY = 1_000_000
 WORKERS = 4

@@ -26,11 +26,13 @@ def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces(
         written.put,
     )
     outlet.start()
+    assert outlet.take(written.get(timeout=seconds(10)).done) is None
     one = np.ones(1, np.int64), np.ones(1, np.uint64)
     outlet.add(["a"], *one, now=0.0)
     assert not outlet.submit_due(0.0, flush=False)
     outlet.add(["b"], *one, now=0.0)
     assert outlet.submit_due(0.0, flush=False)
-    assert written.get(timeout=seconds(10)).result.error is None
+    ended = outlet.take(written.get(timeout=seconds(10)).done)
+    assert ended is not None
     assert stands_in.rows == ["a", "b"]
     assert outlet.stop(10)

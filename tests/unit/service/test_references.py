@@ -14,9 +14,8 @@ from sinks.storage import Storage
 from tests.support.patience import seconds
 from topology.aggregates import count
 from topology.errors import ReferenceLoadFailed
-from topology.sink import SinkContext
+from topology.sink import Batch, Fence, Share, Sink, SinkContext
 from topology.state import State
-from topology.transactional import Fence, Group, Share, TransactionalSink
 
 
 class Clock:
@@ -234,7 +233,7 @@ def test_close_does_not_wait_for_a_load_that_hangs():
     never.set()
 
 
-def kept(**options) -> tuple[State, TransactionalSink]:
+def kept(**options) -> tuple[State, Sink]:
     """A state that this process keeps, and what keeps it."""
     words = State("words", key={"word": str}, into=MemoryState(), value="n", **options)
     sink = words.sink({"n": count()})
@@ -243,10 +242,10 @@ def kept(**options) -> tuple[State, TransactionalSink]:
     return words, sink
 
 
-def commit(sink: TransactionalSink, txid: int, *words: str) -> None:
+def commit(sink: Sink, txid: int, *words: str) -> None:
     share = Share("words[0]", 1, txid, 1, 0, 9, "", len(words))
     rows = [{"word": word} for word in words]
-    sink.commit(sink.stage(Group(txid, (share,), [rows], len(rows))))
+    sink.commit(sink.stage(Batch(txid, [rows], len(rows), (share,))))
 
 
 def fetched(words: State) -> pa.Table:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from headrace import Record, bolt
-from headrace.sinks import Batch, Sink
+from headrace.sinks import Sink, Staged
 from partition.chunk import Partition
 from partition.memory import MemoryStore
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, Works
@@ -30,10 +30,10 @@ class Away(Sink[str]):
     def open(self, context) -> None:
         """Nothing to open."""
 
-    def write(self, batch: Batch) -> None:
+    def commit(self, staged: Staged) -> None:
         if not self._allowed.acquire(timeout=6 * PATIENCE_SECONDS):
             raise TimeoutError
-        for piece in batch.pieces:
+        for piece in staged.parts:
             self.rows += piece
 
     def allow(self, batches: int = 1) -> None:

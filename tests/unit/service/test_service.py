@@ -23,7 +23,7 @@ from headrace import (
     Tuple,
     bolt,
 )
-from headrace.sinks import Batch, MemoryDeadLetters, MemorySink, Sink
+from headrace.sinks import MemoryDeadLetters, MemorySink, Sink, Staged
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
 from partition.errors import Fenced
@@ -69,13 +69,13 @@ class GatedSink(Sink[Any]):
     def open(self, context: Any) -> None:
         pass
 
-    def write(self, batch: Batch) -> None:
+    def commit(self, staged: Staged) -> None:
         self.tried.set()
         if not self.gate.wait(seconds(20)):
             raise TimeoutError
         if self.errors:
             raise self.errors.pop(0)
-        for piece in batch.pieces:
+        for piece in staged.parts:
             self.rows += piece
 
     def close(self) -> None:

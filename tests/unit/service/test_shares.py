@@ -2,7 +2,7 @@ import pytest
 
 from partition.transaction import Range
 from service.shares import share_of
-from topology.transactional import Share
+from topology.sink import Share
 from transactions.line import Transaction
 
 

@@ -11,7 +11,7 @@ from headrace import Record, Reject, Retry, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import topology_test
 from tests.support.chaos import chaotic, spoil_all
-from topology.transactional import Kind
+from topology.sink import Kind
 
 
 def topology_of(*parts: Any, sink: Any = None, transactions: Kind = "transactional") -> Topology:

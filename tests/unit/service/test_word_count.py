@@ -29,9 +29,8 @@ from tests.worlds import driving
 from tests.worlds.driving import Driving, HereExecutors
 from tests.worlds.running import Works
 from topology.aggregates import count
-from topology.sink import Batch, Sink, SinkContext
+from topology.sink import Batch, Committed, Fence, Kind, Sink, SinkContext, Staged
 from topology.state import State
-from topology.transactional import Committed, Fence, Group, Kind, Staged, TransactionalSink
 from transactions import range_groups
 from transactions.policy import RangePolicy
 
@@ -51,7 +50,7 @@ def split(record: Record) -> Iterator[dict[str, str]]:
         yield {"word": word}
 
 
-class LateTxids(TransactionalSink[Any]):
+class LateTxids(Sink[Any]):
     """Counts rows under no txid; notes a commit's txid only with the next one, or at the end."""
 
     def __init__(self, sink: Sink[Any], noted: dict[str, int]) -> None:
@@ -64,22 +63,16 @@ class LateTxids(TransactionalSink[Any]):
     def open(self, context: SinkContext) -> None:
         self._sink.open(context)
 
-    def write(self, batch: Batch) -> None:
-        self._sink.write(batch)
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         return [Committed(line, epoch, self._noted.get(line, 0)) for line, epoch in fences]
 
-    def committed(self, lines: Sequence[str]) -> list[Committed]:
-        return [Committed(line, 0, self._noted.get(line, 0)) for line in lines]
-
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         return Staged(group.shares, group.num_rows, (group,))
 
     def commit(self, staged: Staged) -> None:
         self._note()
         [group] = staged.parts
-        self._sink.write(Batch(group.number, group.pieces, group.num_rows))
+        self._sink.write(Batch(group.sequence, group.pieces, group.num_rows))
         self._done = {share.line: share.txid for share in staged.shares}
 
     def discard(self, staged: Staged) -> None:
@@ -147,9 +140,7 @@ class Trouble:
         return Counter(dict(zip(*(table[name].to_pylist() for name in ("word", "n")), strict=True)))
 
     @contextmanager
-    def _engine(
-        self, splitting: Any, sink: TransactionalSink[Any]
-    ) -> Iterator[Callable[[], object]]:
+    def _engine(self, splitting: Any, sink: Sink[Any]) -> Iterator[Callable[[], object]]:
         """An engine that runs inside the block; each call turns it."""
         with Works(
             splitting,
@@ -170,8 +161,8 @@ class Trouble:
         there = MemoryState(beside=self.memory)
         return State("words", key={"word": str}, into=there, layout=layout)
 
-    def _sink(self, words: State) -> TransactionalSink[Any]:
-        sink: TransactionalSink[Any] = words.sink({"n": count()})
+    def _sink(self, words: State) -> Sink[Any]:
+        sink: Sink[Any] = words.sink({"n": count()})
         if self.noted is not None:
             sink = LateTxids(sink, self.noted)
         sink.open(CONTEXT)
@@ -220,9 +211,7 @@ class TroubleOnSpark(Trouble):
         self._folder = folder
 
     @contextmanager
-    def _engine(
-        self, splitting: Any, sink: TransactionalSink[Any]
-    ) -> Iterator[Callable[[], object]]:
+    def _engine(self, splitting: Any, sink: Sink[Any]) -> Iterator[Callable[[], object]]:
         rng = random.Random(self.rng.random())  # for the executors' threads
         with Driving(
             self._folder,

@@ -56,16 +56,15 @@ def test_taking_hands_over_everything_aligned_and_starts_afresh() -> None:
     add(batcher, [{"a": 0}])
     add(batcher, columns, first=1)
     pending = batcher.take()
-    assert (pending.sequence, pending.num_rows) == (1, 3)
-    assert pending.pieces == [[{"a": 0}], columns]
+    assert (pending.batch.sequence, pending.batch.num_rows) == (1, 3)
+    assert pending.batch.pieces == [[{"a": 0}], columns]
     assert pending.trees.tolist() == [0, 1, 2]
     assert pending.trees.dtype == np.int64
     assert pending.edges.tolist() == [1000, 1001, 1002]
     assert pending.edges.dtype == np.uint64
-    assert pending.batch.num_rows == 3
     assert (batcher.num_rows, batcher.num_bytes, batcher.deadline) == (0, 0, None)
     add(batcher, [{}], now=7.0)
-    assert batcher.take().sequence == 2
+    assert batcher.take().batch.sequence == 2
 
 
 def test_arrays_that_do_not_match_their_piece_are_refused() -> None:

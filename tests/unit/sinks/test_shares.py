@@ -2,7 +2,7 @@ import pytest
 
 from sinks.shares import check_fences, is_to_commit
 from topology.errors import SinkFailed, SinkFenced
-from topology.transactional import Committed, Fence, Share
+from topology.sink import Committed, Fence, Share
 
 
 def share(txid: int, line: str = "orders[0]", epoch: int = 3) -> Share:
@@ -18,7 +18,7 @@ def test_the_next_txid_of_each_line_is_to_be_committed_and_one_that_is_there_is_
     shares = [share(7), share(1, "orders[1]")]
     assert is_to_commit(shares, [found(6), found(0, "orders[1]")])
     assert not is_to_commit(shares, [found(7), found(4, "orders[1]")])
-    assert not is_to_commit([], [])
+    assert is_to_commit([], []), "rows of no transaction"
 
 
 def test_a_group_of_which_some_is_there_is_not_committed() -> None:

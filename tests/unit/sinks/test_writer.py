@@ -1,65 +1,114 @@
 import queue
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from sinks.batcher import PendingBatch
 from sinks.errors import WriterBusy, WriterStopped
+from sinks.memory import MemorySink
 from sinks.tries import WriteRetries
-from sinks.writer import Writer, WriteResult
+from sinks.writer import (
+    BatchCommitted,
+    BatchStaged,
+    Done,
+    FencesRaised,
+    SinkWriter,
+)
 from tests.support.patience import seconds
-from topology.errors import RowsRejected, SinkBusy, SinkFailed
-from topology.sink import Batch, Sink, SinkContext
+from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
+from topology.sink import Batch, Committed, Fence, Share, Staged
 
 FAST = WriteRetries(first_seconds=0.001, longest_seconds=0.002)
 NEVER = WriteRetries(first_seconds=3600.0, longest_seconds=3600.0, jitter=0.0)
+LINE = "orders[0]"
+
+Line = BaseException | Callable[[], object] | None
 
 
-class Script(Sink[Any]):
-    """Does at each write what the next line of its script says; None is success."""
+class Script(MemorySink[Any]):
+    """Before or after what it is told, does what the next line of that script says."""
 
-    name = "script"
+    def __init__(self, **scripts: list[Line]) -> None:
+        super().__init__("script")
+        self.scripts = scripts
+        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def __init__(self, *lines: BaseException | Callable[[], None] | None) -> None:
-        self.lines = list(lines)
-        self.tried: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def open(self, context: SinkContext) -> None: ...
-
-    def write(self, batch: Batch) -> None:
-        self.tried.put(batch.sequence)
-        line = self.lines.pop(0) if self.lines else None
+    def play(self, name: str) -> None:
+        script = self.scripts.get(name)
+        line = script.pop(0) if script else None
         if isinstance(line, BaseException):
             raise line
         if line is not None:
             line()
 
-    def close(self) -> None: ...
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        self.told.put("fence")
+        self.play("fence")
+        return super().fence(fences)
+
+    def stage(self, group: Batch) -> Staged:
+        self.told.put("stage")
+        self.play("stage")
+        return super().stage(group)
+
+    def commit(self, staged: Staged) -> None:
+        self.told.put("commit")
+        self.play("commit")
+        super().commit(staged)
+        self.play("after_commit")
+
+    def discard(self, staged: Staged) -> None:
+        self.told.put("discard")
+        self.play("discard")
+
+    def heard(self) -> list[str]:
+        return [self.told.get_nowait() for _ in range(self.told.qsize())]
 
 
 class Desk:
-    """A writer under test and the queue its results come to."""
+    """Writers under test and the queue their results come to."""
 
     def __init__(self) -> None:
-        self.done: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
-        self.writers: list[Writer] = []
+        self.done: queue.SimpleQueue[Done] = queue.SimpleQueue()
+        self.writers: list[SinkWriter] = []
 
     def writer(
-        self, sink: Script, retries: WriteRetries = FAST, *, at_most_once: bool = False
-    ) -> Writer:
-        writer = Writer(
-            sink, self.done.put, retries=retries, rng=random.Random(1), at_most_once=at_most_once
+        self,
+        sink: MemorySink[Any],
+        retries: WriteRetries = FAST,
+        at: Callable[[str], object] | None = None,
+        *,
+        at_most_once: bool = False,
+    ) -> SinkWriter:
+        writer = SinkWriter(
+            sink,
+            self.done.put,
+            at_most_once=at_most_once,
+            retries=retries,
+            rng=random.Random(1),
+            at=at,
         )
         writer.start()
         self.writers.append(writer)
         return writer
 
-    def result(self) -> WriteResult:
-        return self.done.get(timeout=seconds(10))
+    def fenced(self) -> FencesRaised:
+        done = self.done.get(timeout=seconds(10))
+        assert isinstance(done, FencesRaised)
+        return done
+
+    def staged(self) -> BatchStaged:
+        done = self.done.get(timeout=seconds(10))
+        assert isinstance(done, BatchStaged)
+        return done
+
+    def committed(self) -> BatchCommitted:
+        done = self.done.get(timeout=seconds(10))
+        assert isinstance(done, BatchCommitted)
+        return done
 
 
 @pytest.fixture
@@ -69,121 +118,369 @@ def desk() -> Iterator[Desk]:
     assert all(writer.stop(10) for writer in desk.writers)
 
 
-def pending(sequence: int = 1) -> PendingBatch:
-    return PendingBatch(sequence, [[{}, {}]], 2, 0, np.zeros(2, np.int64), np.zeros(2, np.uint64))
+def share(txid: int = 1, line: str = LINE, epoch: int = 1) -> Share:
+    return Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, 1)
 
 
-def test_a_batch_written_is_reported_once_and_the_next_may_come(desk: Desk) -> None:
-    writer = desk.writer(Script())
-    for sequence in (1, 2):
-        batch = pending(sequence)
-        writer.submit(batch)
-        result = desk.result()
-        assert result.pending is batch
-        assert (result.rejected, result.error) == ({}, None)
-        assert not writer.busy
+def group(*shares: Share, number: int = 1) -> Batch:
+    shares = shares or (share(),)
+    return Batch(number, [[each.txid for each in shares]], len(shares), shares)
+
+
+def ready(sink: MemorySink[Any], *shares: Share) -> Staged:
+    return MemorySink.stage(sink, group(*shares))
+
+
+def test_a_group_is_fenced_staged_and_committed_and_each_is_told_once(desk: Desk) -> None:
+    sink = Script()
+    writer = desk.writer(sink)
+    writer.fence([Fence(LINE, 4)])
+    assert desk.fenced() == FencesRaised((Fence(LINE, 4),), [Committed(LINE, 4, 0)], None)
+    wanted = group(share(epoch=4))
+    writer.stage(wanted)
+    staged = desk.staged()
+    assert (staged.batch, staged.error) == (wanted, None)
+    assert staged.staged is not None
+    assert sink.rows == []
+    writer.commit(staged.staged)
+    done = desk.committed()
+    assert (done.staged, done.error) == (staged.staged, None)
+    assert done.seconds >= 0
+    assert sink.rows == [1]
+    assert not writer.busy
     assert desk.done.empty()
 
 
-def test_the_same_batch_is_tried_until_it_is_durable(desk: Desk) -> None:
-    """Promise 15: with Spark away the micro-batch is retried, and the process goes on.
+def test_the_next_group_is_staged_while_one_is_committed(desk: Desk) -> None:
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
+    writer = desk.writer(sink)
+    writer.commit(ready(sink, share(1)))
+    writer.stage(group(share(2), number=2))
+    writer.stage(group(share(3), number=3))
+    assert [desk.staged().batch.sequence for _ in range(2)] == [2, 3]
+    assert writer.busy
+    assert writer.is_committing
+    gate.put(None)
+    assert desk.committed().error is None
+    assert not writer.is_committing
 
-    Storm 17: and it is not done before.
-    """
-    sink = Script(ConnectionRefusedError("gone"), OSError("still gone"), None)
+
+def test_one_commit_at_a_time(desk: Desk) -> None:
+    """Promise 14: what follows a commit that fails must not be committed before it."""
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
+    writer = desk.writer(sink)
+    writer.commit(ready(sink, share(1)))
+    with pytest.raises(WriterBusy):
+        writer.commit(ready(sink, share(2)))
+    gate.put(None)
+    desk.committed()
+    writer.commit(ready(sink, share(2)))
+    assert desk.committed().error is None
+    assert sink.rows == [1, 2]
+
+
+@pytest.mark.parametrize("task", ["fence", "stage"])
+def test_what_fails_is_tried_again_until_it_is_done(desk: Desk, task: str) -> None:
+    """Promise 15: with the sink away nothing is lost, and the process goes on."""
+    script: list[Line] = [ConnectionRefusedError("gone"), OSError("still gone")]
+    sink = Script(**{task: script})
     writer = desk.writer(sink)
     with capture_logs() as logs:
-        writer.submit(pending(7))
-        assert desk.result().error is None
-    assert [sink.tried.get_nowait() for _ in range(3)] == [7, 7, 7]
+        if task == "fence":
+            writer.fence([Fence(LINE, 1)])
+            assert desk.fenced().error is None
+        else:
+            writer.stage(group())
+            assert desk.staged().error is None
+    assert sink.heard() == [task] * 3
     assert writer.retries == 2
     assert writer.last_error == "OSError: still gone"
     assert writer.failing_since is None
-    assert [(log["event"], log["attempt"]) for log in logs] == [
-        ("sink_write_failed", 1),
-        ("sink_write_failed", 2),
-        ("sink_recovered", 3),
+    assert [(log["event"], log["task"], log["attempt"]) for log in logs] == [
+        ("sink_write_failed", task, 1),
+        ("sink_write_failed", task, 2),
+        ("sink_recovered", task, 3),
     ]
 
 
-def test_rows_rejected_is_a_success_with_reasons(desk: Desk) -> None:
-    writer = desk.writer(Script(OSError("once"), RowsRejected({1: "too long"})))
-    writer.submit(pending())
-    result = desk.result()
-    assert (result.rejected, result.error) == ({1: "too long"}, None)
-    assert writer.failing_since is None
+def test_a_commit_whose_reply_was_lost_is_repeated_and_finds_itself_done(desk: Desk) -> None:
+    """Storm 45: a crash between the commit and knowing of it; the txid tells."""
+    sink = Script(after_commit=[OSError("reply lost")])
+    desk.writer(sink).commit(ready(sink, share(1), share(1, "orders[1]")))
+    assert desk.committed().error is None
+    assert sink.heard() == ["commit", "commit"]
+    assert sink.rows == [1, 1]
 
 
-def test_a_sink_that_rejects_rows_it_never_got_has_failed(desk: Desk) -> None:
-    desk.writer(Script(RowsRejected({2: "?"}))).submit(pending())
-    error = desk.result().error
-    assert isinstance(error, SinkFailed)
-    assert "row 2 of a batch of 2" in str(error)
+def test_what_a_successor_committed_under_the_txid_is_not_taken_for_ours(desk: Desk) -> None:
+    """Promise 9: a zombie that lost its reply learns that it was fenced."""
+
+    def taken_over() -> None:
+        MemorySink.fence(sink, [Fence(LINE, 2)])
+        other = Batch(1, [["the successor's"]], 1, (share(1, epoch=2),))
+        MemorySink.commit(sink, MemorySink.stage(sink, other))
+        raise OSError("refused")
+
+    sink = Script(commit=[taken_over])
+    writer = desk.writer(sink)
+    writer.commit(ready(sink))
+    error = desk.committed().error
+    assert isinstance(error, SinkFenced)
+    assert (error.line, error.epoch, error.found) == (LINE, 1, 2)
+    assert sink.rows == ["the successor's"]
+    assert writer.failing_since is None, "the sink is well"
 
 
 def test_a_busy_sink_is_asked_again_and_counts_as_healthy(desk: Desk) -> None:
-    writer = desk.writer(Script(SinkBusy(0.001), SinkBusy(0.001), None), NEVER)
-    writer.submit(pending())
-    assert desk.result().error is None
+    sink = Script(commit=[SinkBusy(0.001)], stage=[SinkBusy(0.001)])
+    writer = desk.writer(sink, NEVER)
+    writer.stage(group())
+    staged = desk.staged().staged
+    assert staged is not None
+    writer.commit(staged)
+    assert desk.committed().error is None
     assert writer.retries == 0
+    assert sink.heard() == ["stage", "stage", "commit", "commit"]
 
 
-def test_a_sink_that_cannot_heal_is_reported_at_once(desk: Desk) -> None:
-    failed = SinkFailed("no such place")
-    writer = desk.writer(Script(failed), NEVER)
-    writer.submit(pending())
-    assert desk.result().error is failed
-    assert writer.last_error == "SinkFailed: no such place"
+@pytest.mark.parametrize("error", [SinkFailed("no such place"), SinkFenced(LINE, 1, 2)])
+def test_what_cannot_heal_is_reported_at_once(desk: Desk, error: Exception) -> None:
+    sink = Script(fence=[error], stage=[error], commit=[error])
+    writer = desk.writer(sink, NEVER)
+    writer.fence([Fence(LINE, 1)])
+    fenced = desk.fenced()
+    assert (fenced.committed, fenced.error) == ([], error)
+    writer.stage(group())
+    staged = desk.staged()
+    assert (staged.staged, staged.error) == (None, error)
+    writer.commit(ready(sink))
+    assert desk.committed().error is error
+    assert writer.last_error is not None
+    assert writer.last_error.startswith(type(error).__name__)
+    assert not writer.busy
 
 
 def test_a_sink_that_exits_is_heard_of(desk: Desk) -> None:
-    desk.writer(Script(SystemExit(3))).submit(pending())
-    assert "SystemExit" in str(desk.result().error)
+    sink = Script(commit=[SystemExit(3)])
+    desk.writer(sink).commit(ready(sink))
+    error = desk.committed().error
+    assert isinstance(error, SinkFailed)
+    assert "SystemExit" in str(error)
 
 
-def test_one_batch_at_a_time(desk: Desk) -> None:
-    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(lambda: gate.get(timeout=seconds(10)))
+def test_a_sink_that_rejects_rows_it_never_got_has_failed(desk: Desk) -> None:
+    class Wrong(Script):
+        def stage(self, group: Batch) -> Staged:
+            return Staged(group.shares, 0, (), {1: "?"})
+
+    desk.writer(Wrong()).stage(group())
+    assert "rejected row 1 of a batch of 1" in str(desk.staged().error)
+
+
+def test_a_sink_that_stages_other_shares_has_failed(desk: Desk) -> None:
+    class Wrong(Script):
+        def stage(self, group: Batch) -> Staged:
+            return Staged((), 1)
+
+    desk.writer(Wrong()).stage(group())
+    assert "staged other shares" in str(desk.staged().error)
+
+
+def test_a_sink_that_tells_of_other_lines_has_failed(desk: Desk) -> None:
+    class Wrong(Script):
+        def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+            return [Committed("flights[0]", 1, 0)]
+
+    desk.writer(Wrong()).fence([Fence(LINE, 1)])
+    assert "was asked of orders[0], it told of flights[0]" in str(desk.fenced().error)
+
+
+def test_what_is_discarded_goes_on_the_staging_thread_and_nothing_is_told(desk: Desk) -> None:
+    sink = Script(discard=[OSError("file is held")])
     writer = desk.writer(sink)
-    writer.submit(pending(1))
-    with pytest.raises(WriterBusy):
-        writer.submit(pending(2))
+    with capture_logs() as logs:
+        writer.discard(ready(sink))
+        writer.discard(ready(sink))
+        writer.stage(group())
+        assert desk.staged().error is None
+    assert sink.heard() == ["discard", "discard", "stage"]
+    assert [log["event"] for log in logs] == ["sink_discard_failed"]
+    assert desk.done.empty()
+    assert not writer.busy
+
+
+def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Desk) -> None:
+    sink = Script(stage=[OSError("away")], commit=[OSError("away")])
+    writer = desk.writer(sink, NEVER)
+    writer.stage(group(number=7))
+    writer.stage(group(number=8))
+    writer.commit(ready(sink))
+    writer.fence([Fence(LINE, 1)])
+    assert {sink.told.get(timeout=seconds(10)), sink.told.get(timeout=seconds(10))} == {
+        "stage",
+        "commit",
+    }
+    assert writer.stop(10)
+    told = {type(done): done for done in (desk.done.get(timeout=seconds(10)) for _ in range(4))}
+    assert all(isinstance(done.error, WriterStopped) for done in told.values())
+    assert "before orders[0] 1 was committed" in str(told[BatchCommitted].error)
+    assert "before orders[0] was fenced" in str(told[FencesRaised].error)
+    assert "before batch 8 was staged" in str(told[BatchStaged].error)
+    assert sink.heard() == []
+    assert writer.failing_since is not None
+
+
+def test_stopping_waits_only_so_long_for_a_commit_under_way(desk: Desk) -> None:
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
+    writer = desk.writer(sink)
+    writer.commit(ready(sink))
+    sink.told.get(timeout=seconds(10))
+    assert not writer.stop(0.01)
     gate.put(None)
-    assert desk.result().pending.sequence == 1
+    assert writer.stop(10)
+    assert desk.committed().error is None
+
+
+def test_one_that_was_never_started_stops(desk: Desk) -> None:
+    assert SinkWriter(Script(), desk.done.put).stop(0)
+
+
+def test_the_points_of_the_way_are_told_in_order(desk: Desk) -> None:
+    points: queue.SimpleQueue[str] = queue.SimpleQueue()
+    sink = Script()
+    writer = desk.writer(sink, at=points.put)
+    writer.fence([Fence(LINE, 1)])
+    desk.fenced()
+    writer.stage(group())
+    staged = desk.staged().staged
+    assert staged is not None
+    writer.commit(staged)
+    desk.committed()
+    assert [points.get_nowait() for _ in range(points.qsize())] == [
+        "sink_before_fence",
+        "sink_after_fence",
+        "sink_before_stage",
+        "sink_before_commit",
+        "sink_after_commit",
+    ]
+
+
+# Without transactions
+
+
+def rows(sequence: int = 1) -> Batch:
+    return Batch(sequence, [["a", "b"]], 2)
+
+
+def test_a_batch_of_no_transactions_is_staged_and_committed_in_one_go(desk: Desk) -> None:
+    sink = Script()
+    writer = desk.writer(sink)
+    writer.fence(())
+    assert desk.fenced() == FencesRaised((), [], None)
+    for sequence in (1, 2):
+        writer.write(rows(sequence))
+    for _ in range(2):
+        done = desk.committed()
+        assert (done.staged.num_rows, done.staged.rejected, done.error) == (2, {}, None)
+    assert sink.rows == ["a", "b", "a", "b"]
+    assert not writer.busy
+    assert desk.done.empty()
+
+
+def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(desk: Desk) -> None:
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
+    writer = desk.writer(sink)
+    writer.write(Batch(1, [["first"]], 1))
+    writer.write(Batch(2, [["second"]], 1))
+    assert sorted(sink.told.get(timeout=seconds(10)) for _ in range(3)) == [
+        "commit",
+        "stage",
+        "stage",
+    ]
+    assert sink.rows == []
+    gate.put(None)
+    assert [desk.committed().error for _ in range(2)] == [None, None]
+    assert sink.rows == ["first", "second"]
+
+
+def test_the_same_batch_is_tried_until_it_is_durable(desk: Desk) -> None:
+    """Promise 15: with the sink away the micro-batch is retried, and the process goes on.
+
+    Storm 17: and it is not done before.
+    """
+    sink = Script(commit=[ConnectionRefusedError("gone"), OSError("still gone")])
+    writer = desk.writer(sink)
+    with capture_logs() as logs:
+        writer.write(rows(7))
+        assert desk.committed().error is None
+    assert sink.heard() == ["stage", "commit", "commit", "commit"]
+    assert (writer.retries, writer.last_error) == (2, "OSError: still gone")
+    assert writer.failing_since is None
+    assert [(log["event"], log["sequence"], log["attempt"]) for log in logs] == [
+        ("sink_write_failed", 7, 1),
+        ("sink_write_failed", 7, 2),
+        ("sink_recovered", 7, 3),
+    ]
+
+
+def test_rows_that_only_the_commit_refuses_are_rejected_beside_the_others(desk: Desk) -> None:
+    class Picky(Script):
+        def stage(self, batch: Batch) -> Staged:
+            return replace(super().stage(batch), num_rows=1, rejected={0: "too short"})
+
+    writer = desk.writer(Picky(commit=[OSError("once"), RowsRejected({1: "too long"})]))
+    writer.write(rows())
+    done = desk.committed()
+    assert (done.staged.rejected, done.error) == ({0: "too short", 1: "too long"}, None)
+    assert done.staged.num_rows == 0
+    assert writer.failing_since is None
+
+
+def test_a_commit_that_refuses_rows_it_never_got_or_those_of_transactions_has_failed(
+    desk: Desk,
+) -> None:
+    desk.writer(Script(commit=[RowsRejected({2: "?"})])).write(rows())
+    assert "row 2 of a batch of 2" in str(desk.committed().error)
+    sink = Script(commit=[RowsRejected({0: "?"})])
+    desk.writer(sink).commit(ready(sink))
+    assert "rejected rows that belong to transactions" in str(desk.committed().error)
+
+
+def test_a_batch_that_cannot_be_committed_is_let_go_and_one_that_cannot_be_staged_is_told(
+    desk: Desk,
+) -> None:
+    failed = SinkFailed("no such place")
+    sink = Script(commit=[failed])
+    desk.writer(sink, NEVER).write(rows())
+    assert desk.committed().error is failed
+    assert sink.heard() == ["stage", "commit", "discard"]
+    desk.writer(Script(stage=[failed]), NEVER).write(rows())
+    assert desk.staged().error is failed
 
 
 def test_a_failure_after_the_sink_was_busy_waits_no_longer_than_a_first_one(desk: Desk) -> None:
-    busy = [SinkBusy(0.0)] * 20
-    writer = desk.writer(Script(*busy, OSError("once"), None), WriteRetries(0.001, 3600.0))
+    busy: list[Line] = [SinkBusy(0.0)] * 20
+    writer = desk.writer(Script(commit=[*busy, OSError("once")]), WriteRetries(0.001, 3600.0))
     with capture_logs() as logs:
-        writer.submit(pending())
-        assert desk.result().error is None
+        writer.write(rows())
+        assert desk.committed().error is None
     failed = [log["attempt"] for log in logs if log["event"] == "sink_write_failed"]
     assert failed == [1]
 
 
-def test_stopping_interrupts_the_wait_and_reports_the_batch_as_not_durable(desk: Desk) -> None:
-    sink = Script(OSError("away"))
+def test_stopping_reports_a_batch_that_waits_for_its_commit_as_not_durable(desk: Desk) -> None:
+    sink = Script(commit=[OSError("away")])
     writer = desk.writer(sink, NEVER)
-    writer.submit(pending(4))
-    sink.tried.get(timeout=seconds(10))
+    writer.write(rows(4))
+    assert [sink.told.get(timeout=seconds(10)) for _ in range(2)] == ["stage", "commit"]
     assert writer.stop(10)
-    error = desk.result().error
+    error = desk.committed().error
     assert isinstance(error, WriterStopped)
-    assert str(error).endswith("stopped before batch 4 became durable")
-    assert writer.failing_since is not None
-
-
-def test_stopping_waits_only_so_long_for_a_write_under_way(desk: Desk) -> None:
-    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(lambda: gate.get(timeout=seconds(10)))
-    writer = desk.writer(sink)
-    writer.submit(pending())
-    sink.tried.get(timeout=seconds(10))
-    assert not writer.stop(0.01)
-    gate.put(None)
-    assert writer.stop(10)
-    assert desk.result().error is None
+    assert str(error).endswith("stopped before batch 4 was committed")
 
 
 def test_pauses_double_up_to_the_longest_and_only_shrink_by_the_jitter() -> None:
@@ -194,29 +491,30 @@ def test_pauses_double_up_to_the_longest_and_only_shrink_by_the_jitter() -> None
         assert 0.75 * longest <= policy.pause_seconds(attempt, rng) <= longest
 
 
-def test_at_most_once_a_batch_whose_write_failed_is_not_tried_again(desk: Desk) -> None:
-    sink = Script(OSError("answer lost"), None)
+def test_at_most_once_a_batch_whose_commit_failed_is_not_tried_again(desk: Desk) -> None:
+    sink = Script(commit=[OSError("answer lost")])
     writer = desk.writer(sink, NEVER, at_most_once=True)
     with capture_logs() as logs:
-        writer.submit(pending(3))
-        result = desk.result()
-        assert result.error is None
-        assert list(result.rejected) == [0, 1]
-        assert "'script' failed and may be durable: OSError: answer lost" in result.rejected[0]
+        writer.write(rows(3))
+        done = desk.committed()
+        assert (done.error, done.staged.num_rows) == (None, 0)
+        assert list(done.staged.rejected) == [0, 1]
+        reason = done.staged.rejected[0]
+        assert "'script' failed and may be durable: OSError: answer lost" in reason
         assert writer.failing_since is not None
-        writer.submit(pending(4))
-        assert desk.result().rejected == {}
-    assert [sink.tried.get_nowait() for _ in range(2)] == [3, 4]
+        writer.write(rows(4))
+        assert desk.committed().staged.rejected == {}
+    assert sink.heard() == ["stage", "commit", "discard", "stage", "commit"]
     assert writer.failing_since is None
     assert [log["event"] for log in logs] == ["sink_batch_given_up", "sink_recovered"]
 
 
-def test_at_most_once_a_batch_that_was_not_written_comes_again(desk: Desk) -> None:
-    sink = Script(SinkBusy(0.001), None)
-    desk.writer(sink, NEVER, at_most_once=True).submit(pending(3))
-    result = desk.result()
-    assert (result.rejected, result.error) == ({}, None)
-    assert [sink.tried.get_nowait() for _ in range(2)] == [3, 3]
+def test_at_most_once_what_wrote_nothing_is_tried_again(desk: Desk) -> None:
+    sink = Script(stage=[OSError("away")], commit=[SinkBusy(0.001)])
+    desk.writer(sink, at_most_once=True).write(rows(3))
+    done = desk.committed()
+    assert (done.staged.rejected, done.error) == ({}, None)
+    assert sink.heard() == ["stage", "stage", "commit", "commit"]
 
 
 @pytest.mark.parametrize(
@@ -234,9 +532,9 @@ def test_what_a_failure_says_is_told_in_one_line_and_what_java_said_is_not_left_
     desk: Desk, error: Exception, said: str
 ) -> None:
     """S02: an operator sees that the disk is full, and not where py4j was."""
-    writer = desk.writer(Script(error))
+    writer = desk.writer(Script(commit=[error]))
     with capture_logs() as logs:
-        writer.submit(pending())
-        assert desk.result().error is None
+        writer.write(rows())
+        assert desk.committed().error is None
     assert writer.last_error == said
     assert [line["error"] for line in logs if line["event"] == "sink_write_failed"] == [said]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import Topology
-from headrace.sinks import Batch, DiscardSink, MemorySink, Sink, SinkContext, SparkSink
+from headrace.sinks import DiscardSink, MemorySink, Sink, SinkContext, SparkSink, Staged
 from topology.steps import BatchPolicy, SinkStep
 
 
@@ -19,7 +19,7 @@ class Table(Sink[Any]):
     def open(self, context: SinkContext) -> None:
         """Nothing to open."""
 
-    def write(self, batch: Batch) -> None:
+    def commit(self, staged: Staged) -> None:
         """Write nothing."""
 
     def close(self) -> None:

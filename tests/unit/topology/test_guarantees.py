@@ -8,22 +8,19 @@ import pytest
 import headrace.sinks
 from headrace import AdvancedBolt, Collector, InvalidTopology, Topology, Tuple
 from headrace.sinks import (
-    Batch,
     DiscardSink,
     MemoryDeadLetters,
     MemorySink,
     Sink,
-    TransactionalForeachSink,
-    TransactionalSink,
+    Staged,
 )
 from sinks.state.memory import MemoryState
 from tests.support.front import Front
 from topology.aggregates import count
 from topology.describe import as_facts, as_text
 from topology.guarantees import guarantee_of
-from topology.sink import SinkContext
+from topology.sink import Kind, SinkContext
 from topology.state import State
-from topology.transactional import Kind
 
 
 class OnlyTransactional(MemorySink[Any]):
@@ -40,8 +37,8 @@ class Logging(Sink[Any]):
     def open(self, context: SinkContext) -> None:
         self.sink.open(context)
 
-    def write(self, batch: Batch) -> None:
-        self.sink.write(batch)
+    def commit(self, staged: Staged) -> None:
+        self.sink.commit(staged)
 
     def close(self) -> None:
         self.sink.close()
@@ -100,9 +97,9 @@ def test_those_that_are_told_are_those_that_users_can_make(transactions: Kind) -
         sink.__name__
         for sink in exported
         if isinstance(sink, type)
-        and issubclass(sink, TransactionalSink)
+        and issubclass(sink, Sink)
         and not inspect.isabstract(sink)
-        and sink is not TransactionalSink
+        and (sink is headrace.sinks.SparkSink or sink.kinds)
     }
     with pytest.raises(InvalidTopology) as caught:
         topology(DiscardSink(), transactions).validate()
@@ -110,28 +107,17 @@ def test_those_that_are_told_are_those_that_users_can_make(transactions: Kind) -
     assert said == ", ".join(sorted(keeping))
 
 
-class Unfenced:
-    def last(self, line: str) -> tuple[int, int]:
-        raise NotImplementedError
-
-    def write(self, rows: Any, shares: Any) -> None:
-        raise NotImplementedError
-
-
-STATE = State("words", key={"word": str}, into=MemoryState())
+def state_sink() -> Sink[Any]:
+    return State("words", key={"word": str}, into=MemoryState()).sink({"n": count()})
 
 
 @pytest.mark.parametrize(
     ("sink", "advice"),
     [
-        (STATE.sink({"n": count()}), "layout='opaque'"),
-        (TransactionalForeachSink(Unfenced()), "a target that has fence(line, epoch)"),
-        (
-            Front(TransactionalForeachSink(Unfenced())),
-            "a target that has fence(line, epoch)",
-        ),
+        (state_sink(), "layout='opaque'"),
+        (Front(state_sink()), "layout='opaque'"),
     ],
-    ids=["state", "target", "behind another"],
+    ids=["state", "behind another"],
 )
 def test_one_that_could_keep_the_other_kind_says_how(sink: Sink[Any], advice: str) -> None:
     topology(sink).validate()
@@ -142,7 +128,7 @@ def test_one_that_could_keep_the_other_kind_says_how(sink: Sink[Any], advice: st
 
 def test_advice_that_would_not_help_is_not_given() -> None:
     with pytest.raises(InvalidTopology) as caught:
-        topology(Logging(TransactionalForeachSink(Unfenced())), "opaque").validate()
+        topology(Logging(state_sink()), "opaque").validate()
     assert "by it with" not in str(caught.value)
 
 

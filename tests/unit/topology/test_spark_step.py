@@ -8,7 +8,6 @@ import pytest
 
 from headrace import InvalidTopology, Record, SinkFailed, Topology, bolt
 from headrace.sinks import (
-    Batch,
     DiscardSink,
     MemoryDeadLetters,
     MemorySink,
@@ -19,11 +18,10 @@ from headrace.testing import topology_test
 from sinks.storage import Storage
 from topology.describe import as_facts, as_text
 from topology.guarantees import guarantee_of
-from topology.sink import BATCH_ROWS, chain_of, innermost
+from topology.sink import BATCH_ROWS, Batch, Fence, Share, Staged, chain_of, innermost
 from topology.spark_step import KAFKA_COLUMNS, spark_step
 from topology.steps import SinkStep
 from topology.through_spark import ThroughSpark
-from topology.transactional import Fence, Group, Share, Staged
 
 
 class Size(TypedDict):
@@ -162,12 +160,9 @@ class Passing:
         self.sink = sink
         return self
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         staged: Staged = self.sink.stage(group)
         return staged
-
-    def write(self, batch: Batch) -> None:
-        self.sink.write(batch)
 
     def close(self) -> None:
         self.closed += 1
@@ -187,8 +182,8 @@ def test_rows_pass_spark_and_the_rest_is_the_sinks(spark: Passing):
     front.write(Batch(1, [["a"]], 1))
     share = Share("orders[0]", 1, 1, 1, 0, 1, "", 1)
     assert front.fence([Fence("orders[0]", 1)]) == front.committed(["orders[0]"])
-    front.discard(front.stage(Group(1, (share,), [["b"]], 1)))
-    front.commit(front.stage(Group(1, (share,), [["c"]], 1)))
+    front.discard(front.stage(Batch(1, [["b"]], 1, (share,))))
+    front.commit(front.stage(Batch(1, [["c"]], 1, (share,))))
     assert sink.rows == ["a", "c"]
     assert [line.txid for line in front.committed(["orders[0]"])] == [1]
     assert spark.opened == ["large table"]

@@ -24,7 +24,7 @@ from sinks.errors import SparkTimeout
 from tests.support.patience import until
 from tests.worlds.driving import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
-from topology.transactional import Fence, Staged
+from topology.sink import Fence, Staged
 from transactions.policy import RangePolicy
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)

@@ -10,7 +10,7 @@ import pytest
 from service.spark_engine.handed import Handed, HandsOn
 from service.spark_engine.spool import SpoolStager
 from sinks.memory import MemorySink
-from topology.transactional import Group, Share, Staged
+from topology.sink import Batch, Share, Staged
 
 SHARES = tuple(Share(f"t[{number}]", 1, 1, 1, 0, 5, "0" * 32, 3) for number in range(2))
 
@@ -18,7 +18,7 @@ SHARES = tuple(Share(f"t[{number}]", 1, 1, 1, 0, 5, "0" * 32, 3) for number in r
 class Picky(MemorySink[Any]):
     """Does not take one value."""
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         place = [row for piece in group.pieces for row in piece].index(4)
         return replace(super().stage(group), num_rows=5, rejected={place: "no 4 please"})
 
@@ -28,7 +28,7 @@ class Broken(MemorySink[Any]):
 
     tries = 0
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         self.tries += 1
         raise ValueError("I/O operation on closed file")
 
@@ -36,7 +36,7 @@ class Broken(MemorySink[Any]):
 def handed_over(folder: Path) -> Handed:
     stager = SpoolStager(str(folder))
     offsets = np.array([10, 11, 12, 20, 21, 22])
-    staged = stager.stage(Group(1, SHARES, [[0, 1, 2], [3, 4, 5]], 6, offsets))
+    staged = stager.stage(Batch(1, [[0, 1, 2], [3, 4, 5]], 6, SHARES, offsets))
     return Handed((staged,), stager, is_apart=False)
 
 

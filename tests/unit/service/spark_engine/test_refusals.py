@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.spark_engine.refusals import EVERY_ROW, Origin, again, origins, origins_of, reason_of
-from topology.transactional import Group, Share
+from topology.sink import Batch, Share
 
 
-def group(*lines: tuple[str, list[int]]) -> Group:
+def group(*lines: tuple[str, list[int]]) -> Batch:
     """A row of each of these offsets."""
     shares = tuple(Share(line, 1, 1, 1, 0, 100, "", len(of)) for line, of in lines)
     offsets = np.array([offset for _line, of in lines for offset in of], np.int64)
-    return Group(1, shares, [[None] * len(offsets)], len(offsets), offsets)
+    return Batch(1, [[None] * len(offsets)], len(offsets), shares, offsets)
 
 
 def test_rows_are_counted_within_their_record() -> None:

@@ -16,7 +16,7 @@ from service.spark_engine.handed import Handed, HandsOn, StagedLost
 from service.spark_engine.spool import SpoolStager, read_lines, read_spool
 from sinks.memory import MemorySink
 from topology.errors import SinkFailed
-from topology.transactional import Group, Share, Staged
+from topology.sink import Batch, Share, Staged
 
 
 @dataclass
@@ -37,11 +37,11 @@ def batch(first: int, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([numbers, words], names=["n", "w"])
 
 
-def group(*parts: tuple[str, list[Any]]) -> Group:
+def group(*parts: tuple[str, list[Any]]) -> Batch:
     pieces = [piece for _line, pieces in parts for piece in pieces]
     shares = tuple(share(line, sum(map(len, pieces))) for line, pieces in parts)
     rows = sum(each.num_rows for each in shares)
-    return Group(1, shares, pieces, rows, np.arange(1000, 1000 + rows))
+    return Batch(1, pieces, rows, shares, np.arange(1000, 1000 + rows))
 
 
 def again(value: Any) -> Any:

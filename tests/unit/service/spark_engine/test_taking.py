@@ -10,11 +10,10 @@ from service.spark_engine.refusals import EVERY_ROW
 from service.spark_engine.taking import TakingSink
 from sinks.rows import rows_of
 from tests.worlds.tasking import KeepingStager, rows_in
-from topology.sink import Batch
-from topology.transactional import Committed, Fence, Group, Share, Staged
+from topology.sink import Batch, Committed, Fence, Share, Staged
 
 
-def group(*lines: tuple[str, int], columns: bool = False) -> Group:
+def group(*lines: tuple[str, int], columns: bool = False) -> Batch:
     """Rows 0, 1, 2, … in pieces of two; a line's records have the offsets 0, 1, 2, …"""
     shares = tuple(Share(line, 1, 1, 1, 0, 100, "", rows) for line, rows in lines)
     count = sum(rows for _line, rows in lines)
@@ -23,7 +22,7 @@ def group(*lines: tuple[str, int], columns: bool = False) -> Group:
     if columns:
         pieces = [pa.RecordBatch.from_pylist([{"n": n} for n in piece]) for piece in pieces]
     offsets = np.concatenate([np.arange(n) for _line, n in lines])
-    return Group(1, shares, pieces, count, offsets)
+    return Batch(1, pieces, count, shares, offsets)
 
 
 @pytest.mark.parametrize("columns", [False, True])
@@ -59,7 +58,7 @@ def test_of_a_record_with_many_rows_only_those_that_were_refused_are_rejected() 
     lines = (("a", 5), ("b", 5), ("c", 1))
     shares = tuple(Share(line, 1, 1, 1, 0, 100, "", rows) for line, rows in lines)
     offsets = np.array([6, 7, 7, 8, 7, 8, 7, 9, 7, 8, 7])
-    staged = sink.stage(Group(1, shares, [list(range(11))], 11, offsets))
+    staged = sink.stage(Batch(1, [list(range(11))], 11, shares, offsets))
     assert staged.rejected == {2: "middle", 5: "all", 6: "first", 9: "all"}
     sink.commit(staged)
     assert rows_in(sink.taken) == [0, 1, 3, 4, 7, 8, 10]
@@ -97,11 +96,7 @@ def test_what_was_made_is_discarded_once_and_one_that_cannot_be_keeps_no_other()
     assert sink.taken == []
 
 
-def test_it_fences_nothing_and_writes_nothing() -> None:
+def test_it_fences_nothing() -> None:
     sink = TakingSink("rows", KeepingStager(), {})
     assert sink.fence([Fence("a", 4)]) == [Committed("a", 4, 0)]
-    assert sink.committed(["a"]) == [Committed("a", 0, 0)]
-    assert sink.kinds == frozenset()
-    with pytest.raises(NotImplementedError, match="rows"):
-        sink.write(Batch(1, [[1]], 1))
     sink.close()

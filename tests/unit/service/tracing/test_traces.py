@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headrace import Record, Reject, bolt
-from headrace.sinks import MemorySink
+from headrace.sinks import MemorySink, Staged
 from partition.chunk import Partition
 from partition.memory import MemoryStore
 from partition.retries import RetryPolicy
@@ -222,9 +222,9 @@ def test_rows_carry_the_headers_of_the_record_they_came_of(none_sampled: Spans) 
     batches: list[Batch] = []
 
     class Watched(MemorySink[Any]):
-        def write(self, batch: Batch) -> None:
+        def stage(self, batch: Batch) -> Staged:
             batches.append(batch)
-            super().write(batch)
+            return super().stage(batch)
 
     with Works(text, sinks=[Watched("out")], traces=none_sampled.tracing.traces) as works:
         send(works, b"plain")

@@ -16,7 +16,7 @@ from tests.worlds.transactions_of_kafka import (
     SimulatedProducer,
 )
 from topology.errors import SinkFailed, SinkFenced
-from topology.transactional import Committed, Fence, Share
+from topology.sink import Committed, Fence, Share
 
 A, B = "orders[0]", "orders[1]"
 

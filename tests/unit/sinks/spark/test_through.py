@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace import Record, RowsRejected, SinkFailed
-from headrace.sinks import Batch, MemorySink, Sink, SinkContext
+from headrace.sinks import Batch, ForeachSink, MemorySink, Sink, SinkContext
 from partition.chunk import Partition
 from partition.memory import MemoryFetcher, MemoryLog
 from partition.position import Position
@@ -21,8 +21,9 @@ from sinks.spark.records import fit_records
 from sinks.spark.through import SparkPassage
 from sinks.storage import Storage
 from tests.worlds.frames import Driver, Frame
+from topology.sink import Share, Staged
 from topology.spark_step import spark_step
-from topology.transactional import Group, Share, Staged, StagesApart
+from topology.through_spark import ThroughSpark
 
 NUMBERS = pa.schema({"number": pa.int64()})
 SHARES = tuple(Share(f"orders[{number}]", 1, 1, 1, 0, 2, "", 2) for number in range(2))
@@ -35,9 +36,9 @@ def even(frame: Frame) -> Frame:
     return Frame(pa.concat_tables([kept, kept]))
 
 
-def group(*numbers: Any) -> Group:
+def group(*numbers: Any) -> Batch:
     rows = [{"number": number} for number in numbers]
-    return Group(1, SHARES, [rows[:1], rows[1:]], len(rows))
+    return Batch(1, [rows[:1], rows[1:]], len(rows), SHARES)
 
 
 class Apart:
@@ -46,7 +47,7 @@ class Apart:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         fitted = fit(group.pieces, self.schema)
         return Staged(group.shares, fitted.table.num_rows, (fitted.table,), fitted.rejected)
 
@@ -54,13 +55,13 @@ class Apart:
         pass
 
 
-class ApartSink(MemorySink[Any], StagesApart[Any]):
+class ApartSink(MemorySink[Any]):
     """Its rows are staged elsewhere, unless it says that they cannot be."""
 
     def __init__(self, schema: pa.Schema = NUMBERS, *, can: bool = True) -> None:
         super().__init__("table", schema=schema)
         self.can = can
-        self.staged_here: list[Group] = []
+        self.staged_here: list[Batch] = []
         self.discarded: list[Staged] = []
 
     def stager(self) -> Apart | None:
@@ -71,7 +72,7 @@ class ApartSink(MemorySink[Any], StagesApart[Any]):
         rows = [row for each in staged for table in each.parts for row in table.to_pylist()]
         return Staged(shares, len(rows), (rows,), rejected)
 
-    def stage(self, group: Group) -> Staged:
+    def stage(self, group: Batch) -> Staged:
         self.staged_here.append(group)
         return super().stage(group)
 
@@ -150,18 +151,33 @@ def test_a_row_that_does_not_fit_the_sink_ends_the_run(
     assert len(sink.discarded) == 1
 
 
-def test_a_batch_goes_through_the_step_too(driver: Driver, tmp_path: Path) -> None:
+def test_a_batch_of_no_transactions_goes_through_the_step_too(
+    driver: Driver, tmp_path: Path
+) -> None:
     sink = MemorySink[Any]("table", schema=pa.schema({"number": pa.int8()}))
     step = passage(driver, sink, tmp_path)
-    step.write(Batch(1, [[{"number": 2}], [{"number": 3}]], 2))
-    step.write(Batch(2, [[{"number": 3}]], 1))
-    with pytest.raises(RowsRejected) as raised:
-        step.write(Batch(3, [[{"number": "x"}, {"number": 4}]], 2))
-    assert list(raised.value.reasons) == [0]
+    rejected = [
+        sink.commit(staged) or staged.rejected
+        for staged in (
+            step.stage(Batch(1, [[{"number": 2}], [{"number": 3}]], 2)),
+            step.stage(Batch(2, [[{"number": 3}]], 1)),
+            step.stage(Batch(3, [[{"number": "x"}, {"number": 4}]], 2)),
+        )
+    ]
+    assert [list(each) for each in rejected] == [[], [], [0]]
     assert sink.rows == [{"number": 2}, {"number": 2}, {"number": 4}, {"number": 4}]
     with pytest.raises(SinkFailed, match="does not take 2 rows"):
-        step.write(Batch(4, [[{"number": 1000}]], 1))
+        step.stage(Batch(4, [[{"number": 1000}]], 1))
     assert spooled(tmp_path) == []
+
+
+def test_a_row_that_the_sink_refuses_only_at_its_commit_ends_the_run() -> None:
+    def refuses(rows: list[Any]) -> None:
+        raise RowsRejected({0: "no"})
+
+    front = ThroughSpark(spark_step(lambda frame: frame, None, None), ForeachSink(refuses))
+    with pytest.raises(SinkFailed, match="nobody knows which records they are of: no"):
+        front.commit(Staged((), 1, ([1],)))
 
 
 def test_the_spool_is_empty_after_an_error_too(driver: Driver, tmp_path: Path) -> None:
@@ -230,7 +246,7 @@ def test_records_come_in_the_columns_of_sparks_own_source(driver: Driver, tmp_pa
     context = SinkContext("p", "table", {}, Storage(str(tmp_path)), driver)
     step = SparkPassage(driver, spark_step(kept, None, None), MemorySink[Any]("table"), context)
     step.open()
-    step.write(Batch(1, [records], 2))
+    step.stage(Batch(1, [records], 2))
     first, second = found[1].to_pylist()
     assert {**first, "timestamp": first["timestamp"].timestamp()} == {
         "topic": "orders",

@@ -36,8 +36,7 @@ def test_values_that_come_back_as_they_were_are_taken() -> None:
         "last": most("at", type=datetime),
         "any": combiner(zero=False, one=lambda _: True, merge=lambda a, b: a or b, type=bool),
     }
-    sink = state().sink(kept)
-    assert (sink.needs_spark, sink.needs_jars) == (False, ())
+    state().sink(kept)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ from sinks.state.values import changed, places_of
 from sinks.storage import Storage
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import AggregateFailed, SinkFenced
-from topology.sink import SinkContext
+from topology.sink import Batch, Fence, Kind, Share, Sink, SinkContext, Staged
 from topology.state import LINE, TXID, Shape, State
-from topology.transactional import Fence, Group, Kind, Share, Staged, TransactionalSink
 
 CONTEXT = SinkContext("p", "words", {}, Storage(""), None, exactly_once=True)
 LINES = ("words[0]", "words[1]")
@@ -77,7 +76,7 @@ rows_drawn = st.lists(
 class Attempts(RuleBasedStateMachine):
     """Two lines, whose owners stage, try, crash, come again, and are taken over."""
 
-    sink: TransactionalSink[Any]
+    sink: Sink[Any]
 
     @initialize(layout=st.sampled_from(["transactional", "opaque"]))
     def begin(self, layout: Kind) -> None:
@@ -88,7 +87,7 @@ class Attempts(RuleBasedStateMachine):
         self.open: dict[str, list[Row]] = {}  # by line, the rows of its next transaction
         self.txids = dict.fromkeys(LINES, 0)
         self.epoch = 0
-        self.zombies: list[tuple[TransactionalSink[Any], Staged]] = []
+        self.zombies: list[tuple[Sink[Any], Staged]] = []
         self.staged: list[tuple[Staged, list[Row]]] = []
         self.take_over()
 
@@ -99,7 +98,7 @@ class Attempts(RuleBasedStateMachine):
         self.staged = []
         self.epoch += 1
         sink = state_of(self.layout, MemoryState(beside=self.memory)).sink(AGGREGATES)
-        assert isinstance(sink, TransactionalSink)
+        assert isinstance(sink, Sink)
         self.sink = sink
         self.sink.open(CONTEXT)
         told = self.sink.fence([Fence(line, self.epoch) for line in LINES])
@@ -121,7 +120,7 @@ class Attempts(RuleBasedStateMachine):
         )
         rows = [row for line in chosen for row in self.open[line]]
         pieces: list[Any] = [self.open[line] for line in chosen]
-        self.staged.append((self.sink.stage(Group(1, shares, pieces, len(rows))), rows))
+        self.staged.append((self.sink.stage(Batch(1, pieces, len(rows), shares)), rows))
 
     @precondition(lambda self: self.staged)
     @rule()

@@ -20,8 +20,7 @@ from tests.support.patience import seconds
 from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
 from topology.errors import SinkFailed
 from topology.maintenance import Compaction, Removal
-from topology.sink import SinkContext
-from topology.transactional import Committed
+from topology.sink import Committed, SinkContext
 
 AT_ONCE = {
     "history.expire.max-snapshot-age-ms": "1",

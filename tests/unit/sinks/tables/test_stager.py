@@ -17,8 +17,7 @@ from sinks.tables.files import DataFileWriter, FileStager, joined
 from sinks.tables.partitioning import Layout
 from tests.support.patience import seconds
 from topology.errors import SinkFailed
-from topology.sink import Piece
-from topology.transactional import Group, Share, Staged
+from topology.sink import Batch, Piece, Share, Staged
 
 LOCAL = Storage("/")
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), ("place", pa.string())])
@@ -33,9 +32,9 @@ pickle.dump(staged, sys.stdout.buffer)
 """
 
 
-def group(*rows: object) -> Group:
+def group(*rows: object) -> Batch:
     pieces: list[Piece] = [list(rows)]
-    return Group(7, (SHARE,), pieces, len(rows))
+    return Batch(7, pieces, len(rows), (SHARE,))
 
 
 def row(number: int, place: str = "here") -> dict[str, object]:
@@ -144,7 +143,7 @@ def test_a_file_of_another_process_that_is_not_here_is_named(
 
 
 def test_no_table_has_a_stager_before_it_was_fenced() -> None:
-    with pytest.raises(SinkFailed, match="'orders' takes no group before a fence"):
+    with pytest.raises(SinkFailed, match="'orders' takes no batch before a fence"):
         DeltaSink("orders", schema=SCHEMA).stager()
 
 

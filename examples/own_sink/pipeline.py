@@ -1,6 +1,6 @@
 """Orders from Kafka into SQLite, exactly once.
 
-ORDERS_DB=orders.db headrace run examples.foreach.pipeline:topology --config service.toml
+ORDERS_DB=orders.db headrace run examples.own_sink.pipeline:topology --config service.toml
 """
 
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from examples.foreach.target import Order, SqliteOrders
+from examples.own_sink.sink import Order, SqliteOrders
 from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import KafkaDeadLetters, TransactionalForeachSink
+from headrace.sinks import KafkaDeadLetters
 
 _decode_order = msgspec.json.Decoder(Order).decode
 
@@ -28,7 +28,7 @@ def stored(path: Path) -> Topology:
     """The topology, with the file at `path`."""
     topology = Topology("stored-orders", reliability="exactly-once")
     orders = topology.source("orders").then(parse)
-    orders.into(TransactionalForeachSink(SqliteOrders(path), schema=Order), name="sqlite")
+    orders.into(SqliteOrders(path))
     topology.dead_letters.into(KafkaDeadLetters("orders.dead"))
     return topology
 
