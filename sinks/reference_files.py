@@ -153,7 +153,7 @@ class Csv:
         # A file's first line names its columns. Types are not guessed: 501 is not "00501".
         found = cls(
             header=given.pop("header", "true").lower() == "true",
-            sep=given.pop("sep", ","),
+            sep=given.pop("sep", given.pop("delimiter", ",")),
             quote=given.pop("quote", '"'),
             escape=given.pop("escape", "\\"),
             null=given.pop("nullvalue", ""),

@@ -48,7 +48,7 @@ CSV: Mapping[str, tuple[str, dict[str, str]]] = {
     "marked": ("\ufeffa,b\n1,é\n", {"ENCODING": "UTF-8"}),
     "names": ('a,A,,"b,c",d\n1,2,3,4,5\n', {}),
     "headless": ("1;'x;y'\n2;3\n", {"header": "false", "sep": ";", "quote": "'"}),
-    "tabs": ("a\tb\n1\t2,3\n", {"sep": "\t"}),
+    "tabs": ("a\tb\n1\t2,3\n", {"delimiter": "\t"}),
     "latin": ("a,b\n1,é\n", {"encoding": "ISO-8859-1"}),
     "unquoted": ('a,b\n"1","x\n', {"quote": ""}),
 }
