@@ -203,6 +203,7 @@ SINKS = {
         (
             f"{_STORES}::test_each_request_may_meet_a_fault",
             f"{_STORES}::test_each_request_of_a_start_may_meet_a_fault",
+            f"{_STORES}::test_spark_reads_the_same_after_bad_weather",
         ),
     ),
     "S14": Row(

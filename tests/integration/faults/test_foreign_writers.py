@@ -42,7 +42,7 @@ RETAINED_HOURS = 0.03  # no file of ours waits so long for its commit
 
 EXPIRE = (
     "CALL lake.system.expire_snapshots(table => 'OURS', "
-    "older_than => TIMESTAMP '2999-01-01', retain_last => 1)"
+    "older_than => TIMESTAMP '2999-01-01', retain_last => 10)"
 )
 
 
