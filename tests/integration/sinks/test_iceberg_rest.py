@@ -4,10 +4,8 @@ import multiprocessing
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from pyiceberg.catalog.rest import RestCatalog
 
 from sinks import IcebergSink
 from sinks.tables.iceberg_io import CatalogStorage
@@ -61,23 +59,6 @@ def test_two_writers_race_and_no_row_is_lost_or_twice(table: Table) -> None:
         racer.join(seconds(120.0))
     assert [racer.exitcode for racer in racers] == [0, 0]
     assert table.numbers() == [1000 * n + txid for n in range(2) for txid in range(1, 9)]
-
-
-def test_a_reply_that_is_lost_after_the_commit_is_read_back(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = table.fenced()
-    original = RestCatalog.commit_table
-
-    def commit(self: RestCatalog, *arguments: Any) -> Any:
-        monkeypatch.setattr(RestCatalog, "commit_table", original)
-        original(self, *arguments)
-        raise ConnectionResetError
-
-    monkeypatch.setattr(RestCatalog, "commit_table", commit)
-    sink.commit(sink.stage(group(1, 1)))
-    sink.commit(sink.stage(group(2, 2)))
-    assert table.numbers() == [1, 2]
 
 
 def test_credentials_that_expired_are_asked_for_again(table: Table) -> None:
