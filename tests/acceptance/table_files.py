@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import fastavro
 import pyarrow as pa
@@ -78,8 +78,9 @@ class _Files:
 
 def _path(place: str) -> str:
     """The path in a file system of a path or a URI: a store's begins with its bucket."""
-    scheme, found, path = place.partition("://")
-    return (unquote(path) if scheme == "file" else path) if found else place
+    if place.startswith("file:"):  # Spark writes no authority
+        return unquote(urlsplit(place).path)
+    return place.partition("://")[2] or place
 
 
 _NONE = pa.table({})
