@@ -6,7 +6,7 @@ bolts run in Python, and Arrow writes the files; on the spark engine executors d
 commit. `sink_alone` and `write_deltalake` write ready batches of such rows, without Kafka.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from topology.topology import Reliability
 
 TRANSACTION_RECORDS = 1_000_000  # of the spark engine
 SPARK_SINK_ROWS = 500_000
+LARGE_ROWS = 1_000_000
 _LINE = f"{NAME}[0]"
 
 
@@ -42,6 +43,7 @@ def local(
     kind: Kind = DELTA,
     reliability: Reliability = "exactly-once",
     batch_rows: int = BATCH_ROWS,
+    pipeline: Mapping[str, Any] | None = None,
 ) -> Figures:
     """The local engine, from the first partition's opening until everything is committed.
 
@@ -50,7 +52,12 @@ def local(
     topology = make(flow, job.topic, sink, reliability=reliability, batch_rows=batch_rows)
     with place(job, kind) as there:
         found = run_headrace(
-            topology, job, storage=there.config, before=there.prepare, cpu=tree_seconds
+            topology,
+            job,
+            pipeline=pipeline,
+            storage=there.config,
+            before=there.prepare,
+            cpu=tree_seconds,
         )
         return {**found, **there.contents()}
 
@@ -128,6 +135,9 @@ def _ready(job: Job, write: Callable[[Place, Iterator[pa.RecordBatch]], None]) -
 
 
 _to_iceberg = partial(local, sink=IcebergSink, kind=CATALOGUED)
+_large = partial(
+    local, flow="vectorised", batch_rows=LARGE_ROWS, pipeline={"max_pending": LARGE_ROWS}
+)
 _by_spark = partial(
     local,
     sink=partial(SparkSink, format="delta"),
@@ -138,7 +148,8 @@ VARIANTS: dict[str, Callable[[Job], Figures]] = {
     "structured_delta": partial(structured, kind=DELTA),
     "delta_vectorised": partial(local, flow="vectorised"),
     "delta_functions": partial(local, flow="functions"),
-    "delta_delayed": partial(local, flow="vectorised"),  # its endpoint is slow
+    "delta_large": _large,
+    "delta_delayed": _large,  # its endpoint is slow
     "engine_vectorised": partial(on_executors, flow="vectorised"),
     "engine_functions": partial(on_executors, flow="functions"),
     "spark_sink": partial(_by_spark, flow="vectorised"),

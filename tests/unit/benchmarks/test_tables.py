@@ -18,10 +18,10 @@ from service.loading import load_topology
 
 RATES = {
     "structured_delta": 100.0, "delta_vectorised": 600.0, "delta_functions": 200.0,
-    "delta_delayed": 540.0, "engine_vectorised": 450.0, "engine_functions": 260.0,
-    "spark_sink": 210.0, "spark_sink_functions": 160.0, "structured_iceberg": 200.0,
-    "iceberg_vectorised": 900.0, "iceberg_functions": 600.0, "write_deltalake": 400.0,
-    "sink_alone": 360.0,
+    "delta_large": 600.0, "delta_delayed": 540.0, "engine_vectorised": 450.0,
+    "engine_functions": 260.0, "spark_sink": 210.0, "spark_sink_functions": 160.0,
+    "structured_iceberg": 200.0, "iceberg_vectorised": 900.0, "iceberg_functions": 600.0,
+    "write_deltalake": 400.0, "sink_alone": 360.0,
 }  # fmt: skip
 
 
@@ -32,6 +32,7 @@ def orders(count):
 
 def test_every_variant_of_the_suites_is_there():
     used = {*tables.VARIANTS, *tables.ALONE, *tables.ALONE.values(), *tables_s3.VARIANTS}
+    used |= {tables_s3.DELAYED, tables_s3.LARGE}
     assert used == set(VARIANTS) == set(RATES)
 
 
