@@ -54,6 +54,7 @@ _UPSERTS_REFUSED = ("delta.appendOnly", "delta.enableChangeDataFeed")
 _NOT_IN_NAMES = " ,;{}()\n\t="  # but where a table maps its columns' names
 _COLUMN_FEATURES = ("CURRENT_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING")
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
+_CLEANED_EVERY = 100  # versions
 _DELETED = "_deleted"  # the source's column, beside the table's
 
 
@@ -170,6 +171,7 @@ class DeltaLog(TableLog):
         self._facts: Any = None  # what `_state` was made of
         self._newest = -1  # the version that was read or committed last
         self._entry: tuple[Any, ...] | None = None  # its mark
+        self._versions: dict[str, int | None] = {}  # of applications, by then
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """See the contract."""
@@ -247,7 +249,10 @@ class DeltaLog(TableLog):
 
     def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
         """See the contract."""
-        found = {app: state.native.transaction_version(app) for app in apps}
+        for app in apps:
+            if app not in self._versions:  # delta-rs reads every entry since the last checkpoint
+                self._versions[app] = state.native.transaction_version(app)
+        found = {app: self._versions[app] for app in apps}
         return {app: version for app, version in found.items() if version is not None}
 
     def commit(
@@ -275,8 +280,13 @@ class DeltaLog(TableLog):
                 schema=state.native.schema(),
                 partition_by=[*state.partition_by],
                 commit_properties=self._properties(transactions),
+                post_commithook_properties=_library().PostCommitHookProperties(
+                    # To look for entries that are old takes one more listing of the log.
+                    cleanup_expired_logs=None if state.version % _CLEANED_EVERY == 0 else False
+                ),
             )
         self._note(state.version + 1)
+        self._versions |= transactions
 
     def merge(self, state: TableState, rows: pa.Table, transactions: Mapping[str, int]) -> None:
         """Replace, add and remove rows by their key, and set transactions, all at once.
@@ -417,6 +427,8 @@ class DeltaLog(TableLog):
                 raise SinkFailed(f"table '{self._name}' at {self._uri}: {reason}; use SparkSink")
             arrow = pa.schema(table.schema())
         self._facts = facts
+        if table.version() != self._newest:
+            self._versions = {}
         self._note(table.version())
         self._state = TableState(
             metadata.id, self._newest, arrow, tuple(metadata.partition_columns), table

@@ -56,6 +56,29 @@ def test_others_commits_in_between_are_no_harm(table: Table) -> None:
     assert sink.committed([LINE]) == [Committed(LINE, 1, 3)]
 
 
+def test_what_was_committed_is_known_until_others_commit(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs reads all entries since the last checkpoint for it: on a store a request each."""
+    asked: list[str] = []
+    original = deltalake.DeltaTable.transaction_version
+
+    def counted(self: Any, app: str) -> int | None:
+        asked.append(app)
+        return original(self, app)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "transaction_version", counted)
+    sink = table.fenced()
+    asked.clear()
+    put(sink, 1, 1)
+    put(sink, 2, 2)
+    assert asked == []
+    table.fenced(epoch=2)
+    with pytest.raises(SinkFenced):
+        put(sink, 3, 3)
+    assert table.numbers() == [1, 2]
+
+
 def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_commit(
     table: Table,
 ) -> None:
