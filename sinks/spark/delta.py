@@ -88,7 +88,7 @@ class DeltaTransaction:
             actions = written.appendedAll(actions)
             partitions = self._jvm.scala.Option.apply(columns)
             write = getattr(self._delta, f"{operations}Write")
-            operation = write(mode, partitions, *[none] * 7)
+            operation = write(mode, partitions, none, options.userMetadata(), *[none] * 5)
         self._transaction.commit(actions, operation)
         return str(self._transaction.metadata().id())
 

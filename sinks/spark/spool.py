@@ -58,10 +58,6 @@ class Spool:
         """What writes rows of a schema here. Raises OSError."""
         return SpoolStager(self._folder.open(), schema, tuple(partition_by))
 
-    def remove(self, files: Iterable[Path]) -> None:
-        """Remove files `put` has written."""
-        remove(files)
-
     def close(self) -> None:
         """Remove the folder."""
         self._folder.close()

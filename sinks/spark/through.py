@@ -12,7 +12,7 @@ from sinks.spark.apart import bring, check_all_taken, stage_apart
 from sinks.spark.existing import spark_schema
 from sinks.spark.reasons import one_line
 from sinks.spark.records import fit_records
-from sinks.spark.spool import Spool
+from sinks.spark.spool import Spool, remove
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, Sink, SinkContext, SparkDriver, Staged, innermost
 from topology.spark_step import SparkStep
@@ -115,7 +115,7 @@ class SparkPassage:
 
             return self._driver.run(job, group=self._job)
         finally:
-            self._spool.remove(files)
+            remove(files)
 
 
 def called(step: SparkStep, frame: Any) -> Any:

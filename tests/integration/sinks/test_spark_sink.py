@@ -190,7 +190,7 @@ def test_a_commit_that_lands_while_its_successor_fences_is_not_forgotten(place: 
 
 
 def test_a_group_of_several_partitions_is_one_commit(place: Place) -> None:
-    sink = place.opened(format="delta")
+    sink = place.opened(format="delta", options={"userMetadata": "of ours"})
     lines = [f"orders[{number}]" for number in range(3)]
     sink.fence([Fence(line, 1) for line in lines])
     shares = [Share(line, 1, 1, 1, 0, 1, "0" * 32, 1) for line in lines]
@@ -198,6 +198,7 @@ def test_a_group_of_several_partitions_is_one_commit(place: Place) -> None:
     entries = len(list(log.glob("*.json")))
     sink.commit(sink.stage(Batch(1, [rows(1, 2, 3)], 3, tuple(shares))))
     assert len(list(log.glob("*.json"))) == entries + 1
+    assert '"userMetadata":"of ours"' in max(log.glob("*.json")).read_text()
     assert place.numbers() == [1, 2, 3]
     assert sink.committed(lines) == [Committed(line, 1, 1) for line in lines]
 
