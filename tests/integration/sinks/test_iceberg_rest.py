@@ -4,6 +4,7 @@ import multiprocessing
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
