@@ -288,8 +288,7 @@ class SparkSink(Sink[Row]):
 
         def commit(session: Any) -> None:
             if not staged.shares:
-                if staged.parts:
-                    self._append(session, staged.parts, sequence_of(staged.parts[0]))
+                self._append(session, staged.parts, sequence_of(staged.parts[0]))
                 return
             transaction, found = self._read(session, [share.line for share in staged.shares])
             if not is_to_commit(staged.shares, found, self._epochs):
@@ -298,7 +297,8 @@ class SparkSink(Sink[Row]):
                 rows = self._spooled(session, staged.parts) if staged.parts else None
                 transaction.commit(self._numbers(staged.shares), rows, self.partition_by)
 
-        self._run_alone(commit, "commit")
+        if staged.shares or staged.parts:
+            self._run_alone(commit, "commit")
         self.discard(staged)
 
     def discard(self, staged: Staged) -> None:

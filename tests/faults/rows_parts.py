@@ -134,8 +134,9 @@ SINKS = {
         ),
     ),
     "S07": Row(
-        "the sink has committed and the reply is lost: what is there is read, and the commit is "
-        "not repeated",
+        "the sink has committed and the reply is lost: the commit is tried again, and finds itself "
+        "done",
+        "sink_write_failed, sink_recovered",
         (
             f"{_SINKS}/test_writer.py::test_a_commit_whose_reply_was_lost_is_repeated_and_finds_itself_done",
             f"{_POSTGRES}::test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read",
