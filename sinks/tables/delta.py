@@ -390,6 +390,7 @@ class DeltaLog(TableLog):
         before = self._entries.files()
         if dry_run:
             return Removal(expirable(state.native, before), 0)
+        self.sync()
         state.native.create_checkpoint()
         self._entries.sync_checkpoint(state.version)
         state.native.cleanup_metadata()

@@ -118,7 +118,7 @@ class LogEntries:
         self._synced = newest
 
     def sync_checkpoint(self, version: int) -> None:
-        """Write a version's checkpoint through to the disk, after its entry was."""
+        """Write the checkpoint of a version that was synced through to the disk."""
         self._synced = version - 1
         self.sync_to(version)
 

@@ -17,7 +17,7 @@ from sinks.tables.iceberg_history import (
     removals,
 )
 from sinks.tables.log import Conflict
-from topology.errors import SinkFailed
+from topology.errors import SinkFailed, missing_extra
 from topology.maintenance import Compaction, Removal
 from topology.sink import SparkDriver
 
@@ -159,7 +159,7 @@ class Procedures:
     def _call(self, procedure: str, arguments: str) -> list[Any]:
         """The rows that a procedure answers. Raises SinkFailed, and what the job raises."""
         if self.spark is None or importlib.util.find_spec("pyspark") is None:
-            raise SinkFailed(f"{procedure} is Spark's: pip install 'headrace[spark]'")
+            raise SinkFailed(missing_extra(f"{procedure} needs PySpark", "spark"))
         catalog = self.catalog.name
         key = f"spark.sql.catalog.{catalog}"
         name = ".".join(map(_quoted, self.table)).replace("\\", "\\\\").replace("'", "\\'")

@@ -230,5 +230,5 @@ def test_tables_of_both_formats_are_maintained_as_the_configuration_says(
     assert outcomes("expire") == (0, ["nothing_to_do", "nothing_to_do"])
     assert outcomes("vacuum") == (1, ["nothing_to_do", "failed"])
     _, out, _ = headrace(sinks, "vacuum")
-    assert "iceberg: remove_orphan_files is Spark's: pip install 'headrace[spark]'" in out
+    assert "iceberg: remove_orphan_files needs PySpark, which is not installed: pip" in out
     assert outcomes("compact", "--dry-run") == (0, ["nothing_to_do", "dry_run"])

@@ -349,6 +349,6 @@ def test_missing_pyspark_is_named_with_its_extra(
     put(table.fenced(), 1, 1)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     for work in (lambda: sink.compact(1000), lambda: sink.vacuum(24)):
-        with pytest.raises(SinkFailed, match=r"is Spark's: pip install 'headrace\[spark\]'"):
+        with pytest.raises(SinkFailed, match=r"needs PySpark, which is not installed: pip"):
             work()
     assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
