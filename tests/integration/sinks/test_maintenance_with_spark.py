@@ -122,7 +122,7 @@ def test_a_writer_of_a_delta_table_loses_nothing_while_it_is_maintained(
     tmp_path: Path, spark: SparkDriver
 ) -> None:
     """Promise 3: 0 lost, 0 twice."""
-    table = delta_table.Table(tmp_path, spark)
+    table = delta_table.SparkTable(tmp_path, spark)
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
     sink.commit(sink.stage(delta_table.group(1, 1)))
