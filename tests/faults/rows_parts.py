@@ -195,6 +195,7 @@ SINKS = {
             f"{_CUTS}::test_answered_transactions_outlive_a_power_cut",
             f"{_CUTS}::test_transactions_found_on_replay_outlive_a_power_cut",
             f"{_CUTS}::test_power_cut_at_any_moment_tears_no_table",
+            f"{_CUTS}::test_batches_that_spark_wrote_outlive_a_power_cut",
         ),
     ),
     "S13": Row(

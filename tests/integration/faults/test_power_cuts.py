@@ -7,13 +7,21 @@ import signal
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from headrace.sinks import SparkSink
+from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
+from tests.acceptance import evidence
 from tests.support.patience import seconds, until
-from tests.worlds.lake import SINKS, Lake, Owner, in_sqlite, rows_to
+from tests.worlds.delta_table import SCHEMA, rows
+from tests.worlds.lake import NAME, SINKS, Lake, Owner, in_sqlite, rows_to
 from tests.worlds.power import Disk
+from topology.sink import Batch, SinkContext
 
 pytestmark = pytest.mark.faults
 
@@ -129,3 +137,27 @@ def test_power_cut_at_any_moment_tears_no_table(kind: str, disk: Disk) -> None:
     for txid, image in cuts:
         with disk.after(image):
             goes_on(lake(disk, kind), txid, txid + 1)
+
+
+# PySpark leaves the sockets by which it fetched rows to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_batches_that_spark_wrote_outlive_a_power_cut(
+    kind: str, disk: Disk, spark: SparkDriver
+) -> None:
+    """Promise 3."""
+    warehouse = disk.path / "warehouse"
+    images = []
+    with disk.mounted():
+        sink = SparkSink[Any](NAME, format=kind, schema=SCHEMA)
+        sink.open(SinkContext("p", "s", {}, Storage(str(warehouse)), spark))
+        for number in range(1, TRANSACTIONS + 1):
+            sink.write(Batch(number, [rows(number)], 1))
+            images.append(disk.image())
+        sink.close()
+    for number, image in enumerate(images, 1):
+        with disk.after(image):
+            table = warehouse / NAME
+            files = map(pq.read_table, sorted(table.glob("*.parquet")))
+            found = evidence.read_table(table) if kind == "delta" else pa.concat_tables(files)
+            assert sorted(found["number"].to_pylist()) == [*range(1, number + 1)]
