@@ -15,9 +15,13 @@ import pytest
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import crashes
-from tests.acceptance.crashes import FAILED_ONCE, GOOD, MOST_CRASHES, TOPOLOGIES, Case, Play
+from tests.acceptance.crashes import FAILED_ONCE, GOOD, MOST_CRASHES, TOPOLOGIES, Case, Lake, Play
+from tests.acceptance.every_crash import IN_LAKE
 from tests.acceptance.stores import STORES
 from tests.acceptance.trial import Trial
+from tests.support.near_a_store import StoreProxy
+from tests.support.seaweed import EmbeddedSeaweed
+from tests.support.store_faults import weather
 from topology.sink import Kind
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
@@ -37,13 +41,13 @@ def make_play(
     """`make_play(rows, others=None)`: a pipeline of the test's own on the shared servers."""
     trials: list[Trial] = []
 
-    def make(rows: str, others: str | None = None) -> Play:
+    def make(rows: str, others: str | None = None, lake: Lake | None = None) -> Play:
         folder = tmp_path / f"play-{len(trials)}"
         folder.mkdir()
         trials.append(Trial(kafka, zookeeper, folder, topologies=TOPOLOGIES))
         needs_database = any(STORES[name].needs_database for name in (rows, others or rows))
         server = request.getfixturevalue("postgres") if needs_database else None
-        play = Play(trials[-1], rows, others, server)
+        play = Play(trials[-1], rows, others, server, lake=lake)
         play.publish()
         return play
 
@@ -73,6 +77,17 @@ def test_every_row_is_there_once_wherever_the_process_is_killed(
     _does_no_harm(make_play, case)
 
 
+def test_every_row_is_there_once_in_an_object_store_with_bad_weather(
+    make_play: MakePlay, rng: random.Random, seaweed: EmbeddedSeaweed
+) -> None:
+    """Promise 14 and 16: three of a hundred requests fail, and the process is killed twice."""
+    proxy = StoreProxy(seaweed.address)
+    proxy.fault = weather(str(rng.random()), 0.03)
+    with proxy.running():
+        case = crashes.drawn(rng, IN_LAKE, IN_LAKE, "opaque", 2)
+        _does_no_harm(make_play, case, Lake(seaweed, proxy))
+
+
 def test_what_has_failed_once_does_not_fail_again(make_play: MakePlay) -> None:
     """Promise 16. It does nothing as long as nothing has failed."""
     for case in FAILED_ONCE:
@@ -100,9 +115,9 @@ def test_a_sink_that_commits_its_rows_without_their_txid_repeats_some(
     assert not verdict.lost, verdict
 
 
-def _does_no_harm(make_play: MakePlay, case: Case) -> None:
+def _does_no_harm(make_play: MakePlay, case: Case, lake: Lake | None = None) -> None:
     print(case)  # noqa: T201
-    play = make_play(case.rows, case.others)
+    play = make_play(case.rows, case.others, lake)
     with closing(crashes.crashed(play, case.kind, case.crashes)) as verdicts:
         for crash, verdict in verdicts:
             assert verdict == GOOD, crash
