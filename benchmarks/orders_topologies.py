@@ -91,12 +91,14 @@ def make(
     sink: Callable[..., Sink[Any]] = DeltaSink,
     *,
     reliability: Reliability = "exactly-once",
-    batch_rows: int = BATCH_ROWS,
+    **batch: Any,
 ) -> Topology:
-    """A topology of one of the flows into such a sink."""
+    """A topology of one of the flows into such a sink; `batch` says how large micro-batches are."""
     topology = Topology(flow, reliability=reliability)
     topology.dead_letters.into(MemoryDeadLetters())
-    FLOWS[flow](topology, topic).into(sink(NAME, schema=PRICED), batch_rows=batch_rows)
+    FLOWS[flow](topology, topic).into(
+        sink(NAME, schema=PRICED), **{"batch_rows": BATCH_ROWS, **batch}
+    )
     return topology
 
 

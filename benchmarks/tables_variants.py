@@ -32,7 +32,7 @@ from topology.topology import Reliability
 
 TRANSACTION_RECORDS = 1_000_000  # of the spark engine
 SPARK_SINK_ROWS = 500_000
-LARGE_ROWS = 1_000_000
+LARGE_ROWS, LARGE_BYTES = 1_000_000, 512 * 1024 * 1024
 _LINE = f"{NAME}[0]"
 
 
@@ -42,14 +42,14 @@ def local(
     sink: Callable[..., Sink[Any]] = DeltaSink,
     kind: Kind = DELTA,
     reliability: Reliability = "exactly-once",
-    batch_rows: int = BATCH_ROWS,
     pipeline: Mapping[str, Any] | None = None,
+    **batch: Any,
 ) -> Figures:
     """The local engine, from the first partition's opening until everything is committed.
 
     By then the JVM runs, if one is needed. The processor time is that of Python and the JVM.
     """
-    topology = make(flow, job.topic, sink, reliability=reliability, batch_rows=batch_rows)
+    topology = make(flow, job.topic, sink, reliability=reliability, **batch)
     with place(job, kind) as there:
         found = run_headrace(
             topology,
@@ -136,7 +136,12 @@ def _ready(job: Job, write: Callable[[Place, Iterator[pa.RecordBatch]], None]) -
 
 _to_iceberg = partial(local, sink=IcebergSink, kind=CATALOGUED)
 _large = partial(
-    local, flow="vectorised", batch_rows=LARGE_ROWS, pipeline={"max_pending": LARGE_ROWS}
+    local,
+    flow="vectorised",
+    pipeline={"max_pending": LARGE_ROWS, "max_pending_bytes": LARGE_BYTES},
+    batch_rows=LARGE_ROWS,
+    batch_bytes=LARGE_BYTES,
+    batch_seconds=10.0,
 )
 _by_spark = partial(
     local,
