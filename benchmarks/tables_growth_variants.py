@@ -25,11 +25,12 @@ from benchmarks.kinds import delta_files
 from benchmarks.order_table import NAME, PRICED
 from benchmarks.orders_topologies import MODULE
 from benchmarks.processes import running, tree
+from benchmarks.tables_variants import staged
 from headrace.sinks import DeltaSink
 from sinks.storage import Storage
 from sinks.tables.files import DataFile, DataFileWriter
 from topology.errors import SinkBusy
-from topology.sink import Batch, Fence, Share, SinkContext, Staged
+from topology.sink import Fence, SinkContext, Staged
 
 COMMIT_ROWS = 1_000
 WRITERS = 16
@@ -49,7 +50,8 @@ def commits(job: Job, *, bounded: bool = False) -> Figures:
         _grow(Storage(folder), int(job.options["files"]), bounded=bounded)
         sink = _opened(folder, _LINE)
         taken = [
-            _committed(sink, _staged(sink, _LINE, txid, txid)) for txid in range(1, job.records + 1)
+            _committed(sink, staged(sink, _LINE, txid, _rows(txid)))
+            for txid in range(1, job.records + 1)
         ]
         sink.close()
     return {"records": job.records, "commit_ms": float(np.median(taken)) * 1e3}
@@ -92,17 +94,12 @@ def _opened(warehouse: str, line: str) -> DeltaSink[Any]:
     return sink
 
 
-def _staged(sink: DeltaSink[Any], line: str, txid: int, number: int) -> Staged:
-    share = Share(line, 1, txid, 1, txid, txid + 1, "0" * 32, COMMIT_ROWS)
-    return sink.stage(Batch(txid, [_rows(number)], COMMIT_ROWS, (share,)))
-
-
-def _committed(sink: DeltaSink[Any], staged: Staged) -> float:
+def _committed(sink: DeltaSink[Any], ready: Staged) -> float:
     """Commit, again while the sink is busy, as the service does; how many seconds it took."""
     began = time.perf_counter()
     while True:
         try:
-            sink.commit(staged)
+            sink.commit(ready)
         except SinkBusy as busy:
             time.sleep(busy.after_seconds)
         else:
@@ -145,14 +142,14 @@ def _race(folder: str, number: int, last: int, ready: Any, told: Any) -> None:
     line = f"{NAME}[{number}]"
     sink = _opened(folder, line)
     first = number * (last + 1)
-    _committed(sink, _staged(sink, line, 1, first))  # imports what a commit needs
+    _committed(sink, staged(sink, line, 1, _rows(first)))  # imports what a commit needs
     ready.wait()
     time.sleep(random.random())  # noqa: S311 - no secret
     start = time.monotonic()
     taken = []
     for turn in range(1, last + 1):
         time.sleep(max(0.0, start + turn - 1 - time.monotonic()))
-        taken.append(_committed(sink, _staged(sink, line, turn + 1, first + turn)))
+        taken.append(_committed(sink, staged(sink, line, turn + 1, _rows(first + turn))))
     told.put((start, time.monotonic(), taken))
 
 

@@ -35,8 +35,9 @@ NOTES = f"""\
 All tables lie on SeaweedFS, which shares the machine, and the variants are those of suite `tables`.
 Structured Streaming writes through Hadoop's S3A, its checkpoint and Iceberg's SQLite catalogue
 are on the local disk. `{DELAYED}` is `{LARGE}` through a proxy that delays each request by
-{DELAY_SECONDS * 1000:.0f} ms, and held against it: two vectorised bolts with micro-batches and a
-window of {LARGE_ROWS:,} records, for a commit is a dozen requests, one after the other.
+{DELAY_SECONDS * 1000:.0f} ms, and held against it: two vectorised bolts with micro-batches of
+{LARGE_ROWS:,} rows and a window for three of them, for a commit is a dozen requests, one after the
+other.
 
 {MEASURED}"""
 

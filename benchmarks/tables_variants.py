@@ -91,16 +91,17 @@ def sink_alone(job: Job) -> Figures:
         with ThreadPoolExecutor(1) as commits:
             under_way: Future[None] | None = None
             for txid, batch in enumerate(batches, 1):
-                staged = _staged(sink, txid, batch)
+                ready = staged(sink, _LINE, txid, batch)
                 if under_way is not None:
                     under_way.result()
-                under_way = commits.submit(sink.commit, staged)
+                under_way = commits.submit(sink.commit, ready)
 
     return _ready(job, write)
 
 
-def _staged(sink: DeltaSink[Any], txid: int, batch: pa.RecordBatch) -> Staged:
-    share = Share(_LINE, 1, txid, 1, txid, txid + 1, "0" * 32, batch.num_rows)
+def staged(sink: DeltaSink[Any], line: str, txid: int, batch: pa.RecordBatch) -> Staged:
+    """A transaction of one line whose rows are in a file."""
+    share = Share(line, 1, txid, 1, txid, txid + 1, "0" * 32, batch.num_rows)
     return sink.stage(Batch(txid, [batch], batch.num_rows, (share,)))
 
 
@@ -138,7 +139,7 @@ _to_iceberg = partial(local, sink=IcebergSink, kind=CATALOGUED)
 _large = partial(
     local,
     flow="vectorised",
-    pipeline={"max_pending": LARGE_ROWS, "max_pending_bytes": LARGE_BYTES},
+    pipeline={"max_pending": 3 * LARGE_ROWS, "max_pending_bytes": LARGE_BYTES},
     batch_rows=LARGE_ROWS,
     batch_bytes=LARGE_BYTES,
     batch_seconds=10.0,
