@@ -22,6 +22,7 @@ log = structlog.get_logger()
 OURS = "headrace"  # a key in the commitInfo of our commits
 _TURN_SECONDS = 1.0  # longer than many writers' commits take
 _POLLS = 100
+_FILES_UNSYNCED = ("MERGE", "OPTIMIZE")  # delta-rs writes their files, and commits at once
 
 
 class LogEntries:
@@ -123,24 +124,27 @@ class LogEntries:
         self.sync_to(version)
 
     def repair(self) -> None:
-        """Move a last entry away that a power cut has left empty or torn, if it is ours.
+        """Move a last entry of ours away that a power cut has left torn, or without its files.
 
         Nobody was answered that it is there. Raises SinkFailed for another writer's, and for one
-        that adds a file which is not there as it says.
+        whose files were synced before it: they were there.
         """
         if not self.is_local:
             return
         for path in sorted(self._folder.glob("[0-9]*.json"), reverse=True):
             version = int(path.stem)
             text = self.text(version)
-            if _actions(text):
+            if actions := _actions(text):
                 lacking = next((each for each in _added(text).items() if self._lacks(*each)), None)
-                if lacking:
+                if lacking is None:
+                    return
+                if not _is_ours(actions, _FILES_UNSYNCED):
                     self._fail(path, f"adds the file {lacking[0]}, which is not there as written")
-                return
-            before = _actions(self.text(version - 1)) if version and not text.strip("\0") else []
-            if not (_is_ours(before) or f'"{OURS}":' in text):
-                self._fail(path, "is empty or torn, and another writer's")
+            else:
+                is_empty = version and not text.strip("\0")
+                before = _actions(self.text(version - 1)) if is_empty else []
+                if not (_is_ours(before) or f'"{OURS}":' in text):
+                    self._fail(path, "is empty or torn, and another writer's")
             path.rename(path.with_name(f".{path.name}.torn"))
             sync(str(self._folder))
             log.warning("delta_torn_entry_moved", table=self._name, entry=str(path))
@@ -180,14 +184,20 @@ def _actions(text: str) -> list[dict[str, Any]]:
         return []
 
 
-def _is_ours(actions: Iterable[Mapping[str, Any]]) -> bool:
-    return any(OURS in action.get("commitInfo", {}) for action in actions)
+def _is_ours(
+    actions: Iterable[Mapping[str, Any]], operations: Collection[str] | None = None
+) -> bool:
+    """Whether an entry is of a commit of ours, by one of these operations."""
+    infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    return any(
+        OURS in info and (operations is None or info.get("operation") in operations)
+        for info in infos
+    )
 
 
 def _is_append(actions: Sequence[Mapping[str, Any]]) -> bool:
     """Whether an entry of ours adds files that Arrow has written, not a merge's or others'."""
-    operations = (action.get("commitInfo", {}).get("operation") for action in actions)
-    return _is_ours(actions) and "WRITE" in operations
+    return _is_ours(actions, ("WRITE",))
 
 
 def _added(text: str) -> dict[str, int]:

@@ -409,6 +409,24 @@ def test_an_entry_whose_file_is_not_there_is_reported(table: Table) -> None:
         table.sink()
 
 
+@pytest.mark.parametrize("operation", ["MERGE", "OPTIMIZE"])
+def test_last_entry_of_ours_without_its_file_is_moved_away(table: Table, operation: str) -> None:
+    """Promise 3: delta-rs commits at once what it has written, so a power cut may come between."""
+    sink = table.sink(exactly_once=False, key=["number"])
+    write(sink, rows(1))
+    write(sink, rows(2))
+    if operation == "OPTIMIZE":
+        assert sink.compact(TARGET_BYTES).files_written == 1
+    last = table.entries()[-1]
+    assert f'"operation":"{operation}"' in last.read_text()
+    added = [json.loads(line).get("add") for line in last.read_text().splitlines()]
+    (path,) = (each["path"] for each in added if each)
+    (table.path / path).write_bytes(b"")
+    write(table.sink(exactly_once=False, key=["number"]), rows(3))
+    assert table.numbers() == ([1, 3] if operation == "MERGE" else [1, 2, 3])
+    assert len([*table.log.glob(".*.torn")]) == 1
+
+
 def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
