@@ -15,44 +15,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sinks.columns import Fitted
-from sinks.names import OnNewColumns, is_uri, names_in
+from sinks.names import OnNewColumns, is_uri
 from sinks.probe import plain_message, probe
 from sinks.storage import Storage
+from sinks.tables.delta_limits import library, obstacles, stored
 from sinks.tables.delta_maintenance import entries_among, expirable, small_files, vacuum
 from sinks.tables.entries import OURS, LogEntries
 from sinks.tables.files import DataFile, FileStager, write_good_rows
 from sinks.tables.keys import KeyedRows, is_true, matches, plain_keys
-from sinks.tables.log import Conflict, TableLog, TableState, plain_field
+from sinks.tables.log import Conflict, TableLog, TableState
 from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink
-from topology.errors import InvalidSchema, SinkFailed, missing_extra
+from topology.errors import SinkFailed
 from topology.maintenance import Compaction, Removal
 from topology.schema import Row
 from topology.sink import Piece, SinkContext
 
 _VERSION = version("headrace")
 _REFUSED = "Failed to commit transaction"  # how delta-rs says that the version is there already
-# Features that ask nothing of a writer who adds files while they are not used, which columns and
-# properties tell. delta-rs would write tables with some others, and break their promise.
-_WRITABLE = frozenset(
-    {
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "deletionVectors",
-        "generatedColumns",
-        "invariants",
-        "timestampNtz",
-        "v2Checkpoint",
-    }
-)
-_RETENTION = "delta.setTransactionRetentionDuration"
-_MAPPING = "delta.columnMapping.mode"
-_CONSTRAINT = "delta.constraints."
-_UPSERTS_REFUSED = ("delta.appendOnly", "delta.enableChangeDataFeed")
-_NOT_IN_NAMES = " ,;{}()\n\t="  # but where a table maps its columns' names
-_COLUMN_FEATURES = ("CURRENT_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING")
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _CLEANED_EVERY = 100  # versions
 _DELETED = "_deleted"  # the source's column, beside the table's
@@ -175,16 +155,7 @@ class DeltaLog(TableLog):
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """See the contract."""
-        names = [name.lower() for name in schema.names]
-        for name in schema.names:
-            if names.count(name.lower()) > 1:
-                raise InvalidSchema(f"column {name!r}: names must not differ in case only")
-        for name in names_in(schema):
-            if not set(_NOT_IN_NAMES).isdisjoint(name):
-                raise InvalidSchema(
-                    f"column {name!r}: Delta allows names without any of {_NOT_IN_NAMES!r}"
-                )
-        return pa.schema([_stored(field) for field in schema])
+        return stored(schema)
 
     def read(self) -> TableState | None:
         """See the contract."""
@@ -206,8 +177,8 @@ class DeltaLog(TableLog):
         self.forget()
         self._options = options
         try:
-            self._table = _library().DeltaTable(self._uri, storage_options=options)
-        except _library().exceptions.TableNotFoundError:
+            self._table = library().DeltaTable(self._uri, storage_options=options)
+        except library().exceptions.TableNotFoundError:
             return None
         now = self._read(None)
         if known is None or is_as_read or known.table_id != now.table_id:
@@ -226,7 +197,7 @@ class DeltaLog(TableLog):
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
         """See the contract."""
         try:
-            _library().DeltaTable.create(
+            library().DeltaTable.create(
                 self._uri,
                 schema=schema,
                 partition_by=[*partition_by],
@@ -242,7 +213,7 @@ class DeltaLog(TableLog):
 
     def add_columns(self, state: TableState, fields: "Sequence[pa.Field[Any]]") -> TableState:
         """See the contract."""
-        columns = _library().Schema.from_arrow(pa.schema(fields)).fields
+        columns = library().Schema.from_arrow(pa.schema(fields)).fields
         with _refusing():
             state.native.alter.add_columns(columns, commit_properties=self._properties({}))
         return self._again()
@@ -280,7 +251,7 @@ class DeltaLog(TableLog):
                 schema=state.native.schema(),
                 partition_by=[*state.partition_by],
                 commit_properties=self._properties(transactions),
-                post_commithook_properties=_library().PostCommitHookProperties(
+                post_commithook_properties=library().PostCommitHookProperties(
                     # To look for entries that are old takes one more listing of the log.
                     cleanup_expired_logs=None if state.version % _CLEANED_EVERY == 0 else False
                 ),
@@ -379,7 +350,7 @@ class DeltaLog(TableLog):
     def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
         """See the contract."""
         self._check_entry(state)
-        mark = _library().CommitProperties(custom_metadata={OURS: _VERSION})
+        mark = library().CommitProperties(custom_metadata={OURS: _VERSION})
         with _refusing():
             removed = vacuum(state.native, older_than_hours, mark, dry_run=dry_run)
         self._again()
@@ -397,12 +368,11 @@ class DeltaLog(TableLog):
         return Removal(len(entries_among(before) - entries_among(self._entries.files())), 0)
 
     def _properties(self, transactions: Mapping[str, int]) -> Any:
-        library = _library()
-        return library.CommitProperties(
+        return library().CommitProperties(
             custom_metadata={OURS: _VERSION},
             max_commit_retries=0,
             app_transactions=[
-                library.Transaction(app, version) for app, version in transactions.items()
+                library().Transaction(app, version) for app, version in transactions.items()
             ],
         )
 
@@ -421,8 +391,9 @@ class DeltaLog(TableLog):
         if known is not None and facts == self._facts:
             arrow = known.schema
         else:
-            features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-            reason = next(self._obstacles(schema, metadata, features), None)
+            reason = next(
+                obstacles(table, remembers=self._remembers, has_key=bool(self._key)), None
+            )
             if reason is not None:
                 self.forget()
                 raise SinkFailed(f"table '{self._name}' at {self._uri}: {reason}; use SparkSink")
@@ -439,33 +410,6 @@ class DeltaLog(TableLog):
     def _note(self, version: int) -> None:
         self._newest, self._entry = version, self._entries.mark_of_read(version)
 
-    def _obstacles(self, schema: str, metadata: Any, features: set[str]) -> Iterator[str]:
-        """Why files, or transactions, or rows by key cannot be put into the table."""
-        properties = metadata.configuration
-        for feature in sorted(features - _WRITABLE):
-            yield f"it has the feature {feature}"
-        if properties.get(_MAPPING, "none") != "none":
-            yield f"it has {_MAPPING} = {properties[_MAPPING]}"
-        for name in properties:
-            if name.startswith(_CONSTRAINT):
-                yield f"it has the constraint {name.removeprefix(_CONSTRAINT)}"
-        for column in json.loads(schema)["fields"]:
-            for name in column["metadata"]:  # invariants, generated and identity columns, defaults
-                if name.startswith("delta.") or name in _COLUMN_FEATURES:
-                    yield f"column '{column['name']}' has {name}"
-        yield from self._own_obstacles(properties, features)
-
-    def _own_obstacles(self, properties: Mapping[str, str], features: set[str]) -> Iterator[str]:
-        """Why it cannot take transactions, or rows by key."""
-        if self._remembers and _RETENTION in properties:
-            yield f"it forgets transactions: {_RETENTION} = {properties[_RETENTION]}"
-        if self._key:
-            for name in _UPSERTS_REFUSED:
-                if properties.get(name, "false").lower() == "true":
-                    yield f"rows have a key, and it has {name} = true"
-            if "deletionVectors" in features:
-                yield "rows have a key, and it has the feature deletionVectors"
-
     def _check_entry(self, state: TableState) -> None:
         """Raise Conflict unless the log still has the version, as it was read."""
         is_newest = self._state is state and self._newest == state.version
@@ -473,21 +417,12 @@ class DeltaLog(TableLog):
             raise Conflict
 
 
-def _library() -> Any:
-    """delta-rs, imported when it is needed. Raises SinkFailed."""
-    try:
-        import deltalake  # noqa: PLC0415 - see sinks/__init__
-    except ImportError as error:
-        raise SinkFailed(missing_extra("a Delta table needs delta-rs", "delta")) from error
-    return deltalake
-
-
 @contextmanager
 def _refusing() -> Iterator[None]:
     """Raise Conflict for what delta-rs says when the next version is there already."""
     try:
         yield
-    except _library().exceptions.CommitFailedError as error:
+    except library().exceptions.CommitFailedError as error:
         if str(error).startswith(_REFUSED):
             raise Conflict from error
         raise
@@ -495,31 +430,11 @@ def _refusing() -> Iterator[None]:
         raise OSError(plain_message(error)) from error
 
 
-def _stored(field: "pa.Field[Any]") -> "pa.Field[Any]":
-    """A column as Delta has it. Raises InvalidSchema."""
-    wanted = plain_field(field.name, field, _signed)
-    try:
-        return pa.schema(_library().Schema.from_arrow(pa.schema([wanted]))).field(0)
-    except SinkFailed:
-        raise
-    except Exception as error:
-        raise InvalidSchema(
-            f"column '{field.name}': found {field.type}; Delta has no such type"
-        ) from error
-
-
-def _signed(kind: pa.DataType) -> pa.DataType:
-    """The type itself, or one that delta-rs refuses: it would take unsigned numbers for others."""
-    is_other = pa.types.is_unsigned_integer(kind) or pa.types.is_null(kind)
-    return pa.float16() if is_other else kind
-
-
 def _merged_files(schema: pa.Schema) -> Any:
     """How delta-rs writes files: no bounds of columns that may have a NaN (see files.py)."""
-    library = _library()
     floats = [field.name for field in schema if pa.types.is_floating(field.type)]
-    none = library.ColumnProperties(statistics_enabled="NONE")
-    return library.WriterProperties(column_properties=dict.fromkeys(floats, none))
+    none = library().ColumnProperties(statistics_enabled="NONE")
+    return library().WriterProperties(column_properties=dict.fromkeys(floats, none))
 
 
 def _any_between(values: Any, low: Any, high: Any) -> bool:
