@@ -263,7 +263,8 @@ CATALOGUE: tuple[Metric, ...] = (
            _per_sink(lambda s: s.rows_rejected)),
     Metric("headrace_sinks_written_batches", "counter", "Micro-batches written.", _SINK,
            _per_sink(lambda s: s.batches_written)),
-    Metric("headrace_sinks_write_seconds", "counter", "Time spent writing.", _SINK,
+    Metric("headrace_sinks_write_seconds", "counter",
+           "Time spent committing; staging goes on meanwhile.", _SINK,
            _per_sink(lambda s: s.write_seconds)),
     Metric("headrace_sinks_written_bytes", "counter",
            "What those rows have as columns, before compression; rows that come one by one are "
