@@ -89,6 +89,7 @@ def parts() -> dict[str, Part]:
              "tests/unit/service/test_random_topologies.py"), 60,
         ),
         "scale": Part((python, "-m", "benchmarks", "scale", "--rounds", "1"), 30, (java,)),
+        "suites": Part((*deep, "tests/acceptance/test_bench.py"), 20, (java,)),
         "crash": Part((python, "-m", "tests.acceptance.every_crash"), 240, (java,)),
         "faults": faults(others, minutes=180),
         "faults-root": faults(as_root, root, minutes=30),

@@ -22,7 +22,8 @@ PIECES = (
     ("tables-s3",),
     ("tables-growth",),
 )
-TESTED = [name for name in SUITES if name != "scale"]  # two minutes: make nightly runs it
+SLOW = ("tables-s3", "tables-growth")  # make nightly runs them, and scale
+TESTED = [name for name in SUITES if name not in ("scale", *SLOW)]
 PAGE = Path(__file__).resolve().parents[2] / "docs/benchmarks.md"
 
 
@@ -60,7 +61,9 @@ def suites(page):
     return lambda name: run(next(piece for piece in PIECES if name in piece))[name]
 
 
-@pytest.mark.parametrize("name", TESTED)
+@pytest.mark.parametrize(
+    "name", [*TESTED, *(pytest.param(name, marks=pytest.mark.deep) for name in SLOW)]
+)
 def test_suite_ends_with_its_figures_as_a_json_object(suites, name):
     facts = suites(name)
     assert name == "acker" or facts["goals"]
@@ -124,6 +127,7 @@ def test_tables_are_held_against_structured_streaming_with_the_same_rows(suites)
     assert len(facts["goals"]) == len(ours) + 3
 
 
+@pytest.mark.deep
 def test_tables_on_an_object_store_have_the_same_rows_through_a_slow_connection_too(suites):
     facts = suites("tables-s3")
     assert facts["rows"] == suites("tables")["rows"]
@@ -134,6 +138,7 @@ def test_tables_on_an_object_store_have_the_same_rows_through_a_slow_connection_
     assert all(value > 0 for value in facts["ratio"].values())
 
 
+@pytest.mark.deep
 def test_a_table_that_grows_is_committed_to_by_one_and_by_many(suites):
     facts = suites("tables-growth")
     assert set(facts["commit_ms"]) == {"100", "10000", "40000", "10000_bounded"}
