@@ -32,7 +32,10 @@ def spark_schema(schema: pa.Schema) -> Any:
 
 
 def arrow_schema(found: Any) -> pa.Schema:
-    """A Spark schema as Arrow has it; null is the type of what Arrow has not."""
+    """A Spark schema as Arrow has it; null is the type of what Arrow has not.
+
+    Within a column anything may be null: so Spark writes it, whatever a table's rows are.
+    """
     from pyspark.errors import PySparkTypeError  # noqa: PLC0415
     from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415
 
@@ -42,8 +45,12 @@ def arrow_schema(found: Any) -> pa.Schema:
         except PySparkTypeError:
             return pa.null()
 
+    inner = [each.dataType for each in found.toNullable().fields]
     return pa.schema(
-        [pa.field(each.name, kind(each.dataType), each.nullable) for each in found.fields]
+        [
+            pa.field(each.name, kind(its), each.nullable)
+            for each, its in zip(found.fields, inner, strict=True)
+        ]
     )
 
 

@@ -103,7 +103,7 @@ def test_rows_that_do_not_fit_are_named_before_the_step_and_end_the_run_behind_i
     front.fence([Fence(LINE, 1)])
     good = group(1, 2)
     mixed = [{"number": "x", "place": None}, {"number": 4, "place": None}]
-    staged = front.stage(type(good)(1, good.shares, [mixed], 2))
+    staged = front.stage(Batch(1, [mixed], 2, good.shares))
     assert (list(staged.rejected), staged.num_rows) == ([0], 1)
     front.discard(staged)
     with pytest.raises(SinkFailed, match=r"does not take 1 rows of what Spark step 'even' gives"):
