@@ -104,4 +104,4 @@ def make(
 
 vectorised = make("vectorised", TOPIC)
 functions = make("functions", TOPIC)
-growing = make("vectorised", GROWTH_TOPIC)
+growing = make("vectorised", GROWTH_TOPIC, batch_rows=DeltaSink.batch_rows)
