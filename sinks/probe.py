@@ -51,7 +51,12 @@ def probe(storage: Storage) -> str:
         with suppress(OSError):
             files.delete_dir(folder)
         raise
-    _do("delete", folder, lambda: files.delete_dir(folder))
+
+    def delete() -> None:
+        with suppress(FileNotFoundError):  # a request is sent again when its reply was lost
+            files.delete_dir(folder)
+
+    _do("delete", folder, delete)
     condition = "conditional overwrite refused" if has_delta else "no headrace[delta] to overwrite"
     return f"write, read, {condition}, delete"
 

@@ -78,6 +78,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def kill(self) -> None:
         """End the server and its clients' processes at once, as a crash would."""
+        super().freeze()  # else it may start another one that nobody knows of
         children = self._children()
         super().kill()
         for pid in children:

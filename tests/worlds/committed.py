@@ -1,5 +1,7 @@
 """What a consumer of committed messages gets from a topic."""
 
+import time
+
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -10,10 +12,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.support.patience import seconds
+from tests.support.patience import Limit, seconds
 from topology.sink import SinkContext
 
-_MOST_LOOKS = 20
 _PASSING = (KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.LEADER_NOT_AVAILABLE)
 
 
@@ -66,12 +67,13 @@ def committed_messages(
 def _ends(admin: AdminClient, parts: list[TopicPartition], level: IsolationLevel) -> dict[int, int]:
     """Where each partition ends; a broker that was just started may need another look."""
     asked = dict.fromkeys(parts, OffsetSpec.latest())
-    for attempt in range(_MOST_LOOKS):
+    limit = Limit(30)
+    while True:
         try:
             answers = admin.list_offsets(asked, isolation_level=level).items()
             return {part.partition: answer.result(seconds(20)).offset for part, answer in answers}
         except KafkaException as error:
-            if attempt == _MOST_LOOKS - 1 or error.args[0].code() not in _PASSING:
+            if limit.passed or error.args[0].code() not in _PASSING:
                 raise
+            time.sleep(0.1)
             admin.list_topics(timeout=seconds(20))  # what it knew of the leaders is old
-    raise AssertionError

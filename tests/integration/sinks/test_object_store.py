@@ -167,3 +167,17 @@ def test_a_store_without_conditional_writes_is_refused_and_so_is_exactly_once(
         sink = DeltaSink[Any]("orders", schema=ROWS.schema)
         with pytest.raises(SinkFailed, match="the store has no conditional writes"):
             sink.open(SinkContext("p", "orders", {}, storage, None, exactly_once=True))
+
+
+def test_a_probe_that_is_gone_when_its_deletion_is_repeated_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply was lost, and the request was sent again."""
+
+    class Repeating(pafs.LocalFileSystem):
+        def delete_dir(self, path: str) -> None:
+            super().delete_dir(path)
+            raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Storage, "filesystem", lambda _storage, uri: (Repeating(), uri))
+    assert probe(Storage(str(tmp_path))).endswith("delete")
