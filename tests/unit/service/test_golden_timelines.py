@@ -1,0 +1,234 @@
+"""What each guarantee does with the same records, step by step, compared with a text that is kept.
+
+Run this file with the repository in PYTHONPATH to write the texts anew, and read their difference.
+What other threads finish in one stretch of time has no order of its own, and is sorted.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
+from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.testing import TopologyTest, topology_test
+from partition.chunk import Partition
+from partition.position import Position
+from partition.retries import RetryPolicy
+from partition.store import Progress
+from service.testing.timeline import Event
+
+FOLDER = Path(__file__).with_name("golden")
+GUARANTEES = ["at-most-once", "at-least-once", "exactly-once"]
+SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
+
+# By seconds at which they are sent, and partition. "stumbles" fails in the function bolt at first,
+# "late" in the async one; "doomed" fails there always; the second sink refuses the row of "odd".
+SENT = {
+    0: {0: "good stumbles odd", 1: "skipped good", 2: "late"},
+    1: {0: "good good", 2: "rejected good"},
+    3: {1: "doomed good odd", 2: "skipped"},
+    4: {0: "late stumbles", 1: "good"},
+}
+UNTIL = 20
+
+
+class Run:
+    """Drives the records through one topology, and keeps what happens as lines of text."""
+
+    def __init__(self, guarantee: Any) -> None:
+        self.done: list[str] = []
+        self.lines: list[str] = []  # of this stretch
+        self.wrong: list[str] = []
+        self._seen = 0
+        self._others: list[Event] = []
+        self._tries: Counter[tuple[str, str]] = Counter()
+        self._kinds: defaultdict[Partition, list[str]] = defaultdict(list)
+        self._stored: dict[Partition, Position | Progress] = {}
+        self._rows: defaultdict[str, list[str]] = defaultdict(list)
+        self._guarantee = guarantee
+        self._test = self._prepared()
+
+    def text(self) -> str:
+        with self._test as test:
+            now = 0
+            for seconds in (*SENT, UNTIL):
+                while now < seconds:
+                    now += 1
+                    test.advance(1)
+                    self._stretch_ends(f"at {now} s")
+                for number, kinds in SENT.get(seconds, {}).items():
+                    partition = Partition("orders", number)
+                    self._kinds[partition] += kinds.split()
+                    payloads = [kind.encode() for kind in kinds.split()]
+                    test._driver.append(partition, payloads, key=None, headers=(), timestamp_ms=0)
+                test._driver.settle()
+                self._stretch_ends(f"at {now} s, with new records")
+            assert test.unresolved == 0
+        assert not self.wrong, self.wrong
+        return "\n".join(self.done) + "\n"
+
+    def _prepared(self) -> TopologyTest:
+        @bolt
+        def parse(record: Record) -> dict[str, Any] | Skip:
+            self._check_emitted(Partition(record.topic, record.partition), record.offset)
+            kind = (record.value or b"").decode()
+            row = {"id": f"{record.partition}/{record.offset}", "n": record.offset}
+            if kind == "rejected":
+                raise Reject("not wanted")
+            self._fail_first(kind, "stumbles", row)
+            return SKIP if kind == "skipped" else {**row, "kind": kind}
+
+        @bolt
+        async def price(row: dict[str, Any]) -> dict[str, Any]:
+            self._fail_first(row["kind"], "late", row)
+            if row["kind"] == "doomed":
+                raise Retry("never")
+            return {"id": row["id"], "n": row["n"]}
+
+        @bolt
+        def twice(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+            yield {"id": row["id"], "n": row["n"]}
+            yield {"id": row["id"], "n": "odd" if row["kind"] == "odd" else row["n"] + 100}
+
+        @bolt(vectorised=True, row_by_row=True, columns=["partition", "offset"])
+        def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+            texts = [pc.cast(batch[name], pa.string()) for name in ("partition", "offset")]
+            ids = pc.binary_join_element_wise(*texts, "/")
+            return pa.RecordBatch.from_arrays([ids, batch["offset"]], schema=SCHEMA)
+
+        topology = Topology("golden", reliability=self._guarantee)
+        records = topology.source("orders")
+        rows = records.then(parse)
+        rows.then(price).into(MemorySink[Any]("priced", schema=SCHEMA))
+        rows.then(twice).into(MemorySink[Any]("doubled", schema=SCHEMA), batch_rows=3)
+        records.then(columns).into(MemorySink[Any]("raw", schema=SCHEMA))
+        topology.dead_letters.into(MemoryDeadLetters())
+        test = topology_test(topology, retries=RetryPolicy(limit=2, jitter=0), seed=7)
+        self._watch(test)
+        return test
+
+    def _watch(self, test: TopologyTest) -> None:
+        store, commit = test._bench.store, test._bench.store.commit
+
+        def stored(progress: Mapping[Partition, Position | Progress]) -> Any:
+            self._emissions()
+            for partition, each in sorted(progress.items()):
+                self._stores(partition, each)
+            self._stored.update(progress)
+            return commit(progress)
+
+        store.commit = stored  # type: ignore[method-assign]
+        for sink in test._bench.tables.values():
+            sink.commit = self._committing(sink)  # type: ignore[method-assign]
+
+    def _committing(self, sink: MemorySink[Any]) -> Any:
+        commit = sink.commit
+
+        def committed(staged: Any) -> None:
+            begin = len(sink.rows)
+            commit(staged)
+            ids = [row["id"] for row in sink.rows[begin:]]
+            for share in staged.shares:
+                mine = [each for each in ids if share.line == f"orders[{each[0]}]"]
+                self._rows[f"{sink.name}, {share.line}, txid {share.txid}"] += mine
+            if not staged.shares:
+                self._rows[sink.name] += ids
+
+        return committed
+
+    def _fail_first(self, kind: str, failing: str, row: dict[str, Any]) -> None:
+        if kind == failing and self._guarantee != "at-most-once":
+            self._tries[kind, row["id"]] += 1
+            if self._tries[kind, row["id"]] == 1:
+                raise Retry("not yet")
+
+    # What must hold at each moment, whatever the text says
+
+    def _check_emitted(self, partition: Partition, offset: int) -> None:
+        """Of a record that no guarantee lets go before it is stored as read, or as planned."""
+        end = offset + 1 if self._guarantee == "at-least-once" else 0
+        stored = self._stored.get(partition)
+        if isinstance(stored, Position):
+            end = max(end, stored.offset)
+        elif stored is not None and stored.transactions.open:
+            end = stored.transactions.open[-1].range.end
+        if offset >= end:
+            self.wrong.append(f"{partition}@{offset} was emitted too early")
+
+    def _stores(self, partition: Partition, progress: Position | Progress) -> None:
+        position, more = progress, ""
+        if isinstance(progress, Progress):
+            position, open_ones = progress.position, progress.transactions.open
+            more = "".join(
+                f", {t.txid}.{t.attempt}: {t.range.first}-{t.range.end}" for t in open_ones
+            )
+        self.lines.append(f"  store {partition} {position.offset}{more}")
+        for offset in range(position.offset if self._guarantee != "at-most-once" else 0):
+            self._check_done(partition, offset)
+
+    def _check_done(self, partition: Partition, offset: int) -> None:
+        """Of a record whose offset is stored as done."""
+        kind, name = self._kinds[partition][offset], f"{partition.number}/{offset}"
+        letters = [each.record for each in self._test._bench.dead_letters.letters]
+        is_rejected = any((r.partition, r.offset) == (partition.number, offset) for r in letters)
+        sinks = {"skipped": ["raw"], "rejected": [], "doomed": []}.get(
+            kind, ["raw", "doubled", "priced"]
+        )
+        tables = self._test._bench.tables
+        has_rows = all(any(row["id"] == name for row in tables[sink].rows) for sink in sinks)
+        if not has_rows or is_rejected != (kind in ("rejected", "doomed", "odd")):
+            self.wrong.append(f"{partition}@{offset} was stored too early")
+
+    # The text
+
+    def _emissions(self) -> None:
+        """Add what was emitted since the last call, in its order."""
+        new = [event for event in self._events() if event.what in ("read", "retried")]
+        self._others += [event for event in self._events() if event.what not in ("read", "retried")]
+        self._seen = len(self._test.timeline)
+        for (number, attempt), events in groupby(new, lambda e: (e.partition, e.attempt)):
+            offsets = " ".join(str(event.offset) for event in events)
+            word = "emit" if attempt == 1 else f"try {attempt} of"
+            self.lines.append(f"  {word} orders[{number}] {offsets}")
+
+    def _events(self) -> list[Event]:
+        return self._test.timeline[self._seen :]
+
+    def _stretch_ends(self, title: str) -> None:
+        """Add what other threads had a part in, sorted, and the stretch's title before it all."""
+        self._emissions()
+        others = [event for event in self._others if event.what != "written"]
+        for about, events in groupby(sorted(others, key=_about), _about):
+            what, partition, step, reason = about
+            why = f" in {step}: {reason}" if step else ""
+            offsets = " ".join(str(offset) for offset in sorted(event.offset for event in events))
+            self.lines.append(f"  {what} orders[{partition}] {offsets}{why}")
+        self.lines += [
+            f"  rows of {sink}: {' '.join(sorted(self._rows[sink])) or 'none'}"
+            for sink in sorted(self._rows)
+        ]
+        self._others.clear()
+        self._rows.clear()
+        if self.lines:
+            self.done += [title, *self.lines]
+            self.lines.clear()
+
+
+def _about(event: Event) -> tuple[str, int, str, str]:
+    return event.what, event.partition, event.step or "", event.reason or ""
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_guarantee_does_the_same_as_ever(guarantee: str) -> None:
+    assert Run(guarantee).text() == (FOLDER / f"{guarantee}.txt").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for each in GUARANTEES:
+        (FOLDER / f"{each}.txt").write_text(Run(each).text(), encoding="utf-8")
