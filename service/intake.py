@@ -12,8 +12,7 @@ from service.failures import Failures, is_final
 from service.owners import Owners
 from service.reader import Reader
 from service.screen import ScreenPolicy, only, screen
-from topology.ahead import Ahead
-from topology.executor import Executor, run_ahead
+from topology.executor import Executor
 from topology.outcome import Failure, Outcome
 from topology.record import Message
 from topology.topology import Topology
@@ -48,31 +47,14 @@ class Intake:
         self._failures = failures
         self._settle = settle
         self._screen_policy = screen_policy
-        self._ahead = Ahead(topology.sources, run_ahead)
-
-    def open(self) -> None:
-        """Get ready to run concurrent bolts ahead."""
-        self._ahead.open()
-
-    def close(self, timeout_seconds: float) -> bool:
-        """End what runs ahead; False if a bolt did not end in time."""
-        return self._ahead.close(timeout_seconds)
-
-    def forget(self) -> None:
-        """Begin nothing ahead any more: the run ends."""
-        self._ahead.forget()
-
-    def settle(self) -> None:
-        """Forget what was made ahead, and wait until no bolt is at work."""
-        self._ahead.settle()
 
     def take(self, now: float, timeout_seconds: float, *, fetch: bool) -> bool:
         """Emit at most one chunk; True if one was emitted, or fetched to be.
 
         When there is nothing it waits for so long; without `fetch` nothing new is fetched.
         """
-        if fetch and self._ahead.is_needed:
-            self._look_ahead(now)
+        if fetch and self._executor.prefetches:
+            self._prefetch(now)
         emission = self._reader.next(now)
         if emission is None and not fetch:
             return False
@@ -91,13 +73,13 @@ class Intake:
             traces = self._traces
             if traces is not None:
                 traces.read(chunk.partition, messages, owners)
-            outcome = self._executor.run_source(source, messages, self._ahead.take(messages))
+            outcome = self._executor.run_source(source, messages)
             if traces is not None:
                 traces.ran(owners, outcome)
             self._emit(outcome, owners, now)
         return True
 
-    def _look_ahead(self, now: float) -> None:
+    def _prefetch(self, now: float) -> None:
         """Have some chunks wait, and begin them, but those that the screen has yet to see."""
         if not self._reader.foresees:
             return
@@ -105,7 +87,8 @@ class Intake:
             pass
         upcoming = [chunk for chunk in self._reader.upcoming() if not chunk.unusual]
         source_of = self._topology.source_of
-        self._ahead.look([(source_of(c.partition.topic), _messages(c)) for c in upcoming])
+        chunks = [(source_of(chunk.partition.topic), _messages(chunk)) for chunk in upcoming]
+        self._executor.prefetch(chunks)
 
     def _screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
         """Set apart what policy keeps from the bolts: it is filtered, or buried."""

@@ -108,7 +108,7 @@ class Pipeline:
         self._policy = policy
         self._clock = clock
         self._topology = topology
-        self._executor = Executor()
+        self._executor = Executor(topology.sources)
         self._results: queue.SimpleQueue[Answers | Written | Told] = queue.SimpleQueue()
         self._awaited: list[Answers | Written | Told] = []  # one at most: the next to be taken
         bolts = list(topology.bolts())
@@ -236,7 +236,7 @@ class Pipeline:
         except BaseException:
             self._runners.close()
             raise
-        self._intake.open()
+        self._executor.open()
         for outlet in self.outlets:
             outlet.start()
         self._relay.start(self._clock())
@@ -258,7 +258,7 @@ class Pipeline:
         moved |= self._relay.tick(now, drain=drain, leaving=self._reader.leaving)
         moved |= self._settling.turn(now, flush=flush, plans=read)
         if not read:
-            self._intake.forget()
+            self._executor.prefetch(())  # the run ends: nothing comes next
         may_read = self._may_read(now, read=read)
         if may_read and self._intake.take(now, 0.0 if moved else self._patience(), fetch=read):
             moved = True
@@ -389,7 +389,7 @@ class Pipeline:
         ended = [outlet.stop(timeout_seconds) for outlet in self.outlets]
         self._reader.release()
         self._complaints.tell(all_of_it=True)
-        ended.append(self._intake.close(timeout_seconds))
+        ended.append(self._executor.close(timeout_seconds))
         try:
             self._life.close(timeout_seconds)
         finally:
@@ -398,7 +398,7 @@ class Pipeline:
 
     def settle(self) -> None:
         """Let no bolt be at work on another thread's chunk: what bolts look up is to change."""
-        self._intake.settle()
+        self._executor.wait_idle()
 
     # Step 1: results of other threads
 

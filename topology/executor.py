@@ -7,28 +7,38 @@ its edges. The owner thread calls it.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
-from topology import blocks
 from topology.bolt import Bolt, Kind, VectorisedBolt, target_of
 from topology.calls import Called, Parents, Sent, call_each, call_fan_out, sort_out
 from topology.columns import call_columns
 from topology.errors import BoltError
+from topology.grouping import Direct
 from topology.histogram import CallTimes
 from topology.messages import columns_of, records_of
 from topology.outcome import Delivery, Failure, Origin, Outcome, Took
+from topology.prefetch import Prefetcher
 from topology.record import Message, Record
 from topology.rows import columns_of_values
 from topology.signals import DEFAULT_STREAM
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
 
+# What three functions make of 2,000 records is megabytes, and has left a core's own caches by the
+# time that the next function reads it, or it is freed. A few hundred records stay there.
+BLOCK_RECORDS = 256
+
 _CALLS = {Kind.FUNCTION: call_each, Kind.FAN_OUT: call_fan_out}
+
+
+# Values on their way into a step. The tasks are those that values of a direct stream name.
+_Work: TypeAlias = tuple[Step, Piece, Parents, Origin, list[int] | None]
 
 
 class Executor:
@@ -38,46 +48,61 @@ class Executor:
     values is delivered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Iterable[Source] = ()) -> None:
+        """`sources` whose first bolts are concurrent are run ahead, if `prefetch` is called."""
         self._turns: Counter[str] = Counter()  # values routed, by step
         self.times = CallTimes()
         """How long calls took: of a chunk's worth of them, the mean."""
+        concurrent = [source for source in sources if source.is_concurrent]
+        self._prefetcher = Prefetcher(concurrent, self.run_concurrent) if concurrent else None
+        self.prefetches = bool(concurrent)
+        """Whether `prefetch` is of any use."""
 
-    def run_source(
-        self, source: Source, messages: Sequence[Message], ahead: Outcome | None = None
-    ) -> Outcome:
-        """Run the records of one topic through the topology.
+    def open(self) -> None:
+        """Start the threads that run concurrent bolts ahead, if there are such bolts."""
+        if self._prefetcher is not None:
+            self._prefetcher.open()
 
-        `ahead` is what `run_ahead` has made of them, if it was called already.
-        """
-        if ahead is None and len(messages) > blocks.RECORDS and blocks.suits(source):
-            parts = [self._run_records(source, block) for block in blocks.blocks(messages)]
-            return self._ended(blocks.joined(parts), len(messages))
-        outcome = run_ahead(source, messages) if ahead is None else ahead
+    def close(self, timeout_seconds: float) -> bool:
+        """End these threads; False if a bolt did not end in time."""
+        return self._prefetcher is None or self._prefetcher.close(timeout_seconds)
+
+    def prefetch(self, upcoming: Sequence[tuple[Source, Sequence[Message]]]) -> None:
+        """Begin to run the concurrent bolts over the chunks that come next, and only those."""
+        if self._prefetcher is not None:
+            self._prefetcher.prefetch(upcoming)
+
+    def wait_idle(self) -> None:
+        """Forget what was made ahead, and wait until no bolt is at work on another thread."""
+        if self._prefetcher is not None:
+            self._prefetcher.wait_idle()
+
+    def run_source(self, source: Source, messages: Sequence[Message]) -> Outcome:
+        """Run the records of one topic through the topology."""
+        if len(messages) > BLOCK_RECORDS and _is_plain(source):
+            starts = range(0, len(messages), BLOCK_RECORDS)
+            blocks = [messages[start : start + BLOCK_RECORDS] for start in starts]
+            parts = [self._run_records(source, block, Outcome([], {})) for block in blocks]
+            return self._ended(_joined(parts), len(messages))
+        outcome = None if self._prefetcher is None else self._prefetcher.take(messages)
+        if outcome is None:
+            outcome = self.run_concurrent(source, messages)
         reached, outcome.deliveries = outcome.deliveries, []
-        for each in reached:
-            if isinstance(each.boundary, SinkStep):
-                outcome.deliveries.append(each)
-            else:
-                self._run_step(each.boundary, each.piece, each.parents, each.origin, outcome)
+        self._run_steps(
+            [(e.boundary, e.piece, e.parents, e.origin, None) for e in reached], outcome
+        )
         return self._ended(self._run_records(source, messages, outcome), len(messages))
 
-    def _run_records(
-        self, source: Source, messages: Sequence[Message], outcome: Outcome | None = None
-    ) -> Outcome:
-        """Run what takes a source's records now, into an outcome."""
-        outcome = Outcome([], {}) if outcome is None else outcome
-        origin = Origin(source.label)
-        records: list[Record] | None = None
-        for child in source.children:
-            if child.is_concurrent:
-                continue
-            if isinstance(child, BoltStep) and child.kind is Kind.VECTORISED:
-                self._run_columns(child, _columns_for(child, messages), None, outcome)
-                continue
-            if records is None:
-                records = records_of(messages)
-            self._run_step(child, records, None, origin, outcome)
+    def run_concurrent(self, source: Source, messages: Sequence[Message]) -> Outcome:
+        """Run the concurrent bolts that come first; what they give is delivered to what is next.
+
+        Any thread may call it: it changes nothing but the outcome.
+        """
+        outcome, origin = Outcome([], {}), Origin(source.label)
+        for step in source.children:
+            if isinstance(step, BoltStep) and step.is_concurrent:
+                work = (step, _columns_for(step, messages), None, origin, None)
+                self._run_steps([work], outcome, concurrent_only=True)
         return outcome
 
     def run_after(self, step: BoltStep, values: list[Any], parents: Parents = None) -> Outcome:
@@ -88,7 +113,8 @@ class Executor:
         """
         outcome = Outcome([], {})
         count = len(values) if parents is None else int(parents.max(initial=-1)) + 1
-        self._continue(step, sort_out(step.name, values, parents, {}), None, outcome)
+        called = sort_out(step.name, values, parents, {})
+        self._run_steps(self._sent(step, called, None, outcome), outcome)
         return self._ended(outcome, count)
 
     def run_emitted(
@@ -97,7 +123,8 @@ class Executor:
         """Run what an advanced bolt emitted into one of its streams."""
         outcome = Outcome([], {})
         chosen = [tasks.get(place) for place in range(len(values))] if tasks else None
-        self._send(step, stream, Sent(values, None, chosen), None, outcome)
+        sent = Sent(values, None, chosen)
+        self._run_steps(self._into(step, stream, sent, None, outcome), outcome)
         return self._ended(outcome, len(values))
 
     def _ended(self, outcome: Outcome, count: int) -> Outcome:
@@ -105,87 +132,102 @@ class Executor:
             self.times.add(took.step, took.calls, took.seconds)
         return _without_failed(outcome, count)
 
-    def _run_step(
-        self, step: Step, piece: Piece, parents: Parents, origin: Origin, outcome: Outcome
-    ) -> None:
-        if isinstance(step, SinkStep):
-            outcome.deliveries.append(Delivery(step, piece, parents, origin))
-        elif step.is_boundary:
-            self._route(step, cast("list[Any]", piece), parents, origin, outcome)
-        elif step.kind is Kind.VECTORISED:
-            self._run_columns(step, piece, parents, outcome)
-        else:
-            values = cast("list[Any]", piece)  # validated: no columns before a plain bolt
-            started = perf_counter()
-            called = _CALLS[step.kind](step.name, target_of(step.bolt), values)
-            ended = perf_counter()
-            outcome.took.append(Took(step.name, len(values), ended - started, ended, parents))
-            self._continue(step, called, parents, outcome)
+    def _run_records(
+        self, source: Source, messages: Sequence[Message], outcome: Outcome
+    ) -> Outcome:
+        """Run what takes a source's records now, into an outcome."""
+        origin = Origin(source.label)
+        records: list[Record] | None = None
+        for step in source.children:
+            if step.is_concurrent:
+                continue
+            if isinstance(step, BoltStep) and step.kind is Kind.VECTORISED:
+                piece: Piece = _columns_for(step, messages)
+            else:
+                piece = records = records_of(messages) if records is None else records
+            self._run_steps([(step, piece, None, origin, None)], outcome)
+        return outcome
 
-    def _run_columns(
-        self, step: BoltStep, piece: Piece, parents: Parents, outcome: Outcome
+    def _run_steps(
+        self, works: Iterable[_Work], outcome: Outcome, *, concurrent_only: bool = False
     ) -> None:
-        if isinstance(piece, list):
-            self._run_rows(step, piece, parents, outcome)
-            return
-        bolt = cast("Bolt[Any, Any]", step.bolt)
-        started = perf_counter()
-        called = call_columns(step.name, target_of(bolt), piece, row_by_row=bolt.row_by_row)
-        ended = perf_counter()
-        outcome.took.append(Took(step.name, piece.num_rows, ended - started, ended, parents))
-        self._continue(step, called, parents, outcome)
+        """Run values through the steps up to the next boundaries, depth first.
 
-    def _run_rows(
-        self, step: BoltStep, rows: list[Any], parents: Parents, outcome: Outcome
-    ) -> None:
-        """Run single values as columns; those that fit into no columns with others run apart."""
-        columns = columns_of_values(rows)
-        for place, reason in columns.refused.items():
-            kind = type(rows[place]).__name__
-            error = BoltError(
-                f"bolt '{step.name}' takes columns, and a {kind} gives none: {reason}"
-            )
-            outcome.failures[_origin(parents, place)] = Failure(step.name, error)
-        for batch, places in columns.batches:
-            self._run_columns(step, batch, _compose(parents, places), outcome)
+        Each item of the stack gives what one call sent to the steps behind it, when it is asked.
+        """
+        stack = [iter(works)]
+        while stack:
+            work = next(stack[-1], None)
+            if work is None:
+                stack.pop()
+                continue
+            step, piece, parents, origin, tasks = work
+            if (
+                isinstance(step, SinkStep)
+                or tasks is not None
+                or (concurrent_only and not step.is_concurrent)
+            ):
+                outcome.deliveries.append(Delivery(step, piece, parents, origin, tasks))
+            elif step.is_boundary:
+                self._route(step, cast("list[Any]", piece), parents, origin, outcome)
+            elif step.kind is not Kind.VECTORISED:
+                values = cast("list[Any]", piece)  # validated: no columns before a plain bolt
+                started = perf_counter()
+                called = _CALLS[step.kind](step.name, target_of(step.bolt), values)
+                _took(step, len(values), started, parents, outcome)
+                stack.append(self._sent(step, called, parents, outcome))
+            elif isinstance(piece, list):  # single values
+                stack.append(_batches(step, piece, parents, origin, outcome))
+            else:
+                bolt = cast("Bolt[Any, Any]", step.bolt)
+                started = perf_counter()
+                called = call_columns(step.name, target_of(bolt), piece, row_by_row=bolt.row_by_row)
+                _took(step, piece.num_rows, started, parents, outcome)
+                stack.append(self._sent(step, called, parents, outcome))
 
-    def _continue(self, step: BoltStep, called: Called, parents: Parents, outcome: Outcome) -> None:
+    def _sent(
+        self, step: BoltStep, called: Called, parents: Parents, outcome: Outcome
+    ) -> Iterator[_Work]:
+        """Give what calls of a bolt sent to the steps behind it, stream by stream."""
         for place, error in called.failures.items():
             outcome.failures[_origin(parents, place)] = Failure(step.name, error)
-        if DEFAULT_STREAM not in called.named:
+        streams = called.named
+        if DEFAULT_STREAM not in streams:
             plain = Sent(called.piece, called.parents)
-            self._send(step, DEFAULT_STREAM, plain, parents, outcome)
-        for stream, sent in called.named.items():
-            self._send(step, stream, sent, parents, outcome)
+            if not streams:
+                return self._into(step, DEFAULT_STREAM, plain, parents, outcome)
+            streams = {DEFAULT_STREAM: plain, **streams}
+        works = (self._into(step, *each, parents, outcome) for each in streams.items())
+        return chain.from_iterable(works)
 
-    def _send(
+    def _into(
         self, step: BoltStep, stream: str, sent: Sent, parents: Parents, outcome: Outcome
-    ) -> None:
-        """Pass what a bolt sent into one of its streams to the steps behind it."""
+    ) -> Iterator[_Work]:
+        """Give what a bolt sent into one of its streams to each of the steps behind it."""
         if not len(sent.piece):
             return
         came_from = _compose(parents, sent.parents)
         children = step.streams.get(stream)
-        error: BoltError | None = None
+        # Validated: of a direct stream all steps behind it are grouped so.
+        grouping = getattr(children[0], "grouping", None) if children else None
+        is_direct = isinstance(grouping, Direct)
+        error: str | None = None
         if not children:
             allowed = ", ".join(name for name, read in step.streams.items() if read)
-            error = BoltError(f"bolt '{step.name}' sent to stream '{stream}'; allowed: {allowed}")
-        elif step.is_direct(stream) and (sent.tasks is None or None in sent.tasks):
-            error = BoltError(f"bolt '{step.name}' named no task in its direct stream '{stream}'")
-        if not children or error is not None:
-            assert error is not None  # noqa: S101 - for the type checker
-            for place in range(len(sent.piece)):
-                outcome.failures[_origin(came_from, place)] = Failure(step.name, error)
+            error = f"bolt '{step.name}' sent to stream '{stream}'; allowed: {allowed}"
+        elif is_direct and (sent.tasks is None or None in sent.tasks):
+            error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
+        if error is not None:
+            failure = Failure(step.name, BoltError(error))
+            origins = (_origin(came_from, place) for place in range(len(sent.piece)))
+            outcome.failures.update(dict.fromkeys(origins, failure))
             return
         origin = Origin(step.name, stream)
-        if not step.is_direct(stream):
-            for child in children:
-                self._run_step(child, sent.piece, came_from, origin, outcome)
-            return
-        tasks = cast("list[int]", sent.tasks)
-        for child in cast("list[BoltStep]", children):
-            _check_tasks(child, tasks, came_from, outcome)
-            outcome.deliveries.append(Delivery(child, sent.piece, came_from, origin, tasks))
+        tasks = cast("list[int]", sent.tasks) if is_direct else None
+        for child in children or ():
+            if tasks is not None:
+                _check_tasks(cast("BoltStep", child), tasks, came_from, outcome)
+            yield child, sent.piece, came_from, origin, tasks
 
     def _route(
         self,
@@ -209,31 +251,22 @@ class Executor:
         outcome.deliveries.append(Delivery(step, chosen, came_from, origin, routed.tasks))
 
 
-class _Prefix(Executor):
-    """Runs concurrent bolts only; what comes out of them is delivered to whatever is next."""
-
-    def run(self, source: Source, messages: Sequence[Message]) -> Outcome:
-        outcome = Outcome([], {})
-        for child in source.children:
-            if isinstance(child, BoltStep) and child.is_concurrent:
-                self._run_columns(child, _columns_for(child, messages), None, outcome)
-        return outcome
-
-    def _run_step(
-        self, step: Step, piece: Piece, parents: Parents, origin: Origin, outcome: Outcome
-    ) -> None:
-        if step.is_concurrent:
-            super()._run_step(step, piece, parents, origin, outcome)
-        else:
-            outcome.deliveries.append(Delivery(step, piece, parents, origin))
+def _batches(
+    step: BoltStep, rows: list[Any], parents: Parents, origin: Origin, outcome: Outcome
+) -> Iterator[_Work]:
+    """Give single values as columns; those that fit into no columns with others are apart."""
+    columns = columns_of_values(rows)
+    for place, reason in columns.refused.items():
+        kind = type(rows[place]).__name__
+        error = BoltError(f"bolt '{step.name}' takes columns, and a {kind} gives none: {reason}")
+        outcome.failures[_origin(parents, place)] = Failure(step.name, error)
+    for batch, places in columns.batches:
+        yield step, batch, _compose(parents, places), origin, None
 
 
-def run_ahead(source: Source, messages: Sequence[Message]) -> Outcome:
-    """Run the concurrent bolts that come first; `Executor.run_source` goes on from there.
-
-    Any thread may call it: nothing outlives the call.
-    """
-    return _Prefix().run(source, messages)
+def _took(step: BoltStep, calls: int, started: float, parents: Parents, outcome: Outcome) -> None:
+    ended = perf_counter()
+    outcome.took.append(Took(step.name, calls, ended - started, ended, parents))
 
 
 def _columns_for(step: BoltStep, messages: Sequence[Message]) -> pa.RecordBatch:
@@ -284,3 +317,58 @@ def select(piece: Piece, places: "np.ndarray[Any, np.dtype[np.int64]]") -> Piece
     if isinstance(piece, pa.RecordBatch):
         return piece.take(pa.array(places))
     return [piece[place] for place in places.tolist()]
+
+
+def _is_plain(source: Source) -> bool:
+    """Whether all that the executor runs of a source takes values one by one.
+
+    A vectorised bolt has a price per call, and wants its columns long.
+    """
+    left: list[Step] = list(source.children)
+    while left:
+        step = left.pop()
+        if isinstance(step, BoltStep) and not step.is_boundary:
+            if step.kind not in _CALLS:
+                return False
+            left += step.children
+    return True
+
+
+def _joined(parts: Sequence[Outcome]) -> Outcome:
+    """What became of a chunk, by what became of its blocks."""
+    failures: dict[int, Failure] = {}
+    deliveries: dict[object, list[tuple[int, Delivery]]] = {}
+    took: list[Took] = []
+    for start, part in zip(count(0, BLOCK_RECORDS), parts, strict=False):
+        failures.update((start + place, failure) for place, failure in part.failures.items())
+        took += [each._replace(start=start) for each in part.took]
+        for each in part.deliveries:
+            key = (each.boundary, each.origin, each.tasks is None)
+            deliveries.setdefault(key, []).append((start, each))
+    return Outcome([_one(found, len(parts)) for found in deliveries.values()], failures, took)
+
+
+def _one(found: list[tuple[int, Delivery]], num_parts: int) -> Delivery:
+    """One delivery of those of several blocks, which begin at these places of the chunk."""
+    delivery = found[0][1]
+    values = [*_values(delivery)]
+    tasks = None if delivery.tasks is None else list(delivery.tasks)
+    for _start, each in found[1:]:
+        values += _values(each)
+        if tasks is not None:
+            tasks += each.tasks or ()
+    is_whole = len({start for start, _ in found}) == len(found) == num_parts
+    if is_whole and all(each.parents is None for _, each in found):
+        parents = None
+    else:
+        parents = np.concatenate(
+            [
+                start + (np.arange(len(each.piece)) if each.parents is None else each.parents)
+                for start, each in found
+            ]
+        )
+    return Delivery(delivery.boundary, values, parents, delivery.origin, tasks)
+
+
+def _values(delivery: Delivery) -> list[Any]:
+    return cast("list[Any]", delivery.piece)  # no vectorised bolt makes columns here

@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from topology.bolt import Component, Kind
@@ -52,7 +53,7 @@ class SinkStep:
     policy: BatchPolicy
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BoltStep:
     """A bolt in its place, and what comes after it, by stream."""
 
@@ -67,12 +68,12 @@ class BoltStep:
     key: Key | None = None  # of order KEY
     streams: "dict[str, list[Step]]" = field(default_factory=lambda: {DEFAULT_STREAM: []})
 
-    @property
+    @cached_property
     def bolt(self) -> Any:
         """The bolt, or the first of its tasks."""
         return self.bolts[0]
 
-    @property
+    @cached_property
     def is_boundary(self) -> bool:
         """Whether the executor stops here: what comes out comes out later."""
         is_spread = len(self.bolts) > 1 or self.grouping is not None
@@ -84,12 +85,12 @@ class BoltStep:
         is_keyed = self.order is Order.KEY or isinstance(self.grouping, Fields | ByKey)
         return is_keyed or self.kind is Kind.ADVANCED
 
-    @property
+    @cached_property
     def is_concurrent(self) -> bool:
         """Whether any thread may run it, over several chunks at once."""
         return self.kind is Kind.VECTORISED and not self.is_boundary and self.bolt.concurrent
 
-    @property
+    @cached_property
     def has_runner(self) -> bool:
         """Whether its calls are made by a runner: not by the executor, and not by its own hands."""
         return self.is_boundary and self.kind is not Kind.ADVANCED
@@ -112,7 +113,7 @@ _LATER = frozenset({Kind.ASYNC, Kind.BLOCKING, Kind.ADVANCED})
 Step: TypeAlias = BoltStep | SinkStep
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Source:
     """A topic to read, or every topic whose whole name matches a pattern."""
 
@@ -125,7 +126,7 @@ class Source:
         """Whether a concurrent bolt reads it."""
         return any(step.is_concurrent for step in self.children)
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The topic's name, or the pattern between slashes."""
         return self.topic if isinstance(self.topic, str) else f"/{self.topic.pattern}/"

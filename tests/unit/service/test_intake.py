@@ -17,6 +17,7 @@ from service.screen import ScreenPolicy
 from service.sizes import Sizes, sizes_of
 from tests.worlds.reading import Bench
 from tests.worlds.running import Works
+from topology.executor import Executor
 
 PLACE = Partition("t", 0)
 CHUNK = 600
@@ -68,7 +69,7 @@ def test_chunks_that_wait_are_read_on_other_threads_and_arrive_in_their_order():
         fill(works, (b'{"n": %d}' % n for n in range(count)))
         run(works)
     assert sorted(numbers(sink)) == list(range(count))
-    assert any(name.startswith("ahead") for name in seen.threads)
+    assert any(name.startswith("prefetch") for name in seen.threads)
     assert sum(seen.calls) == count  # nothing was read twice
 
 
@@ -232,6 +233,6 @@ def test_after_a_wait_a_replica_emits_nothing_before_it_is_known_what_is_its_own
     """Promise 9: a process that was frozen in the wait goes on there, and has lost its session."""
     reader = Fetching(is_shared=is_shared)
     topology = Topology("t")
-    intake = Intake(topology, reader, None, None, None, None, None, ScreenPolicy())
+    intake = Intake(topology, reader, Executor(), None, None, None, None, ScreenPolicy())
     assert intake.take(0.0, seconds, fetch=True)
     assert reader.asked == asked

@@ -9,7 +9,7 @@ from headrace import SKIP, Bolt, Reject, To, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
-from topology import blocks
+from topology import executor as executing
 from topology.executor import Executor
 
 PLACE = Partition("in", 0)
@@ -92,7 +92,7 @@ def found(outcome):
 def ran(source, values, *, size=None):
     """What comes of the values, in blocks of `size`, or as a whole."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "RECORDS", size or len(values) + 1)
+        patch.setattr(executing, "BLOCK_RECORDS", size or len(values) + 1)
         return Executor().run_source(source, messages(values))
 
 
@@ -129,14 +129,35 @@ def test_each_block_goes_through_all_steps_before_the_next():
     assert seen == ["a", "a", "b", "b"] * 2
 
 
-def test_a_vectorised_bolt_gets_the_chunk_as_a_whole():
-    plain = source_of(lambda stream: stream.then(number).into(MemorySink()))
-    first = source_of(lambda stream: stream.then(columns).into(MemorySink()))
-    later = source_of(lambda stream: stream.then(number).then(columns).into(MemorySink()))
-    behind_a_boundary = source_of(
-        lambda stream: stream.then(Own, tasks=2).then(columns).into(MemorySink())
+def test_a_chunk_is_whole_if_a_vectorised_bolt_is_reached_before_a_boundary():
+    seen = []
+
+    @bolt
+    def reading(record):
+        seen.append("read")
+        return int(record.value)
+
+    @bolt
+    def noting(value):
+        seen.append("noted")
+        return value
+
+    def is_whole(draw):
+        seen.clear()
+        ran(source_of(draw), range(4), size=2)
+        return "".join(each[0] for each in seen) == "rrrrnnnn"
+
+    def read(stream):
+        return stream.then(reading).then(noting)
+
+    assert not is_whole(lambda stream: read(stream).into(MemorySink()))
+    assert is_whole(lambda stream: read(stream).then(columns).into(MemorySink()))
+    assert is_whole(
+        lambda stream: (
+            read(stream).into(MemorySink()),
+            stream.then(columns).into(MemorySink()),
+        )
     )
-    assert blocks.suits(plain)
-    assert not blocks.suits(first)
-    assert not blocks.suits(later)
-    assert blocks.suits(behind_a_boundary)
+    assert not is_whole(
+        lambda stream: read(stream).then(Own, tasks=2).then(columns).into(MemorySink())
+    )

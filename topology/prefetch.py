@@ -26,7 +26,7 @@ class _Begun(NamedTuple):
 _Tasks: TypeAlias = "queue.SimpleQueue[_Begun | None]"
 
 
-class Ahead:
+class Prefetcher:
     """Runs the concurrent bolts that read topics, on threads of its own.
 
     What they give may be made before the chunk is emitted, and forgotten if it never is. The
@@ -34,32 +34,24 @@ class Ahead:
     """
 
     def __init__(
-        self,
-        sources: Iterable[Source],
-        run: Callable[[Source, Sequence[Message]], Outcome],
+        self, sources: Iterable[Source], run: Callable[[Source, Sequence[Message]], Outcome]
     ) -> None:
+        """`sources` are those that a concurrent bolt reads."""
         self._run = run
-        self._sources = frozenset(source for source in sources if source.is_concurrent)
+        self._sources = frozenset(sources)
         self._tasks: _Tasks = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._begun: dict[int, _Begun] = {}
         self._forgotten: list[Future[Outcome]] = []  # those under way that nobody will take
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether a concurrent bolt reads a topic."""
-        return bool(self._sources)
-
     def open(self) -> None:
-        """Start the threads, if they are needed."""
-        if not self.is_needed:
-            return
+        """Start the threads."""
         for number in range(THREADS):
-            thread = threading.Thread(target=self._work, name=f"ahead-{number}", daemon=True)
+            thread = threading.Thread(target=self._work, name=f"prefetch-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def look(self, upcoming: Sequence[tuple[Source, Sequence[Message]]]) -> None:
+    def prefetch(self, upcoming: Sequence[tuple[Source, Sequence[Message]]]) -> None:
         """Begin what comes next, and forget what was begun and does not come any more.
 
         A chunk that comes alone is left to the owner, who would only wait for it.
@@ -67,39 +59,37 @@ class Ahead:
         kept: dict[int, _Begun] = {}
         for source, messages in upcoming:
             key = id(messages)
+            is_long = source in self._sources and len(messages) >= _LEAST_RECORDS
             if key in self._begun:
                 kept[key] = self._begun.pop(key)
-            elif self._is_worth_it(source, messages) and len(upcoming) > 1:
+            elif is_long and len(upcoming) > 1:
                 kept[key] = _Begun(source, messages, Future())
                 self._tasks.put(kept[key])
-        self.forget()
+        self._forget()
         self._begun = kept
 
-    def _is_worth_it(self, source: Source, messages: Sequence[Message]) -> bool:
-        return source in self._sources and len(messages) >= _LEAST_RECORDS
-
     def take(self, messages: Sequence[Message]) -> Outcome | None:
-        """What came of a chunk, once it is there; None if it was not begun.
+        """Return what came of a chunk, once it is there; None if it was not begun.
 
         Raises what a bolt raised that is no failure of a record.
         """
         begun = self._begun.pop(id(messages), None)
         return None if begun is None else begun.outcome.result()
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Begin nothing that was not begun yet, and take nothing of what was."""
         self._forgotten = [outcome for outcome in self._forgotten if not outcome.done()]
         self._forgotten += [e.outcome for e in self._begun.values() if not e.outcome.cancel()]
         self._begun = {}
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Forget all, and wait until no bolt is at work."""
-        self.forget()
+        self._forget()
         wait(self._forgotten)
 
     def close(self, timeout_seconds: float) -> bool:
         """End the threads; False if one did not end in time. It is a daemon."""
-        self.forget()
+        self._forget()
         for _ in self._threads:
             self._tasks.put(None)
         deadline = time.monotonic() + timeout_seconds

@@ -10,8 +10,9 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
 from tests.support.patience import seconds
-from topology.ahead import Ahead
-from topology.executor import Executor, run_ahead
+from topology import prefetch
+from topology.executor import Executor
+from topology.prefetch import Prefetcher
 
 PLACE = Partition("in", 0)
 MANY = 600
@@ -79,11 +80,16 @@ def draw_branches(stream):
     stream.then(text).into(MemorySink("texts"))
 
 
-def test_the_executor_goes_on_from_what_was_run_ahead_as_if_it_had_run_all_itself():
+def test_the_executor_goes_on_from_what_was_run_ahead_as_if_it_had_run_all_itself(monkeypatch):
+    monkeypatch.setattr(prefetch, "_LEAST_RECORDS", 1)
     source = source_of(draw_branches)
     records = messages(1, 2, 13, 4)
-    ahead = run_ahead(source, records)
-    together = found(Executor().run_source(source, records, ahead))
+    executor = Executor([source])
+    executor.open()
+    executor.prefetch([(source, records), (source, messages(1))])
+    monkeypatch.setattr(executor, "run_concurrent", None)  # it is not called again
+    together = found(executor.run_source(source, records))
+    assert executor.close(WAIT_SECONDS)
     assert together == found(Executor().run_source(source, records))
     assert together == (
         [
@@ -97,7 +103,9 @@ def test_the_executor_goes_on_from_what_was_run_ahead_as_if_it_had_run_all_itsel
 
 def test_ahead_of_its_turn_nothing_runs_but_concurrent_bolts():
     source = source_of(draw_branches)
-    reached = [each.boundary.name for each in run_ahead(source, messages(1, 2)).deliveries]
+    reached = [
+        d.boundary.name for d in Executor().run_concurrent(source, messages(1, 2)).deliveries
+    ]
     assert sorted(reached) == ["evens", "plain"]
 
 
@@ -113,7 +121,7 @@ class Gate:
         self.begun.release()
         assert self.opened.wait(WAIT_SECONDS)
         self.threads.add(threading.current_thread().name)
-        return run_ahead(source, records)
+        return Executor().run_concurrent(source, records)
 
 
 @pytest.fixture
@@ -127,118 +135,119 @@ def gate():
 
 
 @pytest.fixture
-def ahead(source, gate):
-    ahead = Ahead([source], gate.run)
-    ahead.open()
-    yield ahead
+def prefetcher(source, gate):
+    prefetcher = Prefetcher([source], gate.run)
+    prefetcher.open()
+    yield prefetcher
     gate.opened.set()
-    assert ahead.close(WAIT_SECONDS)
+    assert prefetcher.close(WAIT_SECONDS)
 
 
-def test_chunks_are_run_on_threads_of_their_own_two_at_once(ahead, source, gate):
+def test_chunks_are_run_on_threads_of_their_own_two_at_once(prefetcher, source, gate):
     chunks = [messages(*[size] * MANY) for size in (1, 2)]
-    ahead.look([(source, chunk) for chunk in chunks])
+    prefetcher.prefetch([(source, chunk) for chunk in chunks])
     for _ in chunks:
         assert gate.begun.acquire(timeout=WAIT_SECONDS)  # the first has not ended
     gate.opened.set()
     for size, chunk in zip((1, 2), chunks, strict=True):
-        piece = ahead.take(chunk).deliveries[0].piece
+        piece = prefetcher.take(chunk).deliveries[0].piece
         assert piece["length"].to_pylist() == [size] * MANY
-    assert all(name.startswith("ahead") for name in gate.threads)
+    assert all(name.startswith("prefetch") for name in gate.threads)
 
 
-def test_a_chunk_is_begun_once_however_often_it_is_seen(ahead, source, gate):
+def test_a_chunk_is_begun_once_however_often_it_is_seen(prefetcher, source, gate):
     gate.opened.set()
     chunk, other = messages(*[1] * MANY), messages(1)
     for _ in range(3):
-        ahead.look([(source, chunk), (source, other)])
-    ahead.look([(source, chunk)])
-    assert ahead.take(chunk) is not None
+        prefetcher.prefetch([(source, chunk), (source, other)])
+    prefetcher.prefetch([(source, chunk)])
+    assert prefetcher.take(chunk) is not None
     assert gate.begun.acquire(blocking=False)
     assert not gate.begun.acquire(blocking=False)
-    assert ahead.take(chunk) is None  # an outcome is changed by whoever takes it
+    assert prefetcher.take(chunk) is None  # an outcome is changed by whoever takes it
 
 
-def test_what_does_not_come_any_more_is_forgotten(ahead, source, gate):
+def test_what_does_not_come_any_more_is_forgotten(prefetcher, source, gate):
     gate.opened.set()
     gone, stays = messages(*[1] * MANY), messages(*[2] * MANY)
-    ahead.look([(source, gone), (source, stays)])
-    ahead.look([(source, stays), (source, messages(1))])
-    assert ahead.take(gone) is None
-    assert ahead.take(stays) is not None
+    prefetcher.prefetch([(source, gone), (source, stays)])
+    prefetcher.prefetch([(source, stays), (source, messages(1))])
+    assert prefetcher.take(gone) is None
+    assert prefetcher.take(stays) is not None
 
 
-def test_a_chunk_that_is_short_or_comes_alone_is_left_to_the_owner(ahead, source):
+def test_a_chunk_that_is_short_or_comes_alone_is_left_to_the_owner(prefetcher, source):
     short, long = messages(1, 2), messages(*[1] * MANY)
-    ahead.look([(source, short), (source, short)])
-    assert ahead.take(short) is None
-    ahead.look([(source, long)])
-    assert ahead.take(long) is None
+    prefetcher.prefetch([(source, short), (source, short)])
+    assert prefetcher.take(short) is None
+    prefetcher.prefetch([(source, long)])
+    assert prefetcher.take(long) is None
 
 
-def test_a_chunk_that_was_begun_is_not_taken_for_a_later_one_at_its_place(ahead, source, gate):
+def test_a_chunk_that_was_begun_is_not_taken_for_a_later_one_at_its_place(prefetcher, source, gate):
     """What tells chunks apart is where their lists lie, so a list is kept while it is begun."""
     chunk = messages(*[1] * MANY)
     place = id(chunk)
-    ahead.look([(source, chunk), (source, messages(1))])
+    prefetcher.prefetch([(source, chunk), (source, messages(1))])
     del chunk
     others = [messages(*[2] * MANY) for _ in range(20)]
     assert place not in {id(other) for other in others}
     gate.opened.set()
 
 
-def test_what_is_forgotten_before_its_turn_is_never_run(ahead, source, gate):
+def test_what_is_forgotten_before_its_turn_is_never_run(prefetcher, source, gate):
     chunks = [messages(*[1] * MANY) for _ in range(4)]
-    ahead.look([(source, chunk) for chunk in chunks])
+    prefetcher.prefetch([(source, chunk) for chunk in chunks])
     for _ in range(2):
         assert gate.begun.acquire(timeout=WAIT_SECONDS)
-    ahead.forget()
+    prefetcher.prefetch([])
     gate.opened.set()
-    ahead.settle()
+    prefetcher.wait_idle()
     assert not gate.begun.acquire(blocking=False)
 
 
-def test_when_it_has_settled_no_bolt_is_at_work(ahead, source, gate):
+def test_when_it_has_settled_no_bolt_is_at_work(prefetcher, source, gate):
     chunks = [messages(*[1] * MANY) for _ in range(2)]
-    ahead.look([(source, chunk) for chunk in chunks])
+    prefetcher.prefetch([(source, chunk) for chunk in chunks])
     for _ in chunks:
         assert gate.begun.acquire(timeout=WAIT_SECONDS)
     opener = threading.Timer(0.05, gate.opened.set)
     opener.start()
-    ahead.settle()
+    prefetcher.wait_idle()
     assert len(gate.threads) == 2
     opener.join()
 
 
 def test_a_bolt_that_does_not_return_holds_up_no_end(source, gate):
     """Promise 16: the exit has a deadline, and the threads are daemons."""
-    ahead = Ahead([source], gate.run)
-    ahead.open()
-    ahead.look([(source, messages(*[1] * MANY)) for _ in range(2)])
+    prefetcher = Prefetcher([source], gate.run)
+    prefetcher.open()
+    prefetcher.prefetch([(source, messages(*[1] * MANY)) for _ in range(2)])
     assert gate.begun.acquire(timeout=WAIT_SECONDS)
-    assert not ahead.close(0.0)
+    assert not prefetcher.close(0.0)
     gate.opened.set()
-    assert ahead.close(WAIT_SECONDS)
+    assert prefetcher.close(WAIT_SECONDS)
 
 
-def test_a_source_that_no_concurrent_bolt_reads_needs_no_threads(gate):
+def test_a_source_that_no_concurrent_bolt_reads_needs_no_threads():
     source = source_of(lambda stream: stream.then(plain).into(MemorySink()))
-    ahead = Ahead([source], gate.run)
-    ahead.open()
-    assert not ahead.is_needed
-    ahead.look([(source, messages(*[1] * MANY)) for _ in range(2)])
-    assert ahead.close(WAIT_SECONDS)
-    assert not gate.begun.acquire(blocking=False)
+    before = threading.active_count()
+    executor = Executor([source])
+    executor.open()
+    executor.prefetch([(source, messages(*[1] * MANY)) for _ in range(2)])
+    assert not executor.prefetches
+    assert threading.active_count() == before
+    assert executor.close(WAIT_SECONDS)
 
 
 def test_what_breaks_a_run_is_raised_where_its_outcome_is_taken(source):
     def broken(_source, _records):
         raise MemoryError("no more")
 
-    ahead = Ahead([source], broken)
-    ahead.open()
+    prefetcher = Prefetcher([source], broken)
+    prefetcher.open()
     chunk = messages(*[1] * MANY)
-    ahead.look([(source, chunk), (source, messages(1))])
+    prefetcher.prefetch([(source, chunk), (source, messages(1))])
     with pytest.raises(MemoryError, match="no more"):
-        ahead.take(chunk)
-    assert ahead.close(WAIT_SECONDS)
+        prefetcher.take(chunk)
+    assert prefetcher.close(WAIT_SECONDS)

@@ -1,0 +1,101 @@
+"""The executor of before: it recurses into the steps behind a bolt, the chunk as a whole."""
+
+from time import perf_counter
+
+from topology.bolt import Kind, target_of
+from topology.calls import Sent, call_each, call_fan_out, sort_out
+from topology.columns import call_columns
+from topology.errors import BoltError
+from topology.executor import (
+    Executor,
+    _check_tasks,
+    _columns_for,
+    _compose,
+    _origin,
+    _without_failed,
+)
+from topology.messages import records_of
+from topology.outcome import Delivery, Failure, Origin, Outcome, Took
+from topology.rows import columns_of_values
+from topology.signals import DEFAULT_STREAM
+from topology.steps import SinkStep
+
+
+class RecursiveExecutor(Executor):
+    """Runs each step with all that is behind it before the next."""
+
+    def run_source(self, source, messages):
+        outcome, origin = Outcome([], {}), Origin(source.label)
+        for step in source.children:
+            if step.kind is Kind.VECTORISED:
+                self._run_columns(step, _columns_for(step, messages), None, outcome)
+            else:
+                self._run_step(step, records_of(messages), None, origin, outcome)
+        return _without_failed(outcome, len(messages))
+
+    def run_after(self, step, values, parents=None):
+        outcome = Outcome([], {})
+        self._continue(step, sort_out(step.name, values, parents, {}), None, outcome)
+        count = len(values) if parents is None else int(parents.max(initial=-1)) + 1
+        return _without_failed(outcome, count)
+
+    def _run_step(self, step, piece, parents, origin, outcome):
+        if isinstance(step, SinkStep):
+            outcome.deliveries.append(Delivery(step, piece, parents, origin))
+        elif step.is_boundary:
+            self._route(step, piece, parents, origin, outcome)
+        elif step.kind is Kind.VECTORISED:
+            self._run_columns(step, piece, parents, outcome)
+        else:
+            call = call_each if step.kind is Kind.FUNCTION else call_fan_out
+            called = call(step.name, target_of(step.bolt), piece)
+            outcome.took.append(Took(step.name, len(piece), 0.0, perf_counter(), parents))
+            self._continue(step, called, parents, outcome)
+
+    def _run_columns(self, step, piece, parents, outcome):
+        if not isinstance(piece, list):
+            called = call_columns(step.name, target_of(step.bolt), piece)
+            outcome.took.append(Took(step.name, piece.num_rows, 0.0, perf_counter(), parents))
+            self._continue(step, called, parents, outcome)
+            return
+        columns = columns_of_values(piece)
+        for place, reason in columns.refused.items():
+            kind = type(piece[place]).__name__
+            error = f"bolt '{step.name}' takes columns, and a {kind} gives none: {reason}"
+            outcome.failures[_origin(parents, place)] = Failure(step.name, BoltError(error))
+        for batch, places in columns.batches:
+            self._run_columns(step, batch, _compose(parents, places), outcome)
+
+    def _continue(self, step, called, parents, outcome):
+        for place, error in called.failures.items():
+            outcome.failures[_origin(parents, place)] = Failure(step.name, error)
+        if DEFAULT_STREAM not in called.named:
+            plain = Sent(called.piece, called.parents)
+            self._send(step, DEFAULT_STREAM, plain, parents, outcome)
+        for stream, sent in called.named.items():
+            self._send(step, stream, sent, parents, outcome)
+
+    def _send(self, step, stream, sent, parents, outcome):
+        if not len(sent.piece):
+            return
+        came_from = _compose(parents, sent.parents)
+        children = step.streams.get(stream)
+        error = None
+        if not children:
+            allowed = ", ".join(name for name, read in step.streams.items() if read)
+            error = f"bolt '{step.name}' sent to stream '{stream}'; allowed: {allowed}"
+        elif step.is_direct(stream) and (sent.tasks is None or None in sent.tasks):
+            error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
+        if error is not None:
+            for place in range(len(sent.piece)):
+                failure = Failure(step.name, BoltError(error))
+                outcome.failures[_origin(came_from, place)] = failure
+            return
+        origin = Origin(step.name, stream)
+        for child in children:
+            if step.is_direct(stream):
+                _check_tasks(child, sent.tasks, came_from, outcome)
+                delivery = Delivery(child, sent.piece, came_from, origin, sent.tasks)
+                outcome.deliveries.append(delivery)
+            else:
+                self._run_step(child, sent.piece, came_from, origin, outcome)
