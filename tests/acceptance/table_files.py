@@ -45,7 +45,8 @@ def read_iceberg(location: str | None, files: fs.FileSystem | None = None) -> pa
     lists = {each["snapshot-id"]: each["manifest-list"] for each in metadata.get("snapshots", ())}
     now = metadata.get("current-snapshot-id", -1)
     read = [store.rows(file) for file in store.files_of(lists[now])] if now in lists else []
-    return pa.concat_tables(read) if read else _NONE
+    # Spark says of a file's columns that none of their values is null.
+    return pa.concat_tables(read, promote_options="default") if read else _NONE
 
 
 class _Files:

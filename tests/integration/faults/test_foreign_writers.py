@@ -3,7 +3,9 @@
 FOREIGN_MINUTES says how long.
 """
 
+import itertools
 import os
+import random
 import threading
 import time
 from collections import Counter
@@ -35,7 +37,8 @@ pytestmark = [
 ]
 
 LINE = delta_table.LINE
-PAUSE_SECONDS = 0.1  # between our commits, so that theirs may succeed at times
+MOST_PAUSE_SECONDS = 1.0  # between what we read and our commit, drawn, so that theirs come there
+APPENDS = 5  # of a foreign writer before it does something else
 TURN = 50  # transactions of one owner
 THEIRS = 1_000_000  # their numbers begin here
 RETAINED_HOURS = 0.03  # no file of ours waits so long for its commit
@@ -47,22 +50,24 @@ EXPIRE = (
 
 
 class Foreign:
-    """A writer that appends a row and does something else, in turn, until `ends`."""
+    """A writer that appends rows, one by one, and does something else, in turn, until `ends`."""
 
-    def __init__(self, first: int, sql: Callable[..., None], other: Sequence[str]) -> None:
+    def __init__(self, first: int, sql: Callable[..., None], other: str) -> None:
         self.numbers: list[int] = []
-        self.failed: Counter[str] = Counter()
+        self.succeeded, self.failed = Counter[str](), Counter[str]()
         self._first, self._sql, self._other = first, sql, other
 
     def work(self, ends: threading.Event) -> None:
-        while not ends.is_set():
+        for turn in itertools.count(1):
+            if ends.is_set():
+                return
             number = self._first + len(self.numbers)
-            if self._tried(f"INSERT INTO OURS SELECT {number}L, 'theirs'"):
+            if self._tried("append", f"INSERT INTO OURS SELECT {number}L, 'theirs'"):
                 self.numbers.append(number)
-            for statement in self._other:
-                self._tried(statement)
+            if turn % APPENDS == 0:
+                self._tried("other", self._other)
 
-    def _tried(self, statement: str) -> bool:
+    def _tried(self, what: str, statement: str) -> bool:
         """Whether it did; what it says of a conflict changes nothing."""
         try:
             self._sql(statement)
@@ -70,19 +75,21 @@ class Foreign:
             said = str(error)
             if not any(word in said for word in ("Concurrent", "CommitFailed", "branch main has")):
                 raise
-            self.failed[statement.partition("(")[0]] += 1
+            self.failed[what] += 1
             return False
+        self.succeeded[what] += 1
         return True
 
 
 @pytest.fixture
 def conflicts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often our commits were refused."""
-    found: Counter[str] = Counter()
+    """How often our commits were refused; each comes some time after the log was read."""
+    found, rng = Counter[str](), random.Random(1)
     for log in (DeltaLog, IcebergLog):
         original: Callable[..., Any] = log.commit
 
         def commit(*given: Any, original: Callable[..., Any] = original) -> Any:
+            time.sleep(rng.uniform(0.0, MOST_PAUSE_SECONDS))
             try:
                 return original(*given)
             except Conflict:
@@ -111,7 +118,6 @@ def beside(make: Callable[[], Any], group: Callable[..., Any], foreign: Sequence
                 txid += 1
                 staged = sink.stage(group(txid, txid, epoch=epoch))
                 done(partial(sink.commit, staged))
-                time.sleep(PAUSE_SECONDS)
         finally:
             ends.set()
         for each in theirs:
@@ -134,11 +140,13 @@ def done(work: Callable[[], object]) -> None:
 def check(txids: int, foreign: Sequence[Foreign], conflicts: Counter[str], *found: Any) -> None:
     """Every row is there once, whoever reads."""
     theirs = [number for each in foreign for number in each.numbers]
+    told = [f"{dict(each.succeeded)}, refused {dict(each.failed)}" for each in foreign]
     print(  # noqa: T201
         f"{MINUTES:g} minutes: {txids} transactions, {conflicts['conflicts']} conflicts, "
-        f"{len(theirs)} foreign rows, foreign failures {[dict(each.failed) for each in foreign]}"
+        f"{len(theirs)} foreign rows; they {' and '.join(told)}"
     )
-    assert theirs
+    assert conflicts["conflicts"]
+    assert all(each.succeeded["append"] and each.succeeded["other"] for each in foreign)
     for table in found:
         assert Counter(table["number"].to_pylist()) == Counter([*range(1, txids + 1), *theirs])
 
@@ -147,15 +155,15 @@ def test_spark_appends_optimizes_and_vacuums_beside_a_delta_sink(
     tmp_path: Path, spark: SparkDriver, conflicts: Counter[str]
 ) -> None:
     """Promise 14: conflicts are tried again."""
-    table = delta_table.Table(tmp_path, spark)
+    table = delta_table.SparkTable(tmp_path, spark)
 
     def sql(statement: str) -> None:
         unchecked = "SET spark.databricks.delta.retentionDurationCheck.enabled = false"
         table.sql(unchecked, statement.replace(" OURS", " TABLE_PATH"))
 
     foreign = [
-        Foreign(THEIRS, sql, ["OPTIMIZE OURS"]),
-        Foreign(2 * THEIRS, sql, [f"VACUUM OURS RETAIN {RETAINED_HOURS} HOURS"]),
+        Foreign(THEIRS, sql, "OPTIMIZE OURS"),
+        Foreign(2 * THEIRS, sql, f"VACUUM OURS RETAIN {RETAINED_HOURS} HOURS"),
     ]
     txids = beside(lambda: table.sink(exactly_once=True), delta_table.group, foreign)
     check(txids, foreign, conflicts, table.read(), evidence.read_table(table.path))
@@ -167,8 +175,8 @@ def test_spark_appends_rewrites_and_expires_beside_an_iceberg_sink(
     """Promise 14: conflicts are tried again."""
     table = iceberg_table.SparkTable(tmp_path, spark, postgres)
     foreign = [
-        Foreign(THEIRS, table.sql, ["CALL lake.system.rewrite_data_files(table => 'OURS')"]),
-        Foreign(2 * THEIRS, table.sql, [EXPIRE]),
+        Foreign(THEIRS, table.sql, "CALL lake.system.rewrite_data_files(table => 'OURS')"),
+        Foreign(2 * THEIRS, table.sql, EXPIRE),
     ]
     txids = beside(table.sink, iceberg_table.group, foreign)
     location = table.theirs().metadata_location
