@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from headrace import Bolt, Topology
-from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
+from headrace.sinks import DeltaSink, KafkaDeadLetters, KafkaTopicSink, Sink
 from tests.acceptance.replicated import (
     BATCH_SECONDS,
     TABLE,
@@ -75,13 +75,13 @@ def _lines(step: Any) -> Topology:
     return made
 
 
-def _messages(step: Any) -> Topology:
+def _exactly_once(step: Any, sink: Sink[Any]) -> Topology:
     made, rows = _topology(step, "exactly-once")
-    sink = KafkaTopicSink(f"{TOPIC}.rows", value=as_bytes)
     rows.into(sink, name=TABLE, batch_seconds=BATCH_SECONDS)
     return made
 
 
 _eats = TakesDescriptors if os.environ.get("HUNGRY_FOR") == "descriptors" else EatsMemory
 lines = _lines(_eats)
-messages = _messages(_eats)
+delta = _exactly_once(_eats, DeltaSink(TABLE, schema=Row))
+messages = _exactly_once(_eats, KafkaTopicSink(f"{TOPIC}.rows", value=as_bytes))

@@ -37,7 +37,7 @@ def test_without_descriptors_it_waits_says_so_and_does_not_spin(trial: Trial) ->
     """The sink cannot open its files; the metrics' port answers. Then there are some again."""
     window, hungry = Window(), trial.folder / "hungry-a"
     environment = window.environment | {"HUNGRY_FOR": "descriptors"}
-    with Replicas(trial, "messages", topics={"in-a": 3}) as replicas:
+    with Replicas(trial, "delta", topics={"in-a": 3}) as replicas:
         replicas.feed.start()
         replicas.start("a", environment=environment, prefix=_limited(ENOUGH))
         replicas.settle("a")
