@@ -53,7 +53,8 @@ from service.variables import PREFIX, Variables, check_names, flat
 from service.zookeeper_config import ZooKeeperConfig
 from topology.masking import secrets_in
 from topology.topology import can_name_offsets
-from transactions.policy import RangePolicy, TransactionPolicy
+from transactions.groups import RangePolicy
+from transactions.partition_transactions import TransactionPolicy
 
 Scalar = str | int | float | bool
 EngineName: TypeAlias = Literal["local", "spark"]

@@ -1,4 +1,4 @@
-"""Makes the gates of a topology's partitions: a line of transactions for each."""
+"""Makes the gates of a topology's partitions: transactions of each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,8 +8,7 @@ from partition.gate import Gate, MakeGate
 from partition.transaction import Resumed
 from topology.steps import SinkStep
 from topology.topology import Topology
-from transactions.line import Line
-from transactions.policy import TransactionPolicy
+from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 
 
 def policy_of(topology: Topology, policy: TransactionPolicy) -> TransactionPolicy:
@@ -30,7 +29,7 @@ def gates_of(topology: Topology, policy: TransactionPolicy) -> MakeGate:
         rate = topology.source_of(partition.topic).records_per_second
         records = policy.records if rate is None else max(1, int(rate * seconds))
         cut = replace(policy, records=min(policy.records, records))
-        return Line(partition, resumed, cut, room)
+        return PartitionTransactions(partition, resumed, cut, room)
 
     return make
 

@@ -1,7 +1,7 @@
 """A transaction as sinks are told of it."""
 
 from topology.sink import Share
-from transactions.line import Transaction
+from transactions.partition_transactions import Transaction
 
 
 def share_of(line: str, epoch: int, transaction: Transaction) -> Share:
@@ -9,7 +9,7 @@ def share_of(line: str, epoch: int, transaction: Transaction) -> Share:
 
     Raises ValueError for a range that is only planned: nobody may commit it.
     """
-    txid, attempt, covers = transaction
+    txid, attempt, covers = transaction.txid, transaction.attempt, transaction.range
     if covers.digest is None:
         raise ValueError(f"{line} transaction {txid} is not sealed: it is of {covers}")
     return Share(line, epoch, txid, attempt, covers.first, covers.end, covers.digest, 0)

@@ -7,8 +7,7 @@ is committed while the next is staged, and that while a third fills.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
@@ -26,27 +25,11 @@ from topology.errors import SinkFenced
 from topology.outcome import Failure
 from topology.signals import Reject
 from topology.sink import Piece, Share
-from transactions.line import Line, Transaction
+from transactions.groups import GroupPhase, Member, TransactionGroup, TransactionGroups
+from transactions.partition_transactions import PartitionTransactions
 
 _MOST_GROUPS = 2  # one that is committed, one that is staged
 _TOGETHER_SECONDS = 0.25  # at most so long lines that are ready wait for those that are not
-
-
-class _Member(NamedTuple):
-    """A transaction of a group, and the line it is of."""
-
-    place: int
-    line: Line
-    transaction: Transaction
-
-
-@dataclass(slots=True)
-class _Group:
-    """Transactions that are made durable together, and what each sink has to do for them."""
-
-    members: list[_Member]
-    works: dict[str, Work] = field(default_factory=dict)
-    is_committing: bool = False
 
 
 class Transacting:
@@ -75,10 +58,11 @@ class Transacting:
         self._tally = tally
         self._bury = bury
         self._at = at
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, PartitionTransactions] = {}
         self._tallies: dict[tuple[int, int], Tally] = {}
         self._lettered: dict[tuple[int, int], set[int]] = {}  # owners with a letter
-        self._groups: list[_Group] = []
+        self._groups = TransactionGroups(_MOST_GROUPS)
+        self._works: dict[int, dict[str, Work]] = {}  # by group, then by sink
         self._ready_since: float | None = None
         self.on_done: Callable[[int, int], object] | None = None
         """Told of a place, and of the offset below which its transactions are in every sink."""
@@ -164,7 +148,9 @@ class Transacting:
         With `flush` nothing waits to be due; without `plans` the run ends.
         """
         self._fences.submit()
-        owned = [(place, cast("Line", gate)) for place, gate in self._reader.gates()]
+        owned = [
+            (place, cast("PartitionTransactions", gate)) for place, gate in self._reader.gates()
+        ]
         self._lines.update(owned)
         is_held = self._is_held
         for place, line in owned if plans else ():
@@ -178,10 +164,10 @@ class Transacting:
     @property
     def _is_held(self) -> bool:
         """Whether more rows wait than the sinks get done: a few records may become many rows."""
-        is_busy = len(self._groups) == _MOST_GROUPS
+        is_busy = not self._groups.may_plan
         return is_busy and any(outlet.is_laden for outlet in self.by_name.values())
 
-    def _close(self, lines: list[Line], now: float, *, flush: bool) -> None:
+    def _close(self, lines: list[PartitionTransactions], now: float, *, flush: bool) -> None:
         filling = [line for line in lines if line.filling]
         if not filling:
             return
@@ -193,11 +179,17 @@ class Transacting:
             for outlet in self.by_name.values():
                 outlet.closed()
 
-    def _begin(self, owned: Iterable[tuple[int, Line]], now: float, *, flush: bool) -> bool:
+    def _begin(
+        self, owned: Iterable[tuple[int, PartitionTransactions]], now: float, *, flush: bool
+    ) -> bool:
         """Make a group of what is ready, and have it staged."""
-        if len(self._groups) == _MOST_GROUPS:
+        if not self._groups.may_plan:
             return False
-        ready = [(place, line) for place, line in owned if line.ready() is not None]
+        ready = [
+            Member(place, line, found.txid)
+            for place, line in owned
+            if (found := line.ready()) is not None
+        ]
         if not ready:
             self._ready_since = None
             return False
@@ -207,15 +199,10 @@ class Transacting:
         if waits and not flush and now - self._ready_since < self._patience:
             return False
         self._ready_since = None
-        members = [
-            _Member(place, line, transaction)
-            for place, line in ready
-            if (transaction := line.take()) is not None
-        ]
-        group = _Group(members)
-        self._groups.append(group)
+        group = self._groups.plan(ready, GroupPhase.PROCESSED)
+        works = self._works[group.number] = {}
         for name, outlet in self.by_name.items():
-            group.works[name] = work = Work(outlet, self._parts(name, members))
+            works[name] = work = Work(outlet, group.number, self._parts(name, group.members))
             outlet.stage(work)
         return True
 
@@ -223,49 +210,46 @@ class Transacting:
     def _patience(self) -> float:
         return min(_TOGETHER_SECONDS, self._seconds / 4)
 
-    def _parts(self, sink: str, members: Iterable[_Member]) -> list[Part]:
+    def _parts(self, sink: str, members: Iterable[Member]) -> list[Part]:
         """What a sink has to do; rows of what it has already are let go."""
         parts = [
             (member, self.by_name[sink].part(member.place, self._share(member)))
             for member in members
         ]
-        return [
-            part
-            for member, part in parts
-            if member.transaction.txid > member.line.skips.get(sink, 0)
-        ]
+        return [part for member, part in parts if member.txid > member.line.skips.get(sink, 0)]
 
-    def _share(self, member: _Member) -> Share:
+    def _share(self, member: Member) -> Share:
         epoch = self._reader.epoch_of(member.place)
         return share_of(str(member.line.partition), epoch, member.transaction)
 
     def _commit_next(self) -> bool:
         """Have the lowest group committed, if every sink has it staged and no letter is out."""
-        group = self._groups[0] if self._groups else None
-        if group is None or group.is_committing or not _is_staged(group):
+        group = self._groups.lowest
+        if group is None or group.phase is not GroupPhase.PROCESSED:
+            return False
+        works = self._works[group.number].values()
+        if not all(work.is_staged for work in works):
             return False
         if self._leave_out_lost(group):
             return True
-        if any(member.line.has_letters_out(member.transaction.txid) for member in group.members):
+        if self._groups.next_commit() is None:
             return False
-        group.is_committing = True
-        if any(work.staged and work.staged.rejected for work in group.works.values()):
+        if any(work.staged and work.staged.rejected for work in works):
             self._at("letters_before_commit")
-        for work in group.works.values():
+        for work in works:
             work.outlet.commit(work)
         self._end_if_done(group)
         return True
 
-    def _leave_out_lost(self, group: _Group) -> bool:
-        """Leave lines out that are another's: of a letter that is out nobody would hear here."""
+    def _leave_out_lost(self, group: TransactionGroup) -> bool:
+        """Leave out what is another owner's: of a letter that is out nobody would hear here."""
         lost = [each for each in group.members if self._lines.get(each.place) is not each.line]
         if not lost:
             return False
-        group.members = [each for each in group.members if each not in lost]
+        self._groups.leave_out(group.number, lost)
         lines = {str(each.line.partition) for each in lost}
-        for work in group.works.values():
+        for work in self._works[group.number].values():
             work.outlet.leave_out(work, lines)
-        self._end_if_done(group)
         return True
 
     # What the sinks tell
@@ -292,7 +276,7 @@ class Transacting:
         for owner, reason in reasons.items():
             if place_of(owner) in ours:  # else it was lost meanwhile, and perhaps claimed again
                 self._refuse(owner, Failure(outlet.step.name, Reject(reason)))
-        if group.is_committing:  # it was staged anew, without a line that is lost
+        if group.phase is GroupPhase.COMMITTING:  # it was staged anew, without a line that is lost
             outlet.commit(work)
             self._end_if_done(group)
 
@@ -326,35 +310,30 @@ class Transacting:
             group = self._group_of(outlet.committed(done.seconds))
         self._end_if_done(group)
 
-    def _group_of(self, work: Work) -> _Group:
-        for group in self._groups:
-            if group.works[work.outlet.name] is work:
-                return group
-        raise KeyError(work.number)
+    def _group_of(self, work: Work) -> TransactionGroup:
+        group = self._groups.of(work.group)
+        if group is None:
+            raise KeyError(work.group)
+        return group
 
-    def _end_if_done(self, group: _Group) -> None:
+    def _end_if_done(self, group: TransactionGroup) -> None:
         """Resolve the records of a group that every sink has."""
-        if not all(work.is_done for work in group.works.values()):
+        if not all(work.is_done for work in self._works[group.number].values()):
             return
-        self._groups.remove(group)
-        for place, line, transaction in group.members:
+        del self._works[group.number]
+        for (place, line, txid), covered in self._groups.done(group.number):
             if self._lines.get(place) is not line:
                 continue  # it is lost
-            covered = line.done(transaction.txid)
             self._reader.resolve_to(place, covered.end)
             if self.on_done is not None:
                 self.on_done(place, covered.end)
-            self._tally.add(self._tallies.pop((place, transaction.txid), Tally()))
-            self._lettered.pop((place, transaction.txid), None)
+            self._tally.add(self._tallies.pop((place, txid), Tally()))
+            self._lettered.pop((place, txid), None)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is staged or committed, and nothing could be without a retry."""
-        if self._groups:
+        if len(self._groups):
             return False
-        lines = [cast("Line", gate) for _, gate in self._reader.gates()]
+        lines = [cast("PartitionTransactions", gate) for _, gate in self._reader.gates()]
         return not any(line.is_due or line.filling or line.ready() for line in lines)
-
-
-def _is_staged(group: _Group) -> bool:
-    return all(work.is_staged for work in group.works.values())

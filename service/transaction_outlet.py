@@ -45,6 +45,7 @@ class Work:
     """What one sink has to do for a group."""
 
     outlet: "TransactionOutlet"
+    group: int
     parts: list[Part]
     number: int = 0
     staged: Staged | None = None

@@ -47,10 +47,8 @@ from topology.life import Life
 from topology.running.loop import EventLoop
 from topology.steps import SinkStep
 from topology.topology import Topology
-from transactions.policy import RangePolicy
-from transactions.range_groups import GroupPhase, RangeGroups
-from transactions.range_line import RangeLine
-from transactions.range_planner import RangePlanner
+from transactions.groups import GroupPhase, RangePlanner, RangePolicy, TransactionGroups
+from transactions.partition_transactions import PartitionTransactions
 
 _IDLE_SECONDS = 0.02
 _STORING_SECONDS = 0.003  # how soon it is noticed that something is stored
@@ -116,7 +114,7 @@ class SparkEngine:
             for step in steps
         ]
         """The sinks' ends."""
-        self._groups = RangeGroups(policy.ranges, rng or random.SystemRandom())
+        self._groups = TransactionGroups(policy.ranges.max_active, rng)
         rates = Rates(topology.source_of, policy.ranges.seconds)
         self._plans = RangePlans(reader, self._groups, ends, RangePlanner(policy.ranges), rates)
         self._submissions = Submissions(executors, self._results.put)
@@ -127,7 +125,7 @@ class SparkEngine:
         self._runs = Runs(self._in_flight, maker, self._submissions, executors, reader, ends, at)
         self._commits = RangeCommits(self._in_flight, maker, reader, at)
         self._life = Life(_only_hooks(topology), EventLoop())
-        self._lines: dict[int, RangeLine] = {}
+        self._lines: dict[int, PartitionTransactions] = {}
         self.failed_ticks: dict[str, int] = {}  # bolts tick on executors
         self.call_times: dict[str, Distribution] = {}  # and are called there
         self.recent_failures: tuple[Complaint, ...] = ()
@@ -223,11 +221,11 @@ class SparkEngine:
         self._life.close(max(0.0, deadline - time.monotonic()))
         return all(ended)
 
-    def _look(self) -> dict[int, RangeLine]:
+    def _look(self) -> dict[int, PartitionTransactions]:
         """The lines, by place, of partitions that are ours and of which more may be read."""
         steady = dict(self._reader.steady_gates())
         for place, gate in self._reader.gates():
-            line = cast("RangeLine", gate)
+            line = cast("PartitionTransactions", gate)
             if self._lines.get(place) is not line:
                 if place in self._lines:  # its log goes on elsewhere
                     self._in_flight.leave_out(place, at_once=True)
@@ -240,7 +238,9 @@ class SparkEngine:
             place: self._lines[place] for place in steady if not self._in_flight.is_leaving(place)
         }
 
-    def _readable(self, now: float, lines: Mapping[int, RangeLine]) -> dict[int, RangeLine]:
+    def _readable(
+        self, now: float, lines: Mapping[int, PartitionTransactions]
+    ) -> dict[int, PartitionTransactions]:
         """Those of the lines whose partitions can be read now, as far as is known."""
         silences, ends = self._in_flight.silences, self._ends
         return {
@@ -249,7 +249,7 @@ class SparkEngine:
             if not silences.is_out(place, now, is_answered=not ends.is_silent(line.partition))
         }
 
-    def _hear_of_ends(self, now: float, lines: Mapping[int, RangeLine]) -> None:
+    def _hear_of_ends(self, now: float, lines: Mapping[int, PartitionTransactions]) -> None:
         if not self._ends.poll(now, [line.partition for line in lines.values()]):
             return
         for place, line in lines.items():

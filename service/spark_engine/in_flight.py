@@ -11,7 +11,7 @@ from service.spark_engine.silences import Silences
 from service.spark_engine.submissions import Submissions
 from service.spark_engine.tries import Try
 from sinks.errors import SparkTimeout
-from transactions.range_groups import GroupPhase, RangeGroups, RangeMember
+from transactions.groups import GroupPhase, Member, TransactionGroups
 
 log = structlog.get_logger()
 
@@ -24,7 +24,7 @@ class InFlight:
     """
 
     def __init__(
-        self, groups: RangeGroups, outlets: Sequence[RangeOutlet], submissions: Submissions
+        self, groups: TransactionGroups, outlets: Sequence[RangeOutlet], submissions: Submissions
     ) -> None:
         self.groups = groups
         self.apart = Apart()
@@ -58,7 +58,7 @@ class InFlight:
         self._leaving[place] = at_once or self._leaving.get(place, False)
         self.look()
 
-    def fell_silent(self, member: RangeMember, error: str, now: float) -> None:
+    def fell_silent(self, member: Member, error: str, now: float) -> None:
         """Leave a partition out, of new groups for a while: nothing was heard of its range.
 
         That stays planned, and is tried again after a pause.
@@ -90,7 +90,7 @@ class InFlight:
         Nothing fails any more once no group is left that has, and every partition is heard of.
         """
         for place, at_once in list(self._leaving.items()):
-            waits_for = {GroupPhase.COMMITTING} | ({GroupPhase.READ} if not at_once else set())
+            waits_for = {GroupPhase.COMMITTING} | ({GroupPhase.PROCESSED} if not at_once else set())
             with_it = [g for g in self.groups if any(m.place == place for m in g.members)]
             # Only the lowest is waited for: those after it may be what waits for this partition.
             if not with_it or with_it[0].phase not in waits_for:

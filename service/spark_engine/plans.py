@@ -6,9 +6,8 @@ from partition.catalogue import LogEnd
 from service.reader import Reader
 from service.spark_engine.ends import Ends
 from service.spark_engine.rates import Rates
-from transactions.range_groups import RangeGroups, RangeMember
-from transactions.range_line import RangeLine
-from transactions.range_planner import RangePlanner
+from transactions.groups import Member, RangePlanner, TransactionGroups
+from transactions.partition_transactions import PartitionTransactions
 
 _TOGETHER_SECONDS = 2.0  # so long the first partitions that are open wait for the others
 
@@ -23,7 +22,7 @@ class RangePlans:
     def __init__(
         self,
         reader: Reader,
-        groups: RangeGroups,
+        groups: TransactionGroups,
         ends: Ends,
         planner: RangePlanner,
         rates: Rates,
@@ -35,7 +34,7 @@ class RangePlans:
         self._rates = rates
         self._since: float | None = None  # when the first partition was open
 
-    def plan(self, now: float, lines: Mapping[int, RangeLine], *, flush: bool) -> bool:
+    def plan(self, now: float, lines: Mapping[int, PartitionTransactions], *, flush: bool) -> bool:
         """Plan what is to be planned of these lines, by place; True if it was anything.
 
         With `flush` nothing waits for more to come.
@@ -46,7 +45,7 @@ class RangePlans:
         ends = {
             place: end
             for place, line in lines.items()
-            if line.may_begin and not line.replays and (end := self._ends.of(line.partition))
+            if line.may_begin and not line.ungrouped and (end := self._ends.of(line.partition))
         }
         logs = {place: (lines[place].planned_to, end.offset) for place, end in ends.items()}
         logs = self._rates.allowed(now, logs, topics)
@@ -54,23 +53,23 @@ class RangePlans:
             self._planner.look(now, logs)
             return False
         members = [
-            RangeMember(place, line, line.replays[0].txid)
+            Member(place, line, line.ungrouped[0].txid)
             for place, line in lines.items()
-            if line.replays and line.differs() is None
+            if line.ungrouped and line.differs() is None
         ]
         if not members and all(self._ends.is_heard(line.partition) for line in lines.values()):
             planned = self._planner.plan(now, logs, flush=flush) or {}
             for place, to in planned.items():
                 self._rates.take(topics[place], to - logs[place][0])
             members = [
-                RangeMember(place, lines[place], _begun(lines[place], to, ends[place]))
+                Member(place, lines[place], _begun(lines[place], to, ends[place]))
                 for place, to in planned.items()
             ]
         if members:
             self._groups.plan(members)
         return bool(members)
 
-    def _may_start(self, now: float, lines: Mapping[int, RangeLine]) -> bool:
+    def _may_start(self, now: float, lines: Mapping[int, PartitionTransactions]) -> bool:
         if not lines:
             return False
         if self._since is None:
@@ -78,5 +77,5 @@ class RangePlans:
         return self._reader.is_settled or now - self._since >= _TOGETHER_SECONDS
 
 
-def _begun(line: RangeLine, end: int, log: LogEnd) -> int:
+def _begun(line: PartitionTransactions, end: int, log: LogEnd) -> int:
     return line.begin(end, log.leader_epoch).txid

@@ -33,7 +33,7 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from topology.sink import DeadLetterSink
 from topology.steps import SinkStep
 from topology.topology import Topology
-from transactions.policy import TransactionPolicy
+from transactions.partition_transactions import TransactionPolicy
 
 _CLOSE_SECONDS = 5.0
 _PLAN_SECONDS = 0.002  # to store what is planned costs nothing here

@@ -7,7 +7,7 @@ import numpy as np
 
 from partition.chunk import Chunk
 from partition.position import Position
-from transactions.digest import RangeDigest
+from transactions.records import RangeDigest
 
 _MOST_RECORDS = 20_000  # kept behind a range's end; a client that is paused fetches them again
 _MOST_BYTES = 16 * 1024 * 1024  # of payload

@@ -11,7 +11,7 @@ from service.spark_engine.range_outlet import RangeOutlet, RangeWork
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskRange, TaskSettings
 from service.spark_engine.tasks import dealt
 from topology.sink import Share, Stager
-from transactions.range_groups import RangeGroup, RangeMember
+from transactions.groups import Member, TransactionGroup
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,7 @@ class Try:
 
     number: int  # of the group
     attempt: int
-    members: tuple[RangeMember, ...]
+    members: tuple[Member, ...]
     tasks: list[Task]
     stagers: dict[str, tuple[Stager, bool]]  # by sink step, and whether it stages apart
     results: tuple[TaskDone, ...] = ()
@@ -76,7 +76,7 @@ class TryMaker:
         self._epoch_of = epoch_of
         self._slots: dict[Partition, int] = {}  # where partitions were last
 
-    def make(self, group: RangeGroup, slots: int, patience_of: Callable[[int], int]) -> Try:
+    def make(self, group: TransactionGroup, slots: int, patience_of: Callable[[int], int]) -> Try:
         """Tasks of a group that is to run now, in so many slots. Raises what the sinks raise.
 
         `patience_of` has, by place, how much longer than at first silence is waited for.
@@ -104,7 +104,7 @@ class TryMaker:
             stagers,
         )
 
-    def _range_of(self, group: RangeGroup, member: RangeMember) -> TaskRange:
+    def _range_of(self, group: TransactionGroup, member: Member) -> TaskRange:
         place, line, txid = member
         skips, covers = line.skips, line.transaction_of(txid).range
         return TaskRange(
@@ -126,7 +126,7 @@ class TryMaker:
             works[outlet.name] = RangeWork(outlet, handed, shares, handed.num_rows)
         return works
 
-    def _share(self, member: RangeMember, handed: Handed) -> Share:
+    def _share(self, member: Member, handed: Handed) -> Share:
         line = str(member.line.partition)
         transaction = member.line.transaction_of(member.txid)
         share = share_of(line, self._epoch_of(member.place), transaction)

@@ -27,8 +27,8 @@ from sinks.storage import Storage
 from topology.errors import InvalidTopology
 from topology.sink import Scalar
 from topology.topology import Topology
-from transactions.policy import RangePolicy, TransactionPolicy
-from transactions.range_line import RangeLine
+from transactions.groups import RangePolicy
+from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 
 _SPOOL = ".headrace-spool"
 
@@ -44,10 +44,10 @@ def check_runs_on_spark(topology: Topology) -> None:
 
 def range_gates_of(kind: TransactionKind, policy: RangePolicy) -> MakeGate:
     """What makes a partition's line of ranges."""
-    lines = TransactionPolicy(kind, max_active=policy.max_active)
+    lines = TransactionPolicy(kind, max_active=policy.max_active, by_executors=True)
 
-    def make(partition: Partition, resumed: Resumed, _room: Callable[[], int]) -> Gate:
-        return RangeLine(partition, resumed, lines)
+    def make(partition: Partition, resumed: Resumed, room: Callable[[], int]) -> Gate:
+        return PartitionTransactions(partition, resumed, lines, room)
 
     return make
 

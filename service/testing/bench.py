@@ -30,7 +30,7 @@ from topology.sink import Sink, SinkContext, innermost
 from topology.steps import SinkStep
 from topology.through_spark import ThroughSpark
 from topology.topology import Topology
-from transactions.policy import TransactionPolicy
+from transactions.partition_transactions import TransactionPolicy
 
 _CONTEXT = SinkContext(pipeline="test", sink="test", kafka={}, storage=Storage(""), spark=None)
 

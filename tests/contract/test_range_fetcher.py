@@ -9,7 +9,7 @@ from partition.position import Position
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import TaskRange
 from tests.worlds.fetching import KafkaWorld, Reading, numbers
-from transactions.digest import RangeDigest
+from transactions.records import RangeDigest
 
 
 class Ranges:

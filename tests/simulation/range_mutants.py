@@ -11,9 +11,8 @@ from service.spark_engine.engine import SparkEngine
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.tries import Try
 from tests.simulation.mutants import Patches, around, mutant, put
-from transactions.line import Transaction
-from transactions.range_groups import GroupPhase, RangeGroup, RangeGroups
-from transactions.range_line import RangeLine
+from transactions.groups import GroupPhase, TransactionGroup, TransactionGroups
+from transactions.partition_transactions import PartitionTransactions, Phase
 
 # Ranges
 
@@ -21,36 +20,37 @@ from transactions.range_line import RangeLine
 @mutant
 def run_before_it_is_stored() -> Patches:
     """A range is run as soon as it is planned."""
-    return [put(RangeLine, "is_recorded", lambda line, txid: line._find(txid) is not None)]
+    return [
+        put(PartitionTransactions, "is_recorded", lambda line, txid: line._find(txid) is not None)
+    ]
 
 
 @mutant
 def committed_before_its_seal_is_stored() -> Patches:
     """A range is committed when it is read, whatever its node says of it."""
 
-    def is_ready(line: RangeLine, txid: int) -> bool:
+    def is_ready(line: PartitionTransactions, txid: int) -> bool:
         found = line._find(txid)
-        return found is not None and found.is_read and line._differs is None
+        return found is not None and found.phase is Phase.PROCESSED
 
-    return [put(RangeLine, "is_ready", is_ready)]
+    return [put(PartitionTransactions, "is_ready", is_ready)]
 
 
 @mutant
 def seal_not_compared() -> Patches:
     """What another attempt has read is taken, whatever the one before it had read."""
 
-    def read(line: RangeLine, txid: int, attempt: int, *held: Any) -> bool:
+    def read(line: PartitionTransactions, txid: int, attempt: int, *held: Any) -> bool:
         found = line._find(txid)
-        if found is None or found.attempt.number != attempt:
+        if found is None or found.attempt != attempt:
             return False
-        line._coordinator.processed(found.attempt)
         count, digest, epoch = held
         found.range = replace(found.range, count=count, digest=digest, leader_epoch=epoch)
-        found.is_read = True
+        found.phase = Phase.PROCESSED
         line._wanted = None
         return True
 
-    return [put(RangeLine, "read", read)]
+    return [put(PartitionTransactions, "read", read)]
 
 
 @mutant
@@ -71,13 +71,13 @@ def run_while_it_may_be_dropped() -> Patches:
 @mutant
 def sealed_range_planned_anew() -> Patches:
     """What a table may have is planned anew where the log goes on elsewhere."""
-    return [put(RangeLine, "may_plan_anew", property(lambda _line: True))]
+    return [put(PartitionTransactions, "may_plan_anew", property(lambda _line: True))]
 
 
 @mutant
 def seal_always_given_up() -> Patches:
     """A range that is run again is sealed by what is read then, whoever has it."""
-    return [put(RangeLine, "_may_differ", lambda _line, _each: True)]
+    return [put(PartitionTransactions, "_may_differ", lambda _line, _each: True)]
 
 
 # Tries
@@ -96,29 +96,29 @@ def older_try_taken() -> Patches:
         return in_flight.read.get(ran.number) is ran
 
     def at(
-        groups: RangeGroups, number: int, _attempt: int, *phases: GroupPhase
-    ) -> RangeGroup | None:
+        groups: TransactionGroups, number: int, _attempt: int, *phases: GroupPhase
+    ) -> TransactionGroup | None:
         group = groups.of(number)
         return group if group is not None and group.phase in phases else None
 
-    return [put(InFlight, "is_live", is_live), put(RangeGroups, "_at", at)]
+    return [put(InFlight, "is_live", is_live), put(TransactionGroups, "_at", at)]
 
 
 @mutant
 def later_not_failed() -> Patches:
     """A group that fails leaves those after it as they are, if they are read."""
 
-    def again(groups: RangeGroups, first: RangeGroup) -> Sequence[RangeGroup]:
+    def again(groups: TransactionGroups, first: TransactionGroup) -> Sequence[TransactionGroup]:
         failed = []
         for group in groups._groups[groups._groups.index(first) :]:
             for each in group.members:
                 each.line.fail(each.txid)
-            if group is first or group.phase is not GroupPhase.READ:
+            if group is first or group.phase is not GroupPhase.PROCESSED:
                 group.phase = GroupPhase.PLANNED
                 failed.append(group)
         return failed
 
-    return [put(RangeGroups, "_again", again)]
+    return [put(TransactionGroups, "_again", again)]
 
 
 @mutant
@@ -140,29 +140,27 @@ def failed_try_not_discarded() -> Patches:
 def group_committed_out_of_order() -> Patches:
     """The newest group that can be committed is, whatever is open below it."""
 
-    def newest_first(groups: RangeGroups) -> Iterator[RangeGroup]:
+    def newest_first(groups: TransactionGroups) -> Iterator[TransactionGroup]:
         return iter(groups._groups[::-1])
 
-    def next_commit(groups: RangeGroups) -> RangeGroup | None:
+    def next_commit(groups: TransactionGroups) -> TransactionGroup | None:
         group = groups._groups[-1]
-        if group.phase is not GroupPhase.READ:
+        if group.phase is not GroupPhase.PROCESSED:
             return None
         if not all(each.line.is_ready(each.txid) for each in group.members):
             return None
         group.phase = GroupPhase.COMMITTING
         return group
 
-    def take(line: RangeLine, txid: int) -> Transaction:
-        return line.transaction_of(txid)
-
     return [
-        put(RangeGroups, "__iter__", newest_first),
-        put(RangeGroups, "next_commit", next_commit),
-        put(RangeLine, "take", take),
+        put(TransactionGroups, "__iter__", newest_first),
+        put(TransactionGroups, "next_commit", next_commit),
     ]
 
 
 @mutant
 def replayed_into_every_table() -> Patches:
     """What one of two tables has of a line is committed in both."""
-    return [put(RangeLine, "skips", property(lambda _line: {}))]
+    return [
+        put(PartitionTransactions, "skips", property(lambda _line: {}, lambda _line, _skips: None))
+    ]

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from partition.assignment import AssignmentPolicy
@@ -13,9 +13,8 @@ from partition.opening import StartPolicy
 from partition.retries import RetryPolicy
 from partition.transaction import Resumed, TransactionKind
 from service.reader import ReaderPolicy
-from transactions.line import Line
-from transactions.policy import RangePolicy, TransactionPolicy
-from transactions.range_line import RangeLine
+from transactions.groups import RangePolicy
+from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 
 TOPICS = ("a", "b")
 STEP_SECONDS = 0.01
@@ -116,9 +115,8 @@ class Settings:
 
     def make_gate(self, partition: Partition, resumed: Resumed, room: Callable[[], int]) -> Gate:
         """A partition's line."""
-        if self.by_ranges:
-            return RangeLine(partition, resumed, self.transactions)
-        return Line(partition, resumed, self.transactions, room)
+        policy = replace(self.transactions, by_executors=self.by_ranges)
+        return PartitionTransactions(partition, resumed, policy, room)
 
     def policy(self, *, heal: bool = False) -> ReaderPolicy:
         """The reader's policy; when all is to heal, the operator has looked into every loss."""

@@ -20,7 +20,7 @@ from service.spark_engine.taking import TakingSink
 from service.spark_engine.tries import Try
 from tests.simulation.mutants import Patches, around, mutant, put
 from topology.sink import Batch, Staged
-from transactions.range_groups import RangeGroups
+from transactions.groups import TransactionGroups
 
 # Files
 
@@ -147,7 +147,9 @@ def refusal_of_another_row_of_the_record() -> Patches:
 def refusal_in_every_sink() -> Patches:
     """A record that one sink refuses is left out of all of them."""
 
-    def refuse(original: Callable[..., None], groups: RangeGroups, number: int, by: Any) -> None:
+    def refuse(
+        original: Callable[..., None], groups: TransactionGroups, number: int, by: Any
+    ) -> None:
         sinks = ["table-0", "table-1"]
         everywhere = {
             place: {offset: {sink: {EVERY_ROW: "unfit"} for sink in sinks} for offset in offsets}
@@ -155,7 +157,7 @@ def refusal_in_every_sink() -> Patches:
         }
         original(groups, number, everywhere)
 
-    return [around(RangeGroups, "refuse", refuse)]
+    return [around(TransactionGroups, "refuse", refuse)]
 
 
 @mutant

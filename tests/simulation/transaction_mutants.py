@@ -17,11 +17,10 @@ from tests.simulation.transaction_sink import SimTable
 from tests.simulation.transaction_writer import SimWriter
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Staged
-from transactions.coordinator import Attempt, Coordinator
-from transactions.letters_out import LettersOut
-from transactions.line import Line, Transaction
+from transactions import partition_transactions
+from transactions.groups import TransactionGroup
+from transactions.partition_transactions import PartitionTransactions, Phase, Transaction
 from transactions.rows import Rows
-from transactions.underway import UnderWay
 
 _ALWAYS = 1 << 30
 
@@ -52,34 +51,37 @@ def lower_txid_written_again() -> Patches:
 def commit_out_of_order() -> Patches:
     """A transaction is committed when it can be, whatever is open below it."""
 
-    def ready(line: Line) -> Any:
+    def ready(line: PartitionTransactions) -> Any:
         for each in reversed(line._open):
-            if not each.is_taken and each.is_processed:
-                return Transaction(*each.attempt, each.range)
+            if each.txid > line.grouped_to and line.is_ready(each.txid):
+                line.grouped_to = each.txid - 1
+                return each
         return None
 
-    return [put(Line, "ready", ready)]
+    def take(line: PartitionTransactions, txid: int) -> Transaction:
+        found = line.transaction_of(txid)
+        found.phase = Phase.COMMITTING
+        return found
+
+    return [put(PartitionTransactions, "ready", ready), put(PartitionTransactions, "take", take)]
 
 
 @mutant
 def attempt_forgotten() -> Patches:
     """A transaction that is replayed keeps its attempt, as if nobody had tried it."""
 
-    def begin(original: Any, coordinator: Coordinator[Any], **named: Any) -> None:
-        recorded = named.pop("recorded", ())
-        original(coordinator, recorded=recorded, **named)
-        for place, (attempt, _covers) in enumerate(recorded):
-            active = coordinator._active[place]
-            coordinator._active[place] = replace(active, attempt=Attempt(*attempt))
-            coordinator._tries[attempt.txid] = attempt.number
+    def begin(original: Any, line: PartitionTransactions, *rest: Any) -> None:
+        original(line, *rest)
+        for each, found in zip(line._open, line._resumed.transactions.open, strict=True):
+            each.attempt = found.attempt
 
-    return [around(Coordinator, "__init__", begin)]
+    return [around(PartitionTransactions, "__init__", begin)]
 
 
 @mutant
 def max_active_ignored() -> Patches:
     """However many transactions are open, another one begins."""
-    return [put(Coordinator, "may_begin", property(lambda _coordinator: True))]
+    return [put(PartitionTransactions, "may_begin", property(lambda _line: True))]
 
 
 # Ranges
@@ -89,63 +91,78 @@ def max_active_ignored() -> Patches:
 def ranges_not_persisted() -> Patches:
     """What is planned is not written into the node."""
 
-    def to_store(original: Any, line: Line) -> Transactions:
+    def to_store(original: Any, line: PartitionTransactions) -> Transactions:
         planned: Transactions = original(line)
         return replace(planned, open=())
 
-    def stored(original: Any, line: Line, transactions: Transactions) -> None:
-        planned = tuple(OpenTransaction(*each.attempt, each.range) for each in line._open)
+    def stored(original: Any, line: PartitionTransactions, transactions: Transactions) -> None:
+        planned = tuple(OpenTransaction(e.txid, e.attempt, e.range) for e in line._open)
         original(line, replace(transactions, open=planned))
         line._standing = transactions
 
-    return [around(Line, "to_store", to_store), around(Line, "stored", stored)]
+    return [
+        around(PartitionTransactions, "to_store", to_store),
+        around(PartitionTransactions, "stored", stored),
+    ]
 
 
 @mutant
 def emitted_before_stored() -> Patches:
     """What is planned is emitted at once."""
-    return [put(Line, "open_to", property(lambda line: line._planned_to))]
+    return [put(PartitionTransactions, "open_to", property(lambda line: line.planned_to))]
 
 
 @mutant
 def growth_emitted_before_stored() -> Patches:
     """What a stored transaction grows by is emitted at once."""
 
-    def fill(original: Any, line: Line, now: float) -> None:
+    def fill(original: Any, line: PartitionTransactions, now: float) -> None:
         grows = line._newest is not None and line._newest.stored is not None
         original(line, now)
         if grows:
-            line._open_to = line._planned_to
+            line._open_to = line.planned_to
 
-    return [around(Line, "_fill", fill)]
+    return [around(PartitionTransactions, "_fill", fill)]
 
 
 @mutant
 def committed_before_it_is_closed() -> Patches:
     """A transaction is committed when its records are processed, and grows on."""
 
-    def is_processed(each: UnderWay) -> bool:
-        return each.emitted == each.processed == each.range.count and each.stored == each.range
+    def is_ready(line: PartitionTransactions, txid: int) -> bool:
+        each = line.transaction_of(txid)
+        return each.emitted == each.processed == each.range.count and each.is_stored
 
-    return [put(UnderWay, "is_processed", property(is_processed))]
+    def take(line: PartitionTransactions, txid: int) -> Transaction:
+        return line.transaction_of(txid)
+
+    def done(original: Any, line: PartitionTransactions, txid: int) -> Any:
+        line.transaction_of(txid).phase = Phase.COMMITTING
+        return original(line, txid)
+
+    return [
+        put(PartitionTransactions, "is_ready", is_ready),
+        put(PartitionTransactions, "take", take),
+        around(PartitionTransactions, "done", done),
+    ]
 
 
 @mutant
 def replayed_one_grows() -> Patches:
     """A transaction that was found recorded is not closed."""
 
-    def begin(original: Any, line: Line, *rest: Any) -> None:
-        original(line, *rest)
-        for each in line._open[-1:]:
-            each.is_closed, each.since = False, 0.0
+    def came_again(original: Any, line: PartitionTransactions, each: Transaction) -> None:
+        original(line, each)
+        if each is line._open[-1]:
+            each.phase = Phase.FILLING
 
-    return [around(Line, "__init__", begin)]
+    return [around(PartitionTransactions, "_came_again", came_again)]
 
 
 @mutant
 def digest_not_compared() -> Patches:
     """Whatever the log gives for a recorded range is taken for its records."""
-    return [put(UnderWay, "has_come_again", property(lambda _each: True))]
+    return [put(partition_transactions, "_is_again", lambda _was, _now: True)]
 
 
 # Fences
@@ -212,7 +229,7 @@ def void_for_good() -> Patches:
 @mutant
 def letter_of_a_rejected_row_not_awaited() -> Patches:
     """A transaction is committed while a letter of one of its records is out."""
-    return [put(LettersOut, "within", lambda _letters, _covers: False)]
+    return [put(PartitionTransactions, "awaits", lambda _line, _offset: None)]
 
 
 # Commits
@@ -222,14 +239,14 @@ def letter_of_a_rejected_row_not_awaited() -> Patches:
 def done_before_every_table() -> Patches:
     """A transaction is done when one of two tables has it."""
 
-    def end(original: Any, transacting: Transacting, group: Any) -> None:
-        if any(work.is_done and work.parts for work in group.works.values()):
-            for place, line, transaction in group.members:
-                if transaction.txid == line.committed + 1:
-                    line.done(transaction.txid)
-                    transacting._reader.resolve_to(place, transaction.range.end)
-        if all(work.is_done for work in group.works.values()):
-            transacting._groups.remove(group)
+    def end(original: Any, transacting: Transacting, group: TransactionGroup) -> None:
+        works = transacting._works[group.number].values()
+        if any(work.is_done and work.parts for work in works):
+            for place, line, txid in group.members:
+                if txid == line.committed + 1:
+                    transacting._reader.resolve_to(place, line.done(txid).end)
+        if all(work.is_done for work in works):
+            transacting._groups._groups.remove(group)
 
     return [around(Transacting, "_end_if_done", end)]
 
@@ -239,9 +256,9 @@ def done_before_its_commit() -> Patches:
     """Records are resolved when their transaction is staged."""
 
     def commit(original: Any, transacting: Transacting) -> Any:
-        for group in transacting._groups[:1]:
-            for place, _line, transaction in group.members:
-                transacting._reader.resolve_to(place, transaction.range.end)
+        for group in transacting._groups._groups[:1]:
+            for place, line, txid in group.members:
+                transacting._reader.resolve_to(place, line.transaction_of(txid).range.end)
         return original(transacting)
 
     return [around(Transacting, "_commit_next", commit)]

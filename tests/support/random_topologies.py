@@ -44,7 +44,7 @@ from sinks.tries import WriteRetries
 from tests.support.patience import Limit
 from topology.errors import SinkFailed
 from topology.sink import BOTH_KINDS, Committed, DeadLetter, Fence, Sink, Staged
-from transactions.policy import TransactionPolicy
+from transactions.partition_transactions import TransactionPolicy
 
 Guarantee = Literal["at-least-once", "at-most-once", "transactional", "opaque"]
 GUARANTEES: tuple[Guarantee, ...] = (

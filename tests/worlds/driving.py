@@ -36,7 +36,7 @@ from tests.worlds.alone import alone
 from tests.worlds.tasking import SETTINGS
 from topology.sink import Batch, Share, Sink, Staged
 from topology.steps import SinkStep
-from transactions.policy import RangePolicy
+from transactions.groups import RangePolicy
 
 PATIENCE_SECONDS = seconds(20.0)
 

@@ -27,7 +27,7 @@ from service.reader import Reader, ReaderPolicy
 from sinks.tries import WriteRetries
 from tests.support.patience import seconds, until
 from topology.sink import Delivered, Kind, Staged
-from transactions.policy import TransactionPolicy
+from transactions.partition_transactions import TransactionPolicy
 
 PLACE = Partition("t", 0)
 RETRY_SECONDS = 1.0

@@ -21,7 +21,7 @@ from sinks.rows import rows_of
 from sinks.storage import Storage
 from topology.sink import Batch, DeadLetterSink, SinkContext, Staged, Stager
 from topology.topology import Topology
-from transactions.digest import RangeDigest
+from transactions.records import RangeDigest
 
 SETTINGS = TaskSettings(
     pipeline="tasks",

@@ -7,8 +7,8 @@ from partition.opening import StartPolicy
 from partition.transaction import Range, Transactions
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, SKIP_LOSS
-from transactions.policy import TransactionPolicy
-from transactions.range_line import RangeLine
+from transactions.groups import Member, TransactionGroups
+from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 from transactions.resume import resumed
 
 DIGEST = "ab" * 16
@@ -24,9 +24,11 @@ class RangeBench(GatedBench):
             partition, stored, {"table": self.sink} if stored.transactions else committed, kind
         )
         self.sink = 0
+        self.groups = TransactionGroups(99)
 
-    def make_gate(self, partition, resumed, _room):
-        self.gates[partition] = RangeLine(partition, resumed, TransactionPolicy(self.kind))
+    def make_gate(self, partition, resumed, room):
+        policy = TransactionPolicy(self.kind, by_executors=True)
+        self.gates[partition] = PartitionTransactions(partition, resumed, policy, room)
         return self.gates[partition]
 
     @property
@@ -39,12 +41,15 @@ class RangeBench(GatedBench):
 
     def plan(self, *ends):
         for end in ends:
-            self.line.group(self.line.begin(end).txid)
+            self.group(self.line.begin(end).txid)
         self.commit()
 
     def commit(self, now=0.0):
         for _each in range(2):
             self.reader.commit(now, force=True)
+
+    def group(self, txid):
+        self.groups.plan([Member(0, self.line, txid)])
 
     def read(self, txid, count):
         found = self.line.transaction_of(txid)
@@ -108,7 +113,7 @@ def test_after_a_crash_what_was_planned_and_sealed_comes_again_in_later_attempts
     bench.read(1, 6)
     bench.commit()
     bench.again()
-    first, second = bench.line.replays
+    first, second = bench.line.ungrouped
     assert (first.attempt, first.range) == (2, Range(0, 6, 6, DIGEST, 0))
     assert (second.attempt, second.range) == (2, Range(6, 9))
     assert not bench.line.is_recorded(1)
@@ -165,7 +170,7 @@ def test_a_sealed_range_that_is_lost_before_it_ran_again_halts_the_partition(is_
     bench.commit()
     lose(bench)
     if is_running:
-        bench.line.give_back()
+        bench.groups.drop(0)
         bench.trouble(OffsetOutOfRange(ONE, 0))
     else:
         bench.again()
@@ -183,7 +188,7 @@ def test_an_opaque_one_that_no_sink_has_is_planned_anew(is_running):
     bench.commit()
     lose(bench)
     if is_running:
-        bench.line.give_back()
+        bench.groups.drop(0)
         bench.trouble(OffsetOutOfRange(ONE, 0))
     else:
         bench.again()
@@ -284,7 +289,7 @@ def test_ranges_that_no_sink_has_are_planned_anew_where_their_log_was_cut_off_wi
     if kind == "opaque":
         bench.read(1, 6)
         bench.commit()
-        bench.line.give_back()
+        bench.groups.drop(0)
     bench.log.truncate(ONE, 8)
     if is_running:
         for _turn in range(3):

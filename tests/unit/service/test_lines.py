@@ -11,8 +11,8 @@ from partition.transaction import Resumed
 from service.owners import offsets_of, places_of
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
-from transactions.line import Line
-from transactions.policy import TransactionPolicy
+from transactions.groups import GroupPhase, Member, TransactionGroups
+from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 from transactions.resume import resumed
 
 
@@ -35,7 +35,7 @@ class LinedBench(GatedBench):
     def make_gate(self, partition, resumed, room):
         """Make a line."""
         assert isinstance(resumed, Resumed)
-        self.gates[partition] = Line(partition, resumed, self.line_policy, room)
+        self.gates[partition] = PartitionTransactions(partition, resumed, self.line_policy, room)
         return self.gates[partition]
 
     def resume(self, partition, stored, _committed):
@@ -56,11 +56,14 @@ class LinedBench(GatedBench):
         for place, line in self.reader.gates():
             line.plan(now)
             line.close()
-            while commits and (ready := line.take()) is not None:
+            while commits and (ready := line.ready()) is not None:
+                groups = TransactionGroups(1)
+                groups.plan([Member(place, line, ready.txid)], GroupPhase.PROCESSED)
+                assert groups.next_commit() is groups.lowest
                 rows = self.table.setdefault(line.partition, {})
                 assert ready.txid not in rows
                 rows[ready.txid] = ready.range
-                line.done(ready.txid)
+                groups.done(1)
                 self.reader.resolve_to(place, ready.range.end)
         self.reader.commit(now)
         return emission is not None

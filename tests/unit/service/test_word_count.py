@@ -31,8 +31,8 @@ from tests.worlds.running import Works
 from topology.aggregates import count
 from topology.sink import Batch, Committed, Fence, Kind, Sink, SinkContext, Staged
 from topology.state import State
-from transactions import range_groups
-from transactions.policy import RangePolicy
+from transactions import groups
+from transactions.groups import RangePolicy
 
 CONTEXT = SinkContext("words", "words", {}, Storage(""), None, exactly_once=True)
 VOCABULARY = [f"word-{number}" for number in range(25)]
@@ -236,8 +236,8 @@ def lived(trouble: Trouble) -> Trouble:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The spark engine tries again at once, and as often as it takes."""
-    monkeypatch.setattr(range_groups, "_FIRST_PAUSE_SECONDS", 0.005)
-    monkeypatch.setattr(range_groups, "_LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(groups, "_FIRST_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(groups, "_LONGEST_PAUSE_SECONDS", 0.02)
     retries = replace(driving.SETTINGS.retries, limit=RETRIES.limit)
     monkeypatch.setattr(driving, "SETTINGS", replace(driving.SETTINGS, retries=retries))
 

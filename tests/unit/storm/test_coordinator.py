@@ -10,92 +10,123 @@ from hypothesis import strategies as st
 from partition.chunk import Partition
 from partition.position import Position
 from partition.store import StoredOffset
-from partition.transaction import OpenTransaction, Range, Transactions
-from transactions.coordinator import Attempt, Coordinator, Phase
+from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from transactions.partition_transactions import (
+    OutOfOrder,
+    PartitionTransactions,
+    Phase,
+    TransactionPolicy,
+)
 from transactions.resume import resumed
 
+DIGEST = "0" * 32
 
-def commit(coordinator):
+
+def transactions(max_active=3, *, topic="t", kind="transactional", goes_on=None):
+    """Transactions whose records others read."""
+    policy = TransactionPolicy(kind, max_active=max_active, by_executors=True)
+    goes_on = goes_on or Resumed(Position(0), Transactions(kind))
+    return PartitionTransactions(Partition(topic, 0), goes_on, policy, int)
+
+
+def read(line, txid, attempt=None):
+    """An attempt, the live one unless it is said, has read ten records."""
+    live = line.transaction_of(txid).attempt
+    return line.read(txid, live if attempt is None else attempt, 10, DIGEST, None)
+
+
+def commit(line):
     """Everything of the lowest open transaction is done, up to its commit."""
-    lowest = coordinator.active[0].attempt
-    coordinator.recorded(lowest)
-    coordinator.processed(lowest)
-    taken = coordinator.next_commit()
-    assert taken.attempt == lowest
-    assert coordinator.done(lowest)
-    return taken.covers
+    txid = line.committed + 1
+    line.stored(line.to_store())
+    read(line, txid)
+    line.stored(line.to_store())
+    line.take(txid)
+    return line.done(txid)
+
+
+def opened(line):
+    return line.to_store().open
 
 
 @given(st.integers(1, 4), st.lists(st.booleans(), max_size=40))
 def test_whenever_there_is_room_again_transactions_go_on_without_a_hole(max_active, steps):
     """Storm 39: their txids and their ranges follow one another, in whatever order room comes."""
-    coordinator = Coordinator[tuple[int, int]](max_active=max_active)
-    end, begun, committed = 0, [], []
+    line = transactions(max_active)
+    begun, committed = [], []
     for begins in steps:
-        if begins and coordinator.may_begin:
-            begun.append(coordinator.begin((end, end + 10)).txid)
-            end += 10
-        elif coordinator.active:
-            committed.append(commit(coordinator))
+        if begins and line.may_begin:
+            begun.append(line.begin(line.planned_to + 10).txid)
+        elif opened(line):
+            covers = commit(line)
+            committed.append((covers.first, covers.end))
     assert begun == list(range(1, len(begun) + 1))
     assert committed == [(10 * i, 10 * (i + 1)) for i in range(len(committed))]
 
 
-@pytest.mark.parametrize("phase", [Phase.PLANNED, Phase.PROCESSING, Phase.PROCESSED])
+@pytest.mark.parametrize("phase", ["planned", "stored", "processed"])
 def test_a_late_failure_of_an_old_attempt_leaves_the_live_one_alone(phase):
     """Storm 40: attempts are compared before anything is forgotten."""
-    coordinator = Coordinator[str](max_active=2)
-    old = coordinator.begin("a")
-    [live] = coordinator.fail(old)
-    if phase is not Phase.PLANNED:
-        coordinator.recorded(live)
-    if phase is Phase.PROCESSED:
-        coordinator.processed(live)
-    assert coordinator.fail(old) == ()
-    assert [(each.attempt, each.phase) for each in coordinator.active] == [(live, phase)]
-    assert commit(coordinator) == "a"
+    line = transactions()
+    line.begin(10)
+    line.stored(line.to_store())
+    line.fail(1)
+    if phase != "planned":
+        line.stored(line.to_store())
+    if phase == "processed":
+        assert read(line, 1)
+    before = opened(line), line.transaction_of(1).phase, line.is_recorded(1)
+    assert not read(line, 1, attempt=1)
+    assert (opened(line), line.transaction_of(1).phase, line.is_recorded(1)) == before
+    assert commit(line).end == 10
 
 
 @pytest.mark.parametrize("num_open", [1, 2, 3])
 def test_attempts_grow_over_restarts_for_every_open_transaction(num_open):
-    """Storm 41: the last one's too; and a word about a stale attempt has an answer."""
-    recorded = [(Attempt(txid, 1), "r") for txid in range(1, num_open + 1)]
+    """Storm 41: the last one's too; and a word about a stale attempt has no effect."""
+    ranges = [Range(10 * i, 10 * (i + 1)) for i in range(num_open)]
+    stands = tuple(OpenTransaction(txid, 1, each) for txid, each in enumerate(ranges, 1))
     for restart in range(1, 4):
-        coordinator = Coordinator[str](max_active=num_open, recorded=recorded)
-        now = [each.attempt for each in coordinator.active]
-        assert [attempt.number for attempt in now] == [1 + restart] * num_open
-        for stale, _covers in recorded:
-            assert not coordinator.recorded(stale)
-            assert coordinator.fail(stale) == ()
-        assert [each.attempt for each in coordinator.active] == now
-        recorded = [(attempt, "r") for attempt in now]
+        goes_on = Resumed(Position(0), Transactions("transactional", 0, stands))
+        line = transactions(num_open, goes_on=goes_on)
+        now = opened(line)
+        assert [each.attempt for each in now] == [1 + restart] * num_open
+        line.stored(Transactions("transactional", 0, stands))
+        for stale in stands:
+            assert not line.is_recorded(stale.txid)
+            assert not read(line, stale.txid, stale.attempt)
+        assert opened(line) == now
+        stands = now
 
 
 def test_transactions_of_one_number_are_told_apart_by_line_and_attempt():
-    """Storm 43: what one line hears of its txid changes no other's, nor another attempt."""
-    orders, flights = Coordinator[str](max_active=1), Coordinator[str](max_active=1)
-    first, other = orders.begin("orders"), flights.begin("flights")
-    assert first == other
-    [again] = orders.fail(first)
-    assert orders.recorded(again)
-    assert not orders.processed(other)
-    assert flights.recorded(other)
-    assert [flights.active[0].covers, orders.active[0].covers] == ["flights", "orders"]
-    assert flights.active[0].phase is orders.active[0].phase is Phase.PROCESSING
+    """Storm 43: what one partition hears of its txid changes no other's, nor another attempt."""
+    orders, flights = transactions(topic="orders"), transactions(topic="flights")
+    assert orders.begin(10).txid == flights.begin(10).txid
+    orders.fail(1)
+    orders.stored(orders.to_store())
+    flights.stored(flights.to_store())
+    assert not read(orders, 1, attempt=1)
+    assert read(flights, 1)
+    assert orders.transaction_of(1).phase is Phase.PLANNED
+    assert flights.transaction_of(1).phase is Phase.PROCESSED
 
 
 def test_nothing_is_committed_before_all_of_it_is_processed():
     """Storm 44: nor is it done before a commit was asked for."""
-    coordinator = Coordinator[str](max_active=1)
-    attempt = coordinator.begin("r")
-    for step in (coordinator.recorded, coordinator.processed):
-        assert coordinator.next_commit() is None
-        assert not coordinator.done(attempt)
-        assert step(attempt)
-    assert coordinator.committed == 0
-    assert not coordinator.done(attempt)
-    coordinator.next_commit()
-    assert coordinator.done(attempt)
+    line = transactions()
+    line.begin(10)
+    for step in (lambda: line.stored(line.to_store()), lambda: read(line, 1)):
+        for early in (line.take, line.done):
+            with pytest.raises(OutOfOrder):
+                early(1)
+        step()
+    line.stored(line.to_store())
+    assert line.committed == 0
+    with pytest.raises(OutOfOrder):
+        line.done(1)
+    line.take(1)
+    assert line.done(1) == Range(0, 10, 10, DIGEST)
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
@@ -109,14 +140,7 @@ def test_a_crash_between_the_sinks_commit_and_our_record_of_it_commits_nothing_t
     assert again.transactions.committed == has
     assert again.position.offset == 10 * (has - 6)
     assert all(each.txid > has for each in again.transactions.open)
-    coordinator = Coordinator[Range](
-        max_active=3,
-        committed=again.transactions.committed,
-        recorded=[
-            (Attempt(each.txid, each.attempt), each.range) for each in again.transactions.open
-        ],
-        attempts=again.attempts,
-    )
-    while coordinator.active:
-        assert commit(coordinator).first == 10 * (coordinator.committed - 7)
-    assert coordinator.begin(Range(20, 30, 10, "0" * 32)).txid == coordinator.committed + 1
+    line = transactions(kind=kind, goes_on=again)
+    while opened(line):
+        assert commit(line).first == 10 * (line.committed - 7)
+    assert line.begin(30).txid == line.committed + 1

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transactions.policy import RangePolicy
-from transactions.range_planner import RangePlanner
+from transactions.groups import RangePlanner, RangePolicy
 
 POLICY = RangePolicy(records=100, seconds=1.0)
 

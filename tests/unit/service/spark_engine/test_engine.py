@@ -26,7 +26,7 @@ from tests.worlds.frames import Frame
 from topology.sink import Sink, SinkContext
 from topology.spark_step import SparkStep, spark_step
 from topology.through_spark import ThroughSpark
-from transactions.policy import RangePolicy
+from transactions.groups import RangePolicy
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 

@@ -17,8 +17,8 @@ from service.spark_engine.task import Task
 from tests.support.patience import Limit
 from tests.worlds.driving import ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkFailed
-from transactions import range_groups
-from transactions.policy import RangePolicy
+from transactions import groups
+from transactions.groups import RangePolicy
 
 PARTITIONS = 3
 PATIENCE_SECONDS = 60.0
@@ -129,8 +129,8 @@ def test_every_row_is_there_once_whatever_fails(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promises 9 and 14."""
-    monkeypatch.setattr(range_groups, "_FIRST_PAUSE_SECONDS", 0.005)
-    monkeypatch.setattr(range_groups, "_LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(groups, "_FIRST_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(groups, "_LONGEST_PAUSE_SECONDS", 0.02)
     chaos = Chaos(tmp_path, seed)
     end = Limit(PATIENCE_SECONDS)
     while not (len(chaos.sent) >= 60 and chaos.living and chaos.is_done):

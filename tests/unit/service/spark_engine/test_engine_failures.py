@@ -25,7 +25,7 @@ from tests.support.patience import until
 from tests.worlds.driving import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Fence, Staged
-from transactions.policy import RangePolicy
+from transactions.groups import RangePolicy
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 

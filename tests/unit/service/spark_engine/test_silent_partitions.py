@@ -18,7 +18,7 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from sinks.errors import SparkTimeout
 from tests.worlds.driving import ApartSink, Driving, HereExecutors
 from tests.worlds.silent import SilentCatalogue, SilentFetcher
-from transactions.policy import RangePolicy
+from transactions.groups import RangePolicy
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 

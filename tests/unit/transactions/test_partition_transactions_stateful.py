@@ -18,8 +18,7 @@ from partition.chunk import Partition
 from partition.position import Position
 from partition.store import StoredOffset
 from partition.transaction import Range, Resumed, Transactions
-from transactions.line import Line
-from transactions.policy import TransactionPolicy
+from transactions.partition_transactions import PartitionTransactions, Phase, TransactionPolicy
 from transactions.resume import resumed
 
 ORDERS = Partition("orders", 3)
@@ -48,7 +47,7 @@ class LineAndModel(RuleBasedStateMachine):
         self.live(Resumed(self.node.position, Transactions(kind)))
 
     def live(self, resumes):
-        self.line = Line(ORDERS, resumes, self.policy, lambda: self.room)
+        self.line = PartitionTransactions(ORDERS, resumes, self.policy, lambda: self.room)
         self.position = resumes.position.offset
         self.fetched_to = self.position
         self.waiting, self.under_way, self.processed, self.uncommitted = [], set(), set(), set()
@@ -180,7 +179,7 @@ class LineAndModel(RuleBasedStateMachine):
         covers = standing[txid].range
         assert covers.first <= given[0]
         assert given[-1] < covers.end
-        attempt = self.line.attempt_of(txid)
+        attempt = self.line.transaction_of(txid).attempt
         assert standing[txid].attempt == attempt
         assert self.spent.get(txid, 0) < attempt
         self.attempts[txid] = attempt
@@ -218,16 +217,15 @@ class LineAndModel(RuleBasedStateMachine):
     @precondition(lambda self: self.processed)
     @rule()
     def take(self):
-        before = self.line.ready()
-        found = self.line.take()
-        assert found == before
+        found = self.line.ready()
         if found is None:
             return
+        self.line.grouped_to = found.txid
         of_it = [o for o in self.log if found.range.first <= o < found.range.end]
         assert found.range.count == len(of_it)
         assert self.processed.issuperset(of_it)
         assert {self.emitted_in[offset] for offset in of_it} == {found.txid}
-        assert found.attempt == self.line.attempt_of(found.txid)
+        assert found is self.line.transaction_of(found.txid)
         standing = {each.txid: each.range for each in self.node.transactions.open}
         assert standing[found.txid] == found.range
         assert found.txid == self.line.committed + 1 + len(self.taken)
@@ -242,8 +240,10 @@ class LineAndModel(RuleBasedStateMachine):
             if found.txid <= self.line.skips.get(sink, 0):
                 assert has[found.txid] == of_it
             elif found.txid not in has:
-                if self.line.has_letters_out(found.txid):
-                    return
+                if found.phase is not Phase.COMMITTING:
+                    if not self.line.is_ready(found.txid):
+                        return
+                    self.line.take(found.txid)
                 assert found.txid == len(has) + 1
                 has[found.txid] = of_it
                 return
@@ -301,7 +301,7 @@ class LineAndModel(RuleBasedStateMachine):
         if wanted.open:
             wanted.checked(line.begins_at)
         assert wanted.committed == line.committed
-        assert line.is_idle is not bool(wanted.open)
+        assert (line.begins_at is not None) is bool(wanted.open)
         assert len(wanted.open) <= self.policy.max_active
         counts = [each.range.count or 0 for each in wanted.open]
         assert max(counts, default=0) <= self.policy.records
@@ -319,7 +319,7 @@ class LineAndModel(RuleBasedStateMachine):
         for has in self.sinks.values():
             assert list(has) == list(range(1, len(has) + 1))
             assert [offset for offsets in has.values() for offset in offsets] == self.log
-        assert self.line.is_idle
+        assert self.line.begins_at is None
         assert self.frontier == self.node.position.offset
 
     def finish(self):
@@ -349,7 +349,7 @@ class LineAndModel(RuleBasedStateMachine):
             if self.is_done:
                 self.done()
             is_stored = self.node.position.offset == self.fetched_to == self.log_end
-            if is_stored and self.line.is_idle and not self.line.has_to_store:
+            if is_stored and self.line.begins_at is None and not self.line.has_to_store:
                 return
         raise AssertionError("it does not come to its end")
 

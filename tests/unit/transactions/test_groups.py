@@ -9,10 +9,13 @@ from partition.chunk import Partition
 from partition.position import Position
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
 from service.spark_engine.task import RangeRead
-from transactions.errors import OutOfOrder, TooManyActive
-from transactions.policy import RangePolicy, TransactionPolicy
-from transactions.range_groups import GroupPhase, RangeGroups, RangeMember
-from transactions.range_line import RangeLine
+from transactions.groups import GroupPhase, Member, TransactionGroups
+from transactions.partition_transactions import (
+    OutOfOrder,
+    PartitionTransactions,
+    TooManyActive,
+    TransactionPolicy,
+)
 
 DIGEST = "ab" * 16
 
@@ -28,12 +31,12 @@ class World:
     """Some lines, and the groups of their ranges."""
 
     def __init__(self, places=2, *, max_active=2, opened=()):
-        self.groups = RangeGroups(RangePolicy(max_active=max_active), FullPauses())
+        self.groups = TransactionGroups(max_active, FullPauses())
         self.lines = []
         for number in range(places):
             resumed = Resumed(Position(0), Transactions("transactional", 0, opened))
-            policy = TransactionPolicy(max_active=max_active)
-            self.lines.append(RangeLine(Partition("t", number), resumed, policy))
+            policy = TransactionPolicy(max_active=max_active, by_executors=True)
+            self.lines.append(PartitionTransactions(Partition("t", number), resumed, policy, int))
 
     def plan(self, *places):
         """A group of the next ten offsets of each of them, or of all."""
@@ -41,13 +44,14 @@ class World:
         for place in places or range(len(self.lines)):
             line = self.lines[place]
             planned = line.begin(line.planned_to + 10)
-            members.append(RangeMember(place, line, planned.txid))
+            members.append(Member(place, line, planned.txid))
         return self.groups.plan(members)
 
     def store(self, *places):
         for place in places or range(len(self.lines)):
             line = self.lines[place]
-            line.stored(line.to_store().checked(line.begins_at))
+            begins_at = line.planned_to if line.begins_at is None else line.begins_at
+            line.stored(line.to_store().checked(begins_at))
 
     def reads(self, group, count=10):
         return [RangeRead(each.line.partition, count, DIGEST, 3) for each in group.members]
@@ -90,14 +94,14 @@ def test_as_many_are_in_flight_as_policy_says_and_each_has_its_own_ranges():
         world.groups.plan([])
     line = world.lines[0]
     with pytest.raises(ValueError, match="one range each"):
-        world.groups.plan([RangeMember(0, line, 1), RangeMember(0, line, 1)])
+        world.groups.plan([Member(0, line, 1), Member(0, line, 1)])
     first = world.plan()
     with pytest.raises(OutOfOrder):
-        world.groups.plan([RangeMember(0, line, first.members[0].txid)])
+        world.groups.plan([Member(0, line, first.members[0].txid)])
     world.plan()
     assert not world.groups.may_plan
     with pytest.raises(TooManyActive):
-        world.groups.plan([RangeMember(0, line, 3)])
+        world.groups.plan([Member(0, line, 3)])
 
 
 def test_it_is_committed_once_its_seals_are_stored():
@@ -105,7 +109,7 @@ def test_it_is_committed_once_its_seals_are_stored():
     group = world.plan()
     world.run()
     assert world.groups.ran(1, 1, world.reads(group))
-    assert group.phase is GroupPhase.READ
+    assert group.phase is GroupPhase.PROCESSED
     assert world.groups.next_commit() is None
     world.store(0)
     assert world.groups.next_commit() is None
@@ -193,11 +197,14 @@ def test_pauses_grow_to_half_a_minute_less_a_random_part():
         world.groups.failed(1, group.attempt, 100.0)
         pauses.append(group.again_at - 100.0)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    groups = RangeGroups(RangePolicy(), random.Random(1))
-    line = RangeLine(
-        Partition("t", 9), Resumed(Position(0), Transactions("opaque")), TransactionPolicy("opaque")
+    groups = TransactionGroups(2, random.Random(1))
+    line = PartitionTransactions(
+        Partition("t", 9),
+        Resumed(Position(0), Transactions("opaque")),
+        TransactionPolicy("opaque", by_executors=True),
+        int,
     )
-    group = groups.plan([RangeMember(0, line, line.begin(10).txid)])
+    group = groups.plan([Member(0, line, line.begin(10).txid)])
     line.stored(line.to_store())
     groups.next_run(0.0)
     groups.failed(1, 1, 0.0)
@@ -243,7 +250,7 @@ def test_a_lost_partition_leaves_a_group_that_did_not_run_yet():
     assert world.groups.drop(0) == ()
     assert [each.place for each in group.members] == [1]
     assert group.refused == {}
-    assert [each.txid for each in world.lines[0].replays] == [1]
+    assert [each.txid for each in world.lines[0].ungrouped] == [1]
     assert world.attempts(1) == [1]
     assert world.groups.drop(0) == ()
 
@@ -280,7 +287,7 @@ def test_a_group_of_a_lost_partition_alone_vanishes_and_others_go_on():
     assert world.groups.drop(0) == (1,)
     assert list(world.groups) == [other]
     assert world.groups.is_live(2, 1)
-    assert [each.attempt for each in world.lines[0].replays] == [2]
+    assert [each.attempt for each in world.lines[0].ungrouped] == [2]
 
 
 def test_what_was_given_back_is_planned_again_in_order():
@@ -290,9 +297,9 @@ def test_what_was_given_back_is_planned_again_in_order():
     world.run()
     world.groups.drop(0)
     line = world.lines[0]
-    assert [each.txid for each in line.replays] == [1, 2]
-    for each in line.replays:
-        world.groups.plan([RangeMember(0, line, each.txid)])
+    assert [each.txid for each in line.ungrouped] == [1, 2]
+    for each in line.ungrouped:
+        world.groups.plan([Member(0, line, each.txid)])
     assert world.run().number == 3
 
 
@@ -304,10 +311,7 @@ def test_what_stood_in_the_nodes_is_run_before_anything_new():
     world = World(2, opened=opened)
     for _turn in range(2):
         world.groups.plan(
-            [
-                RangeMember(place, line, line.replays[0].txid)
-                for place, line in enumerate(world.lines)
-            ]
+            [Member(place, line, line.ungrouped[0].txid) for place, line in enumerate(world.lines)]
         )
     group = world.run()
     assert [each.txid for each in group.members] == [1, 1]
@@ -327,7 +331,7 @@ def test_a_group_that_read_what_was_cut_off_since_runs_again_at_once_with_all_la
     cut = [replace(each, leader_epoch=4) for each in world.reads(first)]
     assert world.groups.ran(first.number, first.attempt, cut[:1] + world.reads(first)[1:])
     assert [each.phase for each in (first, second, third)] == [
-        GroupPhase.READ, GroupPhase.PLANNED, GroupPhase.PLANNED,
+        GroupPhase.PROCESSED, GroupPhase.PLANNED, GroupPhase.PLANNED,
     ]  # fmt: skip
     assert second.refused == {}, "another record stands there now"
     assert (world.attempts(0), world.attempts(1)) == ([1, 2], [1, 2])

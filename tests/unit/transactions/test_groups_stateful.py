@@ -20,11 +20,9 @@ from partition.position import Position
 from partition.store import StoredOffset
 from partition.transaction import Resumed, Transactions
 from service.spark_engine.task import RangeRead
-from transactions.digest import RangeDigest
-from transactions.policy import RangePolicy, TransactionPolicy
-from transactions.range_groups import GroupPhase, RangeGroups, RangeMember
-from transactions.range_line import RangeLine
-from transactions.range_planner import RangePlanner
+from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups
+from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
+from transactions.records import RangeDigest
 from transactions.resume import resumed
 
 SINKS = ("lake", "archive")
@@ -61,17 +59,19 @@ class GroupsAndModel(RuleBasedStateMachine):
         self.asked = {}  # place: what is on its way to the node
         self.ran_in = [{} for _place in self.places]  # txid: the last attempt that was run
         self.lines = [
-            RangeLine(Partition("t", place), Resumed(Position(0), Transactions(kind)), self.cut)
+            PartitionTransactions(
+                Partition("t", place), Resumed(Position(0), Transactions(kind)), self.cut, int
+            )
             for place in self.places
         ]
         self.live()
 
     @property
     def cut(self):
-        return TransactionPolicy(self.kind, self.policy.max_active)
+        return TransactionPolicy(self.kind, self.policy.max_active, by_executors=True)
 
     def live(self):
-        self.groups = RangeGroups(self.policy, random.Random(1))
+        self.groups = TransactionGroups(self.policy.max_active, random.Random(1))
         self.planner = RangePlanner(self.policy)
         self.runs = []
         self.committing = None  # the group, and the sinks that have it
@@ -99,9 +99,9 @@ class GroupsAndModel(RuleBasedStateMachine):
     def plan(self, seconds, flush):
         self.now += seconds
         if members := [
-            RangeMember(place, line, line.replays[0].txid)
+            Member(place, line, line.ungrouped[0].txid)
             for place, line in enumerate(self.lines)
-            if line.replays
+            if line.ungrouped
         ]:
             self.groups.plan(members)
             return
@@ -117,7 +117,7 @@ class GroupsAndModel(RuleBasedStateMachine):
             )
             self.groups.plan(
                 [
-                    RangeMember(place, self.lines[place], self.lines[place].begin(end).txid)
+                    Member(place, self.lines[place], self.lines[place].begin(end).txid)
                     for place, end in found.items()
                 ]
             )
@@ -130,7 +130,7 @@ class GroupsAndModel(RuleBasedStateMachine):
         line = self.lines[place]
         if place in self.asked or not line.has_to_store:
             return
-        offset = line.begins_at
+        offset = line.planned_to if line.begins_at is None else line.begins_at
         assert offset >= self.nodes[place].offset
         self.asked[place] = (line, offset, line.to_store().checked(offset))
         if answers:
@@ -195,7 +195,7 @@ class GroupsAndModel(RuleBasedStateMachine):
         run = self.runs[at % len(self.runs)]
         group = self.groups.of(run.number)
         is_live = self.groups.is_live(run.number, run.attempt)
-        may_fail = is_live and group.phase in (GroupPhase.RUNNING, GroupPhase.READ)
+        may_fail = is_live and group.phase in (GroupPhase.RUNNING, GroupPhase.PROCESSED)
         later = [each for each in self.groups if each.number >= run.number]
         assert self.groups.failed(run.number, run.attempt, self.now) is may_fail
         if may_fail:
@@ -257,7 +257,7 @@ class GroupsAndModel(RuleBasedStateMachine):
         self.nodes[place] = replace(self.nodes[place], epoch=self.nodes[place].epoch + 1)
         committed = {sink: len(self.sinks[sink][place]) for sink in SINKS}
         found = resumed(Partition("t", place), self.nodes[place], committed, self.kind)
-        self.lines[place] = RangeLine(Partition("t", place), found, self.cut)
+        self.lines[place] = PartitionTransactions(Partition("t", place), found, self.cut, int)
 
     @rule(landed=st.booleans())
     def crash(self, landed):
@@ -300,7 +300,8 @@ class GroupsAndModel(RuleBasedStateMachine):
         assert started == sorted(started, reverse=True)
         for line in self.lines:
             assert line.differs() is None
-            line.to_store().checked(line.begins_at)
+            begins_at = line.planned_to if line.begins_at is None else line.begins_at
+            line.to_store().checked(begins_at)
 
     def teardown(self):
         if not hasattr(self, "places"):

@@ -7,10 +7,12 @@ from partition.chunk import Partition
 from partition.errors import ReplayDiffers
 from partition.position import Position
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
-from transactions.digest import RangeDigest
-from transactions.errors import OutOfOrder
-from transactions.line import Line, Transaction
-from transactions.policy import TransactionPolicy
+from transactions.partition_transactions import (
+    OutOfOrder,
+    PartitionTransactions,
+    TransactionPolicy,
+)
+from transactions.records import RangeDigest
 
 ORDERS = Partition("orders", 3)
 POLICY = TransactionPolicy(records=10, plan_records=8, plan_seconds=0.5)
@@ -39,7 +41,20 @@ def new_line(policy=POLICY, *, position=100, committed=0, room=1000, **resumed):
     opened = resumed.pop("opened", ())
     transactions = Transactions(policy.kind, committed, opened)
     goes_on = Resumed(Position(position, 6), transactions, **resumed)
-    return Line(ORDERS, goes_on, policy, room if callable(room) else lambda: room)
+    return PartitionTransactions(ORDERS, goes_on, policy, room if callable(room) else lambda: room)
+
+
+def take(line):
+    """Let a group have the next one, and be committed; None: it is not ready."""
+    found = line.ready()
+    if found is None:
+        return None
+    line.grouped_to = found.txid
+    return line.take(found.txid)
+
+
+def told(transaction):
+    return transaction.txid, transaction.attempt, transaction.range
 
 
 def plan(line, now=0.0):
@@ -79,13 +94,13 @@ def run(line, *offsets, now=0.0):
 def test_an_idle_line_plans_what_comes_at_once():
     line = new_line()
     line.plan(0.0)
-    assert line.is_idle
+    assert line.begins_at is None
     assert (line.filling, line.filling_since) == (0, None)
     offer(line, 100, 101)
     line.plan(1.0)
     assert ranges(line) == [(1, 100, 102)]
     assert (line.filling, line.filling_since) == (2, 1.0)
-    assert not line.is_idle
+    assert line.begins_at is not None
 
 
 def test_more_is_planned_once_it_has_waited_or_much_of_it_waits():
@@ -183,7 +198,7 @@ def test_a_chunk_larger_than_the_window_is_split_once_nothing_is_open():
     plan(line)
     assert ranges(line) == [(1, 100, 102)]
     line.processed(array(100, 101))
-    line.done(line.take().txid)
+    line.done(take(line).txid)
     used = 0
     assert not line.is_shut
     plan(line)
@@ -222,7 +237,7 @@ def test_as_many_are_open_as_are_allowed_and_then_the_line_is_shut():
     store(line)
     emit_all(line)
     line.processed(array(100))
-    line.done(line.take().txid)
+    line.done(take(line).txid)
     assert not line.is_shut
     plan(line)
     assert ranges(line) == [(2, 101, 102), (3, 102, 103)]
@@ -293,9 +308,9 @@ def test_a_transaction_is_ready_when_it_is_closed_stored_emitted_and_processed()
     assert line.ready() is None
     line.processed(array(102))
     found = line.ready()
-    assert found == Transaction(1, 1, covers(100, 101, 102))
-    assert line.take() == found
-    assert line.take() is None
+    assert told(found) == (1, 1, covers(100, 101, 102))
+    assert take(line) is found
+    assert take(line) is None
 
 
 def test_several_are_taken_and_they_are_done_in_order_only():
@@ -303,7 +318,7 @@ def test_several_are_taken_and_they_are_done_in_order_only():
     line = new_line()
     run(line, 100, 101)
     run(line, 102, now=9.0)
-    assert (line.take().txid, line.take().txid) == (1, 2)
+    assert (take(line).txid, take(line).txid) == (1, 2)
     with pytest.raises(OutOfOrder):
         line.done(2)
     assert line.done(1) == covers(100, 101)
@@ -311,7 +326,7 @@ def test_several_are_taken_and_they_are_done_in_order_only():
     with pytest.raises(OutOfOrder):
         line.done(1)
     line.done(2)
-    assert line.is_idle
+    assert line.begins_at is None
     assert line.begins_at is None
     assert line.to_store() == Transactions("transactional", 2)
 
@@ -333,8 +348,8 @@ def test_a_later_one_waits_for_an_earlier_one():
     run(line, 102, now=9.0)
     assert line.ready() is None
     line.processed(array(100, 101))
-    assert line.take().txid == 1
-    assert line.take().txid == 2
+    assert take(line).txid == 1
+    assert take(line).txid == 2
 
 
 def test_records_of_several_transactions_are_counted_for_each_of_them():
@@ -354,7 +369,7 @@ def test_records_of_several_transactions_are_counted_for_each_of_them():
     line.processed(array())
     assert line.ready() is None
     line.processed(array(103, 100))
-    line.done(line.take().txid)
+    line.done(take(line).txid)
     assert line.ready().txid == 2
     assert line.transactions_of(array(103, 104)).tolist() == [0, 0]
 
@@ -376,27 +391,26 @@ def test_a_letter_that_is_out_holds_its_transaction_and_its_record_is_not_counte
     line.awaits(100)
     line.awaits(100)
     assert line.ready() is None
-    assert line.has_letters_out(1)
-    assert not line.has_letters_out(2)
     offer(line, 102)
     plan(line, 9.0)
     store(line)
     line.emitted(1)
     line.processed(array(102, 100))
-    assert line.has_letters_out(1)
+    assert not line.is_ready(1)
     line.processed(array(100))
-    assert not line.has_letters_out(1)
-    assert line.take().txid == 1
+    assert line.is_ready(1)
+    assert take(line).txid == 1
 
 
-def test_a_letter_may_come_out_while_its_transaction_is_being_committed():
+def test_a_letter_may_come_out_while_the_group_of_its_transaction_is_staged():
     line = new_line()
     run(line, 100, 101)
-    line.take()
+    line.grouped_to = 1
     line.awaits(101)
-    assert line.has_letters_out(1)
+    with pytest.raises(OutOfOrder):
+        line.take(1)
     line.processed(array(101))
-    assert not line.has_letters_out(1)
+    line.take(1)
     line.done(1)
 
 
@@ -424,14 +438,14 @@ def test_what_was_open_is_stored_in_its_next_attempt_before_it_is_emitted():
         (5, 3, OPEN[0].range),
         (6, 2, OPEN[1].range),
     ]
-    assert (line.attempt_of(5), line.attempt_of(6)) == (3, 2)
+    assert (line.transaction_of(5).attempt, line.transaction_of(6).attempt) == (3, 2)
     line.stored(Transactions("transactional", 4, OPEN))
     assert line.open_to == 100
     store(line)
     assert line.open_to == 112
     assert line.ends_at == 105
     with pytest.raises(KeyError):
-        line.attempt_of(7)
+        line.transaction_of(7)
 
 
 def test_what_was_open_never_grows_and_new_records_are_planned_behind_it():
@@ -440,11 +454,11 @@ def test_what_was_open_never_grows_and_new_records_are_planned_behind_it():
     assert not line.close()
     plan(line, 9.0)
     assert ranges(line) == [(5, 100, 105), (6, 105, 112), (7, 112, 113)]
-    assert line.attempt_of(7) == 1
+    assert line.transaction_of(7).attempt == 1
     store(line)
     emit_all(line)
     line.processed(array(100, 101, 104))
-    assert line.take().txid == 5
+    assert take(line).txid == 5
 
 
 def test_a_replay_is_not_ready_before_it_has_come_again_whole():
@@ -457,7 +471,7 @@ def test_a_replay_is_not_ready_before_it_has_come_again_whole():
     offer(line, 104)
     line.emitted(1)
     line.processed(array(104))
-    assert line.take() == Transaction(5, 3, OPEN[0].range)
+    assert told(take(line)) == (5, 3, OPEN[0].range)
 
 
 @pytest.mark.parametrize(
@@ -472,8 +486,8 @@ def test_a_replay_of_other_records_is_told_and_never_ready(offsets, count):
     assert isinstance(error, ReplayDiffers)
     assert line.lost_records() is error
     assert error.txid == 5
-    assert "orders[3] transaction 5 was of 3 records from 100 to 104" in str(error)
-    assert error.found.startswith(f"the log now gives {count} (digest ")
+    assert "orders[3] transaction 5 was of offsets 100 to 105 (3 records), digest" in str(error)
+    assert error.found.startswith(f"the log now gives offsets 100 to 105 ({count} records), digest")
     store(line)
     line.emitted(count)
     line.processed(array(*offsets))
@@ -556,6 +570,11 @@ def test_the_end_of_the_log_says_nothing_of_what_has_come_again():
 def test_records_are_lost_with_the_log_until_a_replay_has_come_again():
     line = replay(100, 101, 104, 110)
     assert line.differs() is None
+    assert line.lost_records() is None, "the lowest needs nothing more of it"
+    store(line)
+    line.emitted(3)
+    line.processed(array(100, 101, 104))
+    line.done(take(line).txid)
     assert line.lost_records().txid == 6
     offer(line, 111)
     assert line.lost_records() is None
@@ -585,10 +604,10 @@ def test_what_a_line_begins_with_is_stored_once():
 def test_a_line_goes_on_elsewhere_under_the_next_txid():
     line = new_line(committed=7, skips={"lake": 7}, least_attempt=3)
     run(line, 100)
-    line.done(line.take().txid)
+    line.done(take(line).txid)
     resumed = line.resumed_at(Position(500, 9))
     assert resumed.position == Position(500, 9)
-    again = Line(ORDERS, resumed, POLICY, lambda: 10)
+    again = PartitionTransactions(ORDERS, resumed, POLICY, lambda: 10)
     assert again.skips == {"lake": 7}
     assert again.begins_at is None
     offer(again, 500)
@@ -600,7 +619,7 @@ def test_a_reply_about_what_is_done_since_opens_nothing_again():
     line = new_line()
     run(line, 100)
     asked = line.to_store()
-    line.done(line.take().txid)
+    line.done(take(line).txid)
     line.stored(asked)
     assert line.open_to == 101
     assert line.has_to_store
@@ -648,7 +667,7 @@ def test_what_came_of_a_planned_range_seals_it_and_the_seal_is_stored_before_its
     assert line.ready() is None, "the seal is not stored"
     store(line)
     assert not line.is_due
-    assert line.take() == Transaction(5, 3, sealed)
+    assert told(take(line)) == (5, 3, sealed)
     assert line.differs() is None
 
 
@@ -664,7 +683,7 @@ def test_the_log_s_end_seals_a_planned_range_and_one_of_no_record_is_committed_t
     assert (first.range.count, second.range.count) == (0, 0)
     assert line.to_store().checked(100)
     store(line)
-    assert (line.take().txid, line.take().txid) == (5, 6)
+    assert (take(line).txid, take(line).txid) == (5, 6)
     assert line.done(5).end == 110
     assert line.done(6).end == 120
     assert not line.awaits_commit
@@ -695,7 +714,7 @@ def test_new_records_are_planned_behind_what_was_only_planned():
 
 def test_records_that_are_missing_of_a_planned_range_are_told_without_a_count():
     line = replay_planned()
-    assert "was of records from 100 to 109, but the log now gives 0" in str(line.lost_records())
+    assert "was of offsets 100 to 110, but the log now lacks some" in str(line.lost_records())
 
 
 def test_a_replay_of_no_record_is_not_ready_before_the_log_shows_that_it_has_none():
@@ -704,7 +723,7 @@ def test_a_replay_of_no_record_is_not_ready_before_the_log_shows_that_it_has_non
     assert line.ready() is None
     assert not line.awaits_commit
     offer(line, 111)
-    assert line.take().txid == 5
+    assert take(line).txid == 5
     differing = replay_planned(105, opened=empty)
     assert isinstance(differing.differs(), ReplayDiffers)
     assert differing.ready() is None

@@ -1,16 +1,19 @@
 """A line of ranges: planned, stored, read by others, sealed, committed."""
 
-import numpy as np
 import pytest
 
 from partition.chunk import Partition
 from partition.errors import ReplayDiffers
 from partition.position import Position
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
-from transactions.errors import OutcomePending, OutOfOrder, TooManyActive
-from transactions.line import Transaction
-from transactions.policy import TransactionPolicy
-from transactions.range_line import RangeLine
+from transactions.groups import Member, TransactionGroups
+from transactions.partition_transactions import (
+    OutcomePending,
+    OutOfOrder,
+    PartitionTransactions,
+    TooManyActive,
+    TransactionPolicy,
+)
 
 ORDERS = Partition("orders", 3)
 DIGEST, OTHER = "ab" * 16, "cd" * 16
@@ -20,21 +23,34 @@ SEALED = (
 )
 
 
-def new_line(*opened, committed=0, kind="transactional", position=100, **resumed):
+def new_line(*opened, committed=0, kind="transactional", position=100, max_active=2, **resumed):
     transactions = Transactions(kind, committed, opened)
     goes_on = Resumed(Position(position, 6, "id"), transactions, **resumed)
-    return RangeLine(ORDERS, goes_on, TransactionPolicy(kind, max_active=2))
+    return PartitionTransactions(ORDERS, goes_on, policy(kind, max_active), int)
+
+
+def policy(kind="transactional", max_active=2):
+    return TransactionPolicy(kind, max_active=max_active, by_executors=True)
+
+
+def group(line, txid):
+    """Let a group have it."""
+    TransactionGroups(1).plan([Member(0, line, txid)])
+
+
+def told(transaction):
+    return transaction.txid, transaction.attempt, transaction.range
 
 
 def store(line):
-    transactions = line.to_store().checked(line.begins_at)
-    line.stored(transactions)
+    begins_at = line.planned_to if line.begins_at is None else line.begins_at
+    line.stored(line.to_store().checked(begins_at))
 
 
 def begin(line, end):
     """Plan a range, give it to a group, and store it; its txid."""
     planned = line.begin(end)
-    line.group(planned.txid)
+    group(line, planned.txid)
     store(line)
     return planned.txid
 
@@ -55,7 +71,7 @@ def test_ranges_follow_one_another_and_each_is_stored_before_it_may_run():
     """Promise 14: a record's txid is stored before it runs."""
     line = new_line()
     assert (line.planned_to, line.may_begin, line.is_due) == (100, True, False)
-    assert line.begin(140) == Transaction(1, 1, Range(100, 140))
+    assert told(line.begin(140)) == (1, 1, Range(100, 140))
     assert (line.planned_to, line.is_due, line.has_to_store) == (140, True, True)
     assert not line.is_recorded(1)
     asked = line.to_store()
@@ -82,13 +98,11 @@ def test_as_many_are_open_as_are_allowed_and_no_range_is_empty():
 
 def test_nothing_is_emitted_by_the_driver():
     line = new_line()
-    assert (line.open_to, line.ends_at, line.is_shut) == (0, 0, True)
+    assert (line.open_to, line.ends_at, line.is_shut) == (100, 100, True)
+    begin(line, 110)
     line.reached(500)
-    assert (line.begins_at, line.planned_to) == (100, 100)
-    with pytest.raises(ValueError, match=r"2 records of orders\[3\] were fetched"):
-        line.offered(np.arange(2), np.arange(2), ())
-    with pytest.raises(ValueError, match="1 records"):
-        line.emitted(1)
+    assert (line.begins_at, line.planned_to, line.awaits_commit) == (100, 110, False)
+    assert line.is_shut
 
 
 def test_a_range_is_read_from_where_the_one_before_it_ended_in_its_leader_epoch():
@@ -115,7 +129,7 @@ def test_a_range_is_read_from_where_the_one_before_it_ended_in_its_leader_epoch(
 
 def test_a_range_is_read_in_the_epoch_that_led_the_log_when_the_one_before_was_planned():
     line = new_line()
-    line.group(line.begin(140, 8).txid)
+    group(line, line.begin(140, 8).txid)
     line.begin(150, 8)
     assert line.position_of(2) == Position(140, 8, "id"), "so a log cut off since is noticed"
     store(line)
@@ -131,7 +145,7 @@ def test_a_range_is_read_in_the_epoch_that_led_the_log_when_the_one_before_was_p
 
 def test_a_range_that_is_only_planned_may_be_read_under_a_later_leader():
     line = new_line()
-    line.group(line.begin(140, 8).txid)
+    group(line, line.begin(140, 8).txid)
     store(line)
     line.fail(1)
     store(line)
@@ -158,9 +172,10 @@ def test_a_range_is_ready_once_it_is_read_and_its_seal_is_stored():
     assert standing(line) == [(1, 1, sealed)]
     store(line)
     assert line.is_ready(txid)
-    assert line.take(txid) == Transaction(1, 1, sealed)
+    assert told(line.take(txid)) == (1, 1, sealed)
     assert line.done(txid) == sealed
-    assert (line.committed, line.begins_at, line.awaits_commit) == (1, 110, False)
+    assert (line.committed, line.begins_at, line.planned_to) == (1, None, 110)
+    assert not line.awaits_commit
     assert line.to_store() == Transactions("transactional", 1)
     assert (line.has_to_store, line.is_due) == (True, False)
 
@@ -274,7 +289,7 @@ def test_an_opaque_one_that_no_sink_has_is_sealed_anew():
     assert standing(line)[1] == (2, 2, sealed)
     assert (line.is_due, line.is_ready(2)) == (True, False), "the new seal is not stored"
     store(line)
-    assert line.take(2) == Transaction(2, 2, sealed)
+    assert told(line.take(2)) == (2, 2, sealed)
 
 
 def test_an_opaque_one_that_a_sink_has_must_come_again_as_it_was():
@@ -317,6 +332,38 @@ def test_a_sealed_range_is_the_same_as_far_as_its_leaders_are_known(was, now):
     assert line.is_ready(1)
 
 
+@pytest.mark.parametrize("failing", [1, 2])
+def test_while_an_outcome_is_not_known_nothing_fails_with_it(failing):
+    line = new_line(max_active=3)
+    for end in (110, 120, 130):
+        read(line, begin(line, end))
+    store(line)
+    line.take(1)
+    line.take(2)
+    before = standing(line)
+    with pytest.raises(OutcomePending, match=f"transaction {failing} "):
+        line.fail(failing)
+    assert standing(line) == before
+    line.fail(3)
+    assert [attempt for _txid, attempt, _range in standing(line)] == [1, 1, 2], "those after may"
+    line.not_done(1)
+    line.fail(1)
+    assert [attempt for _txid, attempt, _range in standing(line)] == [2, 2, 3]
+
+
+def test_one_is_done_once_and_not_before_its_commit():
+    line = new_line()
+    read(line, begin(line, 110))
+    store(line)
+    with pytest.raises(OutOfOrder):
+        line.done(1)
+    line.take(1)
+    line.done(1)
+    with pytest.raises(OutOfOrder):
+        line.done(1)
+    assert line.committed == 1
+
+
 def test_a_commit_that_did_not_come_about_holds_those_after_it():
     line = new_line()
     for end in (110, 120):
@@ -355,9 +402,9 @@ def test_a_commit_that_did_not_come_about_may_be_tried_again_or_fail():
 def test_what_was_open_comes_again_in_its_next_attempt_as_planned_or_sealed():
     """Storm 41: attempts grow over restarts."""
     line = new_line(*SEALED, committed=4, skips={"lake": 5})
-    assert line.replays == [
-        Transaction(5, 3, SEALED[0].range),
-        Transaction(6, 2, SEALED[1].range),
+    assert [told(each) for each in line.ungrouped] == [
+        (5, 3, SEALED[0].range),
+        (6, 2, SEALED[1].range),
     ]
     assert (line.planned_to, line.begins_at, line.may_begin) == (130, 100, False)
     assert line.skips == {"lake": 5}
@@ -371,31 +418,40 @@ def test_what_was_open_comes_again_in_its_next_attempt_as_planned_or_sealed():
     assert line.is_ready(5), "its seal stands there already"
 
 
+@pytest.mark.parametrize(
+    ("committed", "found"),
+    [
+        (-1, []),
+        (0, [(2, 1, 100)]),
+        (1, [(1, 1, 100)]),
+        (0, [(1, 1, 100), (3, 1, 110)]),
+        (0, [(1, 1, 100), (2, 1, 111)]),
+        (0, [(1, 0, 100)]),
+    ],
+)
+def test_transactions_that_do_not_follow_one_another_are_refused(committed, found):
+    """Promise 14."""
+    opened = [OpenTransaction(txid, n, Range(first, first + 10)) for txid, n, first in found]
+    with pytest.raises(ValueError, match=r"txid|allowed"):
+        new_line(*opened, committed=committed)
+
+
+def test_no_attempt_is_less_than_the_least_one_allowed():
+    line = new_line(committed=4, attempts={5: 3}, least_attempt=7)
+    assert (line.begin(110).attempt, line.begin(120).attempt) == (7, 7)
+    assert new_line(SEALED[0], committed=4, least_attempt=9).transaction_of(5).attempt == 9
+
+
 def test_groups_take_what_is_open_in_order():
     line = new_line(*SEALED, committed=4)
     with pytest.raises(OutOfOrder):
-        line.group(6)
-    line.group(5)
-    assert [each.txid for each in line.replays] == [6]
-    line.group(6)
-    assert line.replays == []
+        group(line, 6)
+    group(line, 5)
+    assert [each.txid for each in line.ungrouped] == [6]
+    group(line, 6)
+    assert line.ungrouped == []
     with pytest.raises(OutOfOrder):
-        line.group(6)
-
-
-def test_what_is_given_back_waits_for_a_group_in_new_attempts():
-    line = new_line()
-    begin(line, 110)
-    begin(line, 120)
-    read(line, 1)
-    store(line)
-    line.take(1)
-    line.give_back()
-    assert line.replays == [
-        Transaction(1, 2, Range(100, 110, 8, DIGEST, 7)),
-        Transaction(2, 2, Range(110, 120)),
-    ]
-    new_line().give_back()
+        group(line, 6)
 
 
 def test_what_one_sink_has_is_not_repeated_there():
@@ -413,8 +469,8 @@ def test_a_range_that_is_only_planned_may_be_planned_anew_under_its_txid():
     assert line.may_plan_anew
     assert line.lost_records() is None
     anew = line.resumed_at(Position(105, 7, "id"))
-    again = RangeLine(ORDERS, anew, TransactionPolicy(max_active=2))
-    assert again.begin(115) == Transaction(5, 4, Range(105, 115))
+    again = PartitionTransactions(ORDERS, anew, policy(), int)
+    assert told(again.begin(115)) == (5, 4, Range(105, 115))
     assert again.begin(116).attempt == 3
     assert again.to_store().checked(105)
 
@@ -423,7 +479,10 @@ def test_a_sealed_range_that_is_to_run_again_is_promised():
     line = new_line(*SEALED, committed=4)
     lost = line.lost_records()
     assert isinstance(lost, ReplayDiffers)
-    assert (lost.txid, lost.expected) == (5, "offsets 100 to 110 (8 records)")
+    assert (lost.txid, lost.expected) == (
+        5,
+        f"offsets 100 to 110 (8 records), digest {DIGEST} under leader epoch 7",
+    )
     assert not line.may_plan_anew
 
 
@@ -431,7 +490,7 @@ def test_an_opaque_one_is_given_up_unless_a_sink_has_it_or_it_is_being_committed
     line = new_line(*SEALED, committed=4, kind="opaque")
     assert line.lost_records() is None
     assert new_line(*SEALED, committed=4, kind="opaque", skips={"a": 5}).lost_records()
-    line.group(5)
+    group(line, 5)
     store(line)
     read(line, 5)
     line.take(5)
@@ -452,7 +511,7 @@ def test_a_line_with_nothing_open_goes_on_anywhere():
 def test_what_was_read_before_its_log_was_cut_off_below_runs_again():
     line = new_line()
     for end in (140, 150):
-        line.group(line.begin(end, 8).txid)
+        group(line, line.begin(end, 8).txid)
     store(line)
     assert read(line, 2, leader_epoch=8)
     store(line)
@@ -479,7 +538,7 @@ def test_what_was_read_before_its_log_was_cut_off_below_runs_again():
 def test_what_was_read_under_an_older_leader_than_the_range_before_is_not_sealed(is_done):
     line = new_line()
     for end in (140, 150):
-        line.group(line.begin(end, 7).txid)
+        group(line, line.begin(end, 7).txid)
     store(line)
     assert read(line, 1, leader_epoch=9)
     store(line)
@@ -512,11 +571,11 @@ def test_a_sealed_range_is_promised_although_a_later_leader_wrote_the_one_before
 
 def test_a_range_that_no_group_has_yet_comes_in_a_new_attempt_where_its_log_was_cut_off():
     line = new_line()
-    line.group(line.begin(140, 8).txid)
+    group(line, line.begin(140, 8).txid)
     line.begin(150, 8)
     store(line)
     assert read(line, 1, leader_epoch=9)
     assert line.is_outdated(2)
-    line.group(2)
+    group(line, 2)
     assert not line.is_recorded(2)
     assert standing(line)[1] == (2, 2, Range(140, 150, leader_epoch=9))

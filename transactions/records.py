@@ -1,5 +1,6 @@
-"""The records of a partition that wait to be put into a transaction. Pure."""
+"""Records on their way into transactions: those that wait, and a digest of those in a range."""
 
+import hashlib
 from collections import deque
 
 import numpy as np
@@ -10,8 +11,35 @@ from partition.chunk import Offsets
 Lengths = npt.NDArray[np.int64]
 
 
+class RangeDigest:
+    """A digest by which a replay is known to have the same records: of offsets and lengths. Pure.
+
+    BLAKE2b of 128 bits over (offset, length) pairs, little-endian, 64 bits each. However the
+    records were cut into chunks, it is the same. It finds what can happen to a log: compaction,
+    retention, another log of the same name; not a payload changed in place, which Kafka's own
+    checksums find.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.count = 0
+        """How many records were added."""
+
+    def add(self, offsets: Offsets, lengths: Lengths) -> None:
+        """Take in the next records; one length per offset, in bytes."""
+        pairs = np.empty((len(offsets), 2), dtype="<i8")
+        pairs[:, 0] = offsets
+        pairs[:, 1] = lengths
+        self._hash.update(pairs.data)
+        self.count += len(offsets)
+
+    def hex(self) -> str:
+        """The digest of what was added so far, in 32 hex digits; more may be added after."""
+        return self._hash.hexdigest()
+
+
 class Unplanned:
-    """Records in the chunks in which they were fetched, lowest offset first."""
+    """Records that wait for a transaction, in the chunks in which they were fetched. Pure."""
 
     def __init__(self) -> None:
         self._chunks: deque[tuple[Offsets, Lengths]] = deque()
@@ -34,11 +62,11 @@ class Unplanned:
 
     @property
     def chunk_records(self) -> int:
-        """How many records the first chunk has; 0: there is none."""
+        """The number of records in the first chunk; 0: there is none."""
         return len(self._chunks[0][0]) if self._chunks else 0
 
     def waited(self, now: float) -> float:
-        """For how many seconds some have waited, as far as it was asked."""
+        """Seconds for which some have waited, as far as it was asked."""
         if not self._num_records:
             return 0.0
         if self._since is None:

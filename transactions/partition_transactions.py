@@ -1,0 +1,706 @@
+"""One partition's transactions: numbered, stored before they run, committed in order."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from partition.chunk import Offsets, Partition
+from partition.errors import ReplayDiffers
+from partition.position import LeaderEpochs, Position, later_epoch
+from partition.transaction import OpenTransaction, Range, Resumed, TransactionKind, Transactions
+from transactions.records import Lengths, RangeDigest, Unplanned
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPolicy:
+    """How one partition's transactions are cut. Seconds are of the owner's monotonic clock."""
+
+    kind: TransactionKind = "transactional"
+    max_active: int = 3  # one is committed, one is being processed to its end, one fills
+    records: int = 66_000  # so many fill a transaction
+    plan_records: int = 16_000  # so many that wait are planned at once
+    plan_seconds: float = 0.05  # or after so long, if fewer wait
+    by_executors: bool = False  # they read the records, of ranges planned from offsets alone
+
+
+class Phase(Enum):
+    """How far an open transaction is."""
+
+    FILLING = "filling"  # it takes the records that come next
+    PLANNED = "planned"  # its range is fixed, and was not read to its end in this attempt
+    PROCESSING = "processing"  # its records are all here, and not all of them are processed
+    PROCESSED = "processed"  # its rows are ready
+    COMMITTING = "committing"  # it may be committed by now, and cannot fail
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """An open transaction. Only PartitionTransactions changes it."""
+
+    txid: int  # from 1
+    attempt: int  # from 1; grows with each try, over restarts too
+    range: Range
+    phase: Phase
+    stored: Range | None = None  # what stands in the store under this attempt
+    cut_under: int | None = None  # by a later leader: see `is_outdated`
+    # Of records that pass through here; each counts once:
+    since: float = 0.0  # when the first was planned
+    digest: RangeDigest = field(default_factory=RangeDigest)
+    emitted: int = 0
+    processed: int = 0
+
+    @property
+    def count(self) -> int:
+        """Its records; of one that was only planned before, those that have come so far."""
+        return self.digest.count if self.range.count is None else self.range.count
+
+    @property
+    def is_stored(self) -> bool:
+        """True if it stands in the store as it is now."""
+        return self.stored is self.range or self.stored == self.range
+
+
+class TooManyActive(Exception):
+    """As many transactions, or groups, are open as are allowed."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} transactions are open; no more are allowed")
+
+
+class OutcomePending(Exception):
+    """A transaction cannot fail while it is not known whether it is committed."""
+
+    def __init__(self, txid: int) -> None:
+        super().__init__(f"transaction {txid} is being committed; its outcome is not known yet")
+
+
+class OutOfOrder(Exception):
+    """A transaction, or a group, cannot be committed before the one below it."""
+
+    def __init__(self, number: int, lowest: int) -> None:
+        super().__init__(f"transaction {number} cannot be committed; {lowest} is to come first")
+
+
+class PartitionTransactions:
+    """One partition's open transactions, in order, on both engines. Pure: seconds are given.
+
+    Storm's TransactionalSpoutCoordinator and Trident's MasterBatchCoordinator are the models: up
+    to `max_active` are open, processed at once, committed in order, and one that fails fails all
+    later ones, in new attempts. Unlike Storm's, each partition numbers its own; an attempt
+    counts up in what is stored, so that it grows over restarts too; and one that is not the live
+    one changes nothing.
+
+    A range of offsets stands in the store, under its txid, before a record of it runs. Its seal,
+    the count and the digest of its records, stands there before it is committed, so that whoever
+    has to repeat it can tell whether the log still gives the same records.
+
+    The local engine knows the records when it plans them, so that its ranges are sealed from the
+    start: what waits is put into the newest transaction, which grows, by whole chunks if they
+    fit, until it is closed. One that was found stored never grows, and is compared as its records
+    come again. On the spark engine executors read the records, and `read` seals, or compares.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        resumed: Resumed,
+        policy: TransactionPolicy,
+        room: Callable[[], int],
+    ) -> None:
+        """`room` tells how many records may be emitted until the in-flight limit is reached."""
+        self.partition = partition
+        self.committed = resumed.transactions.committed
+        """The last txid that is committed in every sink; 0: none."""
+        self.grouped_to = self.committed
+        """The last txid that a group has; `TransactionGroups` keeps it."""
+        self.skips = dict(resumed.skips)
+        """By sink: up to which txid it has our rows already."""
+        self.is_held = False
+        """True while nothing is to be planned, as the sinks are behind."""
+        self._policy = policy
+        self._resumed = resumed
+        self._room = room
+        self._begins = resumed.position  # of the lowest open transaction, or of the next
+        self._open = [
+            Transaction(each.txid, self._least(each.attempt), each.range, Phase.PLANNED)
+            for each in resumed.transactions.checked(resumed.position.offset).open
+        ]
+        self._open_to = resumed.position.offset
+        self._epochs = LeaderEpochs(resumed.position)
+        self._unplanned = Unplanned()
+        self._planned_at = float("-inf")
+        self._letters: Counter[int] = Counter()  # on their way, by offset: see `awaits`
+        self._differs: ReplayDiffers | None = None
+        self._standing: Transactions | None = None  # in the store; None: not as we want it
+        self._wanted: Transactions | None = None  # made when it is asked for
+
+    # What the partition asks
+
+    @property
+    def open_to(self) -> int:
+        """Records below this offset may be emitted: they are stored as a transaction's."""
+        return self._open_to
+
+    @property
+    def ends_at(self) -> int:
+        """The end of the transaction that is being emitted: no chunk reaches beyond."""
+        for each in self._open:
+            if each.emitted < each.count or not each.range.is_sealed:
+                return each.range.end
+        return self._open_to
+
+    @property
+    def is_shut(self) -> bool:
+        """True if no record can be planned before a transaction is committed."""
+        if self._policy.by_executors or self._differs is not None:
+            return True
+        if self._awaited:
+            return False
+        if self.is_held:
+            return True
+        if self.filling and not self.is_full:
+            return False
+        if not self.may_begin:
+            return True
+        space = self._space()
+        chunk = self._unplanned.chunk_records
+        return space <= 0 or (chunk > 0 and not self._begins_with(chunk, space))
+
+    @property
+    def begins_at(self) -> int | None:
+        """The begin of the lowest open transaction: the offset to store; None: none is open."""
+        return self._open[0].range.first if self._open else None
+
+    @property
+    def awaits_commit(self) -> bool:
+        """True if the lowest open one is read: its commit needs nothing more of the log."""
+        return bool(self._open) and self._open[0].phase is not Phase.PLANNED
+
+    def offered(
+        self, offsets: Offsets, lengths: Lengths, leader_epochs: tuple[tuple[int, int], ...]
+    ) -> None:
+        """Learn of records that wait from now on: of a transaction that is replayed, or new."""
+        self._epochs.fetched(leader_epochs)
+        start = 0
+        for each in self._awaited:
+            if start == len(offsets):
+                return
+            end = start + int(np.searchsorted(offsets[start:], each.range.end))
+            each.digest.add(offsets[start:end], lengths[start:end])
+            start = end
+            is_whole = each.range.count is not None and each.digest.count >= each.range.count
+            if start == len(offsets) and not is_whole:
+                return
+            self._came_again(each)
+        if self._differs is None:
+            self._unplanned.add(offsets[start:], lengths[start:])
+
+    def reached(self, end: int) -> None:
+        """Learn that no record lies before `end` but those offered."""
+        for each in self._awaited:
+            if each.range.end <= end:
+                self._came_again(each)
+
+    def emitted(self, count: int) -> None:
+        """Learn that the next so many records were emitted for the first time."""
+        for each in self._open:
+            if not count:
+                break
+            part = min(count, each.count - each.emitted)
+            each.emitted += part
+            count -= part
+
+    @property
+    def is_due(self) -> bool:
+        """True if a plan, an attempt or a seal is not stored."""
+        return not all(each.is_stored for each in self._open)
+
+    @property
+    def has_to_store(self) -> bool:
+        """True if `to_store` is another than what was stored last."""
+        return self._standing != self.to_store()
+
+    def to_store(self) -> Transactions:
+        """The transactions that must stand in the partition's node now."""
+        if self._wanted is None:
+            standing = [OpenTransaction(e.txid, e.attempt, e.range) for e in self._open]
+            self._wanted = Transactions(self._policy.kind, self.committed, tuple(standing))
+        return self._wanted
+
+    def stored(self, transactions: Transactions) -> None:
+        """Learn that they stand there, as `to_store` gave them."""
+        self._standing = transactions
+        for each in transactions.open:
+            found = self._find(each.txid)
+            if found is not None and found.attempt == each.attempt:
+                found.stored = each.range
+                self._open_to = max(self._open_to, each.range.end)
+
+    def differs(self) -> ReplayDiffers | None:
+        """The reason why the log cannot give a sealed range's records again; None: it does so far.
+
+        That transaction is never committed, and nothing is planned from then on.
+        """
+        return self._differs
+
+    def lost_records(self) -> ReplayDiffers | None:
+        """The reason why the log may not go on elsewhere: a transaction is to be read again.
+
+        None if the lowest is read, or if what is open may be planned anew: no sink can have it.
+        """
+        if self._differs is not None or self.awaits_commit or self.may_plan_anew:
+            return self._differs
+        lowest = self._open[0]
+        lacks = "the log now lacks some of them"
+        return ReplayDiffers(self.partition, lowest.txid, _said(lowest.range), lacks)
+
+    @property
+    def may_plan_anew(self) -> bool:
+        """True if no sink can have any open transaction, and their ranges are not promised.
+
+        The lowest decides, since they are committed in order. A range that is only planned was
+        never committed by anyone; a sealed one may be given up if transactions are opaque. On
+        the local engine, records of it may be in flight, under its txid.
+        """
+        if not self._open:
+            return True
+        lowest = self._open[0]
+        is_free = not lowest.range.is_sealed or self._may_differ(lowest)
+        return is_free and self._policy.by_executors
+
+    def resumed_at(self, position: Position) -> Resumed:
+        """What goes on after this where the log goes on elsewhere.
+
+        What is open here is planned anew, under the same txids, in later attempts.
+        """
+        attempts = dict(self._resumed.attempts) | {each.txid: each.attempt for each in self._open}
+        return replace(
+            self._resumed,
+            position=position,
+            transactions=Transactions(self._policy.kind, self.committed),
+            skips=self.skips,
+            attempts=attempts,
+        )
+
+    # What is planned of records that are here
+
+    def plan(self, now: float) -> None:
+        """Put what waits into the newest transaction, or begin one, if it is time and fits.
+
+        It is time when many wait, when some have waited long, or when the partition stands
+        idle: an idle one plans the first record that comes at once.
+        """
+        if self._differs is None and not self.is_held and self._is_time(now):
+            self._fill(now)
+
+    @property
+    def filling(self) -> int:
+        """Records planned into the newest transaction; 0: it is closed, or there is none."""
+        newest = self._newest
+        return 0 if newest is None else newest.count
+
+    @property
+    def filling_since(self) -> float | None:
+        """When the first record of the newest was planned; None: as `filling`."""
+        newest = self._newest
+        return None if newest is None else newest.since
+
+    @property
+    def is_full(self) -> bool:
+        """True if the newest takes no more: not the next chunk, or none at all."""
+        newest = self._newest
+        if newest is None:
+            return False
+        left = min(self._policy.records - newest.count, self._space())
+        return left < max(1, self._unplanned.chunk_records)
+
+    def close(self) -> bool:
+        """Let the newest grow no more; False if there is none that does."""
+        newest = self._newest
+        if newest is None:
+            return False
+        newest.phase = Phase.PROCESSING
+        self._process(newest, 0)
+        return True
+
+    @property
+    def _newest(self) -> Transaction | None:
+        """The transaction that grows."""
+        is_filling = self._open and self._open[-1].phase is Phase.FILLING
+        return self._open[-1] if is_filling else None
+
+    def _is_time(self, now: float) -> bool:
+        waited = self._unplanned.waited(now)
+        if not len(self._unplanned):
+            return False
+        if len(self._unplanned) >= self._policy.plan_records or waited >= self._policy.plan_seconds:
+            return True
+        is_idle = all(each.emitted == each.count for each in self._open)
+        return is_idle and now - self._planned_at >= self._policy.plan_seconds
+
+    def _space(self) -> int:
+        """Records that may be planned until the in-flight limit is reached."""
+        return self._room() - sum(each.count - each.emitted for each in self._open)
+
+    def _begins_with(self, chunk: int, space: int) -> int:
+        """How many records of a chunk a new transaction takes.
+
+        A part of it only when it is larger than a transaction may be, or when there is nothing
+        open whose commit could make more room.
+        """
+        most = min(chunk, self._policy.records)
+        if most <= space or not self._open:
+            return max(0, min(most, space))
+        return 0
+
+    def _fill(self, now: float) -> None:
+        newest = self._newest
+        if newest is None and not self.may_begin:
+            return
+        space = self._space()
+        digest = RangeDigest() if newest is None else newest.digest
+        first = self.planned_to if self._open else self._unplanned.first
+        before, end = digest.count, 0
+        while chunk := self._unplanned.chunk_records:
+            if digest.count:
+                take = chunk if chunk <= min(self._policy.records - digest.count, space) else 0
+            else:
+                take = self._begins_with(chunk, space)
+            if not take:
+                break
+            offsets, lengths = self._unplanned.take(take)
+            digest.add(offsets, lengths)
+            space -= take
+            end = int(offsets[-1]) + 1
+        if digest.count == before:
+            return
+        epoch = self._epochs.fetched_before(end)
+        self._epochs.forget_below(end)
+        if newest is None:
+            newest = self._begin(Range(first, end), Phase.FILLING)
+            newest.since, newest.digest = now, digest
+        newest.range = Range(newest.range.first, end, digest.count, digest.hex(), epoch)
+        self._planned_at = now
+        self._wanted = None
+
+    # What is planned of offsets alone
+
+    @property
+    def planned_to(self) -> int:
+        """The begin of the next range."""
+        return self._open[-1].range.end if self._open else self._begins.offset
+
+    @property
+    def may_begin(self) -> bool:
+        """True if another transaction may be begun."""
+        return self._differs is None and len(self._open) < self._policy.max_active
+
+    def begin(self, end: int, leader_epoch: int | None = None) -> Transaction:
+        """Plan from `planned_to` to `end`. Raises TooManyActive, ValueError for no offset.
+
+        `leader_epoch` is of who led the log when its end was told: no record of the range has a
+        later one, so that whoever reads on behind it hears of a log that was cut off since.
+        """
+        covers = Range(self.planned_to, end, leader_epoch=leader_epoch)
+        if end <= covers.first:
+            raise ValueError(f"{self.partition}: {covers} are none")
+        return self._begin(covers, Phase.PLANNED)
+
+    def _begin(self, covers: Range, phase: Phase) -> Transaction:
+        if not self.may_begin:
+            raise TooManyActive(self._policy.max_active)
+        txid = self.committed + len(self._open) + 1
+        attempt = self._least(self._resumed.attempts.get(txid, 0))
+        begun = Transaction(txid, attempt, covers, phase)
+        self._open.append(begun)
+        self._wanted = None
+        return begun
+
+    def _least(self, attempt: int) -> int:
+        """The attempt that comes after the last one known."""
+        return max(attempt + 1, self._resumed.least_attempt)
+
+    def position_of(self, txid: int) -> Position:
+        """The position from which a range is read, as far as its resume key is known.
+
+        Raises KeyError. The leader epoch is at least that of the record before; an older one
+        would look as if the log had been cut off.
+        """
+        each = self.transaction_of(txid)
+        if each is self._open[0]:
+            return self._begins
+        epoch = self._begins.leader_epoch
+        for before in self._open[: txid - self.committed - 1]:
+            covers = before.range
+            is_known = covers.is_sealed or covers.leader_epoch is not None
+            epoch = later_epoch(epoch, covers.leader_epoch) if is_known else None
+        return Position(each.range.first, epoch, self._begins.topic_id)
+
+    # What is read
+
+    @property
+    def _awaited(self) -> Sequence[Transaction]:
+        """Those whose records are to come again here."""
+        if self._policy.by_executors or self._differs is not None:
+            return ()
+        return [each for each in self._open if each.phase is Phase.PLANNED]
+
+    def _came_again(self, each: Transaction) -> None:
+        """Learn that all records of a range were offered that the log has."""
+        if self._differs is None:
+            epoch = self._epochs.fetched_before(each.range.end)
+            self._seal(each, each.digest.count, each.digest.hex(), epoch, Phase.PROCESSING)
+            self._process(each, 0)
+
+    def is_recorded(self, txid: int) -> bool:
+        """True if its live attempt stands in the store: it may be run."""
+        found = self._find(txid)
+        return found is not None and found.stored is not None
+
+    def read(
+        self, txid: int, attempt: int, count: int, digest: str, leader_epoch: int | None
+    ) -> bool:
+        """Seal its range: an attempt has read so many records. False: it is not the live one.
+
+        What was sealed before must be the same, and written by no later leader, else `differs`
+        tells. What was only planned may be whatever it has turned out to be, unless `is_outdated`.
+        """
+        found = self._find(txid)
+        if found is None or found.attempt != attempt or not self.is_recorded(txid):
+            return False
+        if found.phase is not Phase.PLANNED:
+            return False
+        if not found.range.is_sealed:
+            self._find_outdated(found, later_epoch(found.range.leader_epoch, leader_epoch))
+        if found.cut_under is None:
+            self._seal(found, count, digest, leader_epoch, Phase.PROCESSED)
+        return True
+
+    def _seal(
+        self, each: Transaction, count: int, digest: str, leader_epoch: int | None, phase: Phase
+    ) -> None:
+        """Bring it into a phase, now that its records are known, unless they are not the same."""
+        epoch = later_epoch(each.range.leader_epoch, leader_epoch)
+        sealed = replace(each.range, count=count, digest=digest, leader_epoch=epoch)
+        if not each.range.is_sealed:
+            each.range = sealed
+            self._wanted = None
+        elif not _is_again(each.range, sealed):
+            were, are = _said(each.range), _said(sealed)
+            found = f"the log now gives {are}"
+            self._differs = ReplayDiffers(self.partition, each.txid, were, found)
+            return
+        each.phase = phase
+
+    def is_outdated(self, txid: int) -> bool:
+        """True if it has to fail: its log was cut off below it, and it may be read already.
+
+        A later leader wrote a range before it, which is read only now. It may have a seal: nobody
+        can have committed it, since that one had none.
+        """
+        found = self._find(txid)
+        return found is not None and found.cut_under is not None
+
+    def _find_outdated(self, read: Transaction, epoch: int | None) -> None:
+        """Find what an older leader wrote than what comes before it, from one that is read on."""
+        latest = epoch
+        if read.range.leader_epoch is not None:
+            # Else the epoch may be older, as where a partition begins it is that of its leader.
+            latest = later_epoch(latest, self._begins.leader_epoch)
+        for each in self._open:
+            if each.txid < read.txid:
+                if each.range.is_sealed:
+                    latest = later_epoch(latest, each.range.leader_epoch)
+                continue
+            known = epoch if each is read else each.range.leader_epoch
+            if known is not None and known != later_epoch(known, latest):
+                each.cut_under = latest
+
+    # What is processed
+
+    @property
+    def closing(self) -> int:
+        """Transactions that grow no more, and that no group has."""
+        return sum(each.phase is not Phase.FILLING for each in self.ungrouped)
+
+    def transactions_of(self, offsets: Offsets) -> npt.NDArray[np.int64]:
+        """The txid of each record of an open transaction; 0 for all others."""
+        if not len(offsets) or not self._open:
+            return np.zeros(len(offsets), np.int64)
+        lowest, highest = int(offsets.min()), int(offsets.max())
+        for each in self._open:
+            if each.range.first <= lowest and highest < each.range.end:
+                return np.full(len(offsets), each.txid, np.int64)
+        ends = np.array([self._open[0].range.first, *(each.range.end for each in self._open)])
+        txids = np.array([0, *(each.txid for each in self._open), 0], np.int64)
+        return txids[np.searchsorted(ends, offsets, side="right")]
+
+    def processed(self, offsets: Offsets) -> None:
+        """Learn that the trees of records have resolved, or that their letters are durable.
+
+        Raises ValueError when more were processed of a transaction than emitted.
+        """
+        offsets = self._without_letters(offsets)
+        if not len(offsets) or not self._open or self._differs is not None:
+            return
+        below = int(np.count_nonzero(offsets < self._open[0].range.first))
+        for each in self._open:
+            if below == len(offsets):
+                break
+            before, below = below, int(np.count_nonzero(offsets < each.range.end))
+            self._process(each, below - before)
+
+    @staticmethod
+    def _process(each: Transaction, count: int) -> None:
+        each.processed += count
+        if each.processed > each.emitted:
+            raise ValueError(
+                f"{each.processed} records of transaction {each.txid} were processed, "
+                f"{each.emitted} were emitted: one came twice"
+            )
+        if each.phase is Phase.PROCESSING and each.processed == each.count:
+            each.phase = Phase.PROCESSED
+
+    def awaits(self, offset: int) -> None:
+        """Learn that a sink refused a row of a processed record, and that its letter is out.
+
+        The record's next `processed` tells that the letter is durable; each call waits for one.
+        """
+        self._letters[offset] += 1
+
+    def _without_letters(self, offsets: Offsets) -> Offsets:
+        """Those that no letter brings back; each of the others is of one letter, durable now."""
+        if not self._letters:
+            return offsets
+        others = np.ones(len(offsets), np.bool_)
+        for place, offset in enumerate(offsets.tolist()):
+            if self._letters[offset] > 0:
+                others[place] = False
+                self._letters[offset] -= 1
+        self._letters = +self._letters
+        return offsets[others]
+
+    # What is committed
+
+    @property
+    def ungrouped(self) -> Sequence[Transaction]:
+        """The open ones that no group has, in order."""
+        return self._open[self.grouped_to - self.committed :]
+
+    def ready(self) -> Transaction | None:
+        """The lowest that no group has, if it can be committed."""
+        lowest = next(iter(self.ungrouped), None)
+        return lowest if lowest is not None and self.is_ready(lowest.txid) else None
+
+    def is_ready(self, txid: int) -> bool:
+        """True if it can be committed, when it is its turn.
+
+        It is processed, stands in the store as it is, and no letter of it is on its way.
+        """
+        each = self._find(txid)
+        if each is None or each.phase is not Phase.PROCESSED or not each.is_stored:
+            return False
+        covers = each.range
+        if any(covers.first <= offset < covers.end for offset in self._letters):
+            return False
+        return not self.is_outdated(txid)
+
+    def take(self, txid: int) -> Transaction:
+        """It is being committed from now on.
+
+        Raises OutOfOrder unless it is ready, and the lowest that is not being committed.
+        """
+        lowest = next((e for e in self._open if e.phase is not Phase.COMMITTING), None)
+        if lowest is None or lowest.txid != txid or not self.is_ready(txid):
+            raise OutOfOrder(txid, self.committed + 1 if lowest is None else lowest.txid)
+        lowest.phase = Phase.COMMITTING
+        return lowest
+
+    def not_done(self, txid: int) -> None:
+        """Learn that it is not committed, nor can be without another call; those after it, too."""
+        found = self._find(txid)
+        if found is not None and found.phase is Phase.COMMITTING:
+            for each in self._from(txid):
+                if each.phase is Phase.COMMITTING:
+                    each.phase = Phase.PROCESSED
+
+    def fail(self, txid: int) -> None:
+        """Give it, and all after it, a new attempt. Raises OutcomePending if one is committed.
+
+        Those that are opaque and that no sink can have are only planned again, and so are those
+        that are outdated: under the later leader, which what reads them has to know of.
+        """
+        failed = self._from(txid)
+        for each in failed:
+            if each.phase is Phase.COMMITTING:
+                raise OutcomePending(each.txid)
+        for each in failed:
+            each.attempt, each.phase, each.stored = each.attempt + 1, Phase.PLANNED, None
+            if each.cut_under is not None:
+                each.range = Range(each.range.first, each.range.end, leader_epoch=each.cut_under)
+                each.cut_under = None
+            elif self._may_differ(each):
+                each.range = replace(each.range, count=None, digest=None)
+        self._wanted = None
+
+    def _may_differ(self, each: Transaction) -> bool:
+        """Whether it may come again as another one: it is opaque, and no sink can have it."""
+        is_somewhere = any(txid >= each.txid for txid in self.skips.values())
+        is_free = not is_somewhere and each.phase is not Phase.COMMITTING
+        return self._policy.kind == "opaque" and is_free
+
+    def done(self, txid: int) -> Range:
+        """Learn that a transaction is committed in every sink; return what it covered.
+
+        Raises OutOfOrder unless it is the lowest open one, and was taken.
+        """
+        lowest = self._open[0] if self._open else None
+        if lowest is None or lowest.txid != txid or lowest.phase is not Phase.COMMITTING:
+            raise OutOfOrder(txid, self.committed + 1)
+        del self._open[0]
+        self.committed = txid
+        self.grouped_to = max(self.grouped_to, txid)
+        self._wanted = None
+        covers = lowest.range
+        epoch = later_epoch(self._begins.leader_epoch, covers.leader_epoch)
+        self._begins = Position(covers.end, epoch, self._begins.topic_id)
+        return covers
+
+    def is_in(self, sink: str, txid: int) -> None:
+        """Learn that a sink has committed it, while others may not: there it is not repeated."""
+        self.skips[sink] = max(txid, self.skips.get(sink, 0))
+
+    def transaction_of(self, txid: int) -> Transaction:
+        """An open transaction. Raises KeyError."""
+        found = self._find(txid)
+        if found is None:
+            raise KeyError(txid)
+        return found
+
+    def _find(self, txid: int) -> Transaction | None:
+        place = txid - self.committed - 1
+        return self._open[place] if 0 <= place < len(self._open) else None
+
+    def _from(self, txid: int) -> Sequence[Transaction]:
+        return [] if self._find(txid) is None else self._open[txid - self.committed - 1 :]
+
+
+def _is_again(was: Range, now: Range) -> bool:
+    """Whether a sealed range has come again; `now` has the later leader epoch of both.
+
+    Offsets and lengths are not all: if its last record is of a later leader than the seal knows of,
+    the log was cut off before it, and the record is another, and whoever reads on under the stored
+    epoch would be told that the log was cut off before it.
+    """
+    is_as_old = not was.count or was.leader_epoch in {None, now.leader_epoch}
+    return (now.count, now.digest) == (was.count, was.digest) and is_as_old
+
+
+def _said(covers: Range) -> str:
+    digest = "" if covers.digest is None else f", digest {covers.digest}"
+    led_by = "" if covers.leader_epoch is None else f" under leader epoch {covers.leader_epoch}"
+    return f"{covers}{digest}{led_by}"
