@@ -16,7 +16,7 @@ the first reading of a topic, for a second at most.
 
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -50,6 +50,7 @@ from sinks.tries import WriteRetries
 from topology.complaints import Complaint, Complaints
 from topology.executor import Executor
 from topology.histogram import Distribution
+from topology.hooks import Hooks
 from topology.life import Life
 from topology.outcome import Failure
 from topology.running.call import Answers
@@ -59,7 +60,8 @@ from topology.steps import SinkStep
 from topology.ticks import TickFailures
 from topology.topology import Topology
 
-if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
+    from service.spark_engine.staging import Staging
     from service.tracing.traces import Traces
 
 log = structlog.get_logger()
@@ -94,13 +96,17 @@ class Pipeline:
         sinks: Mapping[str, Sink[Any]] | None = None,
         *,
         fences: Fences | None = None,
+        stages: "Callable[[Tally, Callable[[int, Failure], object]], Staging] | None" = None,
+        hooks: Sequence[Hooks] | None = None,
         at: Callable[[str], object] = nowhere,
         traces: "Traces | None" = None,
     ) -> None:
         """`sinks` stand in, by step name, for those of the topology (the test kit's do).
 
         `fences` are those that the reader opens partitions with; a topology that is exactly-once
-        has them. `at` is told of the points where a test may end the process.
+        has them. In a task of the spark engine `stages` makes what stages its rows, of a tally and
+        what buries a record. `hooks` are the topology's, unless they are given. `at` is told of
+        the points where a test may end the process.
         """
         self._traces = traces
         self._reader = reader
@@ -128,10 +134,14 @@ class Pipeline:
             policy.message_timeout_seconds,
             failed_ticks=self._failed_ticks,
         )
-        self._life = Life(topology, self._runners.loop)
+        self._life = Life(bolts, topology.listeners if hooks is None else hooks, self._runners.loop)
         self.tally = Tally()
         self.apart = Apart()  # nothing is
-        self._settling = self._settle_by(fences, sinks or {}, at)
+        self._settling: Acking | Transacting | Staging
+        if stages is None:
+            self._settling = self._settle_by(fences, sinks or {}, at)
+        else:
+            self._settling = stages(self.tally, self._bury_owner)
         settling = self._settling
         self._emitter = Emitter(
             self._acker,
@@ -139,7 +149,7 @@ class Pipeline:
             settling.by_name if isinstance(settling, Acking) else {},
             self._runners,
             rng,
-            add_rows=settling.add if isinstance(settling, Transacting) else None,
+            add_rows=None if isinstance(settling, Acking) else settling.add,
             traces=traces,
         )
         self._failures = Failures(
@@ -314,7 +324,7 @@ class Pipeline:
         return self._reader.has_emitted_goals
 
     @property
-    def outlets(self) -> "list[Outlet] | list[TransactionOutlet]":
+    def outlets(self) -> "Sequence[Outlet | TransactionOutlet]":
         """The sinks' ends, for figures and health."""
         return self._settling.outlets
 
@@ -422,7 +432,7 @@ class Pipeline:
         """Hear what a sink's thread has done."""
         if isinstance(self._settling, Transacting):
             self._settling.take(cast("Told", ended))
-        else:
+        elif isinstance(self._settling, Acking):
             self._settling.take(cast("Written", ended))
 
     # Step 2: dead letters

@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,7 +13,6 @@ from topology.errors import InvalidTopology
 from topology.hooks import Hooks
 from topology.running.loop import EventLoop
 from topology.steps import BoltStep
-from topology.topology import Topology
 
 log = structlog.get_logger()
 
@@ -25,8 +24,9 @@ class Life:
     `open` until after `close`.
     """
 
-    def __init__(self, topology: Topology, loop: EventLoop) -> None:
-        self._topology = topology
+    def __init__(self, bolts: Iterable[BoltStep], hooks: Iterable[Hooks], loop: EventLoop) -> None:
+        self._bolts = list(bolts)
+        self._hooks = list(hooks)
         self._loop = loop
         self._started: list[Hooks] = []
         self._opened: list[tuple[BoltStep, Component]] = []
@@ -34,10 +34,10 @@ class Life:
     def open(self) -> None:
         """Start the hooks, open the bolts. If one fails, close what is open, and pass it on."""
         try:
-            for hooks in self._topology.listeners:
+            for hooks in self._hooks:
                 self._started.append(hooks)
                 hooks.started()
-            for step in self._topology.bolts():
+            for step in self._bolts:
                 for bolt in step.bolts:
                     self._opened.append((step, bolt))
                     self._call(step, bolt.open, None)

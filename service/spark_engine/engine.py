@@ -124,7 +124,7 @@ class SparkEngine:
         )
         self._runs = Runs(self._in_flight, maker, self._submissions, executors, reader, ends, at)
         self._commits = RangeCommits(self._in_flight, maker, reader, at)
-        self._life = Life(_only_hooks(topology), EventLoop())
+        self._life = Life((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
         self.failed_ticks: dict[str, int] = {}  # bolts tick on executors
         self.call_times: dict[str, Distribution] = {}  # and are called there
@@ -284,10 +284,3 @@ class SparkEngine:
         seconds = _STORING_SECONDS if is_storing else _IDLE_SECONDS
         with suppress(queue.Empty):
             self._awaited.append(self._results.get(timeout=seconds))
-
-
-def _only_hooks(topology: Topology) -> Topology:
-    """A topology with the same hooks and nothing else: bolts live on executors."""
-    hooks = Topology(topology.name)
-    hooks.hooks(*topology.listeners)
-    return hooks

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partition.chunk import Offsets
-from service.spark_engine.refusals import Origin, origins_of
+from service.spark_engine.refusals import Origin, origin_of
 from service.spark_engine.spool import SpoolChanged, SpoolStager, read_lines
 from sinks.tries import check_rejected
 from topology.errors import SinkFailed
@@ -105,7 +105,7 @@ class HandsOn(Sink[Any]):
         staged = self._sink.stage(whole)
         check_rejected(staged.rejected, whole.num_rows, self.name)
         if staged.rejected:
-            handed.origins = origins_of(whole, staged.rejected)
+            handed.origins = {row: origin_of(whole, row) for row in staged.rejected}
         handed.discard()
         handed.staged = ()
         return staged

@@ -10,8 +10,9 @@ from service.reader import Reader
 from service.spark_engine.handed import StagedLost
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
-from service.spark_engine.refusals import Reasons, again
+from service.spark_engine.refusals import again
 from service.spark_engine.runs import facts
+from service.spark_engine.task import Reasons
 from service.spark_engine.tries import Try, TryMaker
 from sinks.writer import BatchCommitted, BatchStaged
 from topology.errors import SinkFenced

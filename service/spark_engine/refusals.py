@@ -1,21 +1,14 @@
 """Which rows of which records a sink has refused after their task: not again, in another try. Pure.
 
-A row is known by its record and its place among the rows that the record has in that sink.
+A row is known by its record and its index among the rows that the record has in that sink.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from service.spark_engine.task import EVERY_ROW, Reasons
 from topology.sink import Batch
-
-EVERY_ROW = -1
-"""In place of a row's: no row of the record is wanted."""
-
-Reasons = Mapping[int, str]
-"""Why rows of a record are refused, by their places among its rows, or EVERY_ROW."""
 
 
 class Origin(NamedTuple):
@@ -23,43 +16,18 @@ class Origin(NamedTuple):
 
     line: str
     offset: int  # of its record
-    place: int  # among the record's rows
+    row: int  # among the record's rows
 
 
-def origins(group: Batch, records: Mapping[str, Collection[int]]) -> Iterator[tuple[int, Origin]]:
-    """The rows of some records, which are named by line and offset: their places in the group.
-
-    The group tells of which records its rows are; those of one are in the order they came in.
-    """
-    if group.offsets is None:
-        raise AssertionError(group.sequence)
-    start = 0
-    for share in group.shares:
-        offsets = group.offsets[start : start + share.num_rows]
-        wanted = np.array(list(records.get(share.line, ())), np.int64)
-        seen: Counter[int] = Counter()
-        for row in np.flatnonzero(np.isin(offsets, wanted)).tolist():
-            offset = int(offsets[row])
-            yield start + row, Origin(share.line, offset, seen[offset])
-            seen[offset] += 1
-        start += share.num_rows
-
-
-def origins_of(group: Batch, rows: Collection[int]) -> dict[int, Origin]:
-    """Where some rows of a group come from."""
-    if group.offsets is None:
-        raise AssertionError(group.sequence)
-    ends = np.cumsum([share.num_rows for share in group.shares])
-    records: dict[str, set[int]] = {}
-    for row in rows:
-        line = group.shares[int(np.searchsorted(ends, row, side="right"))].line
-        records.setdefault(line, set()).add(int(group.offsets[row]))
-    return {row: origin for row, origin in origins(group, records) if row in rows}
-
-
-def reason_of(reasons: Reasons, place: int) -> str | None:
-    """Why a row of a record is refused; None: it is not."""
-    return reasons.get(place, reasons.get(EVERY_ROW))
+def origin_of(batch: Batch, row: int) -> Origin:
+    """Where a row of a batch comes from. Within a share the offsets of the rows ascend."""
+    if batch.offsets is None:
+        raise AssertionError(batch.sequence)
+    ends = np.cumsum([share.num_rows for share in batch.shares])
+    which = int(np.searchsorted(ends, row, side="right"))
+    share = batch.shares[which]
+    offsets = batch.offsets[ends[which] - share.num_rows : row + 1]
+    return Origin(share.line, int(offsets[-1]), int(np.count_nonzero(offsets == offsets[-1])) - 1)
 
 
 def again(known: Reasons | None, found: Reasons) -> Reasons:

@@ -10,9 +10,19 @@ from partition.position import Position
 from partition.retries import RetryPolicy
 from service.account import Tally
 from service.screen import ScreenPolicy
-from service.spark_engine.refusals import Reasons
 from sinks.storage import Storage
 from topology.sink import Staged, Stager
+
+EVERY_ROW = -1
+"""In place of a row's index: no row of the record is wanted."""
+
+Reasons = Mapping[int, str]
+"""Why rows of a record are refused, by their indices among its rows in a sink, or EVERY_ROW."""
+
+
+def reason_of(reasons: Reasons, row: int) -> str | None:
+    """Why a row of a record is refused; None: it is not."""
+    return reasons.get(row, reasons.get(EVERY_ROW))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,14 +48,13 @@ class RangeRun:
     attempt: int  # of the transaction, as it stood in the node
     records: list[SimRecord]
     number: int
-    skips: frozenset[str]
     buried: set[SimRecord] = field(default_factory=set)  # by a bolt: they make no rows
     lettered: set[tuple[SimRecord, str]] = field(default_factory=set)  # for a table's sake
 
     def spools(self) -> SpooledRun:
         """What is spooled of it."""
         records = [record for record in self.records if record not in self.buried]
-        return SpooledRun(self.number, str(self.partition), self.skips, records)
+        return SpooledRun(self.number, records)
 
 
 class SimStager:
@@ -189,7 +188,7 @@ class SimExecutors:
             self._runs += 1
             run = RangeRun(
                 job.life, each.partition, each.position.offset, each.end,
-                job.attempts[each.partition], records, self._runs, each.skips,
+                job.attempts[each.partition], records, self._runs,
             )  # fmt: skip
             runs.append(run)
             reads.append(_read(each.partition, records))

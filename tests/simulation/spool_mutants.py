@@ -4,19 +4,20 @@ They are looked for in the seeds whose worlds run on that engine.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from service.spark_engine import handed, spool, taking
+from service.spark_engine import handed, spool, staging
 from service.spark_engine.handed import Handed, HandsOn, StagedLost
 from service.spark_engine.range_commits import RangeCommits
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
-from service.spark_engine.refusals import EVERY_ROW, Origin
+from service.spark_engine.refusals import Origin
 from service.spark_engine.spool import SpoolStager
-from service.spark_engine.taking import TakingSink
+from service.spark_engine.staging import TaskSink
+from service.spark_engine.task import EVERY_ROW
 from service.spark_engine.tries import Try
 from tests.simulation.mutants import Patches, around, mutant, put
 from topology.sink import Batch, Staged
@@ -115,32 +116,28 @@ def refused_row_without_a_letter() -> Patches:
 def refusal_of_another_record() -> Patches:
     """The record after the refused row's own gets the letter."""
 
-    def origins(
-        original: Callable[..., Mapping[int, Origin]], group: Batch, rows: Any
-    ) -> Mapping[int, Origin]:
-        found = original(group, rows)
-        return {row: of._replace(offset=of.offset + 1) for row, of in found.items()}
+    def origin(original: Callable[..., Origin], group: Batch, row: int) -> Origin:
+        found = original(group, row)
+        return found._replace(offset=found.offset + 1)
 
-    return [around(handed, "origins_of", origins)]
+    return [around(handed, "origin_of", origin)]
 
 
 @mutant
 def refusal_of_every_row_of_the_record() -> Patches:
     """Of a record of which one row is refused, none is left."""
-    return [put(taking, "reason_of", lambda reasons, _place: next(iter(reasons.values())))]
+    return [put(staging, "reason_of", lambda reasons, _place: next(iter(reasons.values())))]
 
 
 @mutant
 def refusal_of_another_row_of_the_record() -> Patches:
     """The row before the refused one is left out, and then all are, as it is refused again."""
 
-    def origins(
-        original: Callable[..., Mapping[int, Origin]], group: Batch, rows: Any
-    ) -> Mapping[int, Origin]:
-        found = original(group, rows)
-        return {row: of._replace(place=max(0, of.place - 1)) for row, of in found.items()}
+    def origin(original: Callable[..., Origin], group: Batch, row: int) -> Origin:
+        found = original(group, row)
+        return found._replace(row=max(0, found.row - 1))
 
-    return [around(handed, "origins_of", origins)]
+    return [around(handed, "origin_of", origin)]
 
 
 @mutant
@@ -164,10 +161,11 @@ def refusal_in_every_sink() -> Patches:
 def refused_rows_are_only_left_out() -> Patches:
     """A task leaves refused rows out, and sends no letter of them."""
 
-    def stage(original: Callable[..., Staged], sink: TakingSink, group: Batch) -> Staged:
-        return replace(original(sink, group), rejected={})
+    def stage(original: Callable[..., Any], sink: TaskSink, *section: Any) -> dict[int, str]:
+        original(sink, *section)
+        return {}
 
-    return [around(TakingSink, "stage", stage)]
+    return [around(TaskSink, "stage", stage)]
 
 
 @mutant

@@ -8,18 +8,19 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from service.owners import owners_of
 from service.spark_engine import handed, spool
-from service.spark_engine.running import _refused
 from service.spark_engine.spool import SpoolStager
-from service.spark_engine.taking import TakingSink
+from service.spark_engine.staging import TaskSink, sinks_of
 from service.spark_engine.task import Task
 from tests.simulation.kafka import SimRecord
 from tests.simulation.mutants import put
-from topology.sink import Batch, Piece, Share, Staged
+from topology.sink import Staged
 
 
 class SpooledRow(NamedTuple):
@@ -52,20 +53,18 @@ class SpooledTask:
 
     staged: dict[str, tuple[Staged, ...]] = field(default_factory=dict)
     letters: list[tuple[SimRecord, str]] = field(default_factory=list)
-    sinks: list[TakingSink] = field(default_factory=list)
+    sinks: list[TaskSink] = field(default_factory=list)
 
     def discard(self) -> None:
         """The task has failed."""
         for sink in self.sinks:
-            sink.discard_all()
+            sink.discard()
 
 
 class SpooledRun(NamedTuple):
     """Of a range, what a task knows to spool."""
 
     number: int
-    line: str
-    skips: frozenset[str]
     records: Sequence[SimRecord]  # that come to rows
 
 
@@ -74,46 +73,36 @@ def spool_all(
 ) -> SpooledTask:
     """Spool the rows of a task's ranges as the task's own sinks do, in one group or in two."""
     made = SpooledTask()
-    refused = _refused(task)
-    for name, stager in task.stagers.items():
-        if isinstance(stager, SpoolStager):
-            sink = TakingSink(name, stager, refused[name])
+    steps: list[Any] = [SimpleNamespace(name=name) for name in task.stagers]
+    for name, sink in sinks_of(task, steps).items():
+        if isinstance(task.stagers[name], SpoolStager):
             made.sinks.append(sink)
-            mine = [run for run in runs if name not in run.skips]
-            cuts = [rng.randrange(len(run.records) + 1) for run in mine]
-            firsts = [run.records[:cut] for run, cut in zip(mine, cuts, strict=True)]
-            rests = [run.records[cut:] for run, cut in zip(mine, cuts, strict=True)]
-            for parts in (firsts, rests):
-                _spool(made, sink, task.number, mine, parts, refuses)
-            made.staged[name] = tuple(sink.taken)
+            cuts = [rng.randrange(len(run.records) + 1) for run in runs]
+            firsts = [run.records[:cut] for run, cut in zip(runs, cuts, strict=True)]
+            rests = [run.records[cut:] for run, cut in zip(runs, cuts, strict=True)]
+            for number, parts in enumerate((firsts, rests), 1):
+                _spool(made, sink, number, task, runs, parts, refuses)
+            made.staged[name] = tuple(sink.staged)
     return made
 
 
 def _spool(
     made: SpooledTask,
-    sink: TakingSink,
+    sink: TaskSink,
     number: int,
+    task: Task,
     runs: Sequence[SpooledRun],
     parts: Sequence[Sequence[SimRecord]],
     refuses: int,
 ) -> None:
-    shares: list[Share] = []
-    pieces: list[Piece] = []
-    records: list[SimRecord] = []  # of each row
-    for run, part in zip(runs, parts, strict=True):
-        before = len(records)
+    by_owner: dict[int, SimRecord] = {}
+    for place, (run, part) in enumerate(zip(runs, parts, strict=True)):
         for record in part:
-            rows = rows_of(run.number, record, sink.name, refuses)
-            if rows:
-                pieces.append(list(rows))
-                records += [record] * len(rows)
-        shares.append(Share(run.line, 1, 1, 1, 0, 1, "", len(records) - before))
-    if not records:
-        return
-    offsets = np.array([record.offset for record in records], np.int64)
-    staged = sink.stage(Batch(number, pieces, len(records), tuple(shares), offsets))
-    sink.commit(staged)
-    made.letters += [(records[place], sink.name) for place in staged.rejected]
+            rows: list[Any] = list(rows_of(run.number, record, sink.step.name, refuses))
+            owners = owners_of(place, np.full(len(rows), record.offset, np.int64))
+            sink.add(rows, owners, np.full(len(rows), number), np.full(len(rows), place))
+            by_owner |= dict.fromkeys(owners.tolist(), record)
+    made.letters += [(by_owner[o], sink.step.name) for o in sink.stage(number, task.ranges)]
 
 
 class SimFiles:

@@ -139,7 +139,9 @@ class HereExecutors:
     def __init__(self, topology: Topology, log: MemoryLog, letters: MemoryDeadLetters) -> None:
         self._topology = topology
         self._log = log
-        self._letters = letters
+        # As in a worker, what becomes of a letter is told to nobody else.
+        self._letters = MemoryDeadLetters()
+        self._letters.letters = letters.letters
         self._lock = threading.Lock()  # a topology's bolts and letters are one worker's
         self.gate = threading.Event()
         self.gate.set()

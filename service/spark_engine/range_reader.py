@@ -1,0 +1,236 @@
+"""Reads the ranges of one task: in place of the local engine's reader, and without its store."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from partition.chunk import Chunk, Partition
+from partition.manager import PartitionManager, Window
+from partition.retries import Retries
+from service.owners import Owners, by_place, offset_of, owners_of, place_of
+from service.spark_engine.range_fetcher import RangeFetcher
+from service.spark_engine.task import TaskRange, TaskSettings
+
+_TURN_SECONDS = 0.002  # so long the owner waits where nothing more can be fetched
+_FEW_CHUNKS = 2
+
+
+class RangeReader:
+    """One PartitionManager for each range; partitions take turns. The owner calls everything.
+
+    Nothing is claimed, stored or planned: the driver owns the partitions, and what a task has
+    done counts once the driver has committed it. `resolve_to` says that records are staged.
+    """
+
+    is_shared = False
+    leaving: Sequence[int] = ()
+    has_stored_waiting = False
+
+    def __init__(
+        self, fetcher: RangeFetcher, ranges: Sequence[TaskRange], settings: TaskSettings
+    ) -> None:
+        """`fetcher` has begun these ranges."""
+        self._fetcher = fetcher
+        self._ranges = ranges
+        self._fetch_records = settings.fetch_records
+        self._chunk_records = settings.chunk_records
+        window = Window(
+            settings.max_pending, settings.max_pending_bytes, settings.screen.max_record_bytes
+        )
+        self._managers = [
+            PartitionManager(
+                each.partition,
+                each.position,
+                window=window,
+                retry_policy=settings.retries,
+                rng=random.SystemRandom(),
+            )
+            for each in ranges
+        ]
+        self._places = {each.partition: place for place, each in enumerate(ranges)}
+        self._turn = 0
+        self._paused: set[int] = set()
+        self._held_topics: frozenset[str] = frozenset()
+        self._silent_topics: frozenset[str] = frozenset()
+        self.topics = {each.partition.topic for each in ranges}
+        """The topics of the ranges."""
+        self.emitted = np.zeros(len(ranges), np.int64)
+        """How many records of each range were emitted for the first time."""
+
+    def open(self) -> None:
+        """Open the fetcher, and begin to read. Raises KafkaMisconfigured."""
+        self._fetcher.open()
+        self._fetcher.add({each.partition: each.position for each in self._ranges})
+
+    def poll(self, now: float, *, opens: bool = True) -> None:
+        """Do nothing: the partitions are the driver's to open and mend."""
+
+    def commit(self, now: float, *, force: bool = False) -> None:
+        """Do nothing: offsets are the driver's to store."""
+
+    def release(self) -> None:
+        """Do nothing: nothing was claimed."""
+
+    def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
+        """Emit nothing new of these topics, and of those that are `silent` no retries either."""
+        self._held_topics, self._silent_topics = topics | silent, silent
+
+    def place_of(self, partition: Partition) -> int:
+        """The index that stands for a partition in the ids of its records."""
+        return self._places[partition]
+
+    def topic_at(self, place: int) -> str | None:
+        """The topic of a partition by its index; None if it is no partition's."""
+        is_known = 0 <= place < len(self._ranges)
+        return self._ranges[place].partition.topic if is_known else None
+
+    # Records
+
+    def fetch(self, now: float, timeout_seconds: float) -> bool:
+        """Take what the fetcher has; True if there was anything. Raises as RangeFetcher does.
+
+        It waits, and takes nothing, where nothing that comes could be emitted.
+        """
+        shut = {place for place in range(len(self._ranges)) if self._is_shut(place)}
+        if all(place in shut or self._is_fetched(place) for place in range(len(self._ranges))):
+            self._pause({place for place in shut if place in self._paused})
+            time.sleep(min(timeout_seconds, _TURN_SECONDS))
+            return False
+        self._pause({place for place in shut if self._managers[place].has_waiting})
+        fetched = self._fetcher.fetch(self._fetch_records, timeout_seconds)
+        for chunk in fetched.chunks:
+            self._managers[self._places[chunk.partition]].offer(chunk, now)
+        for partition, end in fetched.ends.items():
+            self._managers[self._places[partition]].reached(end)
+        return bool(fetched.chunks)
+
+    def next(self, now: float) -> tuple[Chunk, Owners] | None:
+        """The next records to emit, with their ids: due retries, else new ones."""
+        for place in self._in_turn():
+            manager, topic = self._managers[place], self._ranges[place].partition.topic
+            if topic in self._silent_topics:
+                continue
+            chunk = manager.next_retries(now, self._chunk_records)
+            if chunk is None and topic not in self._held_topics:
+                chunk = manager.next_new(self._chunk_records)
+                self.emitted[place] += 0 if chunk is None else len(chunk)
+            if chunk is not None and len(chunk):
+                self._turn = place + 1
+                return chunk, owners_of(place, chunk.offsets)
+        return None
+
+    @property
+    def foresees(self) -> bool:
+        """Whether `upcoming` can tell: nothing is held back."""
+        return not self._held_topics
+
+    def upcoming(self) -> list[Chunk]:
+        """The chunks that, as things stand, `next` gives whole, in turn."""
+        queues = [self._managers[place].upcoming(self._chunk_records) for place in self._in_turn()]
+        return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
+
+    @property
+    def waits_little(self) -> bool:
+        """Whether few chunks, and fewer records than two fetches, wait that may be emitted."""
+        ready = [manager for manager in self._managers if manager.may_emit]
+        is_few = sum(manager.waiting_chunks for manager in ready) <= _FEW_CHUNKS
+        return is_few and sum(each.waiting for each in ready) < 2 * self._fetch_records
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing new may be emitted before something that was is staged."""
+        left = [
+            place
+            for place, each in enumerate(self._ranges)
+            if self._managers[place].emitted_to < each.end
+        ]
+        return bool(left) and all(map(self._is_shut, left))
+
+    def processed(self, owners: Owners) -> None:
+        """Learn that records are done, but not staged yet."""
+        for place, offsets in by_place(owners):
+            self._managers[place].processed(offsets)
+
+    def resolve_to(self, place: int, end: int) -> None:
+        """Resolve what was emitted of a range below `end`: it is staged."""
+        manager = self._managers[place]
+        manager.resolve_to(end)
+        manager.mark_committed(manager.submit().offset)
+
+    def fail(
+        self,
+        owner: int,
+        now: float,
+        after_seconds: float | None = None,
+        policy: Retries | None = None,
+    ) -> bool:
+        """Schedule a retry; False when the record's retries are used up."""
+        return self._manager(owner).fail(offset_of(owner), now, after_seconds, policy)
+
+    def comes_again(self, owner: int) -> bool:
+        """Whether a record is not done, and is, or may yet be, emitted again."""
+        is_known = 0 <= place_of(owner) < len(self._managers)
+        return is_known and self._manager(owner).comes_again(offset_of(owner))
+
+    def attempts(self, owner: int) -> int:
+        """How often the record has been tried."""
+        return self._manager(owner).attempts(offset_of(owner))
+
+    def message(self, owner: int) -> Any:
+        """The message of a record in flight."""
+        return self._manager(owner).message(offset_of(owner))
+
+    # How far it is
+
+    def emitted_to(self) -> npt.NDArray[np.int64]:
+        """Where the next record to emit lies, of each range."""
+        return np.array([manager.emitted_to for manager in self._managers], np.int64)
+
+    @property
+    def has_emitted_goals(self) -> bool:
+        """Whether every record of the ranges is emitted, retries aside."""
+        return self._has_come_to_ends("emitted_to")
+
+    @property
+    def has_reached_goals(self) -> bool:
+        """Whether every record of the ranges is resolved."""
+        return self._has_come_to_ends("frontier")
+
+    @property
+    def retried(self) -> int:
+        """Emissions after the first."""
+        return sum(manager.retried for manager in self._managers)
+
+    def _has_come_to_ends(self, what: str) -> bool:
+        return all(
+            getattr(manager, what) >= each.end
+            for manager, each in zip(self._managers, self._ranges, strict=True)
+        )
+
+    def _manager(self, owner: int) -> PartitionManager:
+        return self._managers[place_of(owner)]
+
+    def _in_turn(self) -> Iterator[int]:
+        count = len(self._ranges)
+        return (turn % count for turn in range(self._turn, self._turn + count))
+
+    def _is_shut(self, place: int) -> bool:
+        """Whether nothing new of a range may be emitted now."""
+        topic = self._ranges[place].partition.topic
+        return self._managers[place].is_full or topic in self._held_topics
+
+    def _is_fetched(self, place: int) -> bool:
+        return self._managers[place].fetch_position.offset >= self._ranges[place].end
+
+    def _pause(self, places: set[int]) -> None:
+        """Have the fetcher bring nothing of these ranges, and of all others again."""
+        for place in places - self._paused:
+            self._fetcher.pause(self._ranges[place].partition)
+        for place in self._paused - places:
+            self._fetcher.resume(self._ranges[place].partition)
+        self._paused = places

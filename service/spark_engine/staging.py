@@ -1,0 +1,301 @@
+"""A task's committer: rows are staged as soon as their records are done, for the driver to commit.
+
+Rows are kept by range and by section: what was emitted between two moments. A section is staged
+once all its records are done, and they are resolved once the letters of refused rows are durable.
+So a range of any length passes through, in as many sections as it takes.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from acker.acker import Flags
+from service.account import Tally
+from service.emitter import LETTERED, SUNK
+from service.owners import Owners, offsets_of, owners_of, places_of
+from service.spark_engine.range_reader import RangeReader
+from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
+from sinks.batcher import estimated_bytes
+from sinks.tries import Tries, check_rejected
+from topology.errors import SinkFailed
+from topology.outcome import Failure
+from topology.signals import Reject
+from topology.sink import Batch, Piece, Share, Staged, Stager
+from topology.steps import SinkStep
+from transactions.rows import Rows, rows_at
+
+log = structlog.get_logger()
+
+_SECTIONS = 3  # one is staged, one is being processed to its end, one fills
+_NO_END = np.iinfo(np.int64).max
+
+
+@dataclass(slots=True, eq=False)
+class _Section:
+    """The records that were emitted between two moments, of all ranges."""
+
+    ends: npt.NDArray[np.int64]  # by partition index: they lie before this offset
+    emitted: int | None = None  # how many; None: more may come
+    done: int = 0  # of these, their trees have resolved
+    is_staged: bool = False
+    lettered: set[int] = field(default_factory=set)  # records with a letter
+    letters_out: set[int] = field(default_factory=set)  # for a refused row, and not durable yet
+
+
+class TaskSink:
+    """One sink step of a task. The owner calls everything; `stage` blocks it.
+
+    `refused` has, by record id, which of a record's rows the driver's sink did not take in a try
+    before: they are rejected here, so that their record gets its letter. Of the ranges in
+    `skipped`, by partition index, the sink has the rows already.
+    """
+
+    def __init__(
+        self,
+        step: SinkStep,
+        stager: Stager | None,
+        refused: Mapping[int, Reasons],
+        skipped: npt.NDArray[np.bool_],
+    ) -> None:
+        self.step = step
+        self._stager = stager
+        self._refused = refused
+        self._skipped = skipped
+        self._rows = Rows()
+        self._fill_rows = 0
+        self._fill_bytes = 0
+        self._tries = Tries(step.name, threading.Event())
+        self.staged: list[Staged] = []
+        """What was staged, in order."""
+
+    def is_full(self, now: float) -> bool:  # noqa: ARG002 - as Outlet
+        """Never: what waits here is bounded by the records that may be in flight."""
+        return False
+
+    def add(self, piece: Piece, owners: Owners, sections: Owners, places: Owners) -> None:
+        """Take rows of records; `sections` are numbers from 1."""
+        if self._skipped.any():
+            sections = np.where(self._skipped[places], 0, sections)
+        self._rows.add(piece, owners, sections, places)
+        self._fill_rows += len(piece)
+        self._fill_bytes += estimated_bytes(piece)
+
+    def void(self, owner: int, place: int) -> None:
+        """Leave out what came of a record so far: its try has failed."""
+        self._rows.void(owner, place)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough rows came since the last `closed` for a batch."""
+        policy = self.step.policy
+        return self._fill_rows >= policy.batch_rows or self._fill_bytes >= policy.batch_bytes
+
+    def closed(self) -> None:
+        """Learn that what came so far is of closed sections."""
+        self._fill_rows = self._fill_bytes = 0
+
+    def stage(self, number: int, ranges: Sequence[TaskRange]) -> dict[int, str]:
+        """Stage a section's rows; by record id, why a row of the record is refused.
+
+        What fails is tried again for as long as the task may run. Raises SinkFailed.
+        """
+        taken = [self._rows.take(place, number) for place in range(len(ranges))]
+        owners = np.concatenate([each.owners for each in taken])
+        reasons = self._refused_rows(owners)
+        pieces = [piece for each in taken for piece in each.pieces]
+        kept = np.delete(np.arange(len(owners)), list(reasons))
+        if len(kept):
+            counts = np.bincount(places_of(owners[kept]), minlength=len(ranges)).tolist()
+            shares = tuple(
+                Share(str(each.partition), 0, number, 1, each.position.offset, each.end, "", count)
+                for each, count in zip(ranges, counts, strict=True)
+            )
+            pieces = _only(pieces, kept) if reasons else pieces
+            batch = Batch(number, pieces, len(kept), shares, offsets_of(owners[kept]))
+            staged = self._tries.until_done(
+                lambda: self._try_stage(batch), f"section {number} was staged", rows=len(kept)
+            )
+            self.staged.append(staged)
+            reasons |= {int(kept[row]): reason for row, reason in staged.rejected.items()}
+        return {int(owners[row]): reasons[row] for row in sorted(reasons, reverse=True)}
+
+    def discard(self) -> None:
+        """Discard all that was staged: the task has failed. What cannot be discarded stays."""
+        for staged in self.staged:
+            try:
+                if self._stager is not None:
+                    self._stager.discard(staged)
+            except Exception as error:  # noqa: BLE001 - nobody sees what is left
+                log.warning("sink_discard_failed", sink=self.step.name, error=str(error))
+        self.staged = []
+
+    def _try_stage(self, batch: Batch) -> Staged:
+        if self._stager is None:
+            raise SinkFailed(f"sink '{self.step.name}': the task came without its stager")
+        staged = self._stager.stage(batch)
+        check_rejected(staged.rejected, batch.num_rows, self.step.name)
+        return staged
+
+    def _refused_rows(self, owners: Owners) -> dict[int, str]:
+        """Why rows are not to be staged, by their indices; the ids of their records ascend."""
+        found: dict[int, str] = {}
+        for owner, reasons in self._refused.items():
+            first, end = np.searchsorted(owners, [owner, owner + 1]).tolist()
+            for row in range(first, end):
+                reason = reason_of(reasons, row - first)
+                if reason is not None:
+                    found[row] = reason
+        return found
+
+
+class Staging:
+    """What `Transacting` is to the local engine. The owner calls everything."""
+
+    outlets: Sequence[Any] = ()
+    is_idle = True
+
+    def __init__(
+        self,
+        reader: RangeReader,
+        sinks: Mapping[str, TaskSink],
+        task: Task,
+        tally: Tally,
+        bury: Callable[[int, Failure], object],
+    ) -> None:
+        """`bury` sends a record's dead letter, by its id."""
+        self.by_name = sinks
+        """The sinks, by their steps' names."""
+        self._reader = reader
+        self._ranges = task.ranges
+        self._most = max(1, task.settings.max_pending // _SECTIONS)
+        self._tally = tally
+        self._bury = bury
+        self._sections = [self._new_section()]
+        self._first = 1  # the number of the lowest of these
+        self._closed_at = reader.emitted.copy()
+
+    def add(self, sink: str, piece: Piece, owners: Owners) -> None:
+        """Take rows for a sink; `owners` are their records, -1 where a try was given up."""
+        self.by_name[sink].add(piece, owners, *self._sections_of(owners))
+
+    def processed(self, owners: Owners, flags: Flags) -> None:
+        """Learn that the trees of records have resolved."""
+        self._tally.acked(flags, SUNK, LETTERED)
+        self._reader.processed(owners)
+        numbers, _places = self._sections_of(owners)
+        letters = flags & LETTERED > 0
+        for number, section in enumerate(self._sections, self._first):
+            of_it = numbers == number
+            if section.is_staged:  # the letter of a refused row
+                section.letters_out -= set(owners[of_it].tolist())
+            else:
+                section.done += int(np.count_nonzero(of_it))
+                section.lettered |= set(owners[of_it & letters].tolist())
+
+    def void(self, owner: int) -> None:
+        """Leave out the rows of a record's try that has failed."""
+        place = int(places_of(np.array([owner]))[0])
+        for sink in self.by_name.values():
+            sink.void(owner, place)
+
+    def turn(self, now: float, *, flush: bool, plans: bool = True) -> bool:  # noqa: ARG002 - as Transacting
+        """Close, stage and resolve the sections that can be; True if anything moved.
+
+        Raises SinkFailed.
+        """
+        self._close(flush=flush)
+        moved = False
+        for number, section in enumerate(self._sections, self._first):
+            if section.emitted is None or section.done < section.emitted:
+                break
+            if not section.is_staged:
+                self._stage(number, section)
+                moved = True
+        while self._sections[0].is_staged and not self._sections[0].letters_out:
+            for place, end in enumerate(self._sections.pop(0).ends.tolist()):
+                self._reader.resolve_to(place, end)
+            self._first += 1
+            moved = True
+        return moved
+
+    def holds(self, place: int) -> bool:  # noqa: ARG002 - as Transacting
+        """Whether anything is left of a partition that is lost: a task loses none."""
+        return False
+
+    def drop(self, place: int) -> None:
+        """Do nothing: a task loses no partition."""
+
+    def _close(self, *, flush: bool) -> None:
+        """Let what is emitted from now on be of another section, if it is time."""
+        emitted = self._reader.emitted - self._closed_at
+        if not emitted.any():
+            return
+        is_much = emitted.max() >= self._most or self._reader.is_stuck
+        if flush or is_much or any(sink.is_due for sink in self.by_name.values()):
+            self._sections[-1].ends = self._reader.emitted_to()
+            self._sections[-1].emitted = int(emitted.sum())
+            self._sections.append(self._new_section())
+            self._closed_at = self._reader.emitted.copy()
+            for sink in self.by_name.values():
+                sink.closed()
+
+    def _new_section(self) -> _Section:
+        return _Section(np.full(len(self._ranges), _NO_END, np.int64))
+
+    def _sections_of(self, owners: Owners) -> tuple[Owners, Owners]:
+        """The numbers of records' sections, and their partitions' indices; 0 of no record."""
+        places, offsets = places_of(owners), offsets_of(owners)
+        known = (owners >= 0) & (places < len(self._ranges))
+        if not known.all():
+            places = np.where(known, places, 0)
+        numbers = np.full(len(owners), self._first, np.int64)
+        for section in self._sections[:-1]:
+            numbers += offsets >= section.ends[places]
+        return np.where(known, numbers, 0), places
+
+    def _stage(self, number: int, section: _Section) -> None:
+        section.is_staged = True
+        for name, sink in self.by_name.items():
+            for owner, reason in sink.stage(number, self._ranges).items():
+                if owner in section.lettered:
+                    continue  # a record has one letter
+                section.lettered.add(owner)
+                section.letters_out.add(owner)
+                self._tally.sunk -= 1  # it had a row; `processed` counts it again
+                self._bury(owner, Failure(name, Reject(reason)))
+
+
+def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
+    """The sinks of a task, by their steps' names."""
+    refused: dict[str, dict[int, Reasons]] = {step.name: {} for step in steps}
+    for place, each in enumerate(task.ranges):
+        for offset, by_sink in each.refused.items():
+            for name, reasons in by_sink.items():
+                owner = int(owners_of(place, np.array([offset]))[0])
+                refused[name][owner] = reasons
+    return {
+        step.name: TaskSink(
+            step,
+            task.stagers.get(step.name),
+            refused[step.name],
+            np.array([step.name in each.skips for each in task.ranges], np.bool_),
+        )
+        for step in steps
+    }
+
+
+def _only(pieces: Sequence[Piece], kept: npt.NDArray[np.intp]) -> list[Piece]:
+    """The rows at these indices, ascending, in the concatenation of pieces."""
+    found: list[Piece] = []
+    start = 0
+    for piece in pieces:
+        low, high = np.searchsorted(kept, [start, start + len(piece)])
+        if high > low:
+            found.append(rows_at(piece, kept[low:high] - start))
+        start += len(piece)
+    return found

@@ -1,0 +1,151 @@
+"""A task stages what its records come to, section by section, and holds no more than it may."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace import Record, bolt
+from service.spark_engine.task import EVERY_ROW, TaskFailed
+from sinks.tries import WriteRetries
+from tests.worlds.tasking import KeepingStager, TaskWorld, numbers, ranged, rows_in, text, texts
+from topology.errors import SinkFailed
+from topology.sink import Batch, Staged
+
+
+@bolt
+def thrice(record: Record) -> Any:
+    for index in range(3):
+        yield f"{text(record)}.{index}"
+
+
+@bolt(vectorised=True, columns=["offset"])
+def offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def test_of_a_record_with_many_rows_only_those_that_were_refused_are_left_out() -> None:
+    """Promise 13: a record has one letter, with the last of its refused rows' reasons."""
+    world = TaskWorld(thrice, partitions=2)
+    for number in (0, 1):
+        world.tasks.send(*numbers(3, 10 * number), partition=number)
+    done = world.done(
+        ranged(0, 3, 0, refused={1: {"rows": {1: "middle", 9: "gone"}}}),
+        ranged(0, 3, 1, refused={1: {"rows": {0: "first", 2: "last"}}, 2: {"rows": {-1: "all"}}}),
+    )
+    assert sorted(rows_in(done.staged["rows"])) == sorted(
+        ["0.0", "0.1", "0.2", "1.0", "1.2", "2.0", "2.1", "2.2", "10.0", "10.1", "10.2", "11.1"]
+    )
+    letters = {text(letter.record): letter.reason for letter in world.letters.letters}
+    assert letters.keys() == {"1", "11", "12"}
+    assert (letters["1"], letters["12"]) == ("middle", "all")
+    assert (done.tally.sunk, done.tally.dead_lettered) == (3, 3)
+
+
+def test_columns_are_left_out_by_row_too() -> None:
+    world = TaskWorld(offsets)
+    world.stagers["rows"].unfit.append({"offset": 6})
+    world.tasks.send(*numbers(8))
+    refused = {0: {"rows": {0: "one"}}, 3: {"rows": {EVERY_ROW: "two"}}}
+    done = world.done(ranged(0, 8, refused=refused), chunk_records=3)
+    assert [row["offset"] for row in rows_in(done.staged["rows"])] == [1, 2, 4, 5, 7]
+    reasons = {letter.record.offset: letter.reason for letter in world.letters.letters}
+    assert reasons == {0: "one", 3: "two", 6: "unfit"}
+
+
+def test_a_task_whose_rows_are_all_refused_makes_no_file() -> None:
+    world = TaskWorld(text)
+    world.tasks.send(b"x")
+    done = world.done(ranged(0, 1, refused={0: {"rows": {0: "no"}}}))
+    assert (world.stagers["rows"].groups, done.staged) == ([], {"rows": ()})
+
+
+class _Weak(KeepingStager):
+    """Fails at first, and cannot discard one group."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    def stage(self, group: Batch) -> Staged:
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().stage(group)
+
+    def discard(self, staged: Staged) -> None:
+        super().discard(staged)
+        if len(self.discarded) == 1:
+            raise OSError("busy")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WriteRetries, "pause_seconds", lambda *_: 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_cannot_be_staged_at_once_is_tried_again() -> None:
+    world = TaskWorld(text)
+    world.stagers["rows"] = _Weak(OSError("away"), TimeoutError("slow"))
+    world.tasks.send(*numbers(5))
+    assert rows_in(world.done(ranged(0, 5)).staged["rows"]) == texts(5)
+
+
+def test_a_stager_that_says_that_it_never_can_fails_the_task() -> None:
+    world = TaskWorld(text)
+    world.stagers["rows"] = _Weak(SinkFailed("no such table"))
+    world.tasks.send(b"x")
+    failed = world.run(ranged(0, 1))
+    assert isinstance(failed, TaskFailed)
+    assert (failed.error_class, failed.error) == ("SinkFailed", "no such table")
+
+
+def test_one_group_that_cannot_be_discarded_keeps_no_other() -> None:
+    world = TaskWorld(text, batch_rows=5)
+    world.stagers["rows"] = stager = _Weak()
+    world.tasks.send(*numbers(40))
+    world.tasks.log.corrupt(ranged(0, 1).partition, 35)
+    assert isinstance(world.run(ranged(0, 40), fetch_records=10), TaskFailed)
+    assert len(stager.groups) > 1
+    assert len(stager.discarded) == len(stager.groups)
+
+
+def test_large_records_of_which_few_may_be_in_flight_pass_through() -> None:
+    """Promise 10."""
+    world = TaskWorld(text, partitions=2)
+    large = [value * 400 for value in numbers(60)]
+    for number in (0, 1):
+        world.tasks.send(*large, partition=number)
+    done = world.done(ranged(0, 60, 0), ranged(0, 60, 1), max_pending_bytes=2_000)
+    assert len(rows_in(done.staged["rows"])) == 120
+    assert max(group.num_rows for group in world.stagers["rows"].groups) <= 40
+
+
+def test_a_range_of_which_no_row_comes_passes_through() -> None:
+    """Promise 10."""
+
+    @bolt
+    def drops(_record: Record) -> Any:
+        yield from ()
+
+    world = TaskWorld(drops, partitions=2)
+    for number in (0, 1):
+        world.tasks.send(*numbers(500), partition=number)
+    done = world.done(ranged(0, 500, 0), ranged(0, 500, 1), max_pending=40)
+    assert (done.tally.filtered, done.staged) == (1000, {"rows": ()})
+
+
+def test_a_record_that_is_tried_again_holds_up_its_own_section_only() -> None:
+    tries = 0
+
+    @bolt
+    def moody(record: Record) -> str:
+        nonlocal tries
+        if record.offset == 0 and (tries := tries + 1) < 3:
+            raise OSError("not now")
+        return text(record)
+
+    world = TaskWorld(moody)
+    world.tasks.send(*numbers(900))
+    done = world.done(ranged(0, 900), max_pending=60, chunk_records=7)
+    assert rows_in(done.staged["rows"]) == texts(900)
