@@ -1,13 +1,13 @@
 """At least and at most once: a row is a tuple of its record's tree, acked when it is durable."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from acker.acker import Acker, Flags
+from acker.acker import Flags, Trees
 from service.account import Tally
-from service.emitter import LETTERED, SUNK
 from service.outlet import Outlet, Written, good_rows
 from service.owners import Owners
 from service.reader import Reader
+from service.trees import LETTERED, SUNK, TreeTracker
 from topology.outcome import Failure
 from topology.signals import Reject
 
@@ -24,7 +24,7 @@ class Acking:
     def __init__(
         self,
         outlets: Iterable[Outlet],
-        acker: Acker,
+        trees: TreeTracker,
         reader: Reader,
         tally: Tally,
         bury: Callable[[int, int, Failure], object],
@@ -32,9 +32,9 @@ class Acking:
         """`bury` sends the dead letter of a tuple, by its tree and edge."""
         self.by_name = {outlet.step.name: outlet for outlet in outlets}
         """The sinks' ends, by their steps' names."""
-        self._acker = acker
+        self._trees = trees
         self._reader = reader
-        self._tally = tally
+        self.tally = tally
         self._bury = bury
 
     @property
@@ -55,14 +55,14 @@ class Acking:
         if ended is None:
             return
         pending, staged = ended
-        self._acker.ack(*good_rows(pending, staged))
+        self._trees.ack(*good_rows(pending, staged))
         for row, reason in staged.rejected.items():
             failure = Failure(written.outlet.name, Reject(reason))
             self._bury(int(pending.trees[row]), int(pending.edges[row]), failure)
 
     def processed(self, owners: Owners, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
-        self._tally.acked(flags, SUNK, LETTERED)
+        self.tally.acked(flags, SUNK, LETTERED)
         self._reader.ack(owners)
 
     def void(self, owner: int) -> None:
@@ -70,6 +70,11 @@ class Acking:
 
     def drop(self, place: int) -> None:
         """Do nothing: rows of a partition that is lost may be durable as well."""
+
+    def waiting_trees(self) -> Iterator[Trees]:
+        """Give the trees of the rows that are on their way."""
+        for outlet in self.by_name.values():
+            yield from outlet.trees()
 
     def holds(self, place: int) -> bool:  # noqa: ARG002 - as Transacting
         """Whether anything here names a record of a partition: rows name their trees."""

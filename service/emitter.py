@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from acker.acker import Acker, Edges, Trees
-from service.joints import Joints
+from acker.acker import Edges, Trees
 from service.outlet import Outlet
 from service.owners import Owners, places_of
+from service.trees import SUNK, TreeTracker
 from topology.bolt import Kind
 from topology.outcome import Delivery
 from topology.running.call import Inputs
@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is w
     from service.tracing.traces import Traces
 
 _ANSWER_SECONDS = 1.0
-
-SUNK, LETTERED = 1, 2  # flags of a tree: a row of it went to a sink, a dead letter was sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,9 @@ class Emitter:
 
     def __init__(
         self,
-        acker: Acker,
-        joints: Joints,
+        trees: TreeTracker,
         outlets: Mapping[str, Outlet],
         runners: Runners,
-        rng: np.random.Generator,
         *,
         add_rows: Callable[[str, Piece, Owners], object] | None = None,
         traces: "Traces | None" = None,
@@ -55,23 +51,17 @@ class Emitter:
         """
         self._add_rows = add_rows
         self._traces = traces
-        self._acker = acker
-        self._joints = joints
+        self._trees = trees
         self._outlets = outlets
         self._runners = runners
-        self._rng = rng
         self.arrived: deque[Arrived] = deque()
         """What is to be run by advanced bolts."""
-
-    def new_edges(self, count: int) -> Edges:
-        """Random ids, never 0."""
-        return self._rng.integers(1, 2**64, count, np.uint64)
 
     def edges_of(self, delivery: Delivery, roots: Edges) -> Edges:
         """A new edge for each value delivered, XORed into its input's place in `roots`."""
         if self._add_rows is not None and isinstance(delivery.boundary, SinkStep):
             return np.zeros(len(delivery.piece), np.uint64)
-        edges = self.new_edges(len(delivery.piece))
+        edges = self._trees.new_edges(len(delivery.piece))
         parents = delivery.parents
         if parents is None:
             roots ^= edges
@@ -87,24 +77,24 @@ class Emitter:
             trees = trees[delivery.parents]
         step = delivery.boundary
         if isinstance(step, SinkStep):
-            self._acker.mark(trees, SUNK)
+            self._trees.mark(trees, SUNK)
             if self._add_rows is None:
                 self._outlets[step.name].add(delivery.piece, trees, edges, now)
             else:
-                self._add_rows(step.name, delivery.piece, self._acker.owners(trees))
+                self._add_rows(step.name, delivery.piece, self._trees.owners(trees))
             return
         seconds = tree_seconds(step)
         if seconds is not None:
-            self._joints.reset_timeout(trees, seconds)
+            self._trees.touch(trees, seconds)
         if step.kind is Kind.ADVANCED:
             self.arrived.append(Arrived(delivery, trees, edges))
             return
         piece = delivery.piece
         values = piece if isinstance(piece, list) else piece.to_pylist()
-        owners = self._acker.owners(trees)
-        if self._joints and self._runners.held:
+        owners = self._trees.owners(trees)
+        if self._trees.has_joint and self._runners.held:
             # A record that comes again as part of another tuple must not wait for itself.
-            self._runners.release(self._joints.records_of(trees).tolist())
+            self._runners.release(self._trees.records_of(trees).tolist())
         if self._traces is not None:
             self._traces.called(step.name, owners, edges)
         inputs = Inputs(values, trees, edges, owners, places_of(owners), delivery.tasks)

@@ -1,32 +1,68 @@
-"""What becomes of tuples and records that could not be processed: a retry, or a dead letter."""
+"""What becomes of records that fail, or that no bolt is to see: a retry, a dead letter, or nothing.
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+Null keys and empty values are delivered as they are; null values and those that are larger than
+is wanted are screened before any bolt sees them.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import structlog
 
-from acker.acker import Acker
-from service.account import Tally
-from service.emitter import LETTERED, Emitter
-from service.joints import Joints
-from service.letters import Letters, dead_letter
-from service.reader import Reader
+from partition.chunk import Chunk
+from service.dead_letter_sender import DeadLetterSender
+from service.owners import Owners
+from service.trees import LETTERED, TreeTracker
 from topology.complaints import Complaints, text_of
 from topology.errors import BoltError
+from topology.masking import mask
 from topology.outcome import Failure
-from topology.record import Record
+from topology.record import Message, Record
 from topology.signals import Reject, Retry
-from topology.steps import BoltStep
+from topology.sink import DeadLetter
+from topology.steps import Retries
 
-if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
+    from service.acking import Acking
+    from service.reader import Reader
+    from service.spark_engine.staging import Staging
     from service.tracing.traces import Traces
+    from service.transacting import Transacting
 
 log = structlog.get_logger()
 
+NullValues: TypeAlias = Literal["deliver", "skip", "dead-letter"]
 
-class Failures:
-    """Fails trees, schedules retries and sends dead letters. The owner thread calls everything.
+
+class NullValue(Reject):
+    """A record without a value (a tombstone) came where none is wanted."""
+
+    def __init__(self) -> None:
+        super().__init__("the record has no value, and null_values says 'dead-letter'")
+
+
+class Oversized(Reject):
+    """A record's value is larger than is wanted."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"the value has {size} bytes, more than max_record_bytes = {limit}")
+        self.size = size
+        self.limit = limit
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenPolicy:
+    """Which records no bolt sees."""
+
+    null_values: NullValues = "deliver"
+    max_record_bytes: int | None = None
+
+
+class FailureHandler:
+    """Retries records, sends dead letters, and skips records. The owner thread calls everything.
 
     The step that failed decides how often its records are tried again, if it has a policy of
     its own; else the pipeline's policy does.
@@ -34,36 +70,36 @@ class Failures:
 
     def __init__(
         self,
-        steps: Iterable[BoltStep],
-        acker: Acker,
-        joints: Joints,
-        reader: Reader,
-        letters: Letters,
-        emitter: Emitter,
-        tally: Tally,
-        *,
-        reasons: dict[int, Failure],
+        trees: TreeTracker,
+        reader: "Reader",
+        dead_letters: DeadLetterSender,
+        settling: "Acking | Transacting | Staging",
+        retries: Mapping[str, Retries],
+        screen_policy: ScreenPolicy,
         complaints: Complaints,
         traces: "Traces | None" = None,
     ) -> None:
-        """`reasons` says why a failed tree failed, by owner."""
-        self._policies = {step.name: step.retries for step in steps if step.retries is not None}
-        self._acker = acker
-        self._joints = joints
+        """`retries` has the policies of the steps that have one."""
+        self._trees = trees
         self._reader = reader
-        self._letters = letters
-        self._emitter = emitter
-        self._tally = tally
-        self._reasons = reasons
+        self._dead_letters = dead_letters
+        self._settling = settling
+        self._tally = settling.tally
+        self._retries = retries
+        self._screen_policy = screen_policy
         self._complaints = complaints
         self._traces = traces
+        self.comes_again = reader.comes_again
         self.on_failure: Callable[[int, Failure], object] | None = None
-        """Told whose try failed, and why, before that is retried or buried."""
-        self.void: Callable[[int], object] | None = None
-        """Told whose try failed: its rows that are not durable are to be left out."""
+        """Told whose try failed, and why, before that is retried or rejected."""
 
-    def retry(self, owner: int, failure: Failure, now: float) -> None:
-        """Schedule a record's retry, or bury it when its retries are used up."""
+    # Records, which have no tree
+
+    def fail_record(self, owner: int, failure: Failure, now: float) -> None:
+        """Send the dead letter of a record, or schedule its retry if that may help."""
+        if is_final(failure.error):
+            self.reject_record(owner, failure)
+            return
         error = failure.error
         after = error.after_seconds if isinstance(error, Retry) else None
         self._tally.failures[failure.step] += 1
@@ -72,63 +108,93 @@ class Failures:
             self._traces.failed(owner, failure)
         if self.on_failure is not None:
             self.on_failure(owner, failure)
-        if self.void is not None:
-            self.void(owner)
-        if self._reader.fail(owner, now, after, self._policies.get(failure.step)):
+        self._settling.void(owner)
+        if self._reader.fail(owner, now, after, self._retries.get(failure.step)):
             log.debug("record_failed", step=failure.step, error=text_of(error))
             return
-        self.bury_owner(owner, failure)
+        self.reject_record(owner, failure)
 
-    def retry_failed(self, owner: int, now: float) -> None:
-        """The same for a record whose tree was failed by `fail`."""
-        self.retry(owner, self._reasons.pop(owner), now)
+    def reject_record(self, owner: int, failure: Failure) -> None:
+        """Send the dead letter of a record, in a tree of its own."""
+        trees, edges = self._trees.begin(np.array([owner], np.int64)), self._trees.new_edges(1)
+        self._trees.init(trees, edges)
+        self.reject_tuple(int(trees[0]), int(edges[0]), failure)
 
-    def fail(self, tree: int, edge: int, failure: Failure) -> None:
-        """Fail one tuple of a tree that travels: bury it, or fail the tree for a retry."""
+    def screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
+        """Take out of a chunk what no bolt is to see: it is skipped, or gets a dead letter."""
+        limit, null_values = self._screen_policy.max_record_bytes, self._screen_policy.null_values
+        kept, skipped = [], []
+        messages: list[Any] = chunk.messages
+        for place, message in enumerate(messages):
+            size = len(message)
+            if limit is not None and size > limit:
+                refused: Reject = Oversized(size, limit)
+            elif size or null_values == "deliver" or message.value() is not None:
+                kept.append(place)
+                continue
+            elif null_values == "skip":
+                skipped.append(place)
+                continue
+            else:
+                refused = NullValue()
+            self.reject_record(int(owners[place]), Failure("screen", refused))
+        if skipped:
+            self._settling.processed(owners[skipped], np.zeros(len(skipped), np.uint8))
+        if len(kept) == len(messages):
+            return chunk, owners
+        offsets = chunk.offsets[np.array(kept, np.intp)]
+        return Chunk(chunk.partition, offsets, [messages[place] for place in kept]), owners[kept]
+
+    # Tuples of trees
+
+    def fail_tuple(self, tree: int, edge: int, failure: Failure) -> None:
+        """Fail a tuple that travels: send its dead letter, or fail its tree if a retry may help."""
         if is_final(failure.error):
-            self.bury(tree, edge, failure)
-            return
-        one = np.array([tree], np.int64)
-        owner = int(self._acker.owners(one)[0])
-        if owner >= 0:  # else a sibling has failed the tree already
-            self._reasons[owner] = failure
-            self._acker.fail(one)
+            self.reject_tuple(tree, edge, failure)
+        else:
+            self._trees.fail(tree, failure)
 
-    def bury_owner(self, owner: int, failure: Failure) -> None:
-        """Send the dead letter of a record that has no tree."""
-        owners, edges = np.array([owner], np.int64), self._emitter.new_edges(1)
-        trees = self._acker.begin(owners)
-        self._acker.init(trees, edges)
-        self.bury(int(trees[0]), int(edges[0]), failure)
-
-    def bury(self, tree: int, edge: int, failure: Failure) -> None:
+    def reject_tuple(self, tree: int, edge: int, failure: Failure) -> None:
         """Send a tuple's dead letter; its edge is acked when the letter is durable.
 
         A tuple that belongs to several records sends a letter for each of them. A record has
         one letter a try, with the first of the reasons, however many of its tuples are bad.
         """
-        if is_final(failure.error):  # else `retry` has complained
+        if is_final(failure.error):  # else `fail_record` has complained
             self._complaints.hear("step_failing", failure.step, failure.error)
-        for one, its_edge in self._joints.split(tree, edge, failure, self._emitter.new_edges):
+        for one, its_edge in self._trees.split(tree, edge, failure):
             trees = np.array([one], np.int64)
-            owner = int(self._acker.owners(trees)[0])
+            owner = int(self._trees.owners(trees)[0])
             if owner < 0:
                 continue
-            if int(self._acker.flags(trees)[0]) & LETTERED:
-                self._acker.ack(trees, np.array([its_edge], np.uint64))
+            if int(self._trees.flags(trees)[0]) & LETTERED:
+                self._trees.ack(trees, np.array([its_edge], np.uint64))
                 continue
-            self._acker.mark(trees, LETTERED)
+            self._trees.mark(trees, LETTERED)
             message = self._reader.message(owner)
-            record = Record(message.value(), message)
-            letter = dead_letter(record, failure, self._reader.attempts(owner))
-            self._tally.letters[record.topic, record.partition] += 1
-            self._tally.buried[failure.step, type(failure.error).__name__] += 1
+            letter = _letter(message, failure, self._reader.attempts(owner))
+            self._tally.letters[message.topic(), message.partition()] += 1
+            self._tally.buried[failure.step, letter.error_class] += 1
             span = None
             if self._traces is not None:
-                letter, span = self._traces.letter(owner, letter, self._letters.name)
-            self._letters.send(letter, one, its_edge, span)
+                letter, span = self._traces.letter(owner, letter, self._dead_letters.name)
+            self._dead_letters.send(letter, one, its_edge, span)
 
 
 def is_final(error: Exception) -> bool:
     """Whether no retry can help: the bolt said so, or it broke its contract."""
     return isinstance(error, (Reject, BoltError))
+
+
+def _letter(message: Message, failure: Failure, attempts: int) -> DeadLetter:
+    """The letter of a record that could not be processed, failed just now."""
+    error = failure.error
+    return DeadLetter(
+        record=Record(message.value(), message),
+        reason=mask(text_of(error)),
+        attempts=attempts,
+        error_class=type(error).__name__,
+        step=failure.step,
+        failed_at_ms=time.time_ns() // 1_000_000,
+        by_reference=isinstance(error, Oversized),
+    )

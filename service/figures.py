@@ -6,8 +6,8 @@ from typing import Protocol
 from partition.fetcher import Fetcher
 from partition.store import OffsetStore
 from service.commit_ages import CommitAges
+from service.dead_letter_sender import DeadLetterSender
 from service.engine import Engine
-from service.letters import Letters
 from service.reader import Reader
 from service.references import ReferenceStatistics
 from service.snapshot import SinkStatistics, Snapshot, SparkStatistics, TraceStatistics
@@ -32,7 +32,7 @@ class Observed(Protocol):
         ...
 
     @property
-    def letters(self) -> Letters:
+    def letters(self) -> DeadLetterSender:
         """The dead letters on their way."""
         ...
 

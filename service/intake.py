@@ -1,19 +1,17 @@
 """The way in: one chunk at a time is fetched, run through the bolts, and delivered as trees."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from acker.acker import Acker, Flags
 from partition.chunk import Chunk
 from service.emitter import Emitter
-from service.failures import Failures, is_final
+from service.failures import FailureHandler, is_final
 from service.owners import Owners
 from service.reader import Reader
-from service.screen import ScreenPolicy, only, screen
+from service.trees import TreeTracker
 from topology.executor import Executor
-from topology.outcome import Failure, Outcome
+from topology.outcome import Outcome
 from topology.record import Message
 from topology.topology import Topology
 
@@ -29,24 +27,19 @@ class Intake:
         topology: Topology,
         reader: Reader,
         executor: Executor,
-        acker: Acker,
+        trees: TreeTracker,
         emitter: Emitter,
-        failures: Failures,
-        settle: Callable[[Owners, Flags], object],
-        screen_policy: ScreenPolicy,
+        failures: FailureHandler,
         *,
         traces: "Traces | None" = None,
     ) -> None:
-        """`settle` is told of records that are done, and their flags."""
         self._traces = traces
         self._topology = topology
         self._reader = reader
         self._executor = executor
-        self._acker = acker
+        self._trees = trees
         self._emitter = emitter
         self._failures = failures
-        self._settle = settle
-        self._screen_policy = screen_policy
 
     def take(self, now: float, timeout_seconds: float, *, fetch: bool) -> bool:
         """Emit at most one chunk; True if one was emitted, or fetched to be.
@@ -66,7 +59,7 @@ class Intake:
             emission = self._reader.next(now)
             if emission is None:
                 return True
-        chunk, owners = self._screen(*emission) if emission[0].unusual else emission
+        chunk, owners = self._failures.screen(*emission) if emission[0].unusual else emission
         if len(chunk):
             source = self._topology.source_of(chunk.partition.topic)
             messages = _messages(chunk)
@@ -90,40 +83,30 @@ class Intake:
         chunks = [(source_of(chunk.partition.topic), _messages(chunk)) for chunk in upcoming]
         self._executor.prefetch(chunks)
 
-    def _screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
-        """Set apart what policy keeps from the bolts: it is filtered, or buried."""
-        screened = screen(chunk, self._screen_policy)
-        for place, error in screened.refused.items():
-            self._failures.bury_owner(int(owners[place]), Failure("screen", error))
-        if screened.skipped:
-            skipped = owners[screened.skipped]
-            self._settle(skipped, np.zeros(len(skipped), np.uint8))
-        return only(chunk, screened.kept), owners[screened.kept]
-
     def _emit(self, outcome: Outcome, owners: Owners, now: float) -> None:
         """Begin the trees of a chunk and deliver what came out of it."""
         final = {p: f for p, f in outcome.failures.items() if is_final(f.error)}
         for place, failure in outcome.failures.items():
             if place not in final:
-                self._failures.retry(int(owners[place]), failure, now)
+                self._failures.fail_record(int(owners[place]), failure, now)
         roots = np.zeros(len(owners), np.uint64)
         edges = [self._emitter.edges_of(delivery, roots) for delivery in outcome.deliveries]
-        buried = self._emitter.new_edges(len(final))
+        buried = self._trees.new_edges(len(final))
         for place, edge in zip(final, buried, strict=True):
             roots[place] ^= edge
         if len(final) == len(outcome.failures):
-            trees = self._acker.begin(owners)
+            trees = self._trees.begin(owners)
             alive: Any = slice(None)
         else:  # what waits for its retry has no tree
             alive = np.ones(len(owners), np.bool_)
             alive[[place for place in outcome.failures if place not in final]] = False
             trees = np.zeros(len(owners), np.int64)
-            trees[alive] = self._acker.begin(owners[alive])
+            trees[alive] = self._trees.begin(owners[alive])
         for delivery, new_edges in zip(outcome.deliveries, edges, strict=True):
             self._emitter.deliver(delivery, trees, new_edges, now)
-        self._acker.init(trees[alive], roots[alive])
+        self._trees.init(trees[alive], roots[alive])
         for (place, failure), edge in zip(final.items(), buried.tolist(), strict=True):
-            self._failures.bury(int(trees[place]), edge, failure)
+            self._failures.reject_tuple(int(trees[place]), edge, failure)
 
 
 def _messages(chunk: Chunk) -> "list[Message]":

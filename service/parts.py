@@ -26,6 +26,7 @@ from partition.store import OffsetStore
 from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.store import ZooKeeperStore
 from service.config import Config
+from service.dead_letter_sender import DeadLetterSender
 from service.deadline import Deadline
 from service.engine import Engine
 from service.errors import BadConfig
@@ -34,7 +35,6 @@ from service.fences import Fences
 from service.gates import gates_of, policy_of
 from service.jars.resolver import resolve
 from service.letter_limit import LetterLimit
-from service.letters import Letters
 from service.pacing import limits_of
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
@@ -88,7 +88,7 @@ class Parts:
     catalogue: Catalogue
     reader: Reader
     sharing: Sharing
-    letters: Letters
+    letters: DeadLetterSender
     pipeline: Engine
     exactly_once: bool = False
     letter_limit: LetterLimit = field(default_factory=LetterLimit)
@@ -217,12 +217,12 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         records_per_second=limits_of(topology),
     )
     topics = [source.topic for source in topology.sources]
-    letters = Letters(dead_letter_sink, at)
+    letters = DeadLetterSender(dead_letter_sink, at)
     reader = Reader(
         fetcher,
         store,
         catalogue,
-        letters.notify,
+        letters.send_notice,
         topics,
         policy,
         random.SystemRandom(),

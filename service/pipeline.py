@@ -16,7 +16,7 @@ the first reading of a topic, for a second at most.
 
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -25,28 +25,28 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from acker.acker import Acker, Flags, Resolved
+from acker.acker import Acker, Flags, Trees
 from partition.chunk import Partition
 from service.account import Tally
 from service.acking import Acking
 from service.backpressure import Backpressure
+from service.dead_letter_sender import DeadLetterSender
 from service.emitter import Emitter, tree_seconds
 from service.engine import Apart
 from service.failpoints import nowhere
-from service.failures import Failures
+from service.failures import FailureHandler, ScreenPolicy
 from service.fences import Fences
 from service.intake import Intake
-from service.joints import Joints
-from service.letters import Letters
 from service.outlet import Outlet, Written
 from service.owners import Owners, places_of
 from service.reader import Reader
 from service.relay import Relay
-from service.screen import ScreenPolicy
-from service.timekeeper import Timekeeper
 from service.transacting import Transacting
 from service.transaction_outlet import Told, TransactionOutlet
+from service.trees import TreeTracker
 from sinks.tries import WriteRetries
+from topology.advanced_runner import AdvancedRunner
+from topology.bolt import Kind
 from topology.complaints import Complaint, Complaints
 from topology.executor import Executor
 from topology.histogram import Distribution
@@ -67,6 +67,7 @@ if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it
 log = structlog.get_logger()
 
 _IDLE_SECONDS = 0.02
+_TELL_EVERY_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Pipeline:
         self,
         topology: Topology,
         reader: Reader,
-        letters: Letters,
+        letters: DeadLetterSender,
         policy: PipelinePolicy,
         rng: np.random.Generator,
         clock: Callable[[], float] = time.monotonic,
@@ -124,10 +125,14 @@ class Pipeline:
         )
         self._complaints = Complaints(clock)
         self._failed_ticks = TickFailures(bolts, self._complaints)
-        reasons: dict[int, Failure] = {}  # why a failed tree failed, by owner
-        self._joints = Joints(self._acker, reasons)
+        advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
+        self._advanced = AdvancedRunner(advanced_steps, self._acker.owners, places_of)
+        self._trees = TreeTracker(
+            self._acker, self._advanced.holders, policy.message_timeout_seconds, rng
+        )
+        self._tell_due = 0.0
         if traces is not None:
-            traces.bind(self._acker.owners, self._joints.records_of)
+            traces.bind(self._trees.owners, self._trees.records_of)
         self._runners = Runners(
             [step for step in bolts if step.has_runner],
             self._results.put,
@@ -144,44 +149,37 @@ class Pipeline:
             self._settling = stages(self.tally, self._bury_owner)
         settling = self._settling
         self._emitter = Emitter(
-            self._acker,
-            self._joints,
+            self._trees,
             settling.by_name if isinstance(settling, Acking) else {},
             self._runners,
-            rng,
             add_rows=None if isinstance(settling, Acking) else settling.add,
             traces=traces,
         )
-        self._failures = Failures(
-            bolts,
-            self._acker,
-            self._joints,
+        self._failures = FailureHandler(
+            self._trees,
             reader,
             letters,
-            self._emitter,
-            self.tally,
-            reasons=reasons,
-            complaints=self._complaints,
-            traces=traces,
+            settling,
+            {step.name: step.retries for step in bolts if step.retries is not None},
+            policy.screen,
+            self._complaints,
+            traces,
         )
-        self._failures.void = settling.void
         self._intake = Intake(
             topology,
             reader,
             self._executor,
-            self._acker,
+            self._trees,
             self._emitter,
             self._failures,
-            self._settle,
-            policy.screen,
             traces=traces,
         )
         self._relay = Relay(
             bolts,
-            self._acker,
-            self._joints,
+            self._trees,
             self._executor,
             self._runners,
+            self._advanced,
             self._emitter,
             self._failures,
             self._failed_ticks,
@@ -191,19 +189,8 @@ class Pipeline:
             topology,
             settling.by_name,
             self._runners,
-            self._relay.advanced,
+            self._advanced,
             reader.topic_at,
-        )
-        self._timekeeper = Timekeeper(
-            self._acker,
-            self._joints,
-            self._runners,
-            settling.outlets if isinstance(settling, Acking) else [],
-            self._relay.advanced,
-            reader,
-            letters,
-            self._complaints,
-            message_timeout_seconds=policy.message_timeout_seconds,
         )
 
     def _settle_by(
@@ -235,7 +222,7 @@ class Pipeline:
             )
             for step, sink in places
         ]
-        return Acking(outlets, self._acker, self._reader, self.tally, self._bury)
+        return Acking(outlets, self._trees, self._reader, self.tally, self._bury)
 
     def open(self) -> None:
         """Open the bolts and start the threads. The sinks and the reader are open already."""
@@ -277,7 +264,10 @@ class Pipeline:
             self._wait(_IDLE_SECONDS)
         self._resolve(now)
         self._reader.commit(now)
-        self._timekeeper.expire(now)
+        self._trees.expire(now, self._waiting_trees)
+        if now >= self._tell_due:
+            self._tell_due = now + _TELL_EVERY_SECONDS
+            self._complaints.tell()
         return moved
 
     def _patience(self) -> float:
@@ -315,8 +305,26 @@ class Pipeline:
         """
         if not self._settling.is_idle:
             return False
-        blocked = self._timekeeper.num_blocked()
-        return self._acker.in_flight == blocked and not self._reader.has_stored_waiting
+        return self._acker.in_flight == self._num_blocked() and not self._reader.has_stored_waiting
+
+    def _num_blocked(self) -> int:
+        """How many trees cannot resolve before the retry of a record that holds their key."""
+        runners = self._runners
+        if not runners.held or not all(map(self._reader.comes_again, runners.holders())):
+            return 0  # a holder that does not come again is soon released
+        if not self._trees.has_joint and runners.num_blocked < self._acker.in_flight:
+            return 0  # others are on their way: no need to list those that are blocked
+        blocked = np.array(runners.blocked(), np.int64)
+        trees = np.unique(self._trees.with_anchors(blocked))
+        return int(np.count_nonzero(self._acker.owners(trees) >= 0))
+
+    def _waiting_trees(self) -> Iterator[tuple[Trees, float | None]]:
+        """Give the trees of what waits for a sink, a worker, or the dead letters' broker."""
+        for trees in self._settling.waiting_trees():
+            yield trees, None
+        for step, waiting in self._runners.waiting():
+            yield np.array(waiting, np.int64), tree_seconds(step)
+        yield self._letters.trees(), None
 
     @property
     def has_last(self) -> bool:
@@ -372,8 +380,7 @@ class Pipeline:
 
         Its trees come to nothing, its records hold no key, and what waits of them is not begun.
         """
-        self._acker.discard(lambda owners: places_of(owners) == place)
-        orphans = self._joints.drop_orphans()
+        orphans = self._trees.discard(lambda owners: places_of(owners) == place)
         self._runners.drop(lambda call: call.partition == place or call.owner in orphans)
         self._runners.resume(place)
         self._settling.drop(place)
@@ -389,7 +396,7 @@ class Pipeline:
         return (
             self._acker.holds(lambda owners: places_of(owners) == place)
             or self._runners.holds(place)
-            or self._relay.advanced.holds(place)
+            or self._advanced.holds(place)
             or self._settling.holds(place)
         )
 
@@ -445,20 +452,13 @@ class Pipeline:
     # Step 3: trees that resolved
 
     def _resolve(self, now: float) -> bool:
-        resolved: Resolved = self._acker.drain()
-        if not resolved:
-            return False
-        overdue = self._timekeeper.overdue()
-        if self._joints:
-            resolved = self._joints.resolve(resolved, overdue.of)
+        resolved = self._trees.drain()
         if len(resolved.acked):
             if self._runners.held:
                 self._runners.release(resolved.acked.tolist())
-            self._settle(resolved.acked, resolved.acked_flags)
-        for owner in resolved.failed.tolist():
-            self._failures.retry_failed(owner, now)
-        for owner in resolved.expired.tolist():
-            self._failures.retry(owner, overdue.of(owner), now)
+            self._settle(resolved.acked, resolved.flags)
+        for owner, failure in resolved.failed:
+            self._failures.fail_record(owner, failure, now)
         return bool(resolved)
 
     def _settle(self, owners: Owners, flags: Flags) -> None:
@@ -467,10 +467,10 @@ class Pipeline:
         if self._traces is not None and isinstance(self._settling, Acking):
             self._traces.resolved(owners)
 
-    # What settles is made before `Failures`, which needs what settles.
+    # What settles is made before `FailureHandler`, which needs what settles.
 
     def _bury(self, tree: int, edge: int, failure: Failure) -> None:
-        self._failures.bury(tree, edge, failure)
+        self._failures.reject_tuple(tree, edge, failure)
 
     def _bury_owner(self, owner: int, failure: Failure) -> None:
-        self._failures.bury_owner(owner, failure)
+        self._failures.reject_record(owner, failure)

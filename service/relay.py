@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from acker.acker import Acker, Edges, Trees
+from acker.acker import Edges, Trees
 from service.emitter import Emitter, tree_seconds
-from service.failures import Failures
-from service.joints import Joints
-from service.owners import MAX_PLACE, places_of
+from service.failures import FailureHandler
+from service.owners import MAX_PLACE
+from service.trees import TreeTracker
 from topology.actions import Actions
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is w
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
 _is_none = partial(is_, None)
+_TIDY_SECONDS = 0.5
 
 
 class Relay:
@@ -40,19 +41,18 @@ class Relay:
     def __init__(
         self,
         steps: Sequence[BoltStep],
-        acker: Acker,
-        joints: Joints,
+        trees: TreeTracker,
         executor: Executor,
         runners: Runners,
+        advanced: AdvancedRunner,
         emitter: Emitter,
-        failures: Failures,
+        failures: FailureHandler,
         failed_ticks: TickFailures,
         *,
         traces: "Traces | None" = None,
     ) -> None:
         self._traces = traces
-        self._acker = acker
-        self._joints = joints
+        self._trees = trees
         self._executor = executor
         self._runners = runners
         self._emitter = emitter
@@ -60,18 +60,14 @@ class Relay:
         self._failed_ticks = failed_ticks
         self._advanced_steps = [step for step in steps if step.kind is Kind.ADVANCED]
         self._timed = [s for s in self._advanced_steps if s.timeout_seconds is not None]
-        self._advanced = AdvancedRunner(self._advanced_steps, acker.owners, places_of)
+        self._advanced = advanced
         self._ticks = Ticks(steps)
+        self._tidy_due = 0.0
 
     @property
     def next_tick(self) -> float | None:
         """When a bolt is ticked next, or None."""
         return self._ticks.next_due()
-
-    @property
-    def advanced(self) -> AdvancedRunner:
-        """The advanced bolts."""
-        return self._advanced
 
     def start(self, now: float) -> None:
         """Count the ticks from now."""
@@ -82,7 +78,7 @@ class Relay:
         step, calls = answers.step, answers.take()
         if self._traces is not None:
             self._traces.answered(calls)
-        live = self._acker.owners(_trees(calls)) >= 0
+        live = self._trees.owners(_trees(calls)) >= 0
         if live.all() and all(map(_is_none, map(_ERROR, calls))):
             if calls:
                 self._take_good_answers(step, calls, now)
@@ -94,8 +90,8 @@ class Relay:
             if call.error is None:
                 good.append(call)
                 continue
-            self._failures.fail(call.tree, call.edge, Failure(step.name, call.error))
-            if self._joints and self._joints.is_joint(call.owner):
+            self._failures.fail_tuple(call.tree, call.edge, Failure(step.name, call.error))
+            if self._trees.is_joint(call.owner):
                 self._runners.release([call.owner])  # it never comes again as it was
         if good:
             self._take_good_answers(step, good, now)
@@ -116,15 +112,15 @@ class Relay:
     def _forward(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
         """Deliver what came of tuples and ack them; `trees` and `edges` are theirs."""
         if self._traces is not None and self._traces.num_live:
-            self._traces.ran(self._acker.owners(trees), outcome)
+            self._traces.ran(self._trees.owners(trees), outcome)
         for place, failure in outcome.failures.items():
-            self._failures.fail(int(trees[place]), int(edges[place]), failure)
+            self._failures.fail_tuple(int(trees[place]), int(edges[place]), failure)
             edges[place] = 0  # the letter keeps the edge, or the tree has failed
         emitted = np.zeros(len(trees), np.uint64)
         handed = [self._emitter.edges_of(delivery, emitted) for delivery in outcome.deliveries]
         for delivery, new_edges in zip(outcome.deliveries, handed, strict=True):
             self._emitter.deliver(delivery, trees, new_edges, now)
-        self._acker.ack(trees, edges ^ emitted)
+        self._trees.ack(trees, edges ^ emitted)
 
     def run_advanced(self, now: float) -> None:
         """Run advanced bolts on what has arrived for them, and on what they emit for others."""
@@ -153,19 +149,19 @@ class Relay:
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:
         """Do what an advanced bolt asked for, in the order that `Actions` gives."""
         for tuple_, error in actions.failed:
-            self._failures.fail(tuple_.tree, tuple_.edge, Failure(step.name, error))
+            self._failures.fail_tuple(tuple_.tree, tuple_.edge, Failure(step.name, error))
         for emission in actions.emissions() if actions.values else ():
-            placed = self._joints.place(emission, self._emitter.new_edges)
+            placed = self._trees.place(emission)
             outcome = self._executor.run_emitted(step, emission.stream, placed.values, placed.tasks)
             for place in outcome.failures:
                 if not placed.edges[place]:  # a letter needs one
-                    placed.edges[[place]] = edge = self._emitter.new_edges(1)
-                    self._acker.anchor(placed.trees[[place]], edge)
+                    placed.edges[[place]] = edge = self._trees.new_edges(1)
+                    self._trees.acker.anchor(placed.trees[[place]], edge)
             self._forward(outcome, placed.trees, placed.edges, now)
         if actions.acked:
-            self._acker.ack(*actions.acks())
+            self._trees.ack(*actions.acks())
         if actions.reset:
-            self._joints.reset_timeout(actions.resets(), tree_seconds(step))
+            self._trees.touch(actions.resets(), tree_seconds(step))
         for error in actions.errors:
             self._failed_ticks.add(step.name, error)
 
@@ -188,6 +184,12 @@ class Relay:
         for step in self._timed:
             self._carry_out(step, self._advanced.overdue(step, now), now)
         self.run_advanced(now)
+        if now >= self._tidy_due:
+            self._tidy_due = now + _TIDY_SECONDS
+            self._advanced.forget_resolved()
+            # A call of an earlier try may fail when its record is done, or another process's.
+            again = self._failures.comes_again
+            self._runners.release([each for each in self._runners.holders() if not again(each)])
         return bool(steps)
 
     def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:

@@ -6,20 +6,20 @@ when the micro-batch is due, what is ready becomes a group, and groups are commi
 is committed while the next is staged, and that while a third fills.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import numpy as np
 
-from acker.acker import Flags
+from acker.acker import Flags, Trees
 from partition.errors import Fenced
 from service.account import Tally
-from service.emitter import LETTERED, SUNK
 from service.fences import Fences
 from service.owners import Owners, offset_of, offsets_of, place_of, places_of
 from service.reader import Reader
 from service.shares import share_of
 from service.transaction_outlet import Part, Told, TransactionOutlet, Work
+from service.trees import LETTERED, SUNK
 from sinks.writer import BatchCommitted, BatchStaged, FencesRaised
 from topology.errors import SinkFenced
 from topology.outcome import Failure
@@ -55,7 +55,7 @@ class Transacting:
         self.by_name = {outlet.name: outlet for outlet in outlets}
         """The sinks' ends, by their steps' names."""
         self._fences = fences
-        self._tally = tally
+        self.tally = tally
         self._bury = bury
         self._at = at
         self._lines: dict[int, PartitionTransactions] = {}
@@ -139,6 +139,10 @@ class Transacting:
     def holds(self, place: int) -> bool:
         """Whether a transaction of a partition is staged or committed, also of one that is lost."""
         return any(each.place == place for group in self._groups for each in group.members)
+
+    def waiting_trees(self) -> Iterator[Trees]:
+        """Give nothing: rows have no tree."""
+        return iter(())
 
     # The turn
 
@@ -327,7 +331,7 @@ class Transacting:
             self._reader.resolve_to(place, covered.end)
             if self.on_done is not None:
                 self.on_done(place, covered.end)
-            self._tally.add(self._tallies.pop((place, txid), Tally()))
+            self.tally.add(self._tallies.pop((place, txid), Tally()))
             self._lettered.pop((place, txid), None)
 
     @property

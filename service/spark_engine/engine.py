@@ -22,10 +22,10 @@ from typing import cast
 
 from partition.chunk import Partition
 from service.account import Tally
+from service.dead_letter_sender import DeadLetterSender
 from service.engine import Apart
 from service.failpoints import nowhere
 from service.fences import Fences
-from service.letters import Letters
 from service.reader import Reader
 from service.spark_engine.ends import Ends
 from service.spark_engine.idle import NoCalls, NoPressure, NoTrees
@@ -78,7 +78,7 @@ class SparkEngine:
         self,
         topology: Topology,
         reader: Reader,
-        letters: Letters,
+        letters: DeadLetterSender,
         ends: Ends,
         executors: Executors,
         folder: SharedFolder,

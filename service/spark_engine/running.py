@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from partition.errors import OffsetOutOfRange
+from service.dead_letter_sender import DeadLetterSender
 from service.garbage import rare_collections
-from service.letters import Letters
 from service.pipeline import Pipeline, PipelinePolicy
 from service.spark_engine.kept import LettersAway, TableAway, kept_here
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
@@ -85,7 +85,7 @@ def _run(
 ) -> TaskDone:
     """Turn until every record of the ranges is done. Raises what cannot heal."""
     fetcher.begin(task.ranges)
-    sent = Letters(letters)
+    sent = DeadLetterSender(letters)
     reader = RangeReader(fetcher, task.ranges, task.settings)
     source: Any = reader  # what a pipeline asks of a Reader
     pipeline = Pipeline(

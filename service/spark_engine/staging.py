@@ -6,7 +6,7 @@ So a range of any length passes through, in as many sections as it takes.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from acker.acker import Flags
+from acker.acker import Flags, Trees
 from service.account import Tally
-from service.emitter import LETTERED, SUNK
 from service.owners import Owners, offsets_of, owners_of, places_of
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
+from service.trees import LETTERED, SUNK
 from sinks.batcher import estimated_bytes
 from sinks.tries import Tries, check_rejected
 from topology.errors import SinkFailed
@@ -173,7 +173,7 @@ class Staging:
         self._reader = reader
         self._ranges = task.ranges
         self._most = max(1, task.settings.max_pending // _SECTIONS)
-        self._tally = tally
+        self.tally = tally
         self._bury = bury
         self._sections = [self._new_section()]
         self._first = 1  # the number of the lowest of these
@@ -185,7 +185,7 @@ class Staging:
 
     def processed(self, owners: Owners, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
-        self._tally.acked(flags, SUNK, LETTERED)
+        self.tally.acked(flags, SUNK, LETTERED)
         self._reader.processed(owners)
         numbers, _places = self._sections_of(owners)
         letters = flags & LETTERED > 0
@@ -230,6 +230,10 @@ class Staging:
     def drop(self, place: int) -> None:
         """Do nothing: a task loses no partition."""
 
+    def waiting_trees(self) -> Iterator[Trees]:
+        """Give nothing: rows have no tree."""
+        return iter(())
+
     def _close(self, *, flush: bool) -> None:
         """Let what is emitted from now on be of another section, if it is time."""
         emitted = self._reader.emitted - self._closed_at
@@ -266,7 +270,7 @@ class Staging:
                     continue  # a record has one letter
                 section.lettered.add(owner)
                 section.letters_out.add(owner)
-                self._tally.sunk -= 1  # it had a row; `processed` counts it again
+                self.tally.sunk -= 1  # it had a row; `processed` counts it again
                 self._bury(owner, Failure(name, Reject(reason)))
 
 

@@ -9,7 +9,7 @@ from partition.chunk import Partition
 from partition.position import Position
 from partition.retries import RetryPolicy
 from service.account import Tally
-from service.screen import ScreenPolicy
+from service.failures import ScreenPolicy
 from sinks.storage import Storage
 from topology.sink import Staged, Stager
 

@@ -11,8 +11,8 @@ from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
 from partition.transaction import Resumed, TransactionKind
 from service.config import Config
+from service.dead_letter_sender import DeadLetterSender
 from service.fences import Fences
-from service.letters import Letters
 from service.reader import Reader
 from service.sizes import sizes_of
 from service.spark_engine.ends import Ends
@@ -70,7 +70,7 @@ def spark_engine(
     storage: Storage,
     spark: SparkDriver,
     reader: Reader,
-    letters: Letters,
+    letters: DeadLetterSender,
     ends: Ends,
     fences: Fences,
     at: Callable[[str], object],

@@ -12,12 +12,12 @@ from partition.chunk import Partition
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.retries import RetryPolicy
+from service.failures import ScreenPolicy
 from service.fences import Fences
 from service.gates import gates_of
 from service.pacing import limits_of
 from service.pipeline import PipelinePolicy
 from service.reader import ReaderPolicy
-from service.screen import ScreenPolicy
 from service.sizes import sizes_of
 from service.testing.timeline import Timeline
 from service.testing.watched import WatchedLetters, WatchedPipeline, WatchedReader
@@ -78,7 +78,7 @@ class Bench:
             self.fetcher,
             self.store,
             MemoryCatalogue(self.log),
-            self.letters.notify,
+            self.letters.send_notice,
             names,
             ReaderPolicy(
                 _assignment(topology, retries, screen),

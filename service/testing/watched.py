@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from partition.chunk import Chunk, Partition
-from service.letters import Ends, Letters
+from service.dead_letter_sender import DeadLetterSender, Ends
 from service.outlet import Written, good_rows
 from service.owners import Owners, offset_of, place_of
 from service.pipeline import Pipeline
@@ -98,7 +98,7 @@ class WatchedReader(Reader):
         return self._flow.is_held_up(topic, now)
 
 
-class WatchedLetters(Letters):
+class WatchedLetters(DeadLetterSender):
     """Dead letters that tell the timeline when they are sent."""
 
     def __init__(
@@ -187,6 +187,6 @@ class WatchedPipeline(Pipeline):
     def _note_written(self, sink: str, owners: Owners) -> None:
         for owner in np.unique(owners).tolist():
             # -1: a sibling has failed the record. A joint tree is of several records, or of none.
-            if owner >= 0 and not self._joints.is_joint(owner):
+            if owner >= 0 and not self._trees.is_joint(owner):
                 message = self._reader.message(owner)
                 self._reader.note(self._clock(), "written", message, sink)

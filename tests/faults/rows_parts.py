@@ -307,7 +307,7 @@ BOLTS = {
         (
             f"{_ADVANCED}::test_a_value_without_an_anchor_reaches_the_sink_and_nobody_waits_for_it",
             f"{_ADVANCED}::test_a_value_without_an_anchor_that_fails_is_lost_and_troubles_nobody",
-            f"{_SERVICE}/test_joints.py::test_a_tuple_without_an_anchor_that_fails_is_counted_and_told",
+            f"{_SERVICE}/test_trees.py::test_a_tuple_without_an_anchor_that_fails_is_counted_and_told",
         ),
     ),
     "B08": Row(

@@ -34,9 +34,9 @@ from partition.memory import (
 )
 from partition.replicas.beat import Mine
 from partition.retries import RetryPolicy
+from service.dead_letter_sender import DeadLetterSender
 from service.fences import Fences
 from service.gates import gates_of, policy_of
-from service.letters import Letters
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.sharing import Sharing, SharingPolicy, copartitions_of
@@ -448,7 +448,7 @@ class Process:
         letters_sink = _Letters(self)
         topology.dead_letters.into(letters_sink)
         topology.validate()
-        self.letters = Letters(letters_sink)
+        self.letters = DeadLetterSender(letters_sink)
         fences = Fences(topology.transactions) if is_exactly_once else None
         cut = policy_of(
             topology,
@@ -460,7 +460,7 @@ class Process:
             MemoryFetcher(world.log),
             self.store,
             MemoryCatalogue(world.log),
-            self.letters.notify,
+            self.letters.send_notice,
             plan.sources,
             ReaderPolicy(
                 AssignmentPolicy(

@@ -17,7 +17,7 @@ from partition.memory import (
     MemoryStore,
 )
 from partition.replicas.beat import Mine
-from service.letters import Letters
+from service.dead_letter_sender import DeadLetterSender
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.sharing import Sharing, SharingPolicy, copartitions_of
@@ -40,13 +40,13 @@ class Replica:
         self.now = 0.0
         letters_sink: Any = topology.dead_letters.sink
         assert isinstance(letters_sink, DeadLetterSink)
-        letters = Letters(letters_sink)
+        letters = DeadLetterSender(letters_sink)
         store = MemoryStore(nodes)
         self.reader = Reader(
             MemoryFetcher(log),
             store,
             MemoryCatalogue(log),
-            letters.notify,
+            letters.send_notice,
             [source.topic for source in topology.sources],
             ReaderPolicy(
                 AssignmentPolicy(shared=True, discover_interval_seconds=0),

@@ -16,8 +16,8 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.opening import StartPolicy
 from partition.store import StoredOffset
 from service.config import load
+from service.dead_letter_sender import DeadLetterSender
 from service.fences import Fences
-from service.letters import Letters
 from service.parts import Parts
 from service.reader import Reader, ReaderPolicy
 from service.references import References
@@ -227,14 +227,14 @@ class Driving:
         self.fences = Fences(kind)
         self.catalogue = MemoryCatalogue(self.log)
         self.ends = Ends(self.catalogue, 0.0)
-        self.letters_out = Letters(self.letters_sink)
+        self.letters_out = DeadLetterSender(self.letters_sink)
         self.fetcher = NoFetcher(self.ends, MemoryFetcher(self.log))
         self.store = MemoryStore(self.nodes)
         self.reader = Reader(
             self.fetcher,
             self.store,
             self.catalogue,
-            self.letters_out.notify,
+            self.letters_out.send_notice,
             ["t"],
             ReaderPolicy(
                 AssignmentPolicy(

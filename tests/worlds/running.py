@@ -18,10 +18,10 @@ from partition.ledger import LedgerStatistics
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.retries import RetryPolicy
+from service.dead_letter_sender import DeadLetterSender
 from service.failpoints import nowhere
 from service.fences import Fences
 from service.gates import gates_of, policy_of
-from service.letters import Letters
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from sinks.tries import WriteRetries
@@ -152,7 +152,7 @@ class Works:
             stream.into(sink, batch_rows=batch_rows, batch_seconds=batch_seconds)
         topology.dead_letters.into(self.letters_sink)
         topology.validate()
-        self.letters = letters = Letters(self.letters_sink, at)
+        self.letters = letters = DeadLetterSender(self.letters_sink, at)
         fences = Fences(exactly_once) if exactly_once is not None else None
         cut = policy_of(
             topology,
@@ -170,7 +170,7 @@ class Works:
             self.fetcher,
             self.store,
             MemoryCatalogue(self.log),
-            letters.notify,
+            letters.send_notice,
             ["t"],
             ReaderPolicy(
                 AssignmentPolicy(

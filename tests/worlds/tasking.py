@@ -12,7 +12,7 @@ from partition.fetcher import Fetched
 from partition.memory import MemoryFetcher, MemoryLog
 from partition.position import Position
 from partition.retries import RetryPolicy
-from service.screen import ScreenPolicy
+from service.failures import ScreenPolicy
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.running import process
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings

@@ -9,7 +9,7 @@ from acker.acker import Acker
 from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from service.emitter import Emitter, tree_seconds
-from service.joints import Joints
+from service.trees import TreeTracker
 from topology.outcome import Delivery, Origin
 
 
@@ -26,7 +26,8 @@ def expires_at(timeout_seconds: float | None) -> float:
     step = next(topology.steps())
     acker = Acker(timeout_seconds=2.0, longest_seconds=tree_seconds(step))
     runner = SimpleNamespace(submit=lambda *_: None)
-    emitter = Emitter(acker, Joints(acker, {}), {}, runner, np.random.default_rng(1))
+    tracker = TreeTracker(acker, dict, 2.0, np.random.default_rng(1))
+    emitter = Emitter(tracker, {}, runner)
     roots = np.zeros(1, np.uint64)
     delivery = Delivery(step, [b"x"], None, Origin("t"))
     edges = emitter.edges_of(delivery, roots)

@@ -13,7 +13,6 @@ from partition.chunk import Partition
 from partition.manager import Window
 from partition.retries import RetryPolicy
 from service.intake import Intake
-from service.screen import ScreenPolicy
 from service.sizes import Sizes, sizes_of
 from tests.worlds.reading import Bench
 from tests.worlds.running import Works
@@ -233,6 +232,6 @@ def test_after_a_wait_a_replica_emits_nothing_before_it_is_known_what_is_its_own
     """Promise 9: a process that was frozen in the wait goes on there, and has lost its session."""
     reader = Fetching(is_shared=is_shared)
     topology = Topology("t")
-    intake = Intake(topology, reader, Executor(), None, None, None, None, ScreenPolicy())
+    intake = Intake(topology, reader, Executor(), None, None, None)
     assert intake.take(0.0, seconds, fetch=True)
     assert reader.asked == asked

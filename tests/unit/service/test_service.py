@@ -32,7 +32,7 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.position import Position
 from partition.retries import RetryPolicy
 from service.config import load
-from service.letters import Letters
+from service.dead_letter_sender import DeadLetterSender
 from service.parts import Parts
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
@@ -128,9 +128,15 @@ class World:
         topology.dead_letters.into(self.letters)
         fetcher, store = MemoryFetcher(self.log), self.store()
         catalogue = MemoryCatalogue(self.log)
-        letters = Letters(self.letters)
+        letters = DeadLetterSender(self.letters)
         reader = Reader(
-            fetcher, store, catalogue, letters.notify, ["numbers"], self.policy, random.Random(1)
+            fetcher,
+            store,
+            catalogue,
+            letters.send_notice,
+            ["numbers"],
+            self.policy,
+            random.Random(1),
         )
         pipeline = Pipeline(topology, reader, letters, PipelinePolicy(), np.random.default_rng(1))
         parts = Parts(

@@ -1,5 +1,7 @@
 """Which records no bolt sees."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Chunk, Partition
 from partition.memory import MemoryMessage
-from service.screen import Oversized, ScreenPolicy, only, screen
+from service.failures import FailureHandler, Oversized, ScreenPolicy
 from service.testing.kit import TopologyTest
 
 ORDERS = Partition("orders", 0)
@@ -53,11 +55,28 @@ def test_a_record_larger_than_is_wanted_becomes_a_letter_without_its_payload():
 
 
 def test_only_unusual_records_are_set_apart():
+    """The chunk goes on without them; one that needs nothing of it is the same chunk."""
     values = [b"a", None, b"b" * 20, b""]
     messages = [MemoryMessage(ORDERS, place, value) for place, value in enumerate(values)]
-    chunk = Chunk(ORDERS, np.arange(4), messages)
-    screened = screen(chunk, ScreenPolicy("skip", 10))
-    assert (screened.kept, screened.skipped) == ([0, 3], [1])
-    assert isinstance(screened.refused[2], Oversized)
-    assert only(chunk, screened.kept).offsets.tolist() == [0, 3]
-    assert only(chunk, [0, 1, 2, 3]) is chunk
+    chunk, owners = Chunk(ORDERS, np.arange(4), messages), np.arange(70, 74)
+    rejected, skipped = [], []
+    handler = FailureHandler(
+        None,
+        SimpleNamespace(comes_again=None),
+        None,
+        SimpleNamespace(tally=None, processed=lambda *done: skipped.append(done)),
+        {},
+        ScreenPolicy("skip", 10),
+        None,
+    )
+    handler.reject_record = lambda owner, failure: rejected.append((owner, failure))
+    kept, kept_owners = handler.screen(chunk, owners)
+    assert kept.offsets.tolist() == [0, 3]
+    assert kept.messages == [messages[0], messages[3]]
+    assert kept_owners.tolist() == [70, 73]
+    ((of_skipped, flags),) = skipped
+    assert (of_skipped.tolist(), flags.tolist()) == ([71], [0])
+    ((owner, failure),) = rejected
+    assert (owner, failure.step) == (72, "screen")
+    assert isinstance(failure.error, Oversized)
+    assert handler.screen(kept, kept_owners)[0] is kept

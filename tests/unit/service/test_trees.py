@@ -1,16 +1,15 @@
-"""Joint trees: a tuple of several records is one tree, and they are its parents."""
+"""The trees of records: joint trees are their children, and why one failed is told once."""
 
 import numpy as np
 import pytest
 import structlog
 
 from acker.acker import Acker
-from service.joints import Joints
+from service.trees import LETTERED, SUNK, TreeTracker
 from topology.actions import NO_TREE, Emission
 from topology.outcome import Failure
 from topology.signals import Reject
 
-SUNK, LETTERED = 1, 2
 A, B, C = 10, 20, 30  # owners
 BROKEN = Failure("write", ValueError("broken"))
 
@@ -29,25 +28,20 @@ class World:
     def __init__(self, timeout_seconds=8.0):
         self.acker = Acker(timeout_seconds=timeout_seconds)
         self.acker.expire(0.0)
-        self.failures = {}
-        self.joints = Joints(self.acker, self.failures)
-        self.trees = self.acker.begin(array(A, B, C))
-        self.acker.init(self.trees, edges(1, 2, 3))
+        self.holders = {}
+        self.tracker = TreeTracker(
+            self.acker, lambda: self.holders, timeout_seconds, np.random.default_rng(1)
+        )
+        self.trees = self.tracker.begin(array(A, B, C))
+        self.tracker.init(self.trees, edges(1, 2, 3))
         self.a, self.b, self.c = self.trees.tolist()
-        self.next_edge = 1000
-
-    def new_edges(self, count):
-        self.next_edge += count
-        return np.arange(self.next_edge - count, self.next_edge, dtype=np.uint64)
 
     def place(self, *anchors):
         """Emit a value per tuple of anchors; gives what was placed."""
         trees = [each[0] if len(each) == 1 else NO_TREE for each in anchors]
         several = {place: each for place, each in enumerate(anchors) if len(each) != 1}
         values = [f"v{place}" for place in range(len(anchors))]
-        return self.joints.place(
-            Emission("default", values, array(*trees), several, {}), self.new_edges
-        )
+        return self.tracker.place(Emission("default", values, array(*trees), several, {}))
 
     def join(self, *anchors):
         """Emit one value of several tuples; gives its tree and the edge to ack it by."""
@@ -59,12 +53,12 @@ class World:
             self.acker.ack(array(getattr(self, name)), edges("abc".index(name) + 1))
 
     def resolved(self):
-        resolved = self.joints.resolve(self.acker.drain())
-        return {
-            kind: owners
-            for kind in ("acked", "failed", "expired")
-            if (owners := sorted(getattr(resolved, kind).tolist()))
-        }
+        resolved = self.tracker.drain()
+        failed = dict(resolved.failed)
+        assert len(failed) == len(resolved.failed)
+        self.failures = failed
+        found = {"acked": sorted(resolved.acked.tolist()), "failed": sorted(failed)}
+        return {kind: owners for kind, owners in found.items() if owners}
 
 
 def test_records_are_complete_when_what_was_joined_of_them_is():
@@ -75,7 +69,7 @@ def test_records_are_complete_when_what_was_joined_of_them_is():
     assert world.resolved() == {"acked": [C]}
     world.acker.ack(tree, edge)
     assert world.resolved() == {"acked": [A, B]}
-    assert not world.joints
+    assert not world.tracker.has_joint
     assert world.acker.statistics().ignored == 0
 
 
@@ -84,8 +78,7 @@ def test_a_joint_tree_that_fails_fails_its_records_for_its_reason():
     world = World()
     tree, _edge = world.join(world.a, world.b)
     world.ack_inputs("a")
-    world.failures[int(world.acker.owners(tree)[0])] = BROKEN
-    world.acker.fail(tree)
+    world.tracker.fail(int(tree[0]), BROKEN)
     assert world.resolved() == {"failed": [A, B]}
     assert world.failures == {A: BROKEN, B: BROKEN}
     world.ack_inputs("b")
@@ -103,12 +96,13 @@ def test_a_joint_tree_that_expires_fails_its_records():
     assert world.resolved() == {"acked": [C]}
     for _ in range(100):
         now += 0.5
-        world.joints.reset_timeout(world.trees[:2])  # the records themselves are not late
+        world.tracker.touch(world.trees[:2])  # the records themselves are not late
         world.acker.expire(now)
         if resolved := world.resolved():
             break
     assert resolved == {"failed": [A, B]}
     assert now >= 6.0 + 8.0
+    assert all("not resolved in time" in str(each.error) for each in world.failures.values())
     assert {type(failure.error) for failure in world.failures.values()} == {TimeoutError}
 
 
@@ -120,7 +114,7 @@ def test_resetting_a_joint_tree_s_time_resets_that_of_all_it_belongs_to():
     now = 0.0
     while now < 30.0:
         now += 0.5
-        world.joints.reset_timeout(outer)
+        world.tracker.touch(outer)
         world.acker.expire(now)
         assert world.resolved() == {}
     world.acker.ack(inner, inner_edge)
@@ -135,10 +129,10 @@ def test_a_join_of_a_join_holds_the_records_of_both():
     world.ack_inputs("a", "b", "c")
     world.acker.ack(inner, inner_edge)
     assert world.resolved() == {}
-    assert len(world.joints) == 2
+    assert len(world.tracker._joint) == 2
     world.acker.ack(outer, outer_edge)
     assert world.resolved() == {"acked": [A, B, C]}
-    assert not world.joints
+    assert not world.tracker.has_joint
 
 
 def test_what_was_marked_on_a_joint_tree_is_marked_on_its_records():
@@ -148,8 +142,8 @@ def test_what_was_marked_on_a_joint_tree_is_marked_on_its_records():
     world.acker.mark(array(world.b), LETTERED)
     world.ack_inputs("a", "b")
     world.acker.ack(tree, edge)
-    resolved = world.joints.resolve(world.acker.drain())
-    flags = dict(zip(resolved.acked.tolist(), resolved.acked_flags.tolist(), strict=True))
+    resolved = world.tracker.drain()
+    flags = dict(zip(resolved.acked.tolist(), resolved.flags.tolist(), strict=True))
     assert flags == {A: SUNK, B: SUNK | LETTERED}
 
 
@@ -158,27 +152,26 @@ def test_two_anchors_of_one_tree_are_one():
     placed = world.place((world.a,), (world.b,))
     assert placed.trees.tolist() == [world.a, world.b]
     assert placed.edges.tolist() == [0, 0]
-    assert not world.joints
+    assert not world.tracker.has_joint
 
 
 def test_an_anchor_whose_record_has_failed_counts_no_more():
     world = World()
-    world.failures[A] = BROKEN
-    world.acker.fail(array(world.a))
+    world.tracker.fail(world.a, BROKEN)
     placed = world.place(
         (world.b,), (world.a,), (world.a, world.c), (world.a, world.b, world.c), ()
     )
     assert placed.values == ["v0", "v2", "v3", "v4"]
     assert placed.trees.tolist()[:2] == [world.b, world.c]
     assert [edge > 0 for edge in placed.edges.tolist()] == [False, False, True, True]
-    assert len(world.joints) == 2
+    assert len(world.tracker._joint) == 2
 
 
 def test_tasks_stay_with_their_values_when_some_are_left_out():
     world = World()
-    world.acker.fail(array(world.a))
+    world.tracker.fail(world.a, BROKEN)
     emission = Emission("s", ["x", "y", "z"], array(world.a, world.b, world.c), {}, {0: 4, 2: 6})
-    placed = world.joints.place(emission, world.new_edges)
+    placed = world.tracker.place(emission)
     assert (placed.values, placed.tasks) == (["y", "z"], {1: 6})
 
 
@@ -190,21 +183,21 @@ def test_a_letter_goes_to_every_record_of_a_tuple_that_is_rejected():
     world.ack_inputs("a", "b", "c")
     world.acker.ack(inner, inner_edge)
     failure = Failure("write", Reject("no"))
-    letters = world.joints.split(int(outer[0]), int(outer_edge[0]), failure, world.new_edges)
+    letters = world.tracker.split(int(outer[0]), int(outer_edge[0]), failure)
     assert sorted(tree for tree, _edge in letters) == sorted([world.a, world.b, world.c])
     assert world.resolved() == {}
     for tree, edge in letters:
         owner = int(world.acker.owners(array(tree))[0])
         world.acker.ack(array(tree), edges(edge))
         assert world.resolved() == {"acked": [owner]}
-    assert world.joints.lost == 0
+    assert world.tracker.lost == 0
 
 
 def test_a_tuple_of_one_record_is_not_split():
     world = World()
     world.join(world.a, world.b)
     failure = Failure("write", Reject("no"))
-    assert world.joints.split(world.c, 3, failure, world.new_edges) == [(world.c, 3)]
+    assert world.tracker.split(world.c, 3, failure) == [(world.c, 3)]
 
 
 @pytest.mark.parametrize("how", ["fails", "is rejected", "expires"])
@@ -214,18 +207,17 @@ def test_a_tuple_without_an_anchor_that_fails_is_counted_and_told(how):
     assert world.acker.statistics().unanchored == 1
     with structlog.testing.capture_logs() as logs:
         if how == "fails":
-            world.failures[int(world.acker.owners(array(tree))[0])] = BROKEN
-            world.acker.fail(array(tree))
+            world.tracker.fail(int(tree), BROKEN)
         elif how == "is rejected":
-            assert world.joints.split(int(tree), int(edge), BROKEN, world.new_edges) == []
+            assert world.tracker.split(int(tree), int(edge), BROKEN) == []
         else:
             for now in range(20):
-                world.joints.reset_timeout(world.trees)
+                world.tracker.touch(world.trees)
                 world.acker.expire(float(now))
         assert world.resolved() == {}
-    assert world.joints.lost == 1
+    assert world.tracker.lost == 1
     assert [(line["event"], line["count"]) for line in logs] == [("unanchored_tuples_lost", 1)]
-    assert not world.joints
+    assert not world.tracker.has_joint
 
 
 def test_a_tuple_without_an_anchor_that_is_acked_is_not_heard_of():
@@ -233,8 +225,8 @@ def test_a_tuple_without_an_anchor_that_is_acked_is_not_heard_of():
     tree, edge = world.join()
     world.acker.ack(tree, edge)
     assert world.resolved() == {}
-    assert not world.joints
-    assert world.joints.lost == 0
+    assert not world.tracker.has_joint
+    assert world.tracker.lost == 0
 
 
 def test_records_and_joint_trees_that_resolve_together_are_told_apart():
@@ -252,11 +244,51 @@ def test_a_joint_tree_none_of_whose_records_is_left_is_let_go():
     world.place((int(of_lost[0]), world.b))
     of_both, _ = world.join(world.a, world.c)
     of_none, _ = world.join()
-    world.acker.discard(lambda owners: np.isin(owners, [A, B]))
-    gone = world.joints.drop_orphans()
+    gone = world.tracker.discard(lambda owners: np.isin(owners, [A, B]))
     assert len(gone) == 2
     assert (world.acker.owners(of_lost) < 0).all()
     assert (world.acker.owners(of_both) >= 0).all()
     assert (world.acker.owners(of_none) >= 0).all()
-    assert len(world.joints) == 2
-    assert world.joints.lost == 0
+    assert len(world.tracker._joint) == 2
+    assert world.tracker.lost == 0
+
+
+def test_a_record_that_expires_is_told_with_the_step_that_keeps_it():
+    world = World()
+    world.holders = {B: "join"}
+    for now in range(20):
+        world.tracker.expire(float(now), list)
+    assert world.resolved() == {"failed": [A, B, C]}
+    assert {owner: failure.step for owner, failure in world.failures.items()} == {
+        A: "topology",
+        B: "join",
+        C: "topology",
+    }
+    assert str(world.failures[A].error) == (
+        "the record's tree was not resolved in time: message_timeout_seconds=8; "
+        "perhaps one of these bolts keeps a tuple of it: join"
+    )
+
+
+def test_what_waits_does_not_expire_and_what_waits_for_longer_has_more_time():
+    world = World()
+    slow = world.trees[:1]
+    for now in range(100):
+        world.tracker.expire(float(now), lambda: [(slow, None)])
+    assert world.resolved() == {"failed": [B, C]}
+    for now in range(100, 120):
+        world.tracker.expire(float(now), list)
+    assert world.resolved() == {"failed": [A]}
+
+
+def test_a_tree_that_failed_is_told_for_the_first_reason_once_it_has_its_init():
+    """Promise 4; in a pipeline siblings fail a tree that has not all its edges yet."""
+    world = World()
+    (tree,) = world.tracker.begin(array(40)).tolist()
+    world.tracker.fail(tree, BROKEN)
+    assert world.resolved() == {}
+    world.tracker.init(array(tree), edges(7))
+    assert world.resolved() == {"failed": [40]}
+    assert world.failures == {40: BROKEN}
+    world.tracker.fail(tree, Failure("other", ValueError("late")))
+    assert world.resolved() == {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from acker.acker import Acker
-from service.joints import Joints
+from service.trees import TreeTracker
 from tests.support.patience import seconds
 from topology.actions import NO_TREE, Emission
 from topology.errors import BoltError
@@ -43,9 +43,7 @@ class Tuples(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.failures = {}
         self.acker = Acker(timeout_seconds=TIMEOUT, capacity=2)
-        self.joints = Joints(self.acker, self.failures)
         self.records: dict[int, Record] = {}
         self.handles: dict[int, tuple[int, int]] = {}  # of records without init: tree and root
         self.tuples: dict[int, Tuple] = {}
@@ -58,8 +56,8 @@ class Tuples(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 2**32 - 1))
     def edges(self, seed):
-        rng = np.random.default_rng(seed)
-        self.new_edges = lambda count: rng.integers(1, 2**64, count, np.uint64)
+        self.tracker = TreeTracker(self.acker, dict, TIMEOUT, np.random.default_rng(seed))
+        self.new_edges = self.tracker.new_edges
 
     # The model
 
@@ -132,7 +130,7 @@ class Tuples(RuleBasedStateMachine):
             {place: each for place, each in enumerate(trees) if len(each) != 1},
             {place: place for place in range(len(anchors))},
         )
-        placed = self.joints.place(emission, self.new_edges)
+        placed = self.tracker.place(emission)
         assert placed.tasks == dict(enumerate(placed.values))
         for value, tree, root in zip(
             placed.values, placed.trees.tolist(), placed.edges.tolist(), strict=True
@@ -168,10 +166,7 @@ class Tuples(RuleBasedStateMachine):
     def fail(self, pick):
         number = self.pick(pick)
         tuple_ = self.tuples[number]
-        owner = self.owner(tuple_.tree)
-        if owner >= 0:
-            self.failures[owner] = Failure("step", ValueError(str(number)))
-            self.acker.fail(array(tuple_.tree))
+        self.tracker.fail(tuple_.tree, Failure("step", ValueError(str(number))))
         self.model_fail(number)
         del self.tuples[number]
 
@@ -184,7 +179,7 @@ class Tuples(RuleBasedStateMachine):
         tuple_ = self.tuples[number]
         if self.owner(tuple_.tree) >= 0:
             failure = Failure("step", BoltError("no"))
-            letters = self.joints.split(tuple_.tree, tuple_.edge, failure, self.new_edges)
+            letters = self.tracker.split(tuple_.tree, tuple_.edge, failure)
             owners = [self.owner(tree) for tree, _edge in letters]
             roots = [root for root in tuple_.roots if not self.records[root].came_to]
             records = {root for root in roots if root not in self.loose}
@@ -211,32 +206,24 @@ class Tuples(RuleBasedStateMachine):
     def reset_timeout(self, pick):
         self.drain()
         tuple_ = self.tuples[self.pick(pick)]
-        self.joints.reset_timeout(array(tuple_.tree))
+        self.tracker.touch(array(tuple_.tree))
 
     @rule()
     def drain(self):
-        for kind, owners, flags in self.resolved():
-            assert kind != "expired"
-            for owner, flag in zip(owners, flags, strict=True):
-                assert owner not in self.told, "a record resolves once"
-                self.told[owner] = kind
-                assert kind == "failed" or flag == self.records[owner].flags
+        resolved = self.tracker.drain()
+        for owner, flag in zip(resolved.acked.tolist(), resolved.flags.tolist(), strict=True):
+            assert owner not in self.told, "a record resolves once"
+            assert flag == self.records[owner].flags
+            self.told[owner] = "acked"
+        for owner, failure in resolved.failed:
+            assert owner not in self.told, "a record resolves once"
+            assert failure.step == "step"
+            self.told[owner] = "failed"
         assert self.told == {
             owner: record.came_to
             for owner, record in self.records.items()
             if record.came_to and owner not in self.loose
         }
-
-    def resolved(self):
-        resolved = self.joints.resolve(self.acker.drain())
-        acked, failed = resolved.acked.tolist(), resolved.failed.tolist()
-        for owner in failed:
-            assert self.failures.pop(owner).step in ("step", "topology")
-        yield "acked", acked, resolved.acked_flags.tolist()
-        yield "failed", failed, [0] * len(failed)
-        expired = resolved.expired.tolist()
-        if expired:
-            yield "expired", expired, [0] * len(expired)
 
     @rule(seconds=st.sampled_from([1.0, 5.0, 40.0]))
     def wait(self, seconds):
@@ -247,13 +234,15 @@ class Tuples(RuleBasedStateMachine):
         for _ in range(int(seconds)):
             self.now += 1.0
             self.acker.expire(self.now)
-            for _kind, owners, _flags in self.resolved():
-                for owner in owners:
-                    assert owner not in self.told, "a record resolves once"
-                    record = self.records[owner]
-                    assert not record.came_to
-                    record.came_to = self.told[owner] = "failed"
-                    record.has_failed = True
+            resolved = self.tracker.drain()
+            assert not len(resolved.acked)
+            for owner, failure in resolved.failed:
+                assert owner not in self.told, "a record resolves once"
+                assert failure.step == "topology"
+                record = self.records[owner]
+                assert not record.came_to
+                record.came_to = self.told[owner] = "failed"
+                record.has_failed = True
         for root, tree in self.loose.items():
             if not self.records[root].came_to and self.owner(tree) < 0:
                 self.records[root].came_to = "failed"
@@ -263,7 +252,7 @@ class Tuples(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost_but_what_has_no_anchor(self):
         self.drain()
-        assert self.joints.lost == self.lost
+        assert self.tracker.lost == self.lost
 
     def teardown(self):
         if hasattr(self, "new_edges"):
@@ -271,9 +260,9 @@ class Tuples(RuleBasedStateMachine):
             self.wait(seconds(40.0))
             self.nothing_is_lost_but_what_has_no_anchor()
             assert all(record.came_to for record in self.records.values())
-            assert len(self.joints) == 0
+            assert not self.tracker.has_joint
             assert self.acker.in_flight == 0
-            assert self.failures == {}
+            assert not self.tracker._reasons
 
 
 def array(*numbers):

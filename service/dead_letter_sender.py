@@ -12,11 +12,6 @@ import structlog
 from acker.acker import Edges, Trees
 from partition.loss import Loss
 from service.failpoints import nowhere
-from service.screen import Oversized
-from topology.complaints import text_of
-from topology.masking import mask
-from topology.outcome import Failure
-from topology.record import Record
 from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
 
 log = structlog.get_logger()
@@ -25,20 +20,6 @@ RESEND_SECONDS = 1.0
 
 _Place: TypeAlias = tuple[int, int]  # tree and edge
 _NONE: tuple[Trees, Edges] = np.empty(0, np.int64), np.empty(0, np.uint64)
-
-
-def dead_letter(record: Record, failure: Failure, attempts: int) -> DeadLetter:
-    """The letter of a record that could not be processed, failed just now."""
-    error = failure.error
-    return DeadLetter(
-        record=record,
-        reason=mask(text_of(error)),
-        attempts=attempts,
-        error_class=type(error).__name__,
-        step=failure.step,
-        failed_at_ms=time.time_ns() // 1_000_000,
-        by_reference=isinstance(error, Oversized),
-    )
 
 
 class Ends(Protocol):
@@ -57,7 +38,7 @@ class _Sent:
     refusals: int = 0
 
 
-class Letters:
+class DeadLetterSender:
     """Sends dead letters and keeps each until the broker has it (promise 3).
 
     A letter that the broker refused is sent again after a pause, for as long as it
@@ -67,6 +48,7 @@ class Letters:
     def __init__(self, sink: DeadLetterSink, at: Callable[[str], object] = nowhere) -> None:
         """`at` is told when a letter was given to the sink, and when it is durable."""
         self._sink = sink
+        self.name = sink.name
         self._at = at
         self._sent: dict[int, _Sent] = {}
         self._again: list[tuple[float, int]] = []
@@ -74,17 +56,12 @@ class Letters:
         self._refused = 0
         self._waiting_since: float | None = None
 
-    @property
-    def name(self) -> str:
-        """Where they go."""
-        return self._sink.name
-
     def send(self, letter: DeadLetter, tree: int, edge: int, span: Ends | None = None) -> None:
         """Send a letter; `poll` gives the tree and edge back when it is durable."""
         self._send(_Sent(letter, (tree, edge), span))
 
-    def notify(self, loss: Loss) -> "Future[None]":
-        """Tell that a range is skipped; the future ends when that is durable."""
+    def send_notice(self, loss: Loss) -> "Future[None]":
+        """Send word that a range is skipped; the future ends when that is durable."""
         notice = RangeNotice(
             topic=loss.partition.topic,
             partition=loss.partition.number,
@@ -106,7 +83,7 @@ class Letters:
         self._at("letter_sent")
 
     def poll(self, now: float) -> tuple[Trees, Edges]:
-        """The trees and edges whose letters have become durable since the last call."""
+        """Give the trees and edges whose letters have become durable since the last call."""
         durable: list[_Place] = []
         for delivered in self._sink.poll():
             if delivered.error is None:
@@ -151,10 +128,10 @@ class Letters:
         """Deliveries that failed and were, or will be, tried again."""
         return self._refused
 
-    def trees(self) -> list[int]:
-        """The trees that wait for a letter."""
+    def trees(self) -> Trees:
+        """Give the trees that wait for a letter."""
         answers = [sent.answer for sent in self._sent.values()]
-        return [answer[0] for answer in answers if not isinstance(answer, Future)]
+        return np.array([a[0] for a in answers if not isinstance(a, Future)], np.int64)
 
 
 def _tell_refused(sent: _Sent, sink: str, error: str) -> None:

@@ -19,7 +19,7 @@ from partition.memory import (
     MemoryStore,
 )
 from partition.position import Position
-from service.letters import RESEND_SECONDS, Letters
+from service.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from topology.sink import DeadLetter, DeadLetterSink, Delivered
@@ -70,8 +70,8 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def letters(broker) -> Letters:
-    return Letters(broker)
+def letters(broker) -> DeadLetterSender:
+    return DeadLetterSender(broker)
 
 
 def letter(offset: int = 0) -> DeadLetter:
@@ -79,7 +79,7 @@ def letter(offset: int = 0) -> DeadLetter:
     return DeadLetter(record, "bad", 1, "Reject", "parse", 0)
 
 
-def durable(letters: Letters, now: float) -> list[tuple[int, int]]:
+def durable(letters: DeadLetterSender, now: float) -> list[tuple[int, int]]:
     trees, edges = letters.poll(now)
     assert (trees.dtype, edges.dtype) == (np.int64, np.uint64)
     return list(zip(trees.tolist(), edges.tolist(), strict=True))
@@ -88,7 +88,7 @@ def durable(letters: Letters, now: float) -> list[tuple[int, int]]:
 def test_a_letter_is_pending_until_the_broker_has_it(letters, broker):
     letters.send(letter(), tree=7, edge=2**64 - 1)
     assert durable(letters, 0.0) == []
-    assert (letters.pending, letters.trees()) == (1, [7])
+    assert (letters.pending, letters.trees().tolist()) == (1, [7])
     broker.answer(broker.tokens[0])
     assert durable(letters, 0.0) == [(7, 2**64 - 1)]
     assert durable(letters, 0.0) == []
@@ -98,12 +98,12 @@ def test_a_letter_is_pending_until_the_broker_has_it(letters, broker):
 def test_a_range_that_is_skipped_is_told_and_durable_before_its_future_ends(letters, broker):
     """Promise 3; Storm 1: no silent jump."""
     loss = Loss(PLACE, "expired", Position(4), Position(10), 6, "and the log holds 10 to 20")
-    future = letters.notify(loss)
+    future = letters.send_notice(loss)
     (token,) = broker.tokens
     notice = broker.sent[0][1]
     assert (notice.first_offset, notice.resume_offset, notice.lost) == (4, 10, 6)
     assert (notice.topic, notice.partition, notice.reason) == (*PLACE, "expired")
-    assert letters.trees() == []
+    assert letters.trees().tolist() == []
     broker.answer(token, "refused")
     assert durable(letters, 0.0) == []
     assert not future.done()
@@ -140,7 +140,7 @@ def test_answers_may_come_in_any_order(letters, broker):
     broker.answer(third)
     broker.answer(first)
     assert durable(letters, 0.0) == [(3, 30), (1, 10)]
-    assert letters.trees() == [2]
+    assert letters.trees().tolist() == [2]
     broker.answer(second)
     assert durable(letters, 0.0) == [(2, 20)]
 
@@ -185,7 +185,7 @@ def test_a_refused_letter_holds_back_no_other(letters, broker):
     broker.answer(broker.tokens[0], "too slow")
     broker.answer(broker.tokens[1])
     assert durable(letters, 0.0) == [(2, 20)]
-    assert letters.trees() == [1]
+    assert letters.trees().tolist() == [1]
 
 
 @bolt
@@ -204,12 +204,12 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
     topology = Topology("t")
     topology.source("t").then(parse).into(DiscardSink())
     topology.dead_letters.into(broker)
-    letters = Letters(broker)
+    letters = DeadLetterSender(broker)
     reader = Reader(
         MemoryFetcher(log),
         MemoryStore(nodes),
         MemoryCatalogue(log),
-        letters.notify,
+        letters.send_notice,
         ["t"],
         ReaderPolicy(),
         random.Random(1),

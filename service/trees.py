@@ -1,0 +1,360 @@
+"""All trees of a pipeline: which records are done, why one failed, and which are too old.
+
+The acker is Storm's, and holds one tree for each record. Storm anchors a tuple of several records
+(a join's) in each of their trees; here it travels in a joint tree of its own, so that it is one
+tree and one edge like any other. A joint tree is the child of the trees of its anchors: it has an
+edge in each, which is acked when it is acked, and they fail when it fails or expires. A tuple
+without an anchor gets a joint tree of none.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from acker.acker import Acker, Edges, Flags, Trees
+from service.owners import MAX_PLACE, OFFSET_BITS, OFFSET_MASK, Owners
+from topology.actions import Emission, moved
+from topology.advanced_runner import late
+from topology.complaints import text_of
+from topology.outcome import Failure
+
+log = structlog.get_logger()
+
+SUNK, LETTERED = 1, 2  # flags of a tree: a row of it went to a sink, a dead letter was sent
+
+_EXPIRE_EVERY_SECONDS = 0.5
+_TOUCH_SECONDS = 1e-5  # per value that waits: looking at all of them costs a hundredth of it
+
+_Anchors: TypeAlias = tuple[int, ...]  # their trees
+
+# A joint tree's id is no record's: its partition index is above all that partitions have.
+_FIRST = MAX_PLACE << OFFSET_BITS
+_NONE: Owners = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Records that resolved: those that are done, with flags, and why others failed."""
+
+    acked: Owners = field(default_factory=lambda: _NONE)
+    flags: Flags = field(default_factory=lambda: np.empty(0, np.uint8))
+    failed: list[tuple[int, Failure]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(len(self.acked) or self.failed)
+
+
+_NOTHING = Resolved()
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Values emitted, each with the tree it travels in.
+
+    `edges` has a joint tree's root edge, and 0 where the tree is the anchor's own, which has an
+    edge outstanding by itself. XOR the edges of what became of a value into it, and ack that.
+    """
+
+    values: list[Any]
+    trees: Trees
+    edges: Edges
+    tasks: dict[int, int]
+
+
+class TreeTracker:
+    """Tracks the trees of records, and joint trees. The owner thread calls everything."""
+
+    def __init__(
+        self,
+        acker: Acker,
+        holders: Callable[[], Mapping[int, str]],
+        timeout_seconds: float,
+        rng: np.random.Generator,
+    ) -> None:
+        """`holders` gives the step that keeps a tuple, by the record or joint tree it belongs to.
+
+        `timeout_seconds` is the acker's, and `rng` draws the edges.
+        """
+        self.acker = acker
+        # What changes nothing but the acker goes straight to it.
+        self.begin, self.init, self.ack, self.mark = acker.begin, acker.init, acker.ack, acker.mark
+        self.owners, self.flags = acker.owners, acker.flags
+        self._holders = holders
+        self._timeout_seconds = timeout_seconds
+        self._rng = rng
+        self._reasons: dict[int, Failure] = {}  # why a tree failed that was not drained yet
+        self._joint: dict[int, tuple[_Anchors, int]] = {}  # by id: anchors, and the edge
+        self._begun = 0
+        self._expire_due = 0.0
+        self._touch_due = 0.0
+        self._untold: list[Failure] = []
+        self.lost = 0
+        """Tuples without an anchor that failed: nobody tries them again."""
+
+    @property
+    def has_joint(self) -> bool:
+        """Whether a joint tree is under way."""
+        return bool(self._joint)
+
+    @staticmethod
+    def is_joint(owner: int) -> bool:
+        """Whether an id stands for a joint tree."""
+        return owner >= _FIRST
+
+    def new_edges(self, count: int) -> Edges:
+        """Draw random edges, never 0."""
+        return self._rng.integers(1, 2**64, count, np.uint64)
+
+    def fail(self, tree: int, failure: Failure) -> None:
+        """Fail a tree for a reason, which `drain` gives; does nothing if it has failed before."""
+        trees = _trees([tree])
+        owner = int(self.owners(trees)[0])
+        if owner >= 0:
+            self._reasons[owner] = failure
+            self.acker.fail(trees)
+
+    def drain(self) -> Resolved:
+        """Take the records that resolved since the last call; joint trees settle their anchors."""
+        ended = self.acker.drain()
+        if not ended:
+            return _NOTHING
+        acked: list[Owners] = []
+        flags: list[Flags] = []
+        failed: list[tuple[int, Failure]] = []
+        expired: list[tuple[int, Failure]] = []
+        holders = self._holders() if len(ended.expired) else {}
+        while ended:
+            owners, marks = ended.acked, ended.acked_flags
+            if self._joint:
+                joint = owners >= _FIRST
+                self._ack_anchors(owners[joint].tolist(), marks[joint])
+                owners, marks = owners[~joint], marks[~joint]
+            acked.append(owners)
+            flags.append(marks)
+            for owner in ended.failed.tolist():
+                self._fail_record(owner, self._reasons.pop(owner), failed)
+            for owner in ended.expired.tolist():
+                self._fail_record(owner, self._late(owner, holders), expired)
+            ended = self.acker.drain()
+        self._tell_lost()
+        if len(acked) == 1:
+            return Resolved(acked[0], flags[0], failed + expired)
+        return Resolved(np.concatenate(acked), np.concatenate(flags), failed + expired)
+
+    def place(self, emission: Emission) -> Placed:
+        """Find, or begin, the tree of each value emitted. Raises TooManyTrees.
+
+        An anchor whose tree has resolved counts no more: its record comes again, or is in the
+        dead letters. A value all of whose anchors have resolved is left out.
+        """
+        live = self.owners(emission.trees) >= 0
+        if live.all():
+            return Placed(emission.values, emission.trees, _zeros(len(live)), emission.tasks)
+        trees, begun = emission.trees.copy(), {}
+        for place, anchors in self._live_anchors(emission.several).items():
+            if len(anchors) == 1:
+                trees[place], live[place] = anchors[0], True
+            elif anchors or not emission.several[place]:
+                begun[place] = anchors
+        edges = _zeros(len(live))
+        if begun:
+            joint = list(begun)
+            edges[joint] = self.new_edges(len(joint))
+            trees[joint], live[joint] = self._begin(list(begun.values()), edges[joint]), True
+        kept = np.flatnonzero(live)
+        places = kept.tolist()
+        values = [emission.values[place] for place in places]
+        return Placed(values, trees[kept], edges[kept], moved(emission.tasks, places))
+
+    def split(self, tree: int, edge: int, failure: Failure) -> list[tuple[int, int]]:
+        """Give the tree and edge of each record's letter, for a tuple that cannot be processed.
+
+        A tuple of a record's own tree stays as it is. One in a joint tree is acked there; each
+        record it belongs to gets an edge for its letter first.
+        """
+        if not self._joint or not self.is_joint(int(self.owners(_trees([tree]))[0])):
+            return [(tree, edge)]
+        trees, is_lost = self._records(tree)
+        if is_lost:
+            self._lose(failure)
+        edges = self.new_edges(len(trees))
+        self.acker.anchor(trees, edges)
+        self.ack(_trees([tree]), np.array([edge], np.uint64))
+        return list(zip(trees.tolist(), edges.tolist(), strict=True))
+
+    def records_of(self, trees: Trees) -> Owners:
+        """Give the unresolved records that the joint trees among these belong to."""
+        joint = trees[self.owners(trees) >= _FIRST].tolist()
+        found = [self._records(tree)[0] for tree in joint]
+        return self.owners(np.concatenate([_trees([]), *found]))
+
+    def discard(self, chosen: Callable[[Owners], npt.NDArray[np.bool_]]) -> set[int]:
+        """Drop the trees of the records for which `chosen` is true, without an outcome.
+
+        So are joint trees none of whose anchors is left; returns their ids.
+        """
+        self.acker.discard(chosen)
+        gone: set[int] = set()
+        for owner, (anchors, _edge) in self._joint.items():  # an anchor stands before its children
+            found = self.owners(_trees(anchors)).tolist()
+            if anchors and all(each < 0 or each in gone for each in found):
+                gone.add(owner)
+        if gone:
+            self.acker.discard(lambda owners: np.isin(owners, list(gone)))
+        for owner in gone:
+            del self._joint[owner]
+        return gone
+
+    def touch(self, trees: Trees, seconds: float | None = None) -> None:
+        """Let the time of trees, and of all they belong to, start anew (`Acker.reset_timeout`)."""
+        self.acker.reset_timeout(self.with_anchors(trees), seconds)
+
+    def expire(
+        self, now: float, waiting: Callable[[], Iterable[tuple[Trees, float | None]]]
+    ) -> None:
+        """Fail the trees that are too old; now and then, however often it is called.
+
+        `waiting` gives the trees of what waits for a sink, a worker or the dead letters' broker,
+        and the seconds they have: it is slow, not lost, so its time starts anew, and a tree
+        expires only while a bolt has a value of it. That is done the rarer the more waits.
+        """
+        if now < self._expire_due:
+            return
+        tick_seconds = self.acker.tick_seconds
+        self._expire_due = now + min(_EXPIRE_EVERY_SECONDS, tick_seconds / 4)
+        if now >= self._touch_due:
+            count = 0
+            for trees, seconds in waiting():
+                self.touch(trees, seconds)
+                count += len(trees)
+            self._touch_due = now + min(count * _TOUCH_SECONDS, tick_seconds / 2)
+        self.acker.expire(now)
+
+    def with_anchors(self, trees: Trees) -> Trees:
+        """Give the trees, and all they belong to."""
+        found = [trees]
+        while self._joint and len(found[-1]):
+            found.append(self._anchors(found[-1]))
+        return trees if len(found) == 1 else np.concatenate(found)
+
+    # Joint trees
+
+    def _begin(self, anchors: Sequence[_Anchors], edges: Edges) -> Trees:
+        """Begin a joint tree for each tuple of anchors' trees.
+
+        Each edge is the one in all of the anchors' trees, and the root edge of the joint tree.
+        """
+        numbers = np.arange(self._begun, self._begun + len(anchors), dtype=np.int64)
+        owners = numbers & OFFSET_MASK | _FIRST
+        trees = self.begin(owners)
+        self._begun += len(anchors)
+        self.init(trees, edges)
+        joints = list(zip(anchors, edges.tolist(), strict=True))
+        self._joint.update(zip(owners.tolist(), joints, strict=True))
+        self.acker.anchor(*_pairs(joints))
+        self.acker.unanchored(sum(not each for each in anchors))
+        return trees
+
+    def _live_anchors(self, several: dict[int, _Anchors]) -> dict[int, _Anchors]:
+        """Give the anchors that have not resolved, by place."""
+        flat = [tree for anchors in several.values() for tree in anchors]
+        live = dict(zip(flat, (self.owners(_trees(flat)) >= 0).tolist(), strict=True))
+        return {
+            place: tuple(tree for tree in anchors if live[tree])
+            for place, anchors in several.items()
+        }
+
+    def _ack_anchors(self, owners: Sequence[int], flags: Flags) -> None:
+        """Ack the edges of joint trees in their anchors, which take over their flags."""
+        if not owners:
+            return
+        joints = [self._joint.pop(owner) for owner in owners]
+        for flag in np.unique(flags[flags > 0]).tolist():
+            marked = [joints[place] for place in np.flatnonzero(flags == flag).tolist()]
+            self.mark(_pairs(marked)[0], flag)
+        self.ack(*_pairs(joints))
+
+    def _fail_record(self, owner: int, failure: Failure, failed: list[tuple[int, Failure]]) -> None:
+        """Note a record that failed; a joint tree fails its anchors."""
+        if not self.is_joint(owner):
+            failed.append((owner, failure))
+            return
+        anchors, _edge = self._joint.pop(owner)
+        if not anchors:
+            self._lose(failure)
+            return
+        trees = _trees(anchors)
+        owners = self.owners(trees)
+        live = owners >= 0
+        self._reasons.update(dict.fromkeys(owners[live].tolist(), failure))
+        self.acker.fail(trees[live])
+
+    def _anchors(self, trees: Trees) -> Trees:
+        """Give the trees that the joint ones among these are children of."""
+        owners = self.owners(trees)
+        joint = np.unique(owners[owners >= _FIRST]).tolist()
+        return _trees(list(dict.fromkeys(tree for each in joint for tree in self._joint[each][0])))
+
+    def _records(self, tree: int) -> tuple[Trees, bool]:
+        """Give the trees of the unresolved records that a joint tree belongs to.
+
+        And whether there are none because it came from a tuple without an anchor.
+        """
+        records: dict[int, None] = {}
+        is_anchored = True
+        trees = _trees([tree])
+        while len(trees):
+            owners = self.owners(trees)
+            joint = owners >= _FIRST
+            records.update(dict.fromkeys(trees[(owners >= 0) & ~joint].tolist()))
+            is_anchored &= all(self._joint[owner][0] for owner in owners[joint].tolist())
+            trees = self._anchors(trees)
+        return _trees(list(records)), not records and not is_anchored
+
+    # Why trees fail
+
+    def _late(self, owner: int, holders: Mapping[int, str]) -> Failure:
+        """Say why a tree has expired.
+
+        A bolt with a time-out of its own fails what it keeps by itself, before the tree expires.
+        """
+        limit = f"message_timeout_seconds={self._timeout_seconds:g}"
+        step = holders.get(owner)
+        if step is not None:
+            return Failure(step, TimeoutError(late(step, limit)))
+        reason = f"the record's tree was not resolved in time: {limit}"
+        keepers = sorted(set(holders.values()))
+        if keepers:  # a tuple of several records is kept under a number of its own
+            reason += f"; perhaps one of these bolts keeps a tuple of it: {', '.join(keepers)}"
+        return Failure("topology", TimeoutError(reason))
+
+    def _lose(self, failure: Failure) -> None:
+        self.lost += 1
+        self._untold.append(failure)
+
+    def _tell_lost(self) -> None:
+        """Log what was lost since this was called last, in one line."""
+        if self._untold:
+            count, failure = len(self._untold), self._untold[0]
+            self._untold = []
+            error = text_of(failure.error)
+            log.warning("unanchored_tuples_lost", count=count, step=failure.step, error=error)
+
+
+def _trees(trees: Sequence[int]) -> Trees:
+    return np.array(trees, np.int64)
+
+
+def _zeros(count: int) -> Edges:
+    return np.zeros(count, np.uint64)
+
+
+def _pairs(joints: Sequence[tuple[_Anchors, int]]) -> tuple[Trees, Edges]:
+    """Give trees and edges of all anchors of joint trees."""
+    pairs = [(tree, edge) for anchors, edge in joints for tree in anchors]
+    trees = np.fromiter((tree for tree, _edge in pairs), np.int64, len(pairs))
+    return trees, np.fromiter((edge for _tree, edge in pairs), np.uint64, len(pairs))
