@@ -2,9 +2,9 @@
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -49,6 +49,41 @@ class AssignmentPolicy:
     shared: bool = False  # only what is wanted is ours, and others may take it over
 
 
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A partition is ours from now on; before its first record is emitted.
+
+    One that was revoked comes again, with what is in flight of it, once it is claimed again.
+    """
+
+    partition: Partition
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A partition that was assigned is ours no more, and none of its records is emitted."""
+
+    partition: Partition
+    index: int
+    error: PartitionError | None = None  # None: only its session has ended, or the run ends
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A partition will not be assigned again under its index; what is in flight is to be dropped.
+
+    The index may be another's once `forget` says that nothing is left of it.
+    """
+
+    partition: Partition
+    index: int
+    error: PartitionError
+
+
+PartitionChange: TypeAlias = Assigned | Revoked | Lost
+
+
 class Assignment:
     """Finds the partitions, opens them, and mends or halts those that cannot go on.
 
@@ -57,12 +92,7 @@ class Assignment:
     error, and the others go on; when every partition that there is is halted, `poll` raises the
     error.
 
-    `on_assigned` is called before the first record of a partition may be emitted, and
-    `on_revoked`, exactly once after it, when none may be any more: its session has ended,
-    another process has it, it is halted and nothing of it is left, or the run ends. One whose
-    session has ended may be assigned again, with what is in flight of it. `on_lost` is called
-    with the place of a partition, exactly once, when it will not be: what is in flight of it
-    is to be let go, and the place may be another's once `holds` says that nothing of it is left.
+    What `poll` and `release` return is handled before anything more is emitted.
 
     Where the partitions are shared, nothing is opened before `want` was told of it, and one that
     another replica has taken is given up: that halts nothing.
@@ -75,16 +105,8 @@ class Assignment:
         sources: Sequence[TopicName],
         policy: AssignmentPolicy,
         rng: random.Random,
-        on_assigned: Callable[[Partition], object] = lambda _partition: None,
-        on_revoked: Callable[[Partition], object] = lambda _partition: None,
-        *,
-        on_lost: Callable[[int], object] = lambda _place: None,
-        holds: Callable[[int], bool] = lambda _place: True,
     ) -> None:
-        """`holds` says whether anything that names a record of a place is left."""
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._on_lost = on_lost
+        self._changes: list[PartitionChange] = []
         self.moves = Moves()
         """How often partitions changed hands."""
         self._is_released = False
@@ -96,7 +118,7 @@ class Assignment:
         self._policy = policy
         self._rng = rng
         self._held: list[Held] = []  # by place
-        self._departures = Departures(holds)
+        self._departures = Departures()
         self._wanted: frozenset[Partition] | None = frozenset() if policy.shared else None
         self._planned_at = math.inf if policy.shared else -math.inf
         self._by_name: dict[Partition, Held] = {}
@@ -174,9 +196,10 @@ class Assignment:
         for held in self:
             self.refuse(held.partition, OwnershipLost(held.partition))
 
-    def poll(self, now: float, *, opens: bool = True) -> None:
+    def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:
         """Look at what was asked of the store and the cluster; open, mend, halt partitions.
 
+        Returns what has become of them since the last call, in order.
         Without `opens` no partition is opened that is not open yet: the run ends. Before the
         topics are known for the first time it raises what the catalogue raises.
         """
@@ -192,12 +215,24 @@ class Assignment:
                 self._leave(held, now)
             else:
                 self._go_on(held, now, opens=opens)
-        self._departures.forget(now)
         halted = [held.halted for held in self if held.halted is not None]
         # While others have some, the plan may give us more.
         if halted and len(halted) == len(self._by_name):
             # That another process took a partition says least about what is wrong.
             raise min(halted, key=lambda error: isinstance(error, Fenced))
+        return self._take_changes()
+
+    def _take_changes(self) -> list[PartitionChange]:
+        changes, self._changes = self._changes, []
+        return changes
+
+    def given_up(self, now: float) -> list[int]:
+        """Indexes of partitions that were given up, to be freed by `forget`; rarely any."""
+        return self._departures.to_ask(now)
+
+    def forget(self, index: int) -> None:
+        """Learn that nothing is left that names a record of a partition that was given up."""
+        self._departures.forget(index)
 
     def _go_on(self, held: Held, now: float, *, opens: bool) -> None:
         if held.manager is None and (held.halted is not None or not opens):
@@ -321,11 +356,12 @@ class Assignment:
         held.steps = Steps(reclaiming(held.partition, self._ways))
         self._tell(held)
 
-    def release(self) -> None:
-        """Tell that no partition is ours any more: nothing more is emitted. Idempotent."""
+    def release(self) -> list[PartitionChange]:
+        """Let no partition be ours any more: nothing more is emitted. Idempotent."""
         self._is_released = True
         for held in self._held:
             self._tell(held)
+        return self._take_changes()
 
     def _learn(self, topic: Topic) -> None:
         """Open what is new; notice a topic that was deleted and created again (KIP-516)."""
@@ -451,17 +487,19 @@ class Assignment:
         self._tell(held)
 
     def _tell(self, held: Held) -> None:
-        """Tell that a partition has become ours, is ours no more, or is lost; nothing twice."""
+        """Note that a partition has become ours, is ours no more, or is lost; nothing twice."""
         is_ours = held.is_ours and not self._is_released
         if is_ours != held.is_told:
             held.is_told = is_ours
             taken, released = self.moves.taken + is_ours, self.moves.released + (not is_ours)
             self.moves = replace(self.moves, taken=taken, released=released)
-            tell = self._on_assigned if is_ours else self._on_revoked
-            tell(held.partition)
+            partition, index = held.partition, held.place
+            self._changes.append(
+                Assigned(partition, index) if is_ours else Revoked(partition, index, held.halted)
+            )
         if held.loss is not None and not held.is_lost:
             held.is_lost = True
-            self._on_lost(held.place)
+            self._changes.append(Lost(held.partition, held.place, held.loss))
 
     def _stop_reading(self, held: Held) -> None:
         if held.is_read:

@@ -1,7 +1,7 @@
 """What becomes of partitions that are ours no more: their counts, and their places."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from partition.held import Held
 from partition.manager import PartitionManager
@@ -20,9 +20,7 @@ class Departures:
     flight, and keeps its place for the next time.
     """
 
-    def __init__(self, holds: Callable[[int], bool]) -> None:
-        """`holds` says whether anything that names a record of a place is left."""
-        self._holds = holds
+    def __init__(self) -> None:
         self._ask_at = -math.inf
         self._retired: list[Held] = []
         self._read = self._retried = self._given_up = 0
@@ -39,19 +37,20 @@ class Departures:
         held.is_retired = True
         self._retired.append(held)
 
-    def forget(self, now: float) -> None:
-        """Let go of those of which nothing is left: their places are free then. Asks rarely."""
+    def to_ask(self, now: float) -> list[int]:
+        """Places of which it is time to ask whether anything is left; none most of the time."""
         if not self._retired or now < self._ask_at:
-            return
+            return []
         self._ask_at = now + _ASK_SECONDS
-        kept, self._retired = self._retired, []
-        for held in kept:
-            if self._holds(held.place):
-                self._retired.append(held)
-                continue
-            self._count(held)
-            held.manager = None
-            self.free_places.append(held.place)
+        return [held.place for held in self._retired]
+
+    def forget(self, place: int) -> None:
+        """Let go of a partition of which nothing is left: its place is free then."""
+        (held,) = (each for each in self._retired if each.place == place)
+        self._retired.remove(held)
+        self._count(held)
+        held.manager = None
+        self.free_places.append(place)
 
     @property
     def total(self) -> Departed:

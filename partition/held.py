@@ -36,8 +36,8 @@ class Held:
         self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
         self.in_vain: tuple[int, int] = (-1, 0)  # an offset, and recoveries that found nothing
         self.is_owned = False  # whether its records may be emitted and its frontier stored
-        self.is_told = False  # whether `on_assigned` was called, and `on_revoked` not since
-        self.is_lost = False  # whether `on_lost` was called
+        self.is_told = False  # whether Assigned was told, and Revoked not since
+        self.is_lost = False  # whether Lost was told
         self.session = 0  # of the store, when it was claimed last
         self.epoch = 0  # of the ownership; 0: it was never ours
         self.is_read = False  # whether the fetcher delivers it

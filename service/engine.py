@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from acker.acker import AckerStatistics
-from partition.chunk import Partition
 from service.account import Tally
 from topology.complaints import Complaint
 from topology.histogram import Distribution, Histogram
@@ -196,20 +195,11 @@ class Engine(Protocol):
         """Let nothing be at work that what bolts look up would change under."""
         ...
 
-    def partition_assigned(self, partition: Partition) -> None:
-        """Tell hooks and bolts that a partition is read from now on."""
-        ...
+    def poll(self, now: float, *, opens: bool) -> None:
+        """Look at the partitions, and tell of those that came and went; `step` does so first.
 
-    def partition_revoked(self, partition: Partition) -> None:
-        """Tell hooks and bolts that a partition is not ours now."""
-        ...
-
-    def partition_lost(self, place: int) -> None:
-        """Let go of what is in flight of a partition: it will not be ours again as it was."""
-        ...
-
-    def holds(self, place: int) -> bool:
-        """Whether anything is left that names a record of the partition at a place."""
+        Without `opens` no further one is opened.
+        """
         ...
 
     def close(self, timeout_seconds: float) -> bool:

@@ -226,11 +226,6 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         topics,
         policy,
         random.SystemRandom(),
-        # The pipeline is made after the reader, so it is looked up when it is told.
-        on_assigned=lambda partition: pipeline.partition_assigned(partition),  # noqa: PLW0108
-        on_revoked=lambda partition: pipeline.partition_revoked(partition),  # noqa: PLW0108
-        on_lost=lambda place: pipeline.partition_lost(place),  # noqa: PLW0108
-        holds=lambda place: pipeline.holds(place),  # noqa: PLW0108
         fencing=fences,
         at=at,
     )

@@ -26,7 +26,7 @@ import pyarrow as pa
 import structlog
 
 from acker.acker import Acker, Flags, Trees
-from partition.chunk import Partition
+from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from service.account import Tally
 from service.acking import Acking
 from service.backpressure import Backpressure
@@ -247,7 +247,7 @@ class Pipeline:
         SinkFailed, partition.Fenced and whatever else cannot heal.
         """
         now = self._clock()
-        self._reader.poll(now, opens=read)
+        self.poll(now, opens=read)
         self._runners.poll(time.monotonic())  # calls take real time, also in the test kit
         moved = self._take_results(now)
         moved |= self._take_letters(now)
@@ -361,50 +361,64 @@ class Pipeline:
         """The acker, for its figures."""
         return self._acker
 
-    def partition_assigned(self, partition: Partition) -> None:
-        """Tell hooks and bolts that a partition is read from now on; what waits of it goes on."""
-        self._life.partition_assigned(partition.topic, partition.number)
-        self._runners.resume(self._reader.place_of(partition))
+    def poll(self, now: float, *, opens: bool) -> None:
+        """Look at the partitions; tell hooks and bolts of those that came and went.
 
-    def partition_revoked(self, partition: Partition) -> None:
-        """Tell hooks and bolts that a partition is not ours now.
-
-        It may be another's, so what waits of it is not begun. If it is claimed again, that goes
-        on, its retries come, and until then the order is kept.
+        Without `opens` no further one is opened. Raises what hooks raise.
         """
-        self._runners.suspend(self._reader.place_of(partition))
-        self._life.partition_revoked(partition.topic, partition.number)
+        for change in self._reader.poll(now, opens=opens):
+            self._partition_changed(change)
+        for index in self._reader.given_up(now):
+            if not self._names_records_of(index):
+                self._reader.forget(index)
 
-    def partition_lost(self, place: int) -> None:
+    def _partition_changed(self, change: PartitionChange) -> None:
+        """Tell who has to know.
+
+        What waits of a partition that is revoked is not begun, as it may be another's; if it is
+        claimed again that goes on, its retries come, and until then the order is kept.
+        """
+        match change:
+            case Assigned(partition, index):
+                self._life.partition_assigned(partition.topic, partition.number)
+                self._runners.resume(index)
+            case Revoked(partition, index):
+                self._runners.suspend(index)
+                self._life.partition_revoked(partition.topic, partition.number)
+            case Lost(_, index):
+                self._drop(index)
+
+    def _drop(self, index: int) -> None:
         """Let go of what is in flight of a partition: whoever has it next begins anew.
 
         Its trees come to nothing, its records hold no key, and what waits of them is not begun.
         """
-        orphans = self._trees.discard(lambda owners: places_of(owners) == place)
-        self._runners.drop(lambda call: call.partition == place or call.owner in orphans)
-        self._runners.resume(place)
-        self._settling.drop(place)
+        orphans = self._trees.discard(lambda owners: places_of(owners) == index)
+        self._runners.drop(lambda call: call.partition == index or call.owner in orphans)
+        self._runners.resume(index)
+        self._settling.drop(index)
         if self._traces is not None:
-            self._traces.lost(place)
+            self._traces.lost(index)
 
-    def holds(self, place: int) -> bool:
-        """Whether anything is left that names a record of the partition at a place.
+    def _names_records_of(self, index: int) -> bool:
+        """Whether anything is left that names a record of a partition.
 
         Rows at a sink, dead letters, and calls without an order name their trees only, which
-        `partition_lost` has let go of.
+        `_drop` has let go of.
         """
         return (
-            self._acker.holds(lambda owners: places_of(owners) == place)
-            or self._runners.holds(place)
-            or self._advanced.holds(place)
-            or self._settling.holds(place)
+            self._acker.holds(lambda owners: places_of(owners) == index)
+            or self._runners.holds(index)
+            or self._advanced.holds(index)
+            or self._settling.holds(index)
         )
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads and close the bolts; False if a thread did not end in time."""
         self._runners.stop(timeout_seconds)
         ended = [outlet.stop(timeout_seconds) for outlet in self.outlets]
-        self._reader.release()
+        for change in self._reader.release():
+            self._partition_changed(change)
         self._complaints.tell(all_of_it=True)
         ended.append(self._executor.close(timeout_seconds))
         try:

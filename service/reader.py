@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from partition.assignment import Assignment, AssignmentPolicy
+from partition.assignment import Assignment, AssignmentPolicy, PartitionChange
 from partition.catalogue import Catalogue
 from partition.chunk import Chunk, Partition
 from partition.discovery import TopicName
@@ -67,19 +67,13 @@ class Reader:
         *,
         sleep: Callable[[float], object] = time.sleep,
         fencing: Fencing | None = None,
-        on_assigned: Callable[[Partition], object] = lambda _partition: None,
-        on_revoked: Callable[[Partition], object] = lambda _partition: None,
-        on_lost: Callable[[int], object] = lambda _place: None,
-        holds: Callable[[int], bool] = lambda _place: True,
         at: Callable[[str], object] = nowhere,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`notify` makes a range that is skipped known; its future ends when that is durable.
 
         `fencing` is given if the policy makes gates, and only then (exactly once).
-        `on_assigned`, `on_revoked` and `on_lost` are told, and `holds` is asked, as `Assignment`
-        says, on the owner thread; what they raise ends the run. `at` is told of the points of a
-        commit (`CommitPlaces`).
+        `at` is told of the points of a commit (`CommitPlaces`).
         """
         self._fetcher = fetcher
         self._store = store
@@ -89,17 +83,7 @@ class Reader:
         self._clock = clock
         self._trusted_until = math.inf
         ways = Ways(store, catalogue, notify, fencing)
-        self._assignment = Assignment(
-            fetcher,
-            ways,
-            sources,
-            policy.assignment,
-            rng,
-            on_assigned,
-            on_revoked,
-            on_lost=on_lost,
-            holds=holds,
-        )
+        self._assignment = Assignment(fetcher, ways, sources, policy.assignment, rng)
         self.late = 0
         """Answers for records of partitions that are gone, which are ignored."""
         self._flow = Flow(
@@ -146,17 +130,26 @@ class Reader:
         self._fetcher.open()
         self._catalogue.open()
 
-    def poll(self, now: float, *, opens: bool = True) -> None:
-        """Find, open, mend and halt partitions; see `Assignment.poll`.
+    def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:
+        """Find, open, mend and halt partitions; return what has become of them, in order.
 
         Without `opens` the run ends: at most once, nothing more is stored ahead. What is
         stored or planned is emitted as soon as it can be.
         """
-        self._assignment.poll(now, opens=opens)
+        changes = self._assignment.poll(now, opens=opens)
         self._ends.poll(now)
         if not opens:
             self._rotation.end()
         self._flow.resume()
+        return changes
+
+    def given_up(self, now: float) -> list[int]:
+        """Indexes of partitions that were given up, to be freed by `forget`; rarely any."""
+        return self._assignment.given_up(now)
+
+    def forget(self, index: int) -> None:
+        """Learn that nothing is left that names a record of a partition that was given up."""
+        self._assignment.forget(index)
 
     def want(
         self, partitions: Collection[Partition], *, planned_at: float, leave_by: float
@@ -235,10 +228,6 @@ class Reader:
     def topics(self) -> set[str]:
         """Topics of which a partition is known."""
         return {held.partition.topic for held in self._assignment}
-
-    def place_of(self, partition: Partition) -> int:
-        """The number that stands for a partition in its records' owners (`service.owners`)."""
-        return self._assignment[partition].place
 
     def topic_at(self, place: int) -> str | None:
         """The topic of the partition that a number stands for; None if it is no partition's."""
@@ -478,16 +467,15 @@ class Reader:
         halted = [held for held in self._assignment if held.halted is not None]
         return {held.partition: str(held.halted) for held in halted}
 
-    def release(self) -> None:
-        """Revoke every partition, while those who are told of it still stand. Idempotent.
+    def release(self) -> list[PartitionChange]:
+        """Revoke every partition. Idempotent.
 
         Nothing is emitted or polled any more; what is resolved may still be committed.
         """
-        self._assignment.release()
+        return self._assignment.release()
 
     def close(self) -> None:
         """Stop fetching and let go of ZooKeeper; what is not committed stays so."""
-        self.release()
         self._fetcher.close()
         self._catalogue.close()
         self._store.close()

@@ -118,9 +118,9 @@ class Service:
             log.warning("drain_deadline_passed", unresolved=left.unresolved)
 
     def _commit(self, deadline: Deadline) -> None:
-        reader = self._parts.reader
+        reader, pipeline = self._parts.reader, self._parts.pipeline
         while not reader.is_committed and not deadline.is_over:
-            reader.poll(time.monotonic(), opens=False)
+            pipeline.poll(time.monotonic(), opens=False)
             reader.commit(time.monotonic(), force=True)
             time.sleep(_COMMIT_POLL_SECONDS)
 

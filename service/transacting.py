@@ -308,6 +308,7 @@ class Transacting:
                     partition = member.line.partition
                     fenced = Fenced(partition, str(done.error))
                     self._reader.refuse(partition, member.place, fenced)
+                    self.drop(member.place)  # before the group is taken for done
         elif done.error is not None:
             raise done.error
         else:

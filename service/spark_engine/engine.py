@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
-from partition.chunk import Partition
+from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from service.account import Tally
 from service.dead_letter_sender import DeadLetterSender
 from service.engine import Apart
@@ -150,7 +150,7 @@ class SparkEngine:
         """
         del drain  # bolts keep nothing from one task to the next
         now = self._clock()
-        self._reader.poll(now, opens=read)
+        self.poll(now, opens=read)
         moved = self._take_results(now)
         self._letters.poll(now)
         self._reader.fetch(now, 0.0)  # no records; but it hears of commits to the group
@@ -191,32 +191,34 @@ class SparkEngine:
     def settle(self) -> None:
         """Do nothing: tasks have tables of their own."""
 
-    def partition_assigned(self, partition: Partition) -> None:
-        """Tell the hooks."""
-        self._life.partition_assigned(partition.topic, partition.number)
+    def poll(self, now: float, *, opens: bool) -> None:
+        """Look at the partitions, and tell hooks and groups of those that came and went."""
+        for change in self._reader.poll(now, opens=opens):
+            self._partition_changed(change)
+        for index in self._reader.given_up(now):
+            if not self._in_flight.holds(index):
+                self._reader.forget(index)
 
-    def partition_revoked(self, partition: Partition) -> None:
+    def _partition_changed(self, change: PartitionChange) -> None:
         """Tell the hooks. One that is lost or halted is left out of its groups."""
-        place = self._reader.place_of(partition)
-        if self._reader.is_halted(partition):
-            self._in_flight.leave_out(place, at_once=True)
-        self._life.partition_revoked(partition.topic, partition.number)
-
-    def partition_lost(self, place: int) -> None:
-        """Leave a partition out of its groups."""
-        self._in_flight.leave_out(place, at_once=True)
-        self._lines.pop(place, None)
-
-    def holds(self, place: int) -> bool:
-        """Whether a group still has a partition, by its place, or something is to leave one."""
-        return self._in_flight.holds(place)
+        match change:
+            case Assigned(partition):
+                self._life.partition_assigned(partition.topic, partition.number)
+            case Revoked(partition, index, error):
+                if error is not None:
+                    self._in_flight.leave_out(index, at_once=True)
+                self._life.partition_revoked(partition.topic, partition.number)
+            case Lost(_, index):
+                self._in_flight.leave_out(index, at_once=True)
+                self._lines.pop(index, None)
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop what runs, the threads, and the hooks; False if a thread did not end in time."""
         deadline = time.monotonic() + timeout_seconds
         ended = [self._submissions.stop(timeout_seconds)]
         ended += [outlet.stop(deadline - time.monotonic()) for outlet in self.outlets]
-        self._reader.release()
+        for change in self._reader.release():
+            self._partition_changed(change)
         self._folder.close()
         self._life.close(max(0.0, deadline - time.monotonic()))
         return all(ended)

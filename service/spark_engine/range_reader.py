@@ -2,13 +2,14 @@
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from partition.assignment import Assigned, PartitionChange, Revoked
 from partition.chunk import Chunk, Partition
 from partition.manager import PartitionManager, Window
 from partition.retries import Retries
@@ -53,6 +54,7 @@ class RangeReader:
             for each in ranges
         ]
         self._places = {each.partition: place for place, each in enumerate(ranges)}
+        self._is_assigned = False
         self._turn = 0
         self._paused: set[int] = set()
         self._held_topics: frozenset[str] = frozenset()
@@ -67,22 +69,32 @@ class RangeReader:
         self._fetcher.open()
         self._fetcher.add({each.partition: each.position for each in self._ranges})
 
-    def poll(self, now: float, *, opens: bool = True) -> None:
-        """Do nothing: the partitions are the driver's to open and mend."""
+    def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:  # noqa: ARG002 - as Reader
+        """Assign every range at first: the partitions are the driver's to open and mend."""
+        return self._changes(Assigned, is_assigned=True)
+
+    def given_up(self, now: float) -> Sequence[int]:  # noqa: ARG002 - as Reader
+        """None: what is lost ends the task."""
+        return ()
 
     def commit(self, now: float, *, force: bool = False) -> None:
         """Do nothing: offsets are the driver's to store."""
 
-    def release(self) -> None:
-        """Do nothing: nothing was claimed."""
+    def release(self) -> list[PartitionChange]:
+        """Revoke every range that was assigned."""
+        return self._changes(Revoked, is_assigned=False)
+
+    def _changes(
+        self, change: Callable[[Partition, int], PartitionChange], *, is_assigned: bool
+    ) -> list[PartitionChange]:
+        if self._is_assigned == is_assigned:
+            return []
+        self._is_assigned = is_assigned
+        return [change(each.partition, index) for index, each in enumerate(self._ranges)]
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
         """Emit nothing new of these topics, and of those that are `silent` no retries either."""
         self._held_topics, self._silent_topics = topics | silent, silent
-
-    def place_of(self, partition: Partition) -> int:
-        """The index that stands for a partition in the ids of its records."""
-        return self._places[partition]
 
     def topic_at(self, place: int) -> str | None:
         """The topic of a partition by its index; None if it is no partition's."""

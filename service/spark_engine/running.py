@@ -101,9 +101,6 @@ def _run(
         reader.open()
         closing.callback(pipeline.close, _CLOSE_SECONDS)
         pipeline.open()
-        for each in task.ranges:
-            closing.callback(pipeline.partition_revoked, each.partition)
-            pipeline.partition_assigned(each.partition)
         while not reader.has_reached_goals:
             is_last = reader.has_emitted_goals
             pipeline.step(flush=is_last, drain=is_last)

@@ -136,6 +136,7 @@ class Runs:
             differs = member.line.differs()
             if differs is not None:
                 self._reader.halt(member.line.partition, differs)
+                self._in_flight.leave_out(member.place, at_once=True)
         self._in_flight.look()
         if self._in_flight.is_live(ran):
             for member in ran.members:

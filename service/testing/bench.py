@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from partition.assignment import AssignmentPolicy
-from partition.chunk import Partition
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.retries import RetryPolicy
@@ -87,10 +86,6 @@ class Bench:
             ),
             random.Random(seed),  # noqa: S311  # a test wants the same numbers again
             fencing=self._fences,
-            on_assigned=self._tell_assigned,
-            on_revoked=self._tell_revoked,
-            on_lost=self._tell_lost,
-            holds=self._holds,
         )
         self.pipeline: WatchedPipeline = WatchedPipeline(
             topology,
@@ -145,18 +140,6 @@ class Bench:
                 sink.close()
             for reference in self._references:
                 reference.unload()
-
-    def _tell_assigned(self, partition: Partition) -> None:
-        self.pipeline.partition_assigned(partition)
-
-    def _tell_revoked(self, partition: Partition) -> None:
-        self.pipeline.partition_revoked(partition)
-
-    def _tell_lost(self, place: int) -> None:
-        self.pipeline.partition_lost(place)
-
-    def _holds(self, place: int) -> bool:
-        return self.pipeline.holds(place)
 
 
 def _check_references(topology: Topology, filled: Mapping[Reference, Rows]) -> None:

@@ -19,28 +19,30 @@ def _trees_live_on() -> Any:
 def place_freed_by_time() -> Patches:
     """No tree of a partition is thought to live after a quarter of an hour, and they live on."""
 
-    def forget(original: Any, departures: Departures, now: float) -> None:
+    def to_ask(original: Any, departures: Departures, now: float) -> list[int]:
         since = departures.__dict__.setdefault("since", {})
         for held in departures._retired:
             since.setdefault(id(held), (now, held))
-        old = {held.place for at, held in since.values() if now - at >= _KEPT_SECONDS}
-        departures._holds = lambda place: place not in old
+        for key, (at, held) in list(since.items()):
+            if now - at >= _KEPT_SECONDS:
+                departures.forget(held.place)
+                del since[key]
         original(departures, now)
-        for key in [key for key, (_at, held) in since.items() if held not in departures._retired]:
-            del since[key]
+        return []
 
-    return [around(Departures, "forget", forget), _trees_live_on()]
+    return [around(Departures, "to_ask", to_ask), _trees_live_on()]
 
 
 @mutant
 def place_freed_at_once() -> Patches:
     """A place is another's as soon as its partition is given up."""
 
-    def forget(original: Any, departures: Departures, now: float) -> None:
-        departures._holds = lambda _place: False
-        original(departures, now)
+    def to_ask(original: Any, departures: Departures, now: float) -> list[int]:
+        for place in original(departures, now):
+            departures.forget(place)
+        return []
 
-    return [around(Departures, "forget", forget)]
+    return [around(Departures, "to_ask", to_ask)]
 
 
 @mutant

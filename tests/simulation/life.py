@@ -5,12 +5,13 @@ one small event each.
 """
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partition.assignment import Assigned, PartitionChange, Revoked
 from partition.chunk import Partition
 from partition.errors import (
     CorruptRecord,
@@ -72,10 +73,6 @@ class Life(Bolts):
             world.wall_clock,
             sleep=lambda _seconds: None,
             fencing=self.transacting.fences if self.transacting is not None else None,
-            on_assigned=self._assigned,
-            on_revoked=self._revoked,
-            on_lost=self._lost,
-            holds=self.holds,
         )  # fmt: skip
         if self.transacting is not None:
             self.transacting.bind(self.reader)
@@ -116,6 +113,8 @@ class Life(Bolts):
         """One event. What cannot heal ends the process, as the service does."""
         try:
             getattr(self, f"do_{kind}")(dice)
+            # The next turn of a pipeline begins with it, before anything else can happen.
+            self.hear(self.reader._assignment._take_changes())
         except PartitionError as error:
             self.world.seen(f"process_ended_by_{type(error).__name__}")
             halted = [held.halted for held in self.reader._assignment]
@@ -150,17 +149,26 @@ class Life(Bolts):
 
     # As `Pipeline` does
 
-    def _assigned(self, partition: Partition) -> None:
+    def hear(self, changes: Iterable[PartitionChange]) -> None:
+        """Learn what has become of partitions."""
+        for change in changes:
+            if isinstance(change, Assigned):
+                self._assigned(change.partition, change.index)
+            elif isinstance(change, Revoked):
+                self._revoked(change.partition, change.index)
+            else:
+                self._lost(change.index)
+
+    def _assigned(self, partition: Partition, place: int) -> None:
         self.world.oracle.assigned(self, partition)
-        place = self.reader.place_of(partition)
         if self.partitions.setdefault(place, partition) != partition:
             self.world.seen("place_used_again")
             self.partitions[place] = partition
         self.lane.resume(place)
 
-    def _revoked(self, partition: Partition) -> None:
+    def _revoked(self, partition: Partition, place: int) -> None:
         self.world.oracle.revoked(self, partition)
-        self.lane.suspend(self.reader.place_of(partition))
+        self.lane.suspend(place)
         if self.lane.num_waiting:
             self.world.seen("calls_held_while_suspended")
 
@@ -212,7 +220,10 @@ class Life(Bolts):
         """Let partitions open, mend and halt."""
         self.session = self.store.session
         ends = self.draining and self.transacting is not None
-        self.reader.poll(self.world.now, opens=not ends)
+        self.hear(self.reader.poll(self.world.now, opens=not ends))
+        for index in self.reader.given_up(self.world.now):
+            if not self.holds(index):
+                self.reader.forget(index)
         if self.transacting is not None:
             self.transacting.turn(flush=False)
 
@@ -250,6 +261,7 @@ class Life(Bolts):
             self.world.oracle.drained(self)
             self.world.transactions.kept(self)
             self.world.seen("drained")
+            self.hear(self.reader.release())
             self.reader.close()
             self.world.oracle.closed(self)
             self.end()

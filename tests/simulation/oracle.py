@@ -313,6 +313,12 @@ class Oracle:
 
     # Invariants
 
+    def told(self, life: "Life") -> None:
+        """By the end of an event a process has heard of what is not its any more (9)."""
+        for held in life.reader._assignment:
+            if held.partition in life.assigned and held.manager and not held.is_owned:
+                raise Violation(9, f"{life.name} was not told that {held.partition} is not its")
+
     def check(self, life: "Life") -> None:
         """Committed <= frontier <= every unresolved; the window; nothing moves back (1, 2, 10)."""
         settings = self._world.settings
@@ -320,8 +326,6 @@ class Oracle:
             manager = held.manager
             if manager is None:
                 continue
-            if held.partition in life.assigned and not held.is_owned:
-                raise Violation(9, f"{life.name} was not told that {held.partition} is not its")
             flight = self.flight(life, held.partition, manager)
             frontier = manager.frontier
             if frontier < flight.frontier:

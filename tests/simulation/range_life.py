@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partition.assignment import PartitionChange
 from partition.chunk import Partition
 from partition.fetcher import Fetched
 from partition.position import Position
@@ -237,6 +238,13 @@ class RangeLife(Life):
         self.made: list[TaskRows] = []
         self.spooled: dict[str, set[str]] = {}  # lines, by file
         super().__init__(world, name, heal=heal)
+        changed = self.transacting.engine._partition_changed
+
+        def hear(change: PartitionChange) -> None:
+            super(RangeLife, self).hear([change])
+            changed(change)
+
+        self.transacting.engine._partition_changed = hear
 
     def _make_fetcher(self) -> Any:
         return _Fetcher(self.world.cluster, self.world.seen)
@@ -260,21 +268,23 @@ class RangeLife(Life):
             else:
                 self.spooled[part.path] = {share.line for share in staged.shares}
 
-    def _assigned(self, partition: Partition) -> None:
+    def _assigned(self, partition: Partition, place: int) -> None:
         self.world.oracle.assigned(self, partition)
-        self.transacting.engine.partition_assigned(partition)
 
-    def _revoked(self, partition: Partition) -> None:
+    def _revoked(self, partition: Partition, place: int) -> None:
         self.world.oracle.revoked(self, partition)
-        self.transacting.engine.partition_revoked(partition)
 
     def _lost(self, place: int) -> None:
         self.world.oracle.lost(self, self.reader._assignment.at(place))
-        self.transacting.engine.partition_lost(place)
+
+    def hear(self, changes: Iterable[PartitionChange]) -> None:
+        """Let the engine learn of it, too."""
+        for change in changes:
+            self.transacting.engine._partition_changed(change)
 
     def holds(self, place: int) -> bool:
-        """See `SparkEngine.holds`."""
-        return bool(self.transacting.engine.holds(place))
+        """Whether a group still has a partition."""
+        return bool(self.transacting.engine._in_flight.holds(place))
 
     def do_poll(self, _dice: int) -> None:
         """One turn of the engine."""

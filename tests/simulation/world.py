@@ -98,6 +98,7 @@ class World(ClusterEvents):
                     life = lives[which % len(lives)]
                     life.run(kind, dice)
                     self.oracle.check(life)
+                    self.oracle.told(life)
                     if self.settings.exactly_once:
                         self.unreplayable |= self.transactions.halted(life)
                     self._bury_the_dead()

@@ -479,11 +479,6 @@ class Process:
             random.Random(f"{world.seed} {number}"),
             sleep=lambda _: None,
             fencing=fences,
-            # The pipeline is made after the reader, so it is looked up when it is told.
-            on_assigned=lambda partition: self.pipeline.partition_assigned(partition),  # noqa: PLW0108
-            on_revoked=lambda partition: self.pipeline.partition_revoked(partition),  # noqa: PLW0108
-            on_lost=lambda place: self.pipeline.partition_lost(place),  # noqa: PLW0108
-            holds=lambda place: self.pipeline.holds(place),  # noqa: PLW0108
             clock=clock,
         )
         self.pipeline = Pipeline(
@@ -527,7 +522,7 @@ class Process:
                 break
             self.pipeline.step(read=False, flush=True, drain=True)
         for _ in range(3):
-            self.reader.poll(self.world.now, opens=False)
+            self.pipeline.poll(self.world.now, opens=False)
             self.reader.commit(self.world.now, force=True)
 
     def end(self) -> None:

@@ -244,10 +244,6 @@ class Driving:
             ),
             random.Random(1),
             fencing=self.fences,
-            on_assigned=lambda partition: self.engine.partition_assigned(partition),  # noqa: PLW0108 - made later
-            on_revoked=lambda partition: self.engine.partition_revoked(partition),  # noqa: PLW0108 - the same
-            on_lost=lambda place: self.engine.partition_lost(place),  # noqa: PLW0108 - the same
-            holds=lambda place: self.engine.holds(place),  # noqa: PLW0108 - the same
         )
         make = executors or HereExecutors
         self.executors = make(topology, self.log, self.letters_sink)
@@ -325,7 +321,7 @@ class Driving:
 
         def turn() -> None:
             if opens:
-                self.reader.poll(time.monotonic())
+                self.engine.poll(time.monotonic(), opens=True)
             self.engine.step(read=read)
 
         until("the condition", ask, PATIENCE_SECONDS, lambda: self.stored, turn)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partition.assignment import AssignmentPolicy
+from partition.assignment import Assigned, AssignmentPolicy, Lost, PartitionChange
 from partition.chunk import Partition
 from partition.loss import Loss
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
@@ -130,7 +130,7 @@ class Bench:
         """A reader in the next life of the process."""
         self.store = Journal(self.nodes, self.events, **self.names)
         self.fetcher = WatchedFetcher(self.log, self.events)
-        return Reader(
+        reader = Reader(
             self.fetcher,
             self.store,
             MemoryCatalogue(self.log),
@@ -141,12 +141,26 @@ class Bench:
             wall_clock=lambda: 100.0,
             sleep=self.slept.append,
             fencing=self.fencing,
-            on_assigned=lambda partition: self.told.append(f"+{partition}"),
-            on_revoked=lambda partition: self.told.append(f"-{partition}"),
-            on_lost=self.lost.append,
-            holds=lambda place: place in self.named,
             at=self.at,
         )
+        poll, release = reader.poll, reader.release
+
+        def polled(now: float, *, opens: bool = True) -> None:
+            self._hear(poll(now, opens=opens))
+            for index in reader.given_up(now):
+                if index not in self.named:
+                    reader.forget(index)
+
+        reader.poll, reader.release = polled, lambda: self._hear(release())
+        return reader
+
+    def _hear(self, changes: Sequence[PartitionChange]) -> None:
+        for change in changes:
+            if isinstance(change, Lost):
+                self.lost.append(change.index)
+            else:
+                sign = "+" if isinstance(change, Assigned) else "-"
+                self.told.append(f"{sign}{change.partition}")
 
     def restart(self, **changes: Any) -> None:
         """Let the process end and another begin."""

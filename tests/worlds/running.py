@@ -189,10 +189,6 @@ class Works:
             ),
             random.Random(1),
             fencing=fences,
-            on_assigned=lambda partition: self.pipeline.partition_assigned(partition),  # noqa: PLW0108 - made later
-            on_revoked=lambda partition: self.pipeline.partition_revoked(partition),  # noqa: PLW0108 - the same
-            on_lost=lambda place: self.pipeline.partition_lost(place),  # noqa: PLW0108 - the same
-            holds=lambda place: self.pipeline.holds(place),  # noqa: PLW0108 - the same
             at=at,
         )
         self.pipeline = Pipeline(

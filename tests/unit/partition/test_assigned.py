@@ -31,7 +31,7 @@ def test_at_the_end_each_is_revoked_once(bench):
     bench.start()
     bench.reader.release()
     assert bench.told[2:] == [f"-{ONE}", f"-{TWO}"]
-    bench.reader.close()
+    bench.reader.release()
     bench.reader.close()
     assert len(bench.told) == 4
 
@@ -46,7 +46,7 @@ def test_what_is_resolved_can_be_committed_after_the_partitions_are_revoked(benc
 
 
 def test_a_reader_that_never_opened_revokes_nothing(bench):
-    bench.reader.close()
+    bench.reader.release()
     assert bench.told == []
 
 
@@ -74,8 +74,9 @@ def test_a_partition_that_another_process_took_is_revoked_and_the_other_is_not(b
     bench.ack(owners)
     bench.reader.commit(1.0)
     bench.reader.commit(2.0)
+    bench.reader.poll(2.0)
     assert bench.told[2:] == [f"-{ONE}"]
-    bench.reader.close()
+    bench.reader.release()
     assert bench.told[3:] == [f"-{TWO}"]
 
 
@@ -120,5 +121,5 @@ def test_a_partition_that_cannot_be_opened_is_not_assigned(bench):
     bench.nodes.put("/headrace/memory/t/partition_0", b"no JSON")
     bench.start()
     assert list(bench.reader.halted()) == [ONE]
-    bench.reader.close()
+    bench.reader.release()
     assert bench.told == [f"+{TWO}", f"-{TWO}"]
