@@ -36,7 +36,7 @@ All tables lie on SeaweedFS, which shares the machine, and the variants are thos
 Structured Streaming writes through Hadoop's S3A, its checkpoint and Iceberg's SQLite catalogue
 are on the local disk. `{DELAYED}` is `{LARGE}` through a proxy that delays each request by
 {DELAY_SECONDS * 1000:.0f} ms, and held against it: two vectorised bolts with micro-batches of
-{LARGE_ROWS:,} rows and a window for three of them, for a commit is a dozen requests, one after the
+{LARGE_ROWS:,} rows and a window for three of them, for a commit is eight requests, one after the
 other.
 
 {MEASURED}"""

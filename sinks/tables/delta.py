@@ -2,7 +2,9 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -29,7 +31,7 @@ from sinks.tables.table import TableSink
 from topology.errors import SinkFailed
 from topology.maintenance import Compaction, Removal
 from topology.schema import Row
-from topology.sink import Piece, SinkContext
+from topology.sink import Piece, SinkContext, Staged
 
 _VERSION = version("headrace")
 _REFUSED = "Failed to commit transaction"  # how delta-rs says that the version is there already
@@ -109,6 +111,10 @@ class DeltaSink(TableSink[Row]):
         stored = last.select(self.stored.names).cast(self._wanted, safe=False)
         return stored.append_column(_DELETED, flags)
 
+    def _commit_once(self, staged: Staged, land: Callable[[TableState], object]) -> None:
+        self._state = None  # only a read sees that no entry was replaced
+        super()._commit_once(staged, land)
+
     def _land(
         self, state: TableState, parts: Sequence[Any], transactions: Mapping[str, int]
     ) -> None:
@@ -123,8 +129,10 @@ class DeltaLog(TableLog):
     """A Delta log, read and written by delta-rs.
 
     A commit goes on top of the version that was read, without delta-rs's own retries, so what was
-    decided by that version holds. Before it, the log's entry of that version must be the one that
-    was read: one that somebody has replaced would take rows with it in silence.
+    decided by that version holds. Each read sees that the entry that was read or put last is still
+    there: one that somebody has replaced would take rows with it in silence.
+
+    To a store a read costs three requests one after the other, and a commit five: delta-rs's own.
     """
 
     def __init__(
@@ -139,6 +147,7 @@ class DeltaLog(TableLog):
         """Only stores. `remembers`: the table must not forget transactions."""
         self._name, self._storage, self._uri = name, storage, uri
         self._remembers, self._key = remembers, tuple(key)
+        self._id = uuid.uuid4().hex  # in each entry that we put, and in no other's
         self._options: dict[str, str] = {}  # what delta-rs was given
         self.forget()
         self.ends_at_once = self._entries.is_local
@@ -150,7 +159,7 @@ class DeltaLog(TableLog):
         self._state: TableState | None = None
         self._facts: Any = None  # what `_state` was made of
         self._newest = -1  # the version that was read or committed last
-        self._entry: tuple[Any, ...] | None = None  # its mark
+        self._mark = ""  # what its entry has in it, and one in its place has not
         self._versions: dict[str, int | None] = {}  # of applications, by then
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
@@ -161,10 +170,8 @@ class DeltaLog(TableLog):
         """See the contract."""
         known = self._state
         options = self._storage.object_store_options(self._uri)
-        newest = self._newest
-        is_as_read = known is not None and self._entries.mark(newest) == self._entry
-        if is_as_read and options == self._options:
-            self._table.update_incremental()
+        newest, mark = self._newest, self._mark
+        if known is not None and options == self._options and self._caught_up():
             return self._read(known)
         if known is None:
             if found := _ESCAPED.search(self._uri):
@@ -173,7 +180,6 @@ class DeltaLog(TableLog):
                     "character that is escaped; a path without it is allowed, or use SparkSink"
                 )
             self._entries.repair()
-        entry = self._entry
         self.forget()
         self._options = options
         try:
@@ -181,12 +187,10 @@ class DeltaLog(TableLog):
         except library().exceptions.TableNotFoundError:
             return None
         now = self._read(None)
-        if known is None or is_as_read or known.table_id != now.table_id:
+        if known is None or known.table_id != now.table_id:
             return now
-        if now.version >= newest and (
-            self._entries.mark(newest) == entry  # the store was away
-            or not self._entries.text(newest)  # the entry has been cleaned up
-        ):
+        entry = self._entries.text(newest)
+        if now.version >= newest and (mark in entry or not entry):  # or it has been cleaned up
             return now
         self.forget()
         raise SinkFailed(
@@ -197,7 +201,7 @@ class DeltaLog(TableLog):
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
         """See the contract."""
         try:
-            library().DeltaTable.create(
+            self._table = library().DeltaTable.create(
                 self._uri,
                 schema=schema,
                 partition_by=[*partition_by],
@@ -209,7 +213,7 @@ class DeltaLog(TableLog):
                 raise
             raise Conflict from error
         self._entries.sync_folders()
-        return self._again()
+        return self._read(None)
 
     def add_columns(self, state: TableState, fields: "Sequence[pa.Field[Any]]") -> TableState:
         """See the contract."""
@@ -232,7 +236,7 @@ class DeltaLog(TableLog):
         """See the contract. delta-rs does not tell its handle of a commit: it reads it, too."""
         from deltalake.transaction import AddAction  # noqa: PLC0415 - see sinks/__init__
 
-        self._check_entry(state)
+        self._check_newest(state)
         adds = [
             AddAction(
                 path=file.path,
@@ -251,13 +255,9 @@ class DeltaLog(TableLog):
                 schema=state.native.schema(),
                 partition_by=[*state.partition_by],
                 commit_properties=self._properties(transactions),
-                post_commithook_properties=library().PostCommitHookProperties(
-                    # To look for entries that are old takes one more listing of the log.
-                    cleanup_expired_logs=None if state.version % _CLEANED_EVERY == 0 else False
-                ),
+                post_commithook_properties=_hooks(state),
             )
-        self._note(state.version + 1)
-        self._versions |= transactions
+        self._committed(state.version + 1, transactions)
 
     def merge(self, state: TableState, rows: pa.Table, transactions: Mapping[str, int]) -> None:
         """Replace, add and remove rows by their key, and set transactions, all at once.
@@ -265,7 +265,7 @@ class DeltaLog(TableLog):
         `rows` have the table's columns, and one more that says which only remove. Raises as
         `commit`. The files are synced after the commit, before this answers.
         """
-        self._check_entry(state)
+        self._check_newest(state)
         names = [name for name in rows.column_names if name != _DELETED]
         columns = {_quoted(name): f"s.{_quoted(name)}" for name in names}
         with _refusing():
@@ -277,12 +277,14 @@ class DeltaLog(TableLog):
                 streamed_exec=False,  # so that files which hold none of the keys are left alone
                 writer_properties=_merged_files(state.schema),
                 commit_properties=self._properties(transactions),
+                post_commithook_properties=_hooks(state),
             ).when_matched_delete(f"s.{_DELETED}").when_matched_update(
                 columns
             ).when_not_matched_insert(columns, predicate=f"NOT s.{_DELETED}").execute()
-        after = self._again()
-        if after.version == state.version:  # no row of the table has any of the keys
-            self.commit(after, (), transactions)
+        if state.native.version() == state.version:  # no row of the table has any of the keys
+            self.commit(state, (), transactions)
+        else:
+            self._committed(state.version + 1, transactions)
 
     def rows(self, state: TableState, keys: pa.Table | None = None) -> pa.Table:
         """The rows of the table, or those that have one of some keys (of the columns they have)."""
@@ -332,7 +334,7 @@ class DeltaLog(TableLog):
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
         """See the contract. What the files were stays until a vacuum."""
-        self._check_entry(state)
+        self._check_newest(state)
         with _refusing():
             done = state.native.optimize.compact(
                 target_size=target_bytes,
@@ -349,7 +351,7 @@ class DeltaLog(TableLog):
 
     def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
         """See the contract."""
-        self._check_entry(state)
+        self._check_newest(state)
         mark = library().CommitProperties(custom_metadata={OURS: _VERSION})
         with _refusing():
             removed = vacuum(state.native, older_than_hours, mark, dry_run=dry_run)
@@ -369,7 +371,7 @@ class DeltaLog(TableLog):
 
     def _properties(self, transactions: Mapping[str, int]) -> Any:
         return library().CommitProperties(
-            custom_metadata={OURS: _VERSION},
+            custom_metadata={OURS: f"{_VERSION} {self._id}"},
             max_commit_retries=0,
             app_transactions=[
                 library().Transaction(app, version) for app, version in transactions.items()
@@ -381,6 +383,15 @@ class DeltaLog(TableLog):
         if state is None:
             raise SinkFailed(f"table '{self._name}' was removed while it was written")
         return state
+
+    def _caught_up(self) -> bool:
+        """Have the handle read what is new; False if the newest entry is not as it was."""
+        with ThreadPoolExecutor(1) as pool:  # a store is asked for both at the same time
+            update = pool.submit(self._table.update_incremental)
+            is_same = self._mark in self._entries.text(self._newest)
+            if is_same:
+                update.result()
+        return is_same
 
     def _read(self, known: TableState | None) -> TableState:
         """What the handle has come to."""
@@ -400,20 +411,20 @@ class DeltaLog(TableLog):
             arrow = pa.schema(table.schema())
         self._facts = facts
         if table.version() != self._newest:
+            self._mark, self._newest = self._entries.text_of_read(table.version()), table.version()
             self._versions = {}
-        self._note(table.version())
         self._state = TableState(
             metadata.id, self._newest, arrow, tuple(metadata.partition_columns), table
         )
         return self._state
 
-    def _note(self, version: int) -> None:
-        self._newest, self._entry = version, self._entries.mark_of_read(version)
+    def _committed(self, version: int, transactions: Mapping[str, int]) -> None:
+        self._newest, self._mark = version, self._id
+        self._versions |= transactions
 
-    def _check_entry(self, state: TableState) -> None:
-        """Raise Conflict unless the log still has the version, as it was read."""
-        is_newest = self._state is state and self._newest == state.version
-        if not is_newest or self._entries.mark(state.version) != self._entry:
+    def _check_newest(self, state: TableState) -> None:
+        """Raise Conflict unless this is what was read last, and nothing was committed since."""
+        if self._state is not state or self._newest != state.version:
             raise Conflict
 
 
@@ -428,6 +439,12 @@ def _refusing() -> Iterator[None]:
         raise
     except OSError as error:
         raise OSError(plain_message(error)) from error
+
+
+def _hooks(state: TableState) -> Any:
+    """What delta-rs does after a commit: to look for old entries takes one more listing."""
+    cleans = None if state.version % _CLEANED_EVERY == 0 else False
+    return library().PostCommitHookProperties(cleanup_expired_logs=cleans)
 
 
 def _merged_files(schema: pa.Schema) -> Any:

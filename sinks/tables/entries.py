@@ -36,19 +36,6 @@ class LogEntries:
         self.is_local = is_local(filesystem)
         self._synced = -1  # up to this version
 
-    def mark(self, version: int) -> tuple[Any, ...]:
-        """What tells a version's entry from another one in its place."""
-        filesystem, root = self._storage.filesystem(self._uri)
-        found = filesystem.get_file_info(_path(root, version))
-        return found.type, found.size, found.mtime_ns
-
-    def mark_of_read(self, version: int) -> tuple[Any, ...]:
-        """The same, of an entry that was just read. Raises OSError: the store has gone away."""
-        found = self.mark(version)
-        if found[0] is fs.FileType.NotFound:
-            raise OSError(f"table '{self._name}': the log entry {version} cannot be found any more")
-        return found
-
     def text(self, version: int) -> str:
         """A version's actions, a line each; nothing if it is in a checkpoint only."""
         filesystem, root = self._storage.filesystem(self._uri)
@@ -57,6 +44,12 @@ class LogEntries:
                 return file.read().decode(errors="replace")
         except FileNotFoundError:
             return ""
+
+    def text_of_read(self, version: int) -> str:
+        """The same, of one that was just read. Raises OSError: the store has gone away."""
+        if text := self.text(version):
+            return text
+        raise OSError(f"table '{self._name}': the log entry {version} cannot be found any more")
 
     def adding(self, first: int, last: int, paths: Collection[str]) -> set[str]:
         """Which of these files versions from `first` to `last` have added."""

@@ -4,6 +4,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,22 @@ def test_a_log_entry_that_is_replaced_stops_the_partition(table: Table) -> None:
     with pytest.raises(SinkFailed, match="another writer has replaced the log entry of version 2"):
         put(sink, 2, 2)
     with pytest.raises(SinkFailed, match="sinkstatelost"):
+        put(sink, 2, 2)
+
+
+def test_a_log_entry_that_is_replaced_within_its_second_and_by_one_as_long_stops_the_partition(
+    table: Table,
+) -> None:
+    """Promise 8: a store tells an object's size, and its time to the second."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    entry = table.entries()[-1]
+    seen = entry.stat()
+    theirs = re.sub('(?<="headrace":")[^"]*', lambda ours: "x" * len(ours[0]), entry.read_text())
+    entry.write_text(theirs)
+    os.utime(entry, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert entry.stat().st_size == seen.st_size
+    with pytest.raises(SinkFailed, match="another writer has replaced the log entry of version 2"):
         put(sink, 2, 2)
 
 
