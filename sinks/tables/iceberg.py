@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[^\s./\\:]+(\.[^\s./\\:]+)*")
 _VALUE = re.compile(r"(\d+):(\d+)", re.ASCII)
 _DEFAULT = "default"  # the catalogue and the namespace where none is named
-_IO = "sinks.tables.iceberg_io.SyncedFileIO"
+_IO = "sinks.tables.iceberg_io.TableFileIO"
 _RELOAD_SECONDS = 300.0  # credentials that the catalogue gives do not live long
 _NEW_TABLE = {
     # Every commit makes a snapshot and a metadata file that tells of all snapshots.
@@ -187,10 +188,13 @@ class IcebergLog(TableLog):
         self._given: dict[str, str] | None = None  # the catalogue's properties
         self._database: Path | None = None  # the folder of a SQLite file
         self._loaded_at = 0.0
+        self._removal: Thread | None = None  # requests that the next commit does not wait for
 
     def close(self) -> None:
         """Let go of connections."""
         if self._catalog is not None:
+            if self._removal is not None:
+                self._removal.join()
             self._catalog.close()
         self._catalog = self._given = None
 
@@ -338,10 +342,11 @@ class IcebergLog(TableLog):
             return now
         self.sync()  # before what the version before names is removed
         after = Table(table.name(), done.metadata, done.metadata_location, table.io, catalog)
-        with suppress(Exception):  # what stays is found as an orphan
-            remove_expired(table, expired)
-            remove_merged(after, append._written_manifests)  # noqa: SLF001
-            catalog._delete_old_metadata(table.io, whole, done.metadata)  # noqa: SLF001
+        written = append._written_manifests  # noqa: SLF001
+        if self._removal is not None:
+            self._removal.join()
+        self._removal = Thread(target=_remove_old, args=(table, after, expired, written))
+        self._removal.start()
         if time.monotonic() - self._loaded_at > _RELOAD_SECONDS:
             return self._again()
         return self._state(after)
@@ -467,6 +472,16 @@ class IcebergLog(TableLog):
         place = self._storage.warehouse if warehouse is None else f"file://{warehouse}"
         known_ones = {"warehouse": place, "py-io-impl": _IO, **self._storage.catalog_properties()}
         return known_ones | {name: str(value) for name, value in given.items()}
+
+
+def _remove_old(
+    before: "Table", after: "Table", expired: Sequence[int], written: Sequence[str]
+) -> None:
+    """Remove the metadata that a commit has left unnamed: what stays is found as an orphan."""
+    with suppress(Exception):
+        remove_expired(before, expired)
+        remove_merged(after, written)
+        after.catalog._delete_old_metadata(before.io, before.metadata, after.metadata)  # noqa: SLF001
 
 
 def _text(version: int) -> str:

@@ -227,7 +227,7 @@ def test_each_request_of_a_start_may_meet_a_fault(kind: str, name: str, make: Ma
 def test_store_may_refuse_from_each_request_on(kind: str, name: str, make: MakeScene) -> None:
     """Promise 15: until the sink has failed once."""
     scene = make(kind)
-    assert at_every_request(functools.partial(play_lasting, scene, LASTING[name])) > 3
+    assert at_every_request(functools.partial(play_lasting, scene, LASTING[name])) >= 3
 
 
 @pytest.mark.faults

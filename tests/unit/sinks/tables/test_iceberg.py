@@ -439,3 +439,36 @@ def test_every_file_is_synced_before_the_catalogue_names_it(
     metadata = table.theirs().metadata_location.removeprefix("file://")
     assert synced.index(metadata) < len(synced) - 1
     assert synced[-1] == table.storage.warehouse  # the catalogue's own folder, last
+
+
+def test_what_was_written_here_is_read_from_memory_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = iceberg_io.TableFileIO()
+
+    def write(name: str, content: bytes) -> Path:
+        with files.new_output(f"{tmp_path}/{name}").create() as stream:
+            stream.write(content)
+        return tmp_path / name
+
+    def read(path: Path) -> bytes:
+        with files.new_input(str(path)).open() as stream:
+            found: bytes = stream.read()
+        return found
+
+    monkeypatch.setattr(iceberg_io, "_kept", {})
+    monkeypatch.setattr(iceberg_io, "_KEPT_BYTES", 10)
+    old, first = write("a.metadata.json", b"1"), write("a.avro", b"12345")
+    new, second = write("b.metadata.json", b"22"), write("b.avro", b"123456")
+    for path in (old, first, new, second):
+        path.write_bytes(b"-")
+    assert [read(path) for path in (old, first, new, second)] == [b"-", b"-", b"22", b"123456"]
+
+
+def test_a_file_that_was_not_written_to_its_end_is_not_there(tmp_path: Path) -> None:
+    with (
+        pytest.raises(TypeError),
+        iceberg_io.TableFileIO().new_output(f"{tmp_path}/half.avro").create() as stream,
+    ):
+        stream.write(b"half") + None
+    assert list(tmp_path.iterdir()) == []

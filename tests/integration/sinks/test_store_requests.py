@@ -1,0 +1,110 @@
+"""How many requests a transaction costs on an object store: with 200 ms for each they are its time.
+
+A proxy before SeaweedFS counts them. What is written anew by key costs more with every file.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from tests.support.near_a_store import Answer, Ask, Asked, StoreProxy
+from tests.support.patience import until
+from tests.support.seaweed import EmbeddedSeaweed
+from tests.worlds.lake import CATALOG, Lake, Owner, in_sqlite
+
+pytestmark = pytest.mark.integration
+
+BUCKET = "requests"
+KEPT = 20  # metadata files that an Iceberg table keeps
+Counted: TypeAlias = list[str]
+
+
+class Counting:
+    """A table, of which each request is noted."""
+
+    def __init__(self, kind: str, seaweed: EmbeddedSeaweed, folder: Path, stack: ExitStack) -> None:
+        self.asked: list[tuple[str, str]] = []
+        store = self._before(seaweed.address, stack)
+        if kind == "iceberg-rest":
+            given = seaweed.catalogue(BUCKET)
+            uri = self._before(seaweed.catalogue_url.removeprefix("http://"), stack)
+            catalogue = given | {"uri": uri, "s3.endpoint": store}
+            storage = replace(
+                seaweed.storage(), warehouse=f"s3://{BUCKET}", catalogs={CATALOG: catalogue}
+            )
+        else:
+            storage = in_sqlite(replace(seaweed.storage(folder.name), endpoint=store), folder)
+        self.owner = Owner(Lake(kind.removesuffix("-rest"), storage, storage))
+        self.owner.fence()
+
+    def _before(self, address: str, stack: ExitStack) -> str:
+        proxy = stack.enter_context(StoreProxy(address).running())
+
+        def note(asked: Asked, ask: Ask) -> Answer:
+            client = asked.headers["user-agent"].partition("/")[0]
+            self.asked.append((f"{asked.method} {asked.path}", client))
+            return ask()
+
+        proxy.fault = note
+        return proxy.url
+
+    def commit(self) -> tuple[Counted, Counted]:
+        """Commit one transaction: what was asked until it was staged, and then until it was in."""
+        self.asked = []
+        staged = self.owner.stage()
+        until_staged, self.asked = self.asked, []
+        self.owner.commit(staged)
+        return [each for each, _ in until_staged], [each for each, _ in self.asked]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("kind", ["delta", "parts"])
+def test_a_delta_commit_costs_eight_requests_one_after_the_other(
+    kind: str, seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
+) -> None:
+    """delta-rs asks for all eight; meanwhile the last entry is looked at, which costs two more."""
+    table = Counting(kind, seaweed, tmp_path, stack)
+    for _ in range(3):
+        staging, committing = table.commit()
+        assert len(staging) == 1, staging
+        assert len(committing) <= 8 + 2, committing
+        assert sum(client == "object_store" for _, client in table.asked) <= 8, table.asked
+
+
+def test_a_merge_costs_eleven_requests_and_three_for_each_file_that_is_read(
+    seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
+) -> None:
+    """All but the two for the last entry are delta-rs's. Nothing is staged."""
+    table = Counting("upserts", seaweed, tmp_path, stack)
+    for number in range(3):
+        staging, committing = table.commit()
+        assert staging == []
+        assert len(committing) <= 11 + 3 * number, committing
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "iceberg-rest"])
+def test_an_iceberg_commit_costs_three_requests_and_removes_old_metadata_beside_the_next(
+    kind: str, seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
+) -> None:
+    """A manifest, their list, and the metadata or the catalogue's request."""
+    table = Counting(kind, seaweed, tmp_path, stack)
+    for _ in range(3):
+        staging, committing = table.commit()
+        assert len(staging) == 1, staging
+        assert len(committing) <= 3, committing
+    if kind == "iceberg":  # else the catalogue removes them
+        for _ in range(KEPT):
+            table.commit()
+        until("a file is removed", lambda: any("DELETE" in each for each, _ in table.asked))
+        puts = [each for each, _ in table.asked if each.startswith("PUT") and each[-1] != "/"]
+        assert len(puts) <= 3, puts
+        assert len(table.asked) <= 3 + 2 * 3, table.asked  # of a removal before it, too
