@@ -201,10 +201,8 @@ class Database:
         said = f"table '{self.table}': {_said(error)}"
         if means == "busy":
             raise SinkBusy(_BUSY_SECONDS, said) from error
-        if means == "refused":
-            raise RowsRefused(said) from error
-        if means == "changed":
-            raise SinkFailed(said) from error
+        if means != "passing":
+            raise (RowsRefused if means == "refused" else SinkFailed)(said) from error
 
     # The table itself
 
@@ -388,8 +386,8 @@ AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
         """What is committed of each line; locked, nobody else can change it meanwhile.
 
         Whoever changes a line has its lock until the transaction has ended, also if the client
-        is gone, so a lock that was got says that no older transaction is under way. Locked in one
-        order, whoever asks.
+        is gone, or its connection broke under COMMIT; so a lock that was got says that no older
+        transaction is under way. Locked in one order, whoever asks.
         """
         query = f"""\
 SELECT "line", "epoch", "txid" FROM {_lines_in(self.examined.schema)}
@@ -400,12 +398,7 @@ ORDER BY "line" COLLATE "C"{" FOR UPDATE" if locked else ""}"""
         return [Committed(line, *found.get(line, (0, 0))) for line in lines]
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """Read what stands at the lines, as soon as nobody is about to change it.
-
-        A connection that broke under COMMIT may have left a transaction that the server has yet
-        to end, one way or the other. It holds the lines' locks until then, so whoever has them
-        knows the outcome.
-        """
+        """Read what stands at the lines, as soon as nobody is about to change it; see `found`."""
         return self.run(lambda connection: self.found(connection, list(lines), locked=True))
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
@@ -421,8 +414,7 @@ FROM unnest($3::text[], $4::bigint[]) AS n(line, epoch) ORDER BY n.line COLLATE 
 ON CONFLICT ("pipeline", "sink", "line") DO UPDATE
 SET "epoch" = excluded."epoch", "table" = excluded."table", "updated" = now()
 WHERE s."epoch" < excluded."epoch\""""
-            oid = self.examined.oid
-            connection.execute(raise_epochs, [*self._owner, lines, epochs, oid])
+            connection.execute(raise_epochs, [*self._owner, lines, epochs, self.examined.oid])
             found = self.found(connection, lines, locked=True)
             check_fences(fences, found)
             return found
@@ -484,10 +476,11 @@ def _connect(conninfo: str) -> Connection:
 
 def _cut_off(connection: Connection) -> None:
     """Have whoever waits for the server find the end of the connection; any thread may."""
-    with contextlib.suppress(Exception):
-        raw = socket.socket(fileno=os.dup(connection.fileno()))
+    with (
+        contextlib.suppress(Exception),
+        socket.socket(fileno=os.dup(connection.fileno())) as raw,
+    ):
         raw.shutdown(socket.SHUT_RDWR)
-        raw.close()
 
 
 def _lines_in(schema: str) -> str:

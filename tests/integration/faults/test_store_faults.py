@@ -287,7 +287,7 @@ def test_zombie_held_at_each_request_is_fenced(kind: str, make: MakeScene) -> No
         scene.check()
         return asked() >= at
 
-    assert at_every_request(play_zombie) > 3
+    assert at_every_request(play_zombie) >= 3
 
 
 @pytest.mark.faults
