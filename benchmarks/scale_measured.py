@@ -18,6 +18,7 @@ from benchmarks.scale_weights import Cluster
 from partition.assignment import Assignment, AssignmentPolicy
 from partition.catalogue import Topic
 from partition.chunk import Partition
+from partition.delivery import AtLeastOnce
 from partition.held import Held
 from partition.manager import PartitionManager, Window
 from partition.memory.catalogue import MemoryCatalogue
@@ -129,9 +130,10 @@ def memory(partitions: int) -> Memory:
             each.manager = PartitionManager(
                 each.partition,
                 Position(each.place, 7, topic.topic_id),
-                window=Window(),
-                retry_policy=RetryPolicy(),
-                rng=rng,
+                Window(),
+                RetryPolicy(),
+                rng,
+                AtLeastOnce,
             )
         idle = tracemalloc.get_traced_memory()[0]
     finally:

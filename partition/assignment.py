@@ -10,6 +10,7 @@ import structlog
 
 from partition.catalogue import Topic
 from partition.chunk import Partition
+from partition.delivery import AtLeastOnce, DeliveryFactory
 from partition.departures import Departures
 from partition.discovery import Discovery, TopicName
 from partition.errors import (
@@ -23,7 +24,6 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.fetcher import Fetcher
-from partition.gate import MakeGate
 from partition.held import Held
 from partition.manager import PartitionManager, Window
 from partition.opening import Opened, StartPolicy, Ways, opening, reclaiming, recovering
@@ -43,8 +43,7 @@ class AssignmentPolicy:
     start: StartPolicy = field(default_factory=StartPolicy)
     window: Window = field(default_factory=Window)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
-    commit_ahead: bool = False  # at most once; see PartitionManager
-    make_gate: MakeGate | None = None  # exactly once; the ways then have a fencing
+    delivery: DeliveryFactory[Any] = AtLeastOnce  # exactly once the ways have a fencing
     discover_interval_seconds: float = 30.0
     shared: bool = False  # only what is wanted is ours, and others may take it over
 
@@ -268,7 +267,7 @@ class Assignment:
         self._stop_reading(held)
         if not held.is_leaving:
             held.is_leaving = True
-            held.manager.end()
+            held.manager.stop()
             log.info("partition_leaving", partition=str(held.partition))
         if held.is_finished:
             held.halted = GivenUp(held.partition, "the plan gives it to another replica")
@@ -331,8 +330,8 @@ class Assignment:
         """Learn where a log ends that others read: behind all that is planned of it, or there."""
         held = self._held[place]
         held.goal = end if held.goal is None else held.goal
-        gate = None if held.manager is None else held.manager.gate
-        if gate is None or not gate.to_store().open:  # else reading it may be what is in vain
+        if held.manager is None or not held.manager.open_transactions:
+            # else reading what is open may be what is in vain
             held.in_vain = (-1, 0)
 
     def refuse(self, partition: Partition, error: StoreError) -> None:
@@ -445,12 +444,11 @@ class Assignment:
             held.manager = PartitionManager(
                 held.partition,
                 opened.position,
-                window=self._policy.window,
-                retry_policy=self._policy.retries,
-                rng=self._rng,
-                commit_ahead=self._policy.commit_ahead,
-                make_gate=self._policy.make_gate,
-                resumed=opened.resumed,
+                self._policy.window,
+                self._policy.retries,
+                self._rng,
+                self._policy.delivery,
+                opened.resumed,
             )
         else:
             if trouble is not None and not opened.losses:
@@ -459,7 +457,7 @@ class Assignment:
                 held.in_vain = (opened.position.offset, count + 1 if same else 1)
             if not opened.reads_on:
                 held.manager.restart(
-                    opened.position, stored=bool(opened.losses), resumed=opened.resumed
+                    opened.position, is_stored=bool(opened.losses), resumed=opened.resumed
                 )
         for loss in opened.losses:
             held.lost[loss.reason] += loss.lost

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from partition.held import Held
 from partition.manager import PartitionManager
@@ -62,7 +63,7 @@ class Departures:
             given_up=self._given_up + sum(each.in_flight for each in kept),
         )
 
-    def _managers(self) -> Iterator[PartitionManager]:
+    def _managers(self) -> Iterator[PartitionManager[Any]]:
         for held in self._retired:
             if held.manager is not None:
                 yield held.manager

@@ -30,7 +30,7 @@ class Held:
 
     def renew(self) -> None:
         """Be one that is not open, as at the beginning; the counts stay."""
-        self.manager: PartitionManager | None = None  # None: not opened yet
+        self.manager: PartitionManager[Any] | None = None  # None: not opened yet
         self.steps: Steps[Any] | None = None  # opening, recovering or reclaiming
         self.again_at: float | None = None  # when to begin `steps` once more
         self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
@@ -88,9 +88,9 @@ class Held:
         manager = self.manager
         if manager is None or self.steps is not None or not self.is_owned:
             return False
-        if manager.in_flight or manager.has_stored_waiting or manager.has_to_store:
+        if manager.in_flight or manager.delivery.owes_emission() or manager.has_to_store:
             return False
-        return manager.gate is None or not manager.gate.awaits_commit
+        return not manager.delivery.awaits_commit
 
     @property
     def has_emitted_goal(self) -> bool:

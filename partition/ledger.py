@@ -244,3 +244,45 @@ class Ledger:
         self._states[:live] = states[self._head : self._tail]
         self._cursor -= self._head
         self._head, self._tail = 0, live
+
+
+class CommitProgress:
+    """The offset that is stored, and how many records were read behind it.
+
+    Records are counted, not offsets, because gaps cost nothing. Pure; the owner drives it.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        """What was stored last."""
+        self.read = 0
+        """Records that were emitted here, or done elsewhere, since the start."""
+        self._read_below = 0  # how many of them lie below `offset`
+        self._submitted = (offset, 0)  # one that is on its way, and the same of it
+
+    @property
+    def unstored(self) -> int:
+        """Records read behind the offset that is stored."""
+        return self.read - self._read_below
+
+    @property
+    def stored_or_submitted(self) -> int:
+        """The offset that is stored, or on its way there."""
+        return max(self.offset, self._submitted[0])
+
+    def submit(self, offset: int, *, behind: int) -> None:
+        """Learn that an offset is on its way; so many of the records read lie `behind` it."""
+        self._submitted = (offset, self.read - behind)
+
+    def mark(self, offset: int) -> None:
+        """Learn that an offset is stored."""
+        self.offset = max(self.offset, offset)
+        if offset == self._submitted[0]:
+            self._read_below = max(self._read_below, self._submitted[1])
+
+    def restart(self, offset: int, *, is_stored: bool) -> None:
+        """Go on from an offset; `is_stored`: it is what the store holds now."""
+        self._submitted = (offset, 0)
+        if is_stored:
+            self.offset = offset
+            self._read_below = self.read

@@ -1,29 +1,29 @@
-"""The PartitionManager: hands out one partition's records and says what may be committed.
+"""The PartitionManager: one partition's records from fetched to resolved.
 
 Modelled on storm-kafka's PartitionManager (1.2.3). It differs where Storm lost data or
 stood still: the payloads of records in flight stay here, so a retry runs from memory
-and never seeks; the window bounds what lies between the stored offset and the last emitted
+and never seeks; a limit bounds what lies between the stored offset and the last emitted
 record; nothing is skipped here because it is far behind (`partition.opening` does, when it
-is told to, and tells).
+is told to, and tells). What may be emitted and stored is its DeliveryMode's to decide.
 """
 
 import random
-from collections.abc import Sized
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
+from typing import Generic, NamedTuple
 
 import numpy as np
 
-from partition.ahead import Ahead
 from partition.chunk import Chunk, Offsets, Partition
-from partition.gate import Gate, MakeGate
-from partition.ledger import Ledger
-from partition.payloads import Payloads
+from partition.delivery import D, DeliveryFactory
+from partition.ledger import CommitProgress, Ledger
 from partition.position import LeaderEpochs, Position
-from partition.queue import ChunkQueue
 from partition.retries import Retries, RetryPolicy, RetryQueue
 from partition.statistics import PartitionStatistics
-from partition.transaction import Resumed
-from partition.unstored import Unstored
+from partition.store import Progress
+from partition.transaction import OpenTransaction, Resumed, Transactions
 
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024
@@ -31,97 +31,95 @@ MAX_PENDING_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far a partition may run ahead of its frontier."""
+    """How far a partition may run ahead of what is stored."""
 
     max_pending: int = MAX_PENDING  # records
     max_pending_bytes: int = MAX_PENDING_BYTES  # of values and keys
     max_record_bytes: int | None = None  # of a value; a larger record is no usual one
 
 
-class PartitionManager:
+class Allowance(NamedTuple):
+    """What a partition may emit now, for all that is not its own to decide."""
+
+    retries: bool = True
+    new: int | None = None  # records; None: any number
+    ahead: int = 0  # records that may be stored as read before they are emitted
+
+
+FREE = Allowance()
+
+
+class _Kept(NamedTuple):
+    chunk: Chunk
+    num_bytes: int
+    fetched_at: float
+
+
+class PartitionManager(Generic[D]):
     """One partition's records from fetched to resolved. The owner thread calls everything.
 
-    `next` gives due retries first, then new records; retries are exempt from the
-    window. Every record handed out is answered by one `ack` or `fail`; late, repeated
-    and unknown answers are counted and change nothing.
-
-    With `commit_ahead` (at most once) the place behind some of the records that wait, as many
-    as `allow_ahead` says, is stored before they are emitted, and only what lies below the
-    stored offset is. A crash repeats nothing then, and loses what was stored and not
-    processed: at most the window, which reaches from the frontier. Nothing is tried twice.
-
-    With a gate (exactly once) only what it has opened is emitted, which lies in a stored
-    transaction; records are resolved by `resolve_to` once theirs is committed, and the offset
-    that is stored is where the lowest open transaction begins.
+    `next_chunk` gives due retries first, then new records; retries are exempt from the
+    limits. Every record handed out is answered by one `ack` or `fail`, or by `resolve_below`;
+    late, repeated and unknown answers are counted and change nothing.
     """
 
     def __init__(
         self,
         partition: Partition,
         position: Position,
-        *,
         window: Window,
         retry_policy: RetryPolicy,
         rng: random.Random,
-        commit_ahead: bool = False,
-        make_gate: MakeGate | None = None,
+        delivery: DeliveryFactory[D],
         resumed: Resumed | None = None,
     ) -> None:
-        """With `make_gate`, `resumed` says how the partition's transactions go on."""
+        """`resumed` says how the partition's transactions go on, if any are kept."""
         self.partition = partition
-        self.gate: Gate | None = None
+        self.delivery: D
         self.is_moving: bool
         """Whether the stored offset may be about to jump: nothing of it is stored then."""
-        self._make_gate = make_gate
-        self._ahead = Ahead() if commit_ahead else None
+        self._new_delivery = delivery
         self._window = window
         self._retry_policy = retry_policy
         self._rng = rng
-        self._stored = Unstored(position.offset)
+        self._committed = CommitProgress(position.offset)
         self._retried = 0
+        self._ahead = 0
+        self._restarts = 0
+        self._is_stopped = False
         self.restart(position, resumed=resumed)
 
     def restart(
-        self, position: Position, *, stored: bool = True, resumed: Resumed | None = None
+        self, position: Position, *, is_stored: bool = True, resumed: Resumed | None = None
     ) -> None:
         """Forget what is in flight, and go on from `position`. The counts stay.
 
-        `stored` says that the position is what the store holds now; `resumed` is for the gate.
+        `is_stored` says that the position is what the store holds now.
         """
+        self._restarts += 1
         self.is_moving = False
         self._ledger = Ledger(position.offset)
         self._retries = RetryQueue(self._retry_policy, self._rng)
-        self._payloads = Payloads()
-        self._queue = ChunkQueue()
-        if stored:
-            self._stored.restart(position.offset)
-        if self._ahead is not None:  # what is on its way to the store is of the place before
-            self._stored.forget_submitted(position.offset)
+        self._kept: deque[_Kept] = deque()  # each until the last completed offset has passed it
+        self._num_bytes = 0  # of them
+        self._emitted = 0  # how many of them are emitted as a whole
+        self._taken = 0  # records emitted of the one after these
         self._epochs = LeaderEpochs(position)
-        if self._make_gate is not None and resumed is not None:
-            self.gate = self._make_gate(self.partition, resumed, lambda: self.room)
+        self._committed.restart(position.offset, is_stored=is_stored)
+        self._transactions: Transactions | None = None  # those that are stored
+        self.delivery = self._new_delivery(self.partition, self._ledger, self._committed, resumed)
+        if self._is_stopped:
+            self.delivery.stop()
 
     @property
     def frontier(self) -> int:
-        """The next offset to read after a crash if nothing may be lost."""
+        """The last completed offset: the next to read after a crash if nothing may be lost."""
         return self._ledger.frontier
 
     @property
-    def storable(self) -> int:
-        """The offset that may be stored now: the frontier, or with `commit_ahead` beyond it.
-
-        With a gate it is where the lowest open transaction begins; gaps may lie behind it.
-        """
-        if self._ahead is not None:
-            return self._ahead.storable(self._ledger, self._stored_to, self.room)
-        begins_at = None if self.gate is None else self.gate.begins_at
-        return self._ledger.frontier if begins_at is None else begins_at
-
-    @property
     def position(self) -> Position:
-        """The frontier with its resume key; with a gate it may lie before the frontier's gap."""
-        position = self._epochs.at(self._ledger.frontier)
-        return position if self.gate is None else replace(position, offset=self.storable)
+        """The position that may be stored now, with its resume key."""
+        return self._epochs.at(self.delivery.progress(self.room)[0])
 
     @property
     def fetch_position(self) -> Position:
@@ -135,13 +133,8 @@ class PartitionManager:
 
     @property
     def committed(self) -> int:
-        """The frontier that was stored last."""
-        return self._stored.offset
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether fetched records wait to be emitted."""
-        return self._ledger.waiting > 0
+        """The offset that was stored last."""
+        return self._committed.offset
 
     @property
     def waiting(self) -> int:
@@ -151,43 +144,44 @@ class PartitionManager:
     @property
     def waiting_chunks(self) -> int:
         """Chunks that wait to be emitted, or a part of which does."""
-        return len(self._queue)
+        return len(self._kept) - self._emitted
 
     @property
-    def uncommitted(self) -> int:
-        """Records emitted behind what is stored: what a crash would repeat."""
-        return self._stored.unstored
+    def room(self) -> int:
+        """Records that may be emitted until the limit of records or bytes is reached.
+
+        With nothing emitted it is not full of bytes: one record larger than that passes, alone.
+        """
+        if self._num_bytes >= self._window.max_pending_bytes and self._ledger.window > 0:
+            return 0
+        return max(0, self._window.max_pending - self.delivery.in_flight())
+
+    @property
+    def may_emit(self) -> bool:
+        """Whether a record waits that may be emitted now for the first time."""
+        return self._ledger.waiting > 0 and self.delivery.emit_limit(self.room, self._ahead) > 0
+
+    @property
+    def accepts_more(self) -> bool:
+        """Whether more records are of use before others are resolved."""
+        return self.delivery.accepts_more(self.room)
 
     @property
     def is_full(self) -> bool:
-        """Whether the window is used up, so that only retries may be emitted (promise 10).
-
-        It reaches from what is stored, not only from the frontier: with the store away a
-        partition runs on to the window's end and then waits (promise 15). With nothing
-        emitted it is not full of bytes: one record larger than that passes, alone.
-
-        With a gate: whether nothing may be emitted before a transaction is committed.
-        """
-        if self.gate is not None:
-            return self.gate.is_shut and not self.may_emit
-        return self.room == 0
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether more records are of use before others are resolved."""
-        return not (self.is_full if self.gate is None else self.gate.is_shut)
+        """Whether only retries may be emitted before something is resolved or stored."""
+        return not self.accepts_more and not self.may_emit
 
     def has_enough(self, count: int) -> bool:
-        """Whether so many records wait, or, with a gate, as many bytes as the window allows."""
-        if self._ledger.waiting >= count:
-            return True
-        is_large = self._payloads.num_bytes >= self._window.max_pending_bytes
-        return self.gate is not None and self.has_waiting and is_large
+        """Whether so many records wait, or as many bytes as the limit allows are kept."""
+        waiting = self._ledger.waiting
+        return waiting >= count or (
+            waiting > 0 and self._num_bytes >= self._window.max_pending_bytes
+        )
 
     @property
     def read(self) -> int:
-        """Records emitted for the first time."""
-        return self._stored.read
+        """Records emitted for the first time, or done elsewhere."""
+        return self._committed.read
 
     @property
     def retried(self) -> int:
@@ -200,80 +194,33 @@ class PartitionManager:
         return self._ledger.pending - self._ledger.waiting
 
     @property
-    def has_to_store(self) -> bool:
-        """Whether what is stored is not what could be."""
-        if self.gate is not None and self.gate.has_to_store:
-            return True
-        return self.storable > self._stored.offset
-
-    @property
-    def room(self) -> int:
-        """Records that may be emitted until the window is used up, by records or by bytes."""
-        used_bytes = self._payloads.num_bytes if self._ledger.window > 0 else 0
-        if used_bytes >= self._window.max_pending_bytes:
-            return 0
-        used = self.uncommitted if self._ahead is None else self._ledger.window
-        return max(0, self._window.max_pending - used)
-
-    @property
-    def _emits_to(self) -> int | None:
-        """Only records below it may be emitted; None: as many as the window has room for."""
-        if self._ahead is not None:
-            return self._stored.offset
-        return None if self.gate is None else min(self.gate.open_to, self.gate.ends_at)
-
-    @property
-    def _stored_to(self) -> int:
-        """What waits below it is stored as read or planned, or on its way to the store."""
-        if self._ahead is not None:
-            return max(self._stored.offset, self._stored.submitted)
-        planned = () if self.gate is None else self.gate.to_store().open
-        return planned[-1].range.end if planned else 0
-
-    @property
-    def may_emit(self) -> bool:
-        """Whether a record waits that may be emitted now for the first time."""
-        emits_to = self._emits_to
-        if emits_to is None:
-            return self.has_waiting and not self.is_full
-        return self.has_waiting and self.emitted_to < emits_to
-
-    @property
-    def has_stored_waiting(self) -> bool:
-        """Whether records wait that are stored as read, or planned, or about to be.
-
-        At most once a crash would lose them, and so would an end that does not wait for them;
-        with a gate their transaction could not be committed.
-        """
-        return self.has_waiting and self.emitted_to < self._stored_to
-
-    @property
-    def should_commit(self) -> bool:
-        """Whether waiting for the interval may stall: half of the window is not stored.
-
-        With `commit_ahead`: at most half of what is allowed ahead is stored, and more could be.
-        With a gate also: something is planned.
-        """
-        moved = self.storable > self._stored.offset
-        if self._ahead is not None:
-            more = self.has_waiting and moved
-            return more and self._ahead.should_store(self._ledger, self._stored_to)
-        if self.gate is not None and self.gate.is_due:
-            return True
-        return moved and 2 * self.uncommitted >= self._window.max_pending
-
-    @property
     def is_idle(self) -> bool:
         """Whether no record is unresolved, nor any that others have read awaits its commit."""
-        is_read = self.gate is not None and self.gate.awaits_commit
-        return self._ledger.pending == 0 and not is_read
+        return self._ledger.pending == 0 and not self.delivery.awaits_commit
+
+    @property
+    def has_to_store(self) -> bool:
+        """Whether what is stored is not what could be."""
+        offset, transactions = self.delivery.progress(self.room)
+        return offset > self._committed.offset or transactions != self._transactions
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether what is to be stored should not wait for the commit interval."""
+        return self.delivery.is_urgent(self.room, self._window.max_pending)
+
+    @property
+    def open_transactions(self) -> Sequence[OpenTransaction]:
+        """Those that are recorded, and not known to be committed in every sink."""
+        transactions = self.delivery.progress(self.room)[1]
+        return () if transactions is None else transactions.open
 
     def next_due(self) -> float | None:
         """When the next retry is due, or None."""
         return self._retries.next_due()
 
-    def offer(self, chunk: Chunk, now: float) -> None:
-        """Take fetched records; they wait until `next` hands them out.
+    def fetched(self, chunk: Chunk, now: float) -> None:
+        """Take fetched records; they wait until `next_chunk` hands them out.
 
         Those that were fetched before are dropped: a client may deliver records again.
         """
@@ -289,67 +236,80 @@ class PartitionManager:
         if not lengths.all() or (limit is not None and lengths.max() > limit):
             chunk = replace(chunk, unusual=True)
         # Of a chunk that was cut all keys count: it is known by their sum only.
-        self._payloads.keep(chunk, int(lengths.sum()) + chunk.other_bytes, now)
-        self._queue.add(chunk)
+        num_bytes = int(lengths.sum()) + chunk.other_bytes
+        self._kept.append(_Kept(chunk, num_bytes, now))
+        self._num_bytes += num_bytes
         self._epochs.fetched(chunk.leader_epochs)
-        if self.gate is not None:
-            self.gate.offered(chunk.offsets, lengths, chunk.leader_epochs)
+        self.delivery.on_fetched(chunk, lengths)
 
-    def reached(self, end: int) -> None:
+    def log_end(self, end: int) -> None:
         """Learn that the log ends at `end`: gaps before it hold nothing back."""
         self._ledger.pass_gap(end)
-        if self.gate is not None:
-            self.gate.reached(end)
+        self.delivery.on_log_end(end)
 
-    def allow_ahead(self, count: int) -> None:
-        """With `commit_ahead`: store so many records more than are emitted; none at first.
-
-        What is stored ahead already stays so.
-        """
-        if self._ahead is not None:
-            self._ahead.count = count
-
-    def end(self) -> None:
+    def stop(self) -> None:
         """Store nothing more ahead: what is stored already is the last that is emitted."""
-        if self._ahead is not None:
-            self._ahead.is_ending = True
+        self._is_stopped = True
+        self.delivery.stop()
 
-    def next(self, now: float, limit: int) -> Chunk | None:
+    def next_chunk(self, now: float, limit: int, allowance: Allowance = FREE) -> Chunk | None:
         """Hand out at most `limit` records: due retries, else new ones, else None."""
-        return self.next_retries(now, limit) or self.next_new(limit)
-
-    def next_retries(self, now: float, limit: int) -> Chunk | None:
-        """Hand out at most `limit` retries that are due, or None."""
-        due = self._retries.take_due(now, limit)
-        if not due:
+        self._ahead = allowance.ahead
+        due = self._retries.next_due()
+        if due is not None and due <= now and allowance.retries:
+            again = self._again(now, limit)
+            if again is not None:
+                return again
+        allowed = min(limit, self.delivery.emit_limit(self.room, allowance.ahead))
+        if allowance.new is not None:
+            allowed = min(allowed, allowance.new)
+        if allowed <= 0:
             return None
+        chunk = self._kept[self._emitted].chunk
+        messages, begin = chunk.messages, self._taken
+        count = min(allowed, len(chunk) - begin)
+        offsets = self._ledger.emit(count)
+        if count < len(chunk):  # else its own list: what was made of it ahead is known by that
+            messages = messages[begin : begin + count]
+        self._taken += count
+        if self._taken == len(chunk):
+            self._emitted += 1
+            self._taken = 0
+        self._committed.read += count
+        self.delivery.on_emitted(count)
+        return Chunk(self.partition, offsets, messages, unusual=chunk.unusual)
+
+    def _again(self, now: float, limit: int) -> Chunk | None:
+        """Retries that are due; None if none of them is still to be tried."""
+        due = self._retries.take_due(now, limit)
         offsets = np.sort(np.array([o for o in due if self._ledger.retry(o)], np.int64))
+        if not len(offsets):
+            return None
         self._retried += len(offsets)
         messages = [self.message(int(o)) for o in offsets]
         return Chunk(self.partition, offsets, messages, unusual=True)
 
-    def next_new(self, limit: int) -> Chunk | None:
-        """Hand out at most `limit` records for the first time, or None."""
-        if not self.may_emit:
-            return None
-        emits_to = self._emits_to  # what lies below it had room when it was stored
-        room = self.room if emits_to is None else self._ledger.waiting_below(emits_to)
-        offsets = self._ledger.emit(min(limit, room, self._queue.first))
-        messages, unusual = self._queue.take(len(offsets))
-        self._stored.read += len(offsets)
-        if self.gate is not None:
-            self.gate.emitted(len(offsets))
-        return Chunk(self.partition, offsets, messages, unusual=unusual)
-
     def upcoming(self, limit: int) -> list[Chunk]:
         """The chunks of at most `limit` records that, as things stand, are handed out whole next.
 
-        `next_new` then gives the same list of messages. At most once nothing is foreseen; with
-        a gate also what is not planned yet, as it is planned whole.
+        `next_chunk` then gives the same list of messages. None where nothing is tried again:
+        a call ahead is a try. What is not planned yet is foreseen, too, as it is planned whole.
         """
-        if self._ahead is not None or (self.gate is None and self.is_full):
+        if not self.delivery.retries:
             return []
-        return self._queue.upcoming(limit, self.room, self._emits_to)
+        chunks: list[Chunk] = []
+        room = self.room
+        cut = self.delivery.emit_limit(room, self._ahead)  # no chunk reaches across it
+        begin = -self._taken
+        for place in range(self._emitted, len(self._kept)):
+            chunk = self._kept[place].chunk
+            end = begin + len(chunk)
+            if end > room or len(chunk) > limit:
+                break
+            if begin >= 0 and not begin < cut < end:
+                chunks.append(chunk)
+            begin = end
+        return chunks
 
     def ack(self, offsets: Offsets) -> int:
         """Resolve records; return how many were in flight."""
@@ -359,7 +319,7 @@ class PartitionManager:
             self._forget_resolved()
         return resolved
 
-    def resolve_to(self, end: int) -> int:
+    def resolve_below(self, end: int) -> int:
         """Resolve what was emitted below `end`: its transaction is committed. Return how many."""
         resolved = self._ledger.resolve_below(end)
         self._forget_resolved()
@@ -375,17 +335,19 @@ class PartitionManager:
             found = f"{self._ledger.pending} records are pending, {self._ledger.fetched_to} is next"
             raise ValueError(f"{self.partition}: {first} to {end} cannot be passed: {found}")
         self._ledger.pass_gap(end)
-        self._stored.read += count
+        self._committed.read += count
         if leader_epoch is not None:
             self._epochs.fetched([(first, leader_epoch)])
         self._forget_resolved()
 
     def _forget_resolved(self) -> None:
-        """Let go of what is kept of the records below the frontier."""
-        frontier = self._ledger.frontier
-        self._payloads.forget_below(frontier)
-        self._retries.forget_below(frontier)
-        self._epochs.forget_below(frontier)
+        """Let go of what is kept of the records below the last completed offset."""
+        completed = self._ledger.frontier
+        while self._kept and self._kept[0].chunk.offsets[-1] < completed:
+            self._num_bytes -= self._kept.popleft().num_bytes
+            self._emitted -= 1
+        self._retries.forget_below(completed)
+        self._epochs.forget_below(completed)
 
     def fail(
         self,
@@ -397,12 +359,11 @@ class PartitionManager:
         """Schedule a retry of a failed record; see `RetryQueue.failed`.
 
         Returns False when its retries are used up: the record stays pending, and the
-        caller writes its dead letter and acks it when that is durable (promise 13). With
-        `commit_ahead` there are none: a second try may be a second effect.
+        caller writes its dead letter and acks it when that is durable (promise 13).
         """
         if not self._ledger.fail(offset):
             return True
-        again = self._ahead is None
+        again = self.delivery.retries
         if again and self._retries.failed(offset, now, after_seconds, policy):
             return True
         self._ledger.retry(offset)
@@ -422,31 +383,42 @@ class PartitionManager:
 
     def message(self, offset: int) -> Sized:
         """The message of a record in flight. Raises KeyError when it is not."""
-        return self._payloads.message(offset)
+        found = bisect_left(self._kept, offset, key=lambda kept: kept.chunk.offsets[-1])
+        if found < len(self._kept):
+            chunk = self._kept[found].chunk
+            place = int(np.searchsorted(chunk.offsets, offset))
+            if chunk.offsets[place] == offset:
+                return chunk.messages[place]
+        raise KeyError(offset)
 
-    def submit(self) -> Position:
-        """The position to store now; `mark_committed` tells when it is stored."""
-        position = self.position if self._ahead is None else self._epochs.at(self.storable)
-        self._stored.submit(position.offset, behind=self._ledger.window)
-        return position
+    def progress(self) -> Progress | None:
+        """What is to be stored now, or None; `stored` tells when it is."""
+        offset, transactions = self.delivery.progress(self.room)
+        if offset <= self._committed.offset and transactions == self._transactions:
+            return None
+        self._committed.submit(offset, behind=self._ledger.window)
+        return Progress(self._epochs.at(offset), transactions, self._restarts)
 
-    def mark_committed(self, offset: int) -> None:
-        """Learn that `offset` is stored."""
-        if self._ahead is None or offset == self._stored.submitted:  # not before a restart
-            self._stored.mark(offset)
+    def stored(self, progress: Progress) -> None:
+        """Learn that it is stored. What was given before a restart counts for nothing."""
+        if progress.restarts != self._restarts:
+            return
+        self._committed.mark(progress.position.offset)
+        self._transactions = progress.transactions
+        self.delivery.on_stored(progress)
 
     def statistics(self, now: float) -> PartitionStatistics:
         """What a user may see of this partition; the log's side is the reader's to add."""
-        oldest = None if self.is_idle else self._payloads.oldest_at
-        transactions = None if self.gate is None else self.gate.to_store()
+        oldest = self._kept[0].fetched_at if self._kept and not self.is_idle else now
+        transactions = self.delivery.progress(self.room)[1]
         return PartitionStatistics(
             partition=self.partition,
             ledger=self._ledger.statistics(),
-            committed=self._stored.offset,
-            read=self._stored.read,
+            committed=self._committed.offset,
+            read=self._committed.read,
             retried=self._retried,
-            pending_bytes=self._payloads.num_bytes,
-            oldest_pending_seconds=0.0 if oldest is None else max(0.0, now - oldest),
+            pending_bytes=self._num_bytes,
+            oldest_pending_seconds=max(0.0, now - oldest),
             committed_txid=None if transactions is None else transactions.committed,
             open_transactions=None if transactions is None else len(transactions.open),
         )

@@ -4,10 +4,10 @@ Each function is a chain of requests to the offset store and the cluster (`parti
 pure but for the futures it is given, so nothing here waits and the owner thread runs it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import structlog
 
@@ -203,7 +203,8 @@ def _replayed(
     if resumed is None:
         return None
     is_lost = loss is not None and not _asks_where(loss)
-    those = resumed.transactions.open if is_lost else _lacking(resumed.transactions, found)
+    known = resumed.transactions.open
+    those = known if is_lost else _lacking(known, found)
     first = next(iter(those), None)
     if first is None:
         return resumed
@@ -215,13 +216,13 @@ def _replayed(
     raise ReplayDiffers(partition, first.txid, str(first.range), holds)
 
 
-def _lacking(transactions: Transactions, found: Log) -> list[OpenTransaction]:
+def _lacking(known: Sequence[OpenTransaction], found: Log) -> list[OpenTransaction]:
     """The open ones that reach behind the log's end."""
-    return [each for each in transactions.open if each.range.end > found.end]
+    return [each for each in known if each.range.end > found.end]
 
 
 def recovering(
-    manager: PartitionManager,
+    manager: PartitionManager[Any],
     trouble: KafkaError | None,
     in_vain: tuple[int, int],
     known_end: int | None,
@@ -230,7 +231,7 @@ def recovering(
 ) -> Chain[Opened]:
     """Find where a partition goes on whose log does not hold what is to be read next.
 
-    What was read before resolves first; with a gate it is committed, unless a transaction is
+    What was read before resolves first; exactly once it is committed, unless a transaction is
     replayed of which records are still to come: then they are asked for again. Ranges that are
     only planned are planned anew behind a loss, or where the log still ends within them after some
     tries, and go on if there is none. `trouble` is what the fetcher told: OffsetOutOfRange,
@@ -250,7 +251,7 @@ def recovering(
             return Opened(position, there.end, reads_on=True)
         trouble = None
     while True:
-        lost = None if manager.gate is None else manager.gate.lost_records()
+        lost = manager.delivery.replay_error(log_moved=True)
         if lost is not None:  # also before the first of them came
             return (yield from _replaying(manager, trouble, in_vain, known_end, ways, lost))
         if manager.is_idle:
@@ -258,8 +259,8 @@ def recovering(
         yield None
     manager.is_moving = True
     position = manager.position
-    gate = manager.gate
-    transactions = None if gate is None else gate.resumed_at(position).transactions
+    goes_on = manager.delivery.resume_state(position)
+    transactions = None if goes_on is None else goes_on.transactions
     found: Log = yield ways.catalogue.log(manager.partition)
     diverged_at = trouble.diverged_at if isinstance(trouble, OffsetOutOfRange) else None
     loss = loss_of(manager.partition, position, found, diverged_at=diverged_at, known_end=known_end)
@@ -268,12 +269,13 @@ def recovering(
     if loss is not None and not (diverged_at is None and may_pass and _asks_where(loss)):
         position = yield from _jump(loss, ways, policy.on_data_loss, transactions)
         return _gone_on(manager, position, found, loss)
-    is_open = gate is not None and bool(gate.to_store().open)
+    open_ones = manager.open_transactions
+    is_open = bool(open_ones)
     if trouble is None or may_pass:
         manager.is_moving = not is_open
         going_on = _gone_on(manager, position, found)
         return replace(going_on, resumed=None, reads_on=True) if is_open else going_on
-    if gate is not None and _lacking(gate.to_store(), found):
+    if _lacking(open_ones, found):
         # No sink has any of it, or it would not have come here: as a restart goes on.
         return _gone_on(manager, position, found)
     # Where in an open range the record lies is not known here: the next one may be a good one.
@@ -286,7 +288,7 @@ def recovering(
 
 
 def _replaying(
-    manager: PartitionManager,
+    manager: PartitionManager[Any],
     trouble: KafkaError | None,
     in_vain: tuple[int, int],
     known_end: int | None,
@@ -307,8 +309,10 @@ def _replaying(
     raise trouble
 
 
-def _gone_on(manager: PartitionManager, position: Position, found: Log, *losses: Loss) -> Opened:
-    resumed = None if manager.gate is None else manager.gate.resumed_at(position)
+def _gone_on(
+    manager: PartitionManager[Any], position: Position, found: Log, *losses: Loss
+) -> Opened:
+    resumed = manager.delivery.resume_state(position)
     return Opened(position, found.end, losses, resumed=resumed)
 
 

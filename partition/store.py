@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from partition.chunk import Partition
@@ -29,10 +29,11 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A position, and the open transactions that go on from it."""
+    """What is to be stored of a partition."""
 
     position: Position
-    transactions: Transactions
+    transactions: Transactions | None = None  # open ones, from there on; None: none are kept
+    restarts: int = field(default=0, compare=False)  # of the manager by then; not stored
 
 
 def split_progress(progress: Position | Progress) -> tuple[Position, Transactions | None]:
@@ -134,7 +135,7 @@ class OffsetStore(Protocol):
         """Store what partitions have come to; ends with those that were refused, and why.
 
         All others are stored then, each position and its transactions together or not at all;
-        what stands there already is skipped. A plain position leaves no transactions; if some
+        what stands there already is skipped. One without transactions leaves none; if some
         were open `transactions_dropped` is logged. Refused is with Fenced, OwnershipLost,
         OffsetWouldMoveBack, StoreMissing, StoreCorrupt. The caller keeps one commit
         outstanding. Raises ValueError, and stores nothing, if transactions do not go on from

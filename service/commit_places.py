@@ -18,11 +18,11 @@ class CommitPlaces:
         self._at = at
         self._kinds: list[str] = []
 
-    def begins(self, moved: Iterable[PartitionManager]) -> None:
+    def begins(self, moved: Iterable[PartitionManager[Any]]) -> None:
         """These have something to store, and nothing of it is on its way."""
         managers = list(moved)
-        is_planned = any(each.gate is not None and each.gate.is_due for each in managers)
-        is_moved = any(each.storable > each.committed for each in managers)
+        is_planned = any(each.delivery.stores_first and each.is_urgent for each in managers)
+        is_moved = any(each.position.offset > each.committed for each in managers)
         self._kinds = ["plan"] * is_planned + ["offset"] * is_moved
         for kind in self._kinds:
             self._at(f"{kind}_before_store")

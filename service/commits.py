@@ -2,43 +2,30 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from partition.assignment import Assignment
 from partition.chunk import Partition
 from partition.errors import StoreError
 from partition.fetcher import Fetcher
-from partition.gate import Gate
 from partition.held import Held
 from partition.manager import PartitionManager
-from partition.position import Position
 from partition.store import OffsetStore, Progress
-from partition.transaction import Transactions
 from service.commit_places import CommitPlaces
 
 
-@dataclass(frozen=True, slots=True)
-class _Submitted:
+class _Submitted(NamedTuple):
     """What is on its way to the store, and whose it is."""
 
-    manager: PartitionManager
-    position: Position
-    gate: Gate | None
-    transactions: Transactions | None
-
-    @property
-    def progress(self) -> Position | Progress:
-        if self.transactions is None:
-            return self.position
-        return Progress(self.position, self.transactions)
+    manager: PartitionManager[Any]
+    progress: Progress
 
 
 class Commits:
     """What the reader asks of the offset store while it reads. The owner thread calls everything.
 
-    A second write beside the first would race it for the nodes' versions. Where there are
-    gates, a partition's open transactions are stored with its offset: what is planned at once,
-    as it is emitted only then.
+    A second write beside the first would race it for the nodes' versions. A partition's open
+    transactions are stored with its offset: what is planned at once, as it is emitted only then.
     """
 
     def __init__(
@@ -48,7 +35,6 @@ class Commits:
         interval_seconds: float,
         mirror: Fetcher | None,
         *,
-        has_gates: bool = False,
         places: CommitPlaces | None = None,
     ) -> None:
         """What is stored is committed to the consumer group of `mirror` too.
@@ -60,7 +46,6 @@ class Commits:
         self._assignment = assignment
         self._interval_seconds = interval_seconds
         self._mirror = mirror
-        self._has_gates = has_gates
         self._commit: Future[Mapping[Partition, StoreError]] | None = None
         self._committing: dict[Partition, _Submitted] = {}
         self._begun_at = 0.0
@@ -68,9 +53,9 @@ class Commits:
         self._due = 0.0
         self._is_urgent = False
 
-    def look_at(self, manager: PartitionManager) -> None:
+    def look_at(self, manager: PartitionManager[Any]) -> None:
         """Learn that something has happened to a partition that may make a commit urgent."""
-        self._is_urgent |= manager.should_commit
+        self._is_urgent |= manager.is_urgent
 
     def seconds_under_way(self, now: float) -> float | None:
         """For how long a write has been under way, or None."""
@@ -96,7 +81,11 @@ class Commits:
         self._is_urgent = False
         if self._places is not None:
             self._places.begins(manager for _held, manager in self._moved())
-        moved = {held.partition: _submit(manager) for held, manager in self._moved()}
+        moved = {
+            held.partition: _Submitted(manager, progress)
+            for held, manager in self._storing()
+            if (progress := manager.progress()) is not None
+        }
         if moved:
             self._committing = moved
             self._begun_at = now
@@ -121,15 +110,13 @@ class Commits:
 
     def _is_planned(self) -> bool:
         """Whether records wait until it is stored of which transaction they are."""
-        if not self._has_gates:
-            return False
-        gates = (manager.gate for _held, manager in self._storing())
-        return any(gate is not None and gate.is_due for gate in gates)
+        managers = (manager for _held, manager in self._storing())
+        return any(each.delivery.stores_first and each.is_urgent for each in managers)
 
-    def _moved(self) -> Iterator[tuple[Held, PartitionManager]]:
+    def _moved(self) -> Iterator[tuple[Held, PartitionManager[Any]]]:
         return (each for each in self._storing() if each[1].has_to_store)
 
-    def _storing(self) -> Iterator[tuple[Held, PartitionManager]]:
+    def _storing(self) -> Iterator[tuple[Held, PartitionManager[Any]]]:
         """The partitions of which something may be stored."""
         for held in self._assignment:
             if held.manager is not None and held.is_owned and not held.is_moving:
@@ -153,23 +140,12 @@ class Commits:
         """Learn what is stored, and what the store has refused."""
         stored = {p: each for p, each in self._committing.items() if p not in refused}
         for partition, submitted in stored.items():
-            manager = submitted.manager
-            if self._assignment[partition].manager is not manager:
+            if self._assignment[partition].manager is not submitted.manager:
                 continue  # given up since then; if it is ours again, then by another claim
-            gate, transactions = submitted.gate, submitted.transactions
-            if gate is not None and transactions is not None and gate is manager.gate:
-                gate.stored(transactions)
-            # One that has started anew since then stands where its offset was moved to.
-            if submitted.position.offset <= manager.storable:
-                manager.mark_committed(submitted.position.offset)
-                self.look_at(manager)
+            submitted.manager.stored(submitted.progress)
+            self.look_at(submitted.manager)
         if self._mirror is not None and stored:
-            self._mirror.mirror({p: each.position for p, each in stored.items()})
+            self._mirror.mirror({p: each.progress.position for p, each in stored.items()})
         for partition, error in refused.items():
             if self._assignment[partition].manager is self._committing[partition].manager:
                 self._assignment.refuse(partition, error)
-
-
-def _submit(manager: PartitionManager) -> _Submitted:
-    gate = manager.gate
-    return _Submitted(manager, manager.submit(), gate, None if gate is None else gate.to_store())

@@ -35,7 +35,7 @@ from pydantic_settings import (
 
 from partition.assignment import AssignmentPolicy
 from partition.catalogue import AtOffset, AtTimestamp, StartFrom
-from partition.gate import MakeGate
+from partition.delivery import AtLeastOnce, DeliveryFactory
 from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
 from partition.opening import OnTrouble, StartPolicy
 from partition.replicas.nodes import check_name
@@ -270,13 +270,8 @@ class Config(BaseSettings):
             suspend_seconds=2 / 3 * session,
         )
 
-    def assignment(
-        self, *, commit_ahead: bool = False, make_gate: MakeGate | None = None
-    ) -> AssignmentPolicy:
-        """The partition room's own object.
-
-        `commit_ahead` is for topologies at most once, `make_gate` for those exactly once.
-        """
+    def assignment(self, delivery: DeliveryFactory[Any] = AtLeastOnce) -> AssignmentPolicy:
+        """The partition room's own object."""
         pipeline = self.pipeline
         return AssignmentPolicy(
             start=StartPolicy(
@@ -290,8 +285,7 @@ class Config(BaseSettings):
                 pipeline.max_pending, pipeline.max_pending_bytes, pipeline.max_record_bytes
             ),
             retries=self.retries.policy(),
-            commit_ahead=commit_ahead,
-            make_gate=make_gate,
+            delivery=delivery,
             discover_interval_seconds=pipeline.discover_interval_seconds,
             shared=True,
         )

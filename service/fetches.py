@@ -59,7 +59,7 @@ class LogEnds:
 def _is_unfetched(held: Held) -> bool:
     """Whether nothing of a partition is fetched now, or perhaps not: enough of it waits."""
     manager = held.manager
-    return manager is not None and (not held.is_read or held.is_paused or manager.has_waiting)
+    return manager is not None and (not held.is_read or held.is_paused or manager.waiting > 0)
 
 
 class Fetches:
@@ -100,7 +100,7 @@ class Fetches:
         for partition, end in fetched.ends.items():
             held = self._assignment[partition]
             if held.manager is not None:
-                held.manager.reached(end)
+                held.manager.log_end(end)
                 self._check(held)
                 held.goal = end if held.goal is None else held.goal
                 held.in_vain = (-1, 0)  # the place was read
@@ -116,17 +116,18 @@ class Fetches:
 
     def _check(self, held: Held) -> None:
         """Halt a partition that did not give the records of an open transaction again."""
-        gate = None if held.manager is None else held.manager.gate
-        differs = None if gate is None else gate.differs()
-        if differs is not None and held.halted is None:
-            self._assignment.halt(held.partition, differs)
+        if held.manager is None:
+            return
+        error = held.manager.delivery.replay_error(log_moved=False)
+        if error is not None and held.halted is None:
+            self._assignment.halt(held.partition, error)
 
     def _offer(self, chunk: Chunk, now: float) -> None:
         held = self._assignment[chunk.partition]
         manager = held.manager
         if manager is None:
             return
-        manager.offer(chunk, now)
+        manager.fetched(chunk, now)
         self._check(held)
         newest: Any = chunk.messages[-1]
         written_ms = newest.timestamp()[1]

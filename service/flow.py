@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import structlog
 
-from partition.chunk import Chunk
 from partition.fetcher import Fetcher
 from partition.held import Held
-from partition.manager import PartitionManager
+from partition.manager import Allowance, PartitionManager
 from service.pacing import Pacing
 
 log = structlog.get_logger()
@@ -28,107 +28,67 @@ class Flow:
     what its source's rate allows in a second; of a source that is held back nothing more.
 
     Exactly once what waits may be emitted once it is planned and that is stored. So meanwhile
-    as much is fetched as is planned next, and a partition is paused only when its gate is shut.
+    as much is fetched as is planned next, and a partition is paused only when no more of it
+    can be planned.
     """
 
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        pacing: Pacing,
-        fetch_records: int,
-        *,
-        commit_ahead: bool,
-        plan_records: int | None = None,
-    ) -> None:
-        """`plan_records` of a partition are planned at once; None: there are no gates."""
+    def __init__(self, fetcher: Fetcher, pacing: Pacing, fetch_records: int) -> None:
         self._fetcher = fetcher
         self._pacing = pacing
         self._fetch_records = fetch_records
-        self._enough = fetch_records if plan_records is None else 2 * plan_records
-        self._commit_ahead = commit_ahead
-        self._has_gates = plan_records is not None
+        self._free = Allowance(ahead=fetch_records)
         self._paused: list[Held] = []
         self._is_ending = False
         self.is_paused = False
         """Whether nothing new is emitted or fetched: an operator has said so."""
-        self.is_free = not (pacing.has_limits or commit_ahead)  # whether only windows hold back
+        self.is_free = not pacing.has_limits  # whether only the partitions' own limits hold back
         self.wake = math.inf  # when a record that waits may be emitted, as far as time tells
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str]) -> None:
         """Let these topics emit nothing new, those `silent` nothing at all; all others go on."""
-        self.is_free = not (topics or silent or self._pacing.has_limits or self._commit_ahead)
+        self.is_free = not (topics or silent or self._pacing.has_limits)
         self._pacing.hold_back(topics, silent)
 
     def end(self) -> None:
         """Let what is stored ahead be emitted as soon as it can be taken on: the run ends."""
         self._is_ending = True
 
-    def next_of(
-        self, held: Held, manager: PartitionManager, now: float, limit: int, commit: float | None
-    ) -> Chunk | None:
-        """At most `limit` records of a partition: due retries, else as many new ones as may be.
-
-        `commit` says for how many seconds a commit has been under way.
-        """
-        if self.is_paused or held.is_leaving:
-            return self._last_of(held, manager, now, limit)
-        if self.is_free:
-            chunk = manager.next(now, limit)
-            if chunk is None and self._has_gates:
-                self._await(manager, now, commit)
-            return chunk
+    def allowance(self, held: Held, manager: PartitionManager[Any], now: float) -> Allowance:
+        """What a partition may emit now."""
+        if self.is_free and not (self.is_paused or held.is_leaving):
+            return self._free
         topic = held.partition.topic
-        if self._commit_ahead:
-            manager.allow_ahead(self._ahead(topic))
         if self._pacing.is_silent(topic):
-            return None
-        chunk = manager.next_retries(now, limit)
-        if chunk is not None or not manager.has_waiting:
-            return chunk
+            return Allowance(retries=False, new=0)
+        if self.is_paused or held.is_leaving:
+            # What must not be left is emitted: what is stored as read, or planned.
+            return Allowance(new=None if manager.delivery.stores_first else 0)
         if self._is_ending:
-            return manager.next_new(limit)
-        return self._new_of(topic, manager, now, limit, commit)
-
-    def _last_of(
-        self, held: Held, manager: PartitionManager, now: float, limit: int
-    ) -> Chunk | None:
-        """Retries, and what must not be left: what is stored as read, or planned."""
-        if self._pacing.is_silent(held.partition.topic):
-            return None
-        if self._commit_ahead:
-            manager.allow_ahead(0)
-        elif not self._has_gates:
-            return manager.next_retries(now, limit)
-        return manager.next(now, limit)
-
-    def _new_of(
-        self, topic: str, manager: PartitionManager, now: float, limit: int, commit: float | None
-    ) -> Chunk | None:
+            return Allowance()
         if self._pacing.is_held_back(topic):
-            return None
+            return Allowance(new=0)
         allowed = self._pacing.allows(topic, now)
-        if allowed == 0:
+        if allowed == 0 and manager.waiting:
             self.wake = min(self.wake, now + self._pacing.seconds_left(topic))
-            return None
-        chunk = manager.next_new(limit if allowed is None else min(limit, allowed))
-        if chunk is not None:
-            self._pacing.take(topic, len(chunk))
-        elif self._commit_ahead or self._has_gates:
-            self._await(manager, now, commit)
-        return chunk
+        ahead = int(min(self._fetch_records, self._pacing.most_per_second(topic)))
+        return Allowance(new=allowed, ahead=ahead)
 
-    def _await(self, manager: PartitionManager, now: float, commit: float | None) -> None:
-        """Wake soon if a commit lets records be emitted that wait, or will in a moment."""
+    def emitted(self, topic: str, count: int) -> None:
+        """Learn that so many records were emitted for the first time."""
+        if not (self.is_free or self._is_ending):
+            self._pacing.take(topic, count)
+
+    def await_commit(
+        self, manager: PartitionManager[Any], now: float, commit: float | None
+    ) -> None:
+        """Wake soon if a commit lets records be emitted that wait, or will in a moment.
+
+        `commit` says for how many seconds one has been under way.
+        """
         if commit is not None:
             self.wake = min(self.wake, now + max(_COMMIT_SECONDS, commit))
-        elif self._has_gates and manager.takes_more:
+        elif manager.accepts_more:
             self.wake = min(self.wake, now + _PLAN_SECONDS)
-
-    def _ahead(self, topic: str) -> int:
-        """How many records of a partition may be stored and not emitted yet."""
-        if self._pacing.is_held_back(topic):
-            return 0
-        return int(min(self._fetch_records, self._pacing.most_per_second(topic)))
 
     def is_held_up(self, topic: str, now: float) -> bool:
         """Whether nothing new of a topic may be emitted now, by its rate or by backpressure."""
@@ -138,48 +98,48 @@ class Flow:
         """Whether something is to be fetched; pauses those of which enough waits."""
         if self.is_paused:
             return False
-        if self.is_free and not self._has_gates:
-            return True
-        sated: list[tuple[Held, PartitionManager]] = []
-        waiting, is_open = 0, False
+        sated: list[tuple[Held, PartitionManager[Any]]] = []
+        waiting, enough, is_open = 0, self._fetch_records, False
         for held in partitions:
             manager = held.manager
             if manager is None or not held.is_read or held.is_paused:
                 continue
+            stores_first = manager.delivery.stores_first
+            if self.is_free and not stores_first:
+                return True
+            enough = self._enough(manager)
             if self._is_open(held, manager, now):
                 is_open = True
-                stores_first = self._commit_ahead or self._has_gates
-                if stores_first and not manager.may_emit and self._has_enough(manager):
+                if stores_first and not manager.may_emit and manager.has_enough(enough):
                     return False  # a commit is under way, or begins with this turn's end
                 continue
             waiting += manager.waiting
-            if self._has_enough(manager):
+            if manager.has_enough(enough):
                 sated.append((held, manager))
         if not is_open:
-            return waiting < self._enough and not sated
+            return waiting < enough and not sated
         for held, manager in sated:
             self._pause(held, manager)
         return True
 
-    def _has_enough(self, manager: PartitionManager) -> bool:
-        return manager.has_enough(self._enough)
+    def _enough(self, manager: PartitionManager[Any]) -> int:
+        return manager.delivery.buffer_records or self._fetch_records
 
-    def _is_open(self, held: Held, manager: PartitionManager, now: float) -> bool:
+    def _is_open(self, held: Held, manager: PartitionManager[Any], now: float) -> bool:
         """Whether new records of a partition may be emitted, if there are some."""
-        if not held.is_owned or not manager.takes_more:
+        if not held.is_owned or not manager.accepts_more:
             return False
         return not self.is_held_up(held.partition.topic, now)
 
     def pause_if_full(self, held: Held) -> None:
         """Pause a partition that can emit nothing new of what it has."""
         manager = held.manager
-        if manager is None or not held.is_read or held.is_paused:
+        if manager is None or not held.is_read or held.is_paused or not manager.waiting:
             return
-        is_full = manager.is_full and not self._has_gates  # else `has_room` sees to it
-        if manager.has_waiting and (is_full or not held.is_owned):
+        if not held.is_owned or (not manager.delivery.stores_first and manager.is_full):
             self._pause(held, manager)
 
-    def _pause(self, held: Held, manager: PartitionManager) -> None:
+    def _pause(self, held: Held, manager: PartitionManager[Any]) -> None:
         self._fetcher.pause(held.partition)
         held.is_paused = True
         self._paused.append(held)
@@ -194,7 +154,7 @@ class Flow:
             if not held.is_paused or not held.is_owned or manager is None:
                 continue
             # With more, a session that ends again and again would let them grow each time.
-            if manager.takes_more and manager.waiting <= self._enough // 2:
+            if manager.accepts_more and manager.waiting <= self._enough(manager) // 2:
                 self._fetcher.resume(held.partition)
                 held.is_paused = False
                 log.info("partition_unpaused", partition=str(held.partition))

@@ -1,10 +1,11 @@
-"""Makes the gates of a topology's partitions: transactions of each."""
+"""The delivery modes of the guarantees: what a partition may emit, and what is stored of it."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from partition.chunk import Partition
-from partition.gate import Gate, MakeGate
+from partition.delivery import AtLeastOnce, CommitBeforeEmit, DeliveryFactory
+from partition.ledger import CommitProgress, Ledger
 from partition.transaction import Resumed
 from topology.steps import SinkStep
 from topology.topology import Topology
@@ -17,19 +18,25 @@ def policy_of(topology: Topology, policy: TransactionPolicy) -> TransactionPolic
     return replace(policy, plan_records=min(policy.plan_records, rows))
 
 
-def gates_of(topology: Topology, policy: TransactionPolicy) -> MakeGate:
-    """What makes a partition's line, by `policy`.
+def delivery_of(topology: Topology, policy: TransactionPolicy) -> DeliveryFactory[Any]:
+    """What makes the mode of a partition; of one that is exactly once by `policy`.
 
     Where a source has a rate, no more is put into a transaction than may be emitted while a
     batch fills: else its commit would wait for the last of it.
     """
+    if topology.reliability == "at-most-once":
+        return CommitBeforeEmit
+    if topology.reliability == "at-least-once":
+        return AtLeastOnce
     seconds = min(step.policy.batch_seconds for step in _sinks(topology))
 
-    def make(partition: Partition, resumed: Resumed, room: Callable[[], int]) -> Gate:
+    def make(
+        partition: Partition, ledger: Ledger, progress: CommitProgress, resumed: Resumed | None
+    ) -> PartitionTransactions:
         rate = topology.source_of(partition.topic).records_per_second
         records = policy.records if rate is None else max(1, int(rate * seconds))
         cut = replace(policy, records=min(policy.records, records))
-        return PartitionTransactions(partition, resumed, cut, room)
+        return PartitionTransactions(partition, ledger, progress, resumed, cut)
 
     return make
 

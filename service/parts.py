@@ -32,7 +32,7 @@ from service.engine import Engine
 from service.errors import BadConfig
 from service.failpoints import failpoints
 from service.fences import Fences
-from service.gates import gates_of, policy_of
+from service.gates import delivery_of, policy_of
 from service.jars.resolver import resolve
 from service.letter_limit import LetterLimit
 from service.pacing import limits_of
@@ -45,7 +45,7 @@ from service.spark_engine.ends import Ends
 from service.spark_engine.wiring import (
     check_runs_on_spark,
     driver_fetcher,
-    range_gates_of,
+    range_delivery,
     spark_engine,
 )
 from sinks.names import is_uri, local_path
@@ -198,21 +198,16 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         at=at,
     )
     sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
-    fences, make_gate = None, None
     cut = policy_of(topology, config.transaction_policy(topology.transactions))
-    if topology.reliability == "exactly-once":
-        fences = Fences(topology.transactions)
-        make_gate = gates_of(topology, cut)
+    fences = Fences(topology.transactions) if topology.reliability == "exactly-once" else None
+    delivery = delivery_of(topology, cut)
     if on_spark:
-        make_gate = range_gates_of(topology.transactions, config.range_policy())
+        delivery = range_delivery(topology.transactions, config.range_policy())
     policy = ReaderPolicy(
-        assignment=config.assignment(
-            commit_ahead=topology.reliability == "at-most-once", make_gate=make_gate
-        ),
+        assignment=config.assignment(delivery),
         commit_interval_seconds=config.pipeline.commit_interval_seconds,
         fetch_records=sizes.fetch_records,
         chunk_records=sizes.chunk_records,
-        plan_records=cut.plan_records,
         mirror=config.pipeline.mirror_to_group,
         records_per_second=limits_of(topology),
     )

@@ -14,7 +14,7 @@ from partition.chunk import Chunk, Partition
 from partition.discovery import TopicName
 from partition.errors import KafkaError, PartitionError, StoreError
 from partition.fetcher import Fetcher
-from partition.gate import Gate
+from partition.held import Held
 from partition.loss import Loss
 from partition.manager import PartitionManager
 from partition.opening import Fencing, Ways
@@ -44,7 +44,6 @@ class ReaderPolicy:
     # Of a source, by what it reads; a source that is not there has no limit. First emissions
     # count, retries do not.
     records_per_second: Mapping[TopicName, float] = field(default_factory=dict)
-    plan_records: int = 16_000  # exactly once: so many of a partition are planned at once
 
 
 class Reader:
@@ -72,13 +71,12 @@ class Reader:
     ) -> None:
         """`notify` makes a range that is skipped known; its future ends when that is durable.
 
-        `fencing` is given if the policy makes gates, and only then (exactly once).
+        `fencing` is given if transactions are kept, and only then (exactly once).
         `at` is told of the points of a commit (`CommitPlaces`).
         """
         self._fetcher = fetcher
         self._store = store
         self._catalogue = catalogue
-        self._has_gates = policy.assignment.make_gate is not None
         self._is_shared = policy.assignment.shared
         self._clock = clock
         self._trusted_until = math.inf
@@ -86,19 +84,12 @@ class Reader:
         self._assignment = Assignment(fetcher, ways, sources, policy.assignment, rng)
         self.late = 0
         """Answers for records of partitions that are gone, which are ignored."""
-        self._flow = Flow(
-            fetcher,
-            Pacing(sources, policy.records_per_second),
-            policy.fetch_records,
-            commit_ahead=policy.assignment.commit_ahead,
-            plan_records=policy.plan_records if self._has_gates else None,
-        )
+        self._flow = Flow(fetcher, Pacing(sources, policy.records_per_second), policy.fetch_records)
         self._commits = Commits(
             store,
             self._assignment,
             policy.commit_interval_seconds,
             fetcher if policy.mirror else None,
-            has_gates=self._has_gates,
             places=None if at is nowhere else CommitPlaces(at),
         )
         self._fetches = Fetches(
@@ -117,8 +108,6 @@ class Reader:
             self._commits,
             fetch_records=policy.fetch_records,
             chunk_records=policy.chunk_records,
-            commit_ahead=policy.assignment.commit_ahead,
-            has_gates=self._has_gates,
         )
 
     def open(self) -> None:
@@ -238,22 +227,15 @@ class Reader:
         """The epoch under which a partition is ours, or was last."""
         return self._assignment.at(place).epoch
 
-    def gates(self) -> Iterator[tuple[int, Gate]]:
-        """The gates of the partitions that are ours, by place; none without transactions."""
-        for held in self._assignment if self._has_gates else ():
-            if held.is_owned and held.manager is not None and held.manager.gate is not None:
-                yield held.place, held.manager.gate
+    def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
+        """The partitions that are ours, by place."""
+        for held in self._assignment:
+            if held.is_owned and held.manager is not None:
+                yield held.place, held.manager
 
-    def steady_gates(self) -> Iterator[tuple[int, Gate]]:
-        """Those of them of which more may be read: not halted, and nothing is amiss."""
-        for place, gate in self.gates():
-            if self._assignment.at(place).is_steady:
-                yield place, gate
-
-    def gate_of(self, place: int) -> Gate | None:
-        """The gate of a partition, whether it is ours or not; None: it was never open."""
-        manager = self._assignment.at(place).manager
-        return None if manager is None else manager.gate
+    def partition(self, place: int) -> Held:
+        """The partition at a place, whether it is ours or not."""
+        return self._assignment.at(place)
 
     @property
     def is_settled(self) -> bool:
@@ -322,17 +304,17 @@ class Reader:
     def resolve_to(self, place: int, end: int) -> int:
         """Resolve what was emitted of a partition below `end`; return how many records.
 
-        Their transaction is committed: the gate was told in this same turn, so that no offset
+        Their transaction is committed: the mode was told in this same turn, so that no offset
         is stored in between.
         """
         manager = self._manager(place)
-        resolved = manager.resolve_to(end)
+        resolved = manager.resolve_below(end)
         self._commits.look_at(manager)
         self._flow.resume()
         return resolved
 
     def passed(self, place: int, covers: Range) -> None:
-        """Learn that a range is done which others have read; the gate was told in this turn."""
+        """Learn that a range is done which others have read; the mode was told in this turn."""
         manager = self._manager(place)
         manager.passed(covers.first, covers.end, covers.count or 0, covers.leader_epoch)
         self._assignment.passed(place)
@@ -402,7 +384,7 @@ class Reader:
         """The message of a record in flight."""
         return self._manager(place_of(owner)).message(offset_of(owner))
 
-    def _by_manager(self, owners: Owners) -> Iterator[tuple[PartitionManager, Owners]]:
+    def _by_manager(self, owners: Owners) -> Iterator[tuple[PartitionManager[Any], Owners]]:
         """The offsets of records, by whose they are; those of nobody are counted."""
         for place, offsets in by_place(owners):
             manager = self._assignment.at(place).manager
@@ -411,7 +393,7 @@ class Reader:
             else:
                 yield manager, offsets
 
-    def _manager(self, place: int) -> PartitionManager:
+    def _manager(self, place: int) -> PartitionManager[Any]:
         manager = self._assignment.at(place).manager
         if manager is None:
             raise KeyError(place)

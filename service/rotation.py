@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import Any
 
 from partition.assignment import Assignment
 from partition.chunk import Chunk
@@ -26,8 +27,6 @@ class Rotation:
         *,
         fetch_records: int,
         chunk_records: int,
-        commit_ahead: bool,
-        has_gates: bool,
     ) -> None:
         """A chunk has at most `chunk_records`, a fetch brings at most `fetch_records`."""
         self._assignment = assignment
@@ -35,9 +34,6 @@ class Rotation:
         self._commits = commits
         self._fetch_records = fetch_records
         self._chunk_records = chunk_records
-        self._commit_ahead = commit_ahead
-        self._has_gates = has_gates
-        self._stores_first = has_gates or commit_ahead  # records are emitted only once stored
         self._turn = 0
 
     def next(self, now: float) -> tuple[Chunk, Owners] | None:
@@ -49,14 +45,20 @@ class Rotation:
             if manager is None or not held.is_owned:
                 continue
             due = manager.next_due()
-            if (due is None or due > now) and not manager.has_waiting:
+            if (due is None or due > now) and not manager.waiting:
                 continue
-            chunk = self._flow.next_of(held, manager, now, self._chunk_records, commit)
-            if chunk is not None or self._commit_ahead:
+            allowance = self._flow.allowance(held, manager, now)
+            before = manager.read
+            chunk = manager.next_chunk(now, self._chunk_records, allowance)
+            if chunk is not None:
                 self._commits.look_at(manager)
-            if chunk is not None and len(chunk):
+                self._flow.emitted(held.partition.topic, manager.read - before)
                 self._turn = held.place + 1
                 return chunk, owners_of(held.place, chunk.offsets)
+            if manager.delivery.stores_first:
+                self._commits.look_at(manager)
+                if allowance.new != 0:
+                    self._flow.await_commit(manager, now, commit)
         return None
 
     def upcoming(self) -> list[Chunk]:
@@ -77,7 +79,7 @@ class Rotation:
         chunks = records = 0
         for manager in self._owned():
             # What waits for its plan counts: it comes in a moment.
-            if manager.may_emit or (self._has_gates and manager.takes_more):
+            if manager.may_emit or manager.accepts_more:
                 chunks += manager.waiting_chunks
                 records += manager.waiting
         return chunks <= _FEW_CHUNKS and records < 2 * self._fetch_records
@@ -89,23 +91,21 @@ class Rotation:
         A drain emits them: else they would be lost (at most once), or their transactions be
         left open (exactly once).
         """
-        return self._stores_first and any(each.has_stored_waiting for each in self._owned())
+        return any(each.delivery.owes_emission() for each in self._owned())
 
     @property
     def is_stuck(self) -> bool:
         """Whether every partition that has records waiting has used up its window."""
         managers = [held.manager for held in self._assignment]
-        waiting = [manager for manager in managers if manager is not None and manager.has_waiting]
+        waiting = [manager for manager in managers if manager is not None and manager.waiting]
         return bool(waiting) and all(manager.is_full for manager in waiting)
 
     def end(self) -> None:
         """Store nothing more ahead; what is stored or planned is emitted as soon as it can be."""
-        if not self._stores_first:
-            return
         self._flow.end()
         for held in self._assignment:
             if held.manager is not None:
-                held.manager.end()
+                held.manager.stop()
 
     def _in_turn(self) -> Iterator[Held]:
         """Every partition, the one whose turn it is first."""
@@ -113,7 +113,7 @@ class Rotation:
         for turn in range(self._turn, self._turn + count):
             yield self._assignment.at(turn % count)
 
-    def _owned(self) -> Iterator[PartitionManager]:
+    def _owned(self) -> Iterator[PartitionManager[Any]]:
         for held in self._assignment:
             if held.manager is not None and held.is_owned:
                 yield held.manager

@@ -152,17 +152,19 @@ class Transacting:
         With `flush` nothing waits to be due; without `plans` the run ends.
         """
         self._fences.submit()
+        managers = dict(self._reader.owned())
         owned = [
-            (place, cast("PartitionTransactions", gate)) for place, gate in self._reader.gates()
+            (place, cast("PartitionTransactions", each.delivery))
+            for place, each in managers.items()
         ]
         self._lines.update(owned)
         is_held = self._is_held
         for place, line in owned if plans else ():
             line.is_held = is_held
             if self._reader.plans_at(place):
-                line.plan(now)
-        lines = [line for _, line in owned]
-        self._close(lines, now, flush=flush)
+                line.plan(now, managers[place].room)
+        filling = [(line, managers[place].room) for place, line in owned if line.filling]
+        self._close(filling, now, flush=flush)
         return self._begin(owned, now, flush=flush) or self._commit_next()
 
     @property
@@ -171,14 +173,16 @@ class Transacting:
         is_busy = not self._groups.may_plan
         return is_busy and any(outlet.is_laden for outlet in self.by_name.values())
 
-    def _close(self, lines: list[PartitionTransactions], now: float, *, flush: bool) -> None:
-        filling = [line for line in lines if line.filling]
+    def _close(
+        self, filling: list[tuple[PartitionTransactions, int]], now: float, *, flush: bool
+    ) -> None:
+        """Close lines; with each comes how many more records have room."""
         if not filling:
             return
-        since = min(line.filling_since or now for line in filling)
-        is_due = now - since >= self._seconds or any(line.is_full for line in filling)
+        since = min(line.filling_since or now for line, _ in filling)
+        is_due = now - since >= self._seconds or any(line.is_full(room) for line, room in filling)
         if flush or is_due or any(outlet.is_due for outlet in self.by_name.values()):
-            for line in filling:
+            for line, _ in filling:
                 line.close()
             for outlet in self.by_name.values():
                 outlet.closed()
@@ -340,5 +344,5 @@ class Transacting:
         """Whether nothing is staged or committed, and nothing could be without a retry."""
         if len(self._groups):
             return False
-        lines = [cast("PartitionTransactions", gate) for _, gate in self._reader.gates()]
+        lines = [cast("PartitionTransactions", each.delivery) for _, each in self._reader.owned()]
         return not any(line.is_due or line.filling or line.ready() for line in lines)

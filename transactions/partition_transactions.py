@@ -1,16 +1,18 @@
 """One partition's transactions: numbered, stored before they run, committed in order."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-from partition.chunk import Offsets, Partition
+from partition.chunk import Chunk, Offsets, Partition
 from partition.errors import ReplayDiffers
+from partition.ledger import CommitProgress, Ledger
 from partition.position import LeaderEpochs, Position, later_epoch
+from partition.store import Progress
 from partition.transaction import OpenTransaction, Range, Resumed, TransactionKind, Transactions
 from transactions.records import Lengths, RangeDigest, Unplanned
 
@@ -102,17 +104,27 @@ class PartitionTransactions:
     start: what waits is put into the newest transaction, which grows, by whole chunks if they
     fit, until it is closed. One that was found stored never grows, and is compared as its records
     come again. On the spark engine executors read the records, and `read` seals, or compares.
+
+    It is the DeliveryMode of a partition that is exactly once: what is emitted lies in a
+    transaction that is stored.
     """
+
+    retries = True
+    stores_first = True
 
     def __init__(
         self,
         partition: Partition,
-        resumed: Resumed,
+        ledger: Ledger,
+        progress: CommitProgress,
+        resumed: Resumed | None,
         policy: TransactionPolicy,
-        room: Callable[[], int],
     ) -> None:
-        """`room` tells how many records may be emitted until the in-flight limit is reached."""
+        """Raises ValueError unless `resumed` says how the transactions go on."""
+        if resumed is None:
+            raise ValueError(f"nothing says how the transactions of {partition} go on")
         self.partition = partition
+        self.buffer_records = 2 * policy.plan_records
         self.committed = resumed.transactions.committed
         """The last txid that is committed in every sink; 0: none."""
         self.grouped_to = self.committed
@@ -123,7 +135,8 @@ class PartitionTransactions:
         """True while nothing is to be planned, as the sinks are behind."""
         self._policy = policy
         self._resumed = resumed
-        self._room = room
+        self._ledger = ledger
+        self._progress = progress
         self._begins = resumed.position  # of the lowest open transaction, or of the next
         self._open = [
             Transaction(each.txid, self._least(each.attempt), each.range, Phase.PLANNED)
@@ -135,7 +148,6 @@ class PartitionTransactions:
         self._planned_at = float("-inf")
         self._letters: Counter[int] = Counter()  # on their way, by offset: see `awaits`
         self._differs: ReplayDiffers | None = None
-        self._standing: Transactions | None = None  # in the store; None: not as we want it
         self._wanted: Transactions | None = None  # made when it is asked for
 
     # What the partition asks
@@ -153,22 +165,49 @@ class PartitionTransactions:
                 return each.range.end
         return self._open_to
 
-    @property
-    def is_shut(self) -> bool:
-        """True if no record can be planned before a transaction is committed."""
+    def in_flight(self) -> int:
+        """Records emitted behind what is stored."""
+        return self._progress.unstored
+
+    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
+        """What waits of a transaction that is stored, to its end."""
+        return self._ledger.waiting_below(min(self.open_to, self.ends_at))
+
+    def accepts_more(self, room: int) -> bool:
+        """True if one can be planned before a transaction is committed, or is to come again."""
         if self._policy.by_executors or self._differs is not None:
-            return True
+            return False
         if self._awaited:
-            return False
+            return True
         if self.is_held:
-            return True
-        if self.filling and not self.is_full:
             return False
-        if not self.may_begin:
+        if self.filling and not self.is_full(room):
             return True
-        space = self._space()
+        if not self.may_begin:
+            return False
+        space = self._space(room)
         chunk = self._unplanned.chunk_records
-        return space <= 0 or (chunk > 0 and not self._begins_with(chunk, space))
+        return space > 0 and (chunk == 0 or self._begins_with(chunk, space) > 0)
+
+    def progress(self, room: int) -> tuple[int, Transactions]:  # noqa: ARG002
+        """The begin of the lowest open transaction, or the last completed offset; all open ones."""
+        offset = self._open[0].range.first if self._open else self._ledger.frontier
+        return offset, self.to_store()
+
+    def is_urgent(self, room: int, max_pending: int) -> bool:
+        """Something is planned, or half of the limit is not stored and could be."""
+        if self.is_due:
+            return True
+        is_half = 2 * self._progress.unstored >= max_pending
+        return is_half and self.progress(room)[0] > self._progress.offset
+
+    def owes_emission(self) -> bool:
+        """Records wait that are planned: else their transaction could not be committed."""
+        ledger = self._ledger
+        return bool(self._open and ledger.waiting) and ledger.emitted_to < self._open[-1].range.end
+
+    def stop(self) -> None:
+        """Nothing is planned unless it is asked for."""
 
     @property
     def begins_at(self) -> int | None:
@@ -180,11 +219,10 @@ class PartitionTransactions:
         """True if the lowest open one is read: its commit needs nothing more of the log."""
         return bool(self._open) and self._open[0].phase is not Phase.PLANNED
 
-    def offered(
-        self, offsets: Offsets, lengths: Lengths, leader_epochs: tuple[tuple[int, int], ...]
-    ) -> None:
+    def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
         """Learn of records that wait from now on: of a transaction that is replayed, or new."""
-        self._epochs.fetched(leader_epochs)
+        offsets = chunk.offsets
+        self._epochs.fetched(chunk.leader_epochs)
         start = 0
         for each in self._awaited:
             if start == len(offsets):
@@ -199,13 +237,13 @@ class PartitionTransactions:
         if self._differs is None:
             self._unplanned.add(offsets[start:], lengths[start:])
 
-    def reached(self, end: int) -> None:
-        """Learn that no record lies before `end` but those offered."""
+    def on_log_end(self, end: int) -> None:
+        """Learn that no record lies before `end` but those fetched."""
         for each in self._awaited:
             if each.range.end <= end:
                 self._came_again(each)
 
-    def emitted(self, count: int) -> None:
+    def on_emitted(self, count: int) -> None:
         """Learn that the next so many records were emitted for the first time."""
         for each in self._open:
             if not count:
@@ -219,11 +257,6 @@ class PartitionTransactions:
         """True if a plan, an attempt or a seal is not stored."""
         return not all(each.is_stored for each in self._open)
 
-    @property
-    def has_to_store(self) -> bool:
-        """True if `to_store` is another than what was stored last."""
-        return self._standing != self.to_store()
-
     def to_store(self) -> Transactions:
         """The transactions that must stand in the partition's node now."""
         if self._wanted is None:
@@ -231,28 +264,22 @@ class PartitionTransactions:
             self._wanted = Transactions(self._policy.kind, self.committed, tuple(standing))
         return self._wanted
 
-    def stored(self, transactions: Transactions) -> None:
+    def on_stored(self, progress: Progress) -> None:
         """Learn that they stand there, as `to_store` gave them."""
-        self._standing = transactions
-        for each in transactions.open:
+        for each in progress.transactions.open if progress.transactions else ():
             found = self._find(each.txid)
             if found is not None and found.attempt == each.attempt:
                 found.stored = each.range
                 self._open_to = max(self._open_to, each.range.end)
 
-    def differs(self) -> ReplayDiffers | None:
+    def replay_error(self, *, log_moved: bool) -> ReplayDiffers | None:
         """The reason why the log cannot give a sealed range's records again; None: it does so far.
 
-        That transaction is never committed, and nothing is planned from then on.
+        That transaction is never committed, and nothing is planned from then on. Where the log
+        goes on elsewhere, none may be left to be read again: the lowest is read, or what is
+        open may be planned anew, as no sink can have it.
         """
-        return self._differs
-
-    def lost_records(self) -> ReplayDiffers | None:
-        """The reason why the log may not go on elsewhere: a transaction is to be read again.
-
-        None if the lowest is read, or if what is open may be planned anew: no sink can have it.
-        """
-        if self._differs is not None or self.awaits_commit or self.may_plan_anew:
+        if self._differs is not None or not log_moved or self.awaits_commit or self.may_plan_anew:
             return self._differs
         lowest = self._open[0]
         lacks = "the log now lacks some of them"
@@ -272,7 +299,7 @@ class PartitionTransactions:
         is_free = not lowest.range.is_sealed or self._may_differ(lowest)
         return is_free and self._policy.by_executors
 
-    def resumed_at(self, position: Position) -> Resumed:
+    def resume_state(self, position: Position) -> Resumed:
         """What goes on after this where the log goes on elsewhere.
 
         What is open here is planned anew, under the same txids, in later attempts.
@@ -288,14 +315,14 @@ class PartitionTransactions:
 
     # What is planned of records that are here
 
-    def plan(self, now: float) -> None:
+    def plan(self, now: float, room: int) -> None:
         """Put what waits into the newest transaction, or begin one, if it is time and fits.
 
         It is time when many wait, when some have waited long, or when the partition stands
         idle: an idle one plans the first record that comes at once.
         """
         if self._differs is None and not self.is_held and self._is_time(now):
-            self._fill(now)
+            self._fill(now, room)
 
     @property
     def filling(self) -> int:
@@ -309,13 +336,12 @@ class PartitionTransactions:
         newest = self._newest
         return None if newest is None else newest.since
 
-    @property
-    def is_full(self) -> bool:
+    def is_full(self, room: int) -> bool:
         """True if the newest takes no more: not the next chunk, or none at all."""
         newest = self._newest
         if newest is None:
             return False
-        left = min(self._policy.records - newest.count, self._space())
+        left = min(self._policy.records - newest.count, self._space(room))
         return left < max(1, self._unplanned.chunk_records)
 
     def close(self) -> bool:
@@ -342,9 +368,9 @@ class PartitionTransactions:
         is_idle = all(each.emitted == each.count for each in self._open)
         return is_idle and now - self._planned_at >= self._policy.plan_seconds
 
-    def _space(self) -> int:
+    def _space(self, room: int) -> int:
         """Records that may be planned until the in-flight limit is reached."""
-        return self._room() - sum(each.count - each.emitted for each in self._open)
+        return room - sum(each.count - each.emitted for each in self._open)
 
     def _begins_with(self, chunk: int, space: int) -> int:
         """How many records of a chunk a new transaction takes.
@@ -357,11 +383,11 @@ class PartitionTransactions:
             return max(0, min(most, space))
         return 0
 
-    def _fill(self, now: float) -> None:
+    def _fill(self, now: float, room: int) -> None:
         newest = self._newest
         if newest is None and not self.may_begin:
             return
-        space = self._space()
+        space = self._space(room)
         digest = RangeDigest() if newest is None else newest.digest
         first = self.planned_to if self._open else self._unplanned.first
         before, end = digest.count, 0
@@ -466,7 +492,7 @@ class PartitionTransactions:
     ) -> bool:
         """Seal its range: an attempt has read so many records. False: it is not the live one.
 
-        What was sealed before must be the same, and written by no later leader, else `differs`
+        What was sealed before must be the same, and written by no later leader, else `replay_error`
         tells. What was only planned may be whatever it has turned out to be, unless `is_outdated`.
         """
         found = self._find(txid)

@@ -225,9 +225,11 @@ class SparkEngine:
 
     def _look(self) -> dict[int, PartitionTransactions]:
         """The lines, by place, of partitions that are ours and of which more may be read."""
-        steady = dict(self._reader.steady_gates())
-        for place, gate in self._reader.gates():
-            line = cast("PartitionTransactions", gate)
+        steady: list[int] = []
+        for place, manager in self._reader.owned():
+            line = cast("PartitionTransactions", manager.delivery)
+            if self._reader.partition(place).is_steady:
+                steady.append(place)
             if self._lines.get(place) is not line:
                 if place in self._lines:  # its log goes on elsewhere
                     self._in_flight.leave_out(place, at_once=True)

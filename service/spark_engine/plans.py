@@ -55,7 +55,7 @@ class RangePlans:
         members = [
             Member(place, line, line.ungrouped[0].txid)
             for place, line in lines.items()
-            if line.ungrouped and line.differs() is None
+            if line.ungrouped and line.replay_error(log_moved=False) is None
         ]
         if not members and all(self._ends.is_heard(line.partition) for line in lines.values()):
             planned = self._planner.plan(now, logs, flush=flush) or {}

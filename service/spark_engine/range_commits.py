@@ -123,7 +123,8 @@ class RangeCommits:
         del self._in_flight.read[ended.number]
         for member, covers in self._in_flight.groups.done(ended.number):
             # Also of a partition that was lost under this commit: its rows are there.
-            if self._reader.gate_of(member.place) is member.line:
+            manager = self._reader.partition(member.place).manager
+            if manager is not None and manager.delivery is member.line:
                 self._reader.passed(member.place, covers)
         for each in ended.results:
             self.tally.add(each.tally)

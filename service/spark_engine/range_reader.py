@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from partition.assignment import Assigned, PartitionChange, Revoked
 from partition.chunk import Chunk, Partition
-from partition.manager import PartitionManager, Window
+from partition.delivery import AtLeastOnce
+from partition.manager import FREE, Allowance, PartitionManager, Window
 from partition.retries import Retries
 from service.owners import Owners, by_place, offset_of, owners_of, place_of
 from service.spark_engine.range_fetcher import RangeFetcher
@@ -47,9 +48,10 @@ class RangeReader:
             PartitionManager(
                 each.partition,
                 each.position,
-                window=window,
-                retry_policy=settings.retries,
-                rng=random.SystemRandom(),
+                window,
+                settings.retries,
+                random.SystemRandom(),
+                AtLeastOnce,
             )
             for each in ranges
         ]
@@ -113,12 +115,12 @@ class RangeReader:
             self._pause({place for place in shut if place in self._paused})
             time.sleep(min(timeout_seconds, _TURN_SECONDS))
             return False
-        self._pause({place for place in shut if self._managers[place].has_waiting})
+        self._pause({place for place in shut if self._managers[place].waiting})
         fetched = self._fetcher.fetch(self._fetch_records, timeout_seconds)
         for chunk in fetched.chunks:
-            self._managers[self._places[chunk.partition]].offer(chunk, now)
+            self._managers[self._places[chunk.partition]].fetched(chunk, now)
         for partition, end in fetched.ends.items():
-            self._managers[self._places[partition]].reached(end)
+            self._managers[self._places[partition]].log_end(end)
         return bool(fetched.chunks)
 
     def next(self, now: float) -> tuple[Chunk, Owners] | None:
@@ -127,11 +129,11 @@ class RangeReader:
             manager, topic = self._managers[place], self._ranges[place].partition.topic
             if topic in self._silent_topics:
                 continue
-            chunk = manager.next_retries(now, self._chunk_records)
-            if chunk is None and topic not in self._held_topics:
-                chunk = manager.next_new(self._chunk_records)
-                self.emitted[place] += 0 if chunk is None else len(chunk)
-            if chunk is not None and len(chunk):
+            before = manager.read
+            allowance = Allowance(new=0) if topic in self._held_topics else FREE
+            chunk = manager.next_chunk(now, self._chunk_records, allowance)
+            self.emitted[place] += manager.read - before
+            if chunk is not None:
                 self._turn = place + 1
                 return chunk, owners_of(place, chunk.offsets)
         return None
@@ -171,8 +173,10 @@ class RangeReader:
     def resolve_to(self, place: int, end: int) -> None:
         """Resolve what was emitted of a range below `end`: it is staged."""
         manager = self._managers[place]
-        manager.resolve_to(end)
-        manager.mark_committed(manager.submit().offset)
+        manager.resolve_below(end)
+        progress = manager.progress()
+        if progress is not None:
+            manager.stored(progress)
 
     def fail(
         self,
@@ -224,7 +228,7 @@ class RangeReader:
             for manager, each in zip(self._managers, self._ranges, strict=True)
         )
 
-    def _manager(self, owner: int) -> PartitionManager:
+    def _manager(self, owner: int) -> PartitionManager[AtLeastOnce]:
         return self._managers[place_of(owner)]
 
     def _in_turn(self) -> Iterator[int]:

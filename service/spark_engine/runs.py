@@ -133,7 +133,7 @@ class Runs:
         self._at("range_before_seal")
         self._in_flight.groups.ran(ran.number, ran.attempt, ran.reads)
         for member in ran.members:
-            differs = member.line.differs()
+            differs = member.line.replay_error(log_moved=False)
             if differs is not None:
                 self._reader.halt(member.line.partition, differs)
                 self._in_flight.leave_out(member.place, at_once=True)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from partition.catalogue import Catalogue
 from partition.chunk import Partition
+from partition.delivery import DeliveryFactory
 from partition.fetcher import Fetcher
-from partition.gate import Gate, MakeGate
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
+from partition.ledger import CommitProgress, Ledger
 from partition.transaction import Resumed, TransactionKind
 from service.config import Config
 from service.dead_letter_sender import DeadLetterSender
@@ -42,12 +43,16 @@ def check_runs_on_spark(topology: Topology) -> None:
         )
 
 
-def range_gates_of(kind: TransactionKind, policy: RangePolicy) -> MakeGate:
-    """What makes a partition's line of ranges."""
+def range_delivery(
+    kind: TransactionKind, policy: RangePolicy
+) -> DeliveryFactory[PartitionTransactions]:
+    """What makes a partition's transactions of ranges."""
     lines = TransactionPolicy(kind, max_active=policy.max_active, by_executors=True)
 
-    def make(partition: Partition, resumed: Resumed, room: Callable[[], int]) -> Gate:
-        return PartitionTransactions(partition, resumed, lines, room)
+    def make(
+        partition: Partition, ledger: Ledger, progress: CommitProgress, resumed: Resumed | None
+    ) -> PartitionTransactions:
+        return PartitionTransactions(partition, ledger, progress, resumed, lines)
 
     return make
 

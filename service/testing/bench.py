@@ -13,7 +13,7 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemorySt
 from partition.retries import RetryPolicy
 from service.failures import ScreenPolicy
 from service.fences import Fences
-from service.gates import gates_of
+from service.gates import delivery_of
 from service.pacing import limits_of
 from service.pipeline import PipelinePolicy
 from service.reader import ReaderPolicy
@@ -165,14 +165,11 @@ def _assignment(
         window=Window(max_record_bytes=screen.max_record_bytes if screen else None),
         retries=retries or RetryPolicy(jitter=0),
         discover_interval_seconds=0,
-        commit_ahead=topology.reliability == "at-most-once",
         # Time stands still, and each `send` may be a transaction.
-        make_gate=gates_of(
+        delivery=delivery_of(
             topology,
             TransactionPolicy(topology.transactions, max_active=100_000, plan_seconds=0),
-        )
-        if topology.reliability == "exactly-once"
-        else None,
+        ),
     )
 
 

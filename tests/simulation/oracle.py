@@ -63,7 +63,7 @@ class Oracle:
                 raise Violation(10, f"{life.name} keeps a retry of {held.partition} back")
             exactly_once = self._world.settings.exactly_once
             may = held.manager.may_emit if exactly_once else not held.manager.is_full
-            if held.manager.has_waiting and may and not held.is_leaving:
+            if held.manager.waiting and may and not held.is_leaving:
                 raise Violation(10, f"{life.name} keeps records of {held.partition} back")
 
     def _had_room(self, life: "Life", chunk: Chunk) -> None:
@@ -307,7 +307,7 @@ class Oracle:
             now = self.stored.now.get(held.partition)
             if now is None or self._world.processes.get(now.process) is not life:
                 continue
-            storable = held.manager.storable  # the frontier, or where an open transaction begins
+            storable = held.manager.position.offset  # or where an open transaction begins
             if now.offset != storable:
                 raise Violation(16, f"{held.partition} ended at {now.offset}, not at {storable}")
 

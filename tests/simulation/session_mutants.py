@@ -4,10 +4,11 @@ from typing import Any
 
 from partition.assignment import Assignment
 from partition.chunk import Partition
+from partition.delivery import AtLeastOnce
 from partition.errors import OwnershipLost
-from partition.manager import PartitionManager
 from service.flow import Flow
 from tests.simulation.mutants import Patches, around, mutant, put
+from transactions.partition_transactions import PartitionTransactions
 
 
 @mutant
@@ -24,7 +25,10 @@ def emits_without_a_claim() -> Patches:
 @mutant
 def uncommitted_not_counted() -> Patches:
     """The window reaches from the frontier, however little of it is stored."""
-    return [put(PartitionManager, "uncommitted", property(lambda m: m._ledger.window))]
+    return [
+        put(AtLeastOnce, "in_flight", lambda mode: mode._ledger.window),
+        put(PartitionTransactions, "in_flight", lambda mode: mode._ledger.window),
+    ]
 
 
 @mutant

@@ -24,7 +24,7 @@ def session_ended(life: "Life") -> None:
             seen("session_ended_while_a_partition_opened")
         elif not held.is_owned:
             seen("session_ended_before_its_claims_ended")
-        elif held.manager.has_waiting:
+        elif held.manager.waiting:
             seen("session_ended_in_a_recovery_with_records_waiting")
 
 
@@ -54,4 +54,4 @@ def _owes(held: "Held") -> bool:
 
 
 def _is_mended(held: "Held") -> bool:
-    return held.steps is not None and (held.manager is None or held.manager.has_waiting)
+    return held.steps is not None and (held.manager is None or held.manager.waiting)

@@ -1,13 +1,13 @@
 """What one seed fixes for a whole run."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
-from partition.gate import Gate
+from partition.delivery import AtLeastOnce, DeliveryMode
+from partition.ledger import CommitProgress, Ledger
 from partition.manager import Window
 from partition.opening import StartPolicy
 from partition.retries import RetryPolicy
@@ -113,10 +113,18 @@ class Settings:
         """How ranges are cut."""
         return RangePolicy(self.records * 2, 0.3, self.max_active)
 
-    def make_gate(self, partition: Partition, resumed: Resumed, room: Callable[[], int]) -> Gate:
-        """A partition's line."""
+    def new_delivery(
+        self,
+        partition: Partition,
+        ledger: Ledger,
+        progress: CommitProgress,
+        resumed: Resumed | None,
+    ) -> DeliveryMode:
+        """A partition's mode."""
+        if not self.exactly_once:
+            return AtLeastOnce(partition, ledger, progress)
         policy = replace(self.transactions, by_executors=self.by_ranges)
-        return PartitionTransactions(partition, resumed, policy, room)
+        return PartitionTransactions(partition, ledger, progress, resumed, policy)
 
     def policy(self, *, heal: bool = False) -> ReaderPolicy:
         """The reader's policy; when all is to heal, the operator has looked into every loss."""
@@ -133,11 +141,10 @@ class Settings:
                     limit=self.limit, initial_seconds=0.2, multiplier=2.0, max_seconds=1.0
                 ),
                 discover_interval_seconds=2.0,
-                make_gate=self.make_gate if self.exactly_once else None,
+                delivery=self.new_delivery,
                 shared=self.shared,
             ),
             commit_interval_seconds=0.1,
-            plan_records=self.plan_records,
             fetch_records=20,
             chunk_records=4,
         )

@@ -5,14 +5,13 @@ from typing import Any
 
 from partition import opening
 from partition.errors import SourceLost, StoreCorrupt
-from partition.manager import PartitionManager
 from partition.offsets import access, changes, claims, nodes
 from partition.offsets.holdings import Known
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import OutcomeUnknown, SetNode
 from partition.offsets.topic_node import TopicNode
 from partition.offsets.znode import OffsetNode
-from partition.position import Position
+from partition.position import LeaderEpochs, Position
 from partition.store import Claim, StoredOffset
 from tests.simulation.mutants import Patches, around, mutant, put
 from tests.simulation.zookeeper import ANY
@@ -196,10 +195,8 @@ def recreated_topic_not_noticed() -> Patches:
 @mutant
 def topic_id_not_stored() -> Patches:
     """The topic's id is left out of what is committed."""
-    position = PartitionManager.position.fget  # type: ignore[attr-defined]
-    return [
-        put(PartitionManager, "position", property(lambda m: replace(position(m), topic_id=None)))
-    ]
+    position = LeaderEpochs.at
+    return [put(LeaderEpochs, "at", lambda *about: replace(position(*about), topic_id=None))]
 
 
 @mutant

@@ -10,7 +10,6 @@ from acker.slots import FREE, SLOT, SlotTable
 from partition.chunk import Chunk
 from partition.ledger import Ledger
 from partition.manager import PartitionManager
-from partition.payloads import Payloads
 from partition.retries import RetryPolicy, RetryQueue
 from service.reader import Reader
 from tests.simulation.life import Life
@@ -148,12 +147,13 @@ def gap_blocks_the_frontier() -> Patches:
 @mutant
 def commit_of_what_is_fetched() -> Patches:
     """What is committed is where fetching stands."""
-    position = PartitionManager.position.fget  # type: ignore[attr-defined]
 
-    def fetched(manager: PartitionManager) -> Any:
-        return replace(position(manager), offset=manager._ledger.fetched_to)
+    def progress(original: Any, manager: PartitionManager[Any]) -> Any:
+        found = original(manager)
+        offset = manager._ledger.fetched_to
+        return found and replace(found, position=replace(found.position, offset=offset))
 
-    return [put(PartitionManager, "position", property(fetched))]
+    return [around(PartitionManager, "progress", progress)]
 
 
 @mutant
@@ -166,31 +166,31 @@ def window_ignored() -> Patches:
 def keys_not_counted() -> Patches:
     """The window counts the bytes of values alone."""
 
-    def offer(original: Any, manager: PartitionManager, chunk: Chunk, now: float) -> None:
+    def fetched(original: Any, manager: PartitionManager[Any], chunk: Chunk, now: float) -> None:
         original(manager, replace(chunk, other_bytes=0), now)
 
-    return [around(PartitionManager, "offer", offer)]
+    return [around(PartitionManager, "fetched", fetched)]
 
 
 @mutant
 def retry_of_the_chunk_before() -> Patches:
     """A retry's message is looked for one chunk before its own."""
 
-    def message(original: Any, payloads: Payloads, offset: int) -> Any:
-        before = [each.chunk for each in payloads._kept if each.chunk.offsets[-1] < offset]
-        return before[-1].messages[-1] if before else original(payloads, offset)
+    def message(original: Any, manager: PartitionManager[Any], offset: int) -> Any:
+        before = [each.chunk for each in manager._kept if each.chunk.offsets[-1] < offset]
+        return before[-1].messages[-1] if before else original(manager, offset)
 
-    return [around(Payloads, "message", message)]
+    return [around(PartitionManager, "message", message)]
 
 
 @mutant
 def retries_wait_for_room() -> Patches:
     """With a full window nothing is emitted, retries included."""
 
-    def give(original: Any, manager: PartitionManager, now: float, limit: int) -> Any:
-        return None if manager.is_full else original(manager, now, limit)
+    def give(original: Any, manager: PartitionManager[Any], *rest: Any) -> Any:
+        return None if manager.is_full else original(manager, *rest)
 
-    return [around(PartitionManager, "next", give)]
+    return [around(PartitionManager, "next_chunk", give)]
 
 
 @mutant
@@ -240,12 +240,12 @@ def retry_without_a_pause() -> Patches:
 def duplicate_delivery_not_filtered() -> Patches:
     """Records that the client delivers again are taken for new ones."""
 
-    def offer(original: Any, manager: PartitionManager, chunk: Any, *rest: Any) -> None:
+    def fetched(original: Any, manager: PartitionManager[Any], chunk: Any, *rest: Any) -> None:
         ledger = manager._ledger
         ledger._fetched_to = min(ledger.fetched_to, int(chunk.offsets[0]))
         original(manager, chunk, *rest)
 
-    return [around(PartitionManager, "offer", offer)]
+    return [around(PartitionManager, "fetched", fetched)]
 
 
 @mutant

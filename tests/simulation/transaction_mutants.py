@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from partition.offsets.requests import OutcomeUnknown
+from partition.store import Progress
 from partition.transaction import OpenTransaction, Resumed, Transactions
 from service import fences
 from service.transacting import Transacting
@@ -95,14 +96,14 @@ def ranges_not_persisted() -> Patches:
         planned: Transactions = original(line)
         return replace(planned, open=())
 
-    def stored(original: Any, line: PartitionTransactions, transactions: Transactions) -> None:
+    def stored(original: Any, line: PartitionTransactions, progress: Progress) -> None:
         planned = tuple(OpenTransaction(e.txid, e.attempt, e.range) for e in line._open)
-        original(line, replace(transactions, open=planned))
-        line._standing = transactions
+        transactions = Transactions(line._policy.kind, line.committed, planned)
+        original(line, replace(progress, transactions=transactions))
 
     return [
         around(PartitionTransactions, "to_store", to_store),
-        around(PartitionTransactions, "stored", stored),
+        around(PartitionTransactions, "on_stored", stored),
     ]
 
 
@@ -116,9 +117,9 @@ def emitted_before_stored() -> Patches:
 def growth_emitted_before_stored() -> Patches:
     """What a stored transaction grows by is emitted at once."""
 
-    def fill(original: Any, line: PartitionTransactions, now: float) -> None:
+    def fill(original: Any, line: PartitionTransactions, *rest: Any) -> None:
         grows = line._newest is not None and line._newest.stored is not None
-        original(line, now)
+        original(line, *rest)
         if grows:
             line._open_to = line.planned_to
 

@@ -36,7 +36,7 @@ from partition.replicas.beat import Mine
 from partition.retries import RetryPolicy
 from service.dead_letter_sender import DeadLetterSender
 from service.fences import Fences
-from service.gates import gates_of, policy_of
+from service.gates import delivery_of, policy_of
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.sharing import Sharing, SharingPolicy, copartitions_of
@@ -466,15 +466,13 @@ class Process:
                 AssignmentPolicy(
                     window=Window(max_pending=8),
                     retries=RetryPolicy(limit=5),
-                    commit_ahead=plan.guarantee == "at-most-once",
-                    make_gate=gates_of(topology, cut) if is_exactly_once else None,
+                    delivery=delivery_of(topology, cut),
                     discover_interval_seconds=5.0,
                     shared=True,
                 ),
                 commit_interval_seconds=0.5,
                 fetch_records=6,
                 chunk_records=3,
-                plan_records=cut.plan_records,
             ),
             random.Random(f"{world.seed} {number}"),
             sleep=lambda _: None,

@@ -28,7 +28,7 @@ from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.running import process
 from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
-from service.spark_engine.wiring import range_gates_of
+from service.spark_engine.wiring import range_delivery
 from sinks.rows import rows_of
 from sinks.tries import WriteRetries
 from tests.support.patience import seconds, until
@@ -238,7 +238,7 @@ class Driving:
             ["t"],
             ReaderPolicy(
                 AssignmentPolicy(
-                    start=start or StartPolicy(), make_gate=range_gates_of(kind, policy)
+                    start=start or StartPolicy(), delivery=range_delivery(kind, policy)
                 ),
                 commit_interval_seconds=0,
             ),

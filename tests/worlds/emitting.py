@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from partition.assignment import AssignmentPolicy
+from partition.delivery import CommitBeforeEmit
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
 from partition.loss import Loss
@@ -72,7 +73,7 @@ def _reader(facts: dict[str, Any]) -> Reader:
         [topic],
         ReaderPolicy(
             AssignmentPolicy(
-                window=Window(max_pending=facts["max_pending"]), commit_ahead=True
+                window=Window(max_pending=facts["max_pending"]), delivery=CommitBeforeEmit
             ),
             fetch_records=400,
             chunk_records=50,

@@ -1,14 +1,15 @@
-"""A gate that does as it is told, and sinks that can be fenced, for tests."""
+"""A delivery mode that does as it is told, and sinks that can be fenced, for tests."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from partition.chunk import Partition
+from partition.chunk import Chunk, Partition
 from partition.errors import PartitionError
+from partition.ledger import CommitProgress, Ledger
 from partition.position import Position
-from partition.store import StoredOffset
+from partition.store import Progress, StoredOffset
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
 from tests.worlds.reading import ONE, Bench
 
@@ -30,12 +31,19 @@ def transactions_of(*ends: int, first: int = 0, committed: int = 0) -> Transacti
     return Transactions("transactional", committed, standing)
 
 
-class FakeGate:
-    """A gate: what is planned, stored and done is said by the test."""
+class FakeDelivery:
+    """A mode that keeps transactions: what is planned, stored and done is said by the test."""
 
-    def __init__(self, resumed: Resumed, room: Callable[[], int]) -> None:
+    retries = True
+    stores_first = True
+
+    def __init__(
+        self, ledger: Ledger, committed: CommitProgress, resumed: Resumed, plan_records: int
+    ) -> None:
+        self.buffer_records = 2 * plan_records
+        self.ledger = ledger
+        self.committed = committed
         self.resumed = resumed
-        self.room = room
         self.transactions = resumed.transactions
         self.standing: Transactions | None = None
         self.open_to = resumed.position.offset
@@ -48,7 +56,7 @@ class FakeGate:
 
     def plan(self, *ends: int) -> None:
         """Let transactions that end there be open."""
-        first = self.begins_at
+        first = self.transactions.first
         begins = self.resumed.position.offset if first is None else first
         committed = self.transactions.committed
         self.transactions = transactions_of(*ends, first=begins, committed=committed)
@@ -58,48 +66,55 @@ class FakeGate:
         lowest, *rest = self.transactions.open
         self.transactions = replace(self.transactions, committed=lowest.txid, open=tuple(rest))
 
-    @property
-    def ends_at(self) -> int:
-        return self.open_to if self.cut is None else self.cut
+    def on_fetched(self, chunk: Chunk, lengths: Any) -> None:
+        self.heard.append((chunk.offsets.tolist(), lengths.tolist(), chunk.leader_epochs))
 
-    @property
-    def begins_at(self) -> int | None:
-        return self.transactions.first
-
-    def offered(self, offsets: Any, lengths: Any, leader_epochs: Any) -> None:
-        self.heard.append((offsets.tolist(), lengths.tolist(), leader_epochs))
-
-    def reached(self, end: int) -> None:
+    def on_log_end(self, end: int) -> None:
         self.heard.append(end)
 
-    def emitted(self, count: int) -> None:
+    def on_emitted(self, count: int) -> None:
         self.heard.append(f"emitted {count}")
 
-    @property
-    def is_due(self) -> bool:
-        planned = self.transactions.open
-        return bool(planned) and planned[-1].range.end > self.open_to
-
-    @property
-    def has_to_store(self) -> bool:
-        return self.standing != self.transactions
-
-    def to_store(self) -> Transactions:
-        return self.transactions
-
-    def stored(self, transactions: Transactions) -> None:
-        self.standing = transactions
-        for each in transactions.open:
+    def on_stored(self, progress: Progress) -> None:
+        self.standing = progress.transactions
+        for each in progress.transactions.open if progress.transactions else ():
             self.open_to = max(self.open_to, each.range.end)
 
-    def differs(self) -> PartitionError | None:
-        return self.different
+    def in_flight(self) -> int:
+        return self.committed.unstored
 
-    def resumed_at(self, position: Position) -> Resumed:
+    def emit_limit(self, room: int, ahead: int) -> int:
+        return self.ledger.waiting_below(self.open_to if self.cut is None else self.cut)
+
+    def accepts_more(self, room: int) -> bool:
+        return not self.is_shut
+
+    def progress(self, room: int) -> tuple[int, Transactions]:
+        first = self.transactions.first
+        return self.ledger.frontier if first is None else first, self.transactions
+
+    def is_urgent(self, room: int, max_pending: int) -> bool:
+        moved = self.progress(room)[0] > self.committed.offset
+        return self._planned_to > self.open_to or (
+            moved and 2 * self.committed.unstored >= max_pending
+        )
+
+    def owes_emission(self) -> bool:
+        return self.ledger.waiting > 0 and self.ledger.emitted_to < self._planned_to
+
+    @property
+    def _planned_to(self) -> int:
+        planned = self.transactions.open
+        return planned[-1].range.end if planned else 0
+
+    def stop(self) -> None:
+        self.heard.append("stop")
+
+    def replay_error(self, *, log_moved: bool) -> PartitionError | None:
+        return self.lost if log_moved else self.different
+
+    def resume_state(self, position: Position) -> Resumed:
         return Resumed(position, replace(self.transactions, open=()))
-
-    def lost_records(self) -> PartitionError | None:
-        return self.lost
 
 
 class FakeFencing:
@@ -141,27 +156,28 @@ def _as_stored(
 
 
 class GatedBench(Bench):
-    """A bench of which every partition has a gate."""
+    """A bench of which every partition keeps transactions."""
 
-    def __init__(self, **policy: Any) -> None:
-        self.gates: dict[Partition, FakeGate] = {}
-        assignment = {"make_gate": self.make_gate, **policy.pop("assignment", {})}
+    def __init__(self, *, plan_records: int = 16_000, **policy: Any) -> None:
+        self.modes: dict[Partition, FakeDelivery] = {}
+        self.plan_records = plan_records
+        assignment = {"delivery": self.new_delivery, **policy.pop("assignment", {})}
         super().__init__(assignment=assignment, fencing=FakeFencing([]), **policy)
         self.fencing.events = self.events
 
-    def make_gate(
-        self, partition: Partition, resumed: Resumed, room: Callable[[], int]
-    ) -> FakeGate:
+    def new_delivery(
+        self, partition: Partition, ledger: Ledger, committed: CommitProgress, resumed: Resumed
+    ) -> FakeDelivery:
         """Make and keep one."""
-        self.gates[partition] = FakeGate(resumed, room)
-        return self.gates[partition]
+        self.modes[partition] = FakeDelivery(ledger, committed, resumed, self.plan_records)
+        return self.modes[partition]
 
     def plan_and_stop(self, *ends: int, records: int = 10) -> None:
         """Store transactions that end there, and let the process end."""
         self.fill(ONE, records)
         self.start()
         self.reader.fetch(0.0, 0.0)
-        self.gates[ONE].plan(*ends)
+        self.modes[ONE].plan(*ends)
         self.reader.commit(0.0, force=True)
         self.reader.close()
         self.events.clear()

@@ -21,7 +21,7 @@ from partition.retries import RetryPolicy
 from service.dead_letter_sender import DeadLetterSender
 from service.failpoints import nowhere
 from service.fences import Fences
-from service.gates import gates_of, policy_of
+from service.gates import delivery_of, policy_of
 from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from sinks.tries import WriteRetries
@@ -177,14 +177,12 @@ class Works:
                     window=window or Window(),
                     retries=retries
                     or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
-                    commit_ahead=at_most_once,
-                    make_gate=None if fences is None else gates_of(topology, cut),
+                    delivery=delivery_of(topology, cut),
                     shared=shared,
                 ),
                 commit_interval_seconds=0,
                 fetch_records=fetch_records,
                 chunk_records=chunk_records,
-                plan_records=cut.plan_records,
                 records_per_second={"t": records_per_second} if records_per_second else {},
             ),
             random.Random(1),

@@ -27,13 +27,13 @@ def test_a_partition_is_claimed_then_fenced_and_only_then_read():
     assert bench.of_one() == ["fenced it 2"]
     claimed = bench.store.load(ONE)
     assert claimed.epoch == 2
-    assert list(bench.reader.gates()) == []
+    assert list(bench.reader.owned()) == []
     for future in bench.fencing.held:
         future.set_result({"table": 0})
     bench.poll()
     assert bench.of_one() == ["fenced it 2", "reads it 0"]
     assert bench.reader.epoch_of(0) == 2
-    assert [place for place, _gate in bench.reader.gates()] == [0, 1]
+    assert [place for place, _manager in bench.reader.owned()] == [0, 1]
 
 
 def test_a_partition_that_was_never_begun_is_begun_before_it_is_fenced():
@@ -59,9 +59,9 @@ def test_what_is_open_goes_on_as_it_is_stored_and_as_the_sinks_say():
     bench.fencing.resumes = resume
     bench.start()
     assert seen[0] == (ONE, transactions_of(4, 9), {"table": 1})
-    assert bench.gates[ONE].resumed.transactions == transactions_of(9, first=4, committed=1)
+    assert bench.modes[ONE].resumed.transactions == transactions_of(9, first=4, committed=1)
     assert "reads t[0] 4" in bench.events
-    assert bench.gates[ONE].resumed.position.topic_id
+    assert bench.modes[ONE].resumed.position.topic_id
     bench.reader.commit(1.0)
     assert bench.stored() == 4
 
@@ -80,7 +80,7 @@ def test_sinks_that_are_ahead_of_the_store_halt_the_partition_alone(begun):
     bench.fencing.resumes = resume
     bench.start()
     assert "has transaction 7" in bench.reader.halted()[ONE]
-    assert [place for place, _gate in bench.reader.gates()] == [1]
+    assert [place for place, _manager in bench.reader.owned()] == [1]
     assert isinstance(bench.loss_of(ONE), SinkAhead)
 
 
@@ -138,11 +138,11 @@ def test_a_loss_with_nothing_open_goes_by_policy_and_keeps_the_transactions():
     bench.fill(ONE, 10)
     bench.start()
     bench.reader.fetch(0.0, 0.0)
-    bench.gates[ONE].plan(4)
+    bench.modes[ONE].plan(4)
     bench.reader.commit(0.0, force=True)
     bench.reader.commit(0.0, force=True)
     bench.emit()
-    bench.gates[ONE].done()
+    bench.modes[ONE].done()
     assert bench.reader.resolve_to(0, 4) == 4
     bench.reader.commit(1.0, force=True)
     bench.reader.close()
@@ -151,8 +151,8 @@ def test_a_loss_with_nothing_open_goes_by_policy_and_keeps_the_transactions():
     bench.start()
     assert bench.reasons() == [("expired", 4, 7)]
     assert bench.store.load(ONE).transactions == Transactions("transactional", 1)
-    assert bench.gates[ONE].resumed.position.offset == 7
-    assert bench.gates[ONE].resumed.transactions.committed == 1
+    assert bench.modes[ONE].resumed.position.offset == 7
+    assert bench.modes[ONE].resumed.transactions.committed == 1
 
 
 def test_a_replay_is_not_skipped_because_it_is_far_behind():
@@ -169,16 +169,16 @@ def test_an_offset_of_another_topology_s_is_left_and_the_sinks_numbers_go_on():
     bench.names["topology_id"] = "another"
     bench.fencing.committed = {"table": 3, "log": 4}
     start = StartPolicy(ignore_stored_offsets=True)
-    bench.restart(start=start, make_gate=bench.make_gate)
+    bench.restart(start=start, delivery=bench.new_delivery)
     assert bench.of_one()[:2] == ["fenced it 2", "moved it 0 ignore_stored_offsets"]
     assert bench.store.load(ONE).transactions == Transactions("transactional", 4)
-    assert bench.gates[ONE].resumed.transactions == Transactions("transactional", 4)
+    assert bench.modes[ONE].resumed.transactions == Transactions("transactional", 4)
 
 
 def test_a_session_that_ends_fences_no_sink_and_the_new_epoch_is_known():
     bench = GatedBench()
     bench.start()
-    gate = bench.gates[ONE]
+    gate = bench.modes[ONE]
     bench.events.clear()
     bench.nodes.end_session()
     bench.store.end_session()
@@ -186,7 +186,7 @@ def test_a_session_that_ends_fences_no_sink_and_the_new_epoch_is_known():
     bench.poll()
     assert "fenced" not in " ".join(bench.events)
     assert bench.reader.epoch_of(0) == 2
-    assert dict(bench.reader.gates())[0] is gate
+    assert dict(bench.reader.owned())[0].delivery is gate
 
 
 # While it is read
@@ -201,7 +201,7 @@ def gated_records(bench, *ends):
     bench.fill(ONE, 6)
     bench.start()
     bench.reader.fetch(0.0, 0.0)
-    bench.gates[ONE].plan(*ends)
+    bench.modes[ONE].plan(*ends)
     bench.reader.commit(0.0, force=True)
     bench.reader.commit(0.0, force=True)
     bench.emit()
@@ -213,21 +213,21 @@ def test_a_partition_is_mended_once_all_that_was_read_of_it_is_committed():
     bench.fill(ONE, 20)
     bench.log.delete_before(ONE, 15)
     trouble(bench, OffsetOutOfRange(ONE, 6))
-    before = bench.gates[ONE]
+    before = bench.modes[ONE]
     assert bench.losses == []
     before.done()
     bench.reader.resolve_to(0, 6)
     bench.poll()
     assert bench.reasons() == [("expired", 6, 15)]
-    assert bench.gates[ONE] is not before
-    assert bench.gates[ONE].resumed.transactions == Transactions("transactional", 1)
+    assert bench.modes[ONE] is not before
+    assert bench.modes[ONE].resumed.transactions == Transactions("transactional", 1)
     assert bench.store.load(ONE).transactions == Transactions("transactional", 1)
 
 
 def test_trouble_that_passes_makes_a_new_gate_and_what_was_committed_is_stored():
     bench = GatedBench()
     gated_records(bench, 6)
-    bench.gates[ONE].done()
+    bench.modes[ONE].done()
     bench.reader.resolve_to(0, 6)
     trouble(bench, CorruptRecord(ONE, 6))
     assert "reads t[0] 6" in bench.events
@@ -240,18 +240,18 @@ def test_trouble_that_passes_makes_a_new_gate_and_what_was_committed_is_stored()
 def test_trouble_within_a_replay_that_passes_reads_on_with_the_same_gate():
     bench = GatedBench(start=SKIP_LOSS)
     gated_records(bench, 6)
-    before = bench.gates[ONE]
+    before = bench.modes[ONE]
     before.lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
     trouble(bench, CorruptRecord(ONE, 6))
     assert bench.events[-1] == "reads t[0] 6"
-    assert bench.gates[ONE] is before
+    assert bench.modes[ONE] is before
     assert bench.loss_of(ONE) is None
 
 
 def test_records_that_are_lost_within_a_replay_halt_the_partition():
     bench = GatedBench(start=SKIP_LOSS)
     gated_records(bench, 6)
-    bench.gates[ONE].lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
+    bench.modes[ONE].lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
     bench.fill(ONE, 20)
     bench.log.delete_before(ONE, 15)
     trouble(bench, OffsetOutOfRange(ONE, 6))
@@ -263,14 +263,14 @@ def test_records_that_are_lost_within_a_replay_halt_the_partition():
 def test_a_replay_that_differs_halts_the_partition_and_no_other():
     bench = GatedBench()
     bench.start()
-    bench.gates[ONE].different = ReplayDiffers(ONE, 1, "offsets 0 to 6", "others")
+    bench.modes[ONE].different = ReplayDiffers(ONE, 1, "offsets 0 to 6", "others")
     bench.fill(ONE, 2)
     bench.fill(TWO, 2)
     bench.reader.fetch(0.0, 0.0)
     bench.poll()
     assert isinstance(bench.loss_of(ONE), ReplayDiffers)
     assert bench.loss_of(TWO) is None
-    assert [place for place, _gate in bench.reader.gates()] == [1]
+    assert [place for place, _manager in bench.reader.owned()] == [1]
     bench.reader.commit(1.0, force=True)
     assert bench.reader.is_committed
 
@@ -279,13 +279,13 @@ def test_nothing_of_a_line_is_written_by_a_plan_that_was_made_before_it_was_mend
     """The answer of a write that was under way is not the new gate's."""
     bench = GatedBench()
     gated_records(bench, 6)
-    bench.gates[ONE].done()
+    bench.modes[ONE].done()
     bench.reader.resolve_to(0, 6)
     bench.store.holding = True
     bench.reader.commit(5.0, force=True)
     assert bench.store.open_commits
     trouble(bench, CorruptRecord(ONE, 6))
-    after = bench.gates[ONE]
+    after = bench.modes[ONE]
     assert after.resumed.position.offset == 6
     bench.store.open_commits[-1].set_result({})
     bench.store.holding = False

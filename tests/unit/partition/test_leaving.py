@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from partition.delivery import AtLeastOnce, CommitBeforeEmit
 from partition.errors import Fenced, StoreCorrupt
 from partition.memory import MemoryStore
 from tests.worlds.reading import ONE, TWO, Bench
@@ -45,6 +46,10 @@ class Shared(Bench):
         while (emission := self.reader.next(now)) is not None:
             found.append(emission)
         return found
+
+
+def place_of(bench, partition):
+    return bench.reader._assignment[partition].place
 
 
 def test_nothing_is_opened_before_a_plan_says_so():
@@ -111,7 +116,7 @@ def test_at_the_deadline_a_partition_is_given_up_with_what_is_in_flight():
     bench = Shared()
     bench.want(ONE)
     ((_, owners),) = bench.take()
-    bench.named = {bench.reader.place_of(ONE)}
+    bench.named = {place_of(bench, ONE)}
     bench.want(leave_by=6.0)
     bench.reader.poll(5.9)
     assert bench.reader.holds == {ONE}
@@ -159,13 +164,13 @@ def test_a_partition_that_was_released_in_order_keeps_its_place():
     """Else a replica that lives for months would run out of places."""
     bench = Shared()
     bench.want(ONE)
-    place = bench.reader.place_of(ONE)
+    place = place_of(bench, ONE)
     for turn in range(1, 5):
         bench.want(planned_at=float(turn), now=float(turn))
         assert bench.reader.holds == frozenset()
         bench.want(ONE, planned_at=turn + 0.5, now=turn + 0.5)
         assert bench.reader.holds == {ONE}
-    assert bench.reader.place_of(ONE) == place
+    assert place_of(bench, ONE) == place
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -173,19 +178,19 @@ def test_a_place_is_used_again_when_nothing_names_its_records(is_named):
     """However long that takes: a sink may be away for longer than any time-out."""
     bench = Shared()
     bench.want(ONE)
-    place = bench.reader.place_of(ONE)
+    place = place_of(bench, ONE)
     bench.named = {place}
     bench.take()
     bench.want(leave_by=1.0)
     bench.reader.poll(1.0)
-    assert bench.reader.place_of(ONE) != place
+    assert place_of(bench, ONE) != place
     bench.reader.poll(1e6)
     bench.named = {place} if is_named else set()
     bench.reader.poll(1e6 + 5.0)
     bench.want(ONE, planned_at=1e6 + 6.0, now=1e6 + 6.0)
     bench.take(1e6 + 6.0)
     bench.want(leave_by=1e6 + 7.0, now=1e6 + 7.0)
-    assert (bench.reader.place_of(ONE) == place) is not is_named
+    assert (place_of(bench, ONE) == place) is not is_named
 
 
 def test_answers_of_a_partition_that_is_gone_are_counted_and_ignored():
@@ -209,7 +214,7 @@ def test_a_loss_is_told_once_also_after_a_revocation():
     bench = Shared()
     bench.want(ONE)
     bench.take()
-    place = bench.reader.place_of(ONE)
+    place = place_of(bench, ONE)
     other = MemoryStore(bench.nodes)
     other.open()
     other.claim(ONE).result(0)
@@ -227,7 +232,7 @@ def test_a_loss_is_told_after_the_revocation():
     bench = Shared()
     bench.want(ONE)
     bench.take()
-    place = bench.reader.place_of(ONE)
+    place = place_of(bench, ONE)
     bench.want(leave_by=1.0)
     bench.reader.poll(1.0)
     bench.reader.poll(2.0)
@@ -239,7 +244,7 @@ def test_one_that_another_replica_took_is_given_up_and_not_opened_by_the_old_pla
     bench = Shared()
     bench.want(ONE, TWO, planned_at=1.0, now=1.0)
     bench.take(1.0)
-    bench.reader.refuse(ONE, bench.reader.place_of(ONE), Fenced(ONE, "epoch 9"))
+    bench.reader.refuse(ONE, place_of(bench, ONE), Fenced(ONE, "epoch 9"))
     bench.want(ONE, TWO, planned_at=1.0, now=2.0)  # what was asked before
     assert bench.reader.holds == {TWO}
     assert bench.reader.halted() == {}
@@ -250,7 +255,7 @@ def test_one_that_another_replica_took_is_given_up_and_not_opened_by_the_old_pla
 def test_a_sink_that_is_told_late_of_another_owner_harms_no_later_ownership():
     bench = Shared()
     bench.want(ONE)
-    place = bench.reader.place_of(ONE)
+    place = place_of(bench, ONE)
     bench.take()
     bench.want(leave_by=1.0)
     bench.reader.poll(1.0)
@@ -298,9 +303,9 @@ def test_a_pause_emits_nothing_new_and_ends():
     assert len(bench.take()) == 1
 
 
-@pytest.mark.parametrize("commit_ahead", [False, True])
-def test_what_was_not_emitted_when_a_partition_left_is_read_by_the_next(commit_ahead):
-    bench = Bench(assignment={"shared": True, "commit_ahead": commit_ahead}, chunk_records=1)
+@pytest.mark.parametrize("delivery", [AtLeastOnce, CommitBeforeEmit])
+def test_what_was_not_emitted_when_a_partition_left_is_read_by_the_next(delivery):
+    bench = Bench(assignment={"shared": True, "delivery": delivery}, chunk_records=1)
     bench.fill(ONE, 3)
     bench.reader.open()
     bench.reader.want([ONE], planned_at=0.0, leave_by=FOREVER)
@@ -346,9 +351,9 @@ def test_a_claim_that_waited_past_the_session_takes_nothing_from_who_has_it_by_n
 def test_who_has_everything_ends_once_every_partition_is_halted():
     bench = Shared()
     bench.want(ONE, TWO)
-    bench.reader.refuse(ONE, bench.reader.place_of(ONE), StoreCorrupt("/one", "no", "JSON"))
+    bench.reader.refuse(ONE, place_of(bench, ONE), StoreCorrupt("/one", "no", "JSON"))
     bench.reader.poll(0.0)
-    bench.reader.refuse(TWO, bench.reader.place_of(TWO), StoreCorrupt("/two", "no", "JSON"))
+    bench.reader.refuse(TWO, place_of(bench, TWO), StoreCorrupt("/two", "no", "JSON"))
     with pytest.raises(StoreCorrupt):
         bench.reader.poll(0.0)
 
@@ -356,7 +361,7 @@ def test_who_has_everything_ends_once_every_partition_is_halted():
 def test_who_shares_goes_on_though_all_it_has_is_halted():
     bench = Shared()
     bench.want(ONE)
-    bench.reader.refuse(ONE, bench.reader.place_of(ONE), StoreCorrupt("/one", "no", "JSON"))
+    bench.reader.refuse(ONE, place_of(bench, ONE), StoreCorrupt("/one", "no", "JSON"))
     bench.reader.poll(0.0)
     bench.want(ONE, TWO, planned_at=1.0)
     assert bench.reader.holds == {ONE, TWO}

@@ -24,7 +24,9 @@ class Amid(Bench):
         self.reader.open()
         self.want(ONE, TWO)
         owners = self.emit()
-        self.of_two = [owner for owner in owners if place_of(owner) == self.reader.place_of(TWO)]
+        self.of_two = [
+            owner for owner in owners if place_of(owner) == self.reader._assignment[TWO].place
+        ]
         self.ack([owner for owner in owners if owner not in self.of_two])
         self.store.holding = True
         self.reader.commit(0.0, force=True)

@@ -26,14 +26,14 @@ class RangeBench(GatedBench):
         self.sink = 0
         self.groups = TransactionGroups(99)
 
-    def make_gate(self, partition, resumed, room):
+    def new_delivery(self, partition, ledger, progress, resumed):
         policy = TransactionPolicy(self.kind, by_executors=True)
-        self.gates[partition] = PartitionTransactions(partition, resumed, policy, room)
-        return self.gates[partition]
+        self.modes[partition] = PartitionTransactions(partition, ledger, progress, resumed, policy)
+        return self.modes[partition]
 
     @property
     def line(self):
-        return self.gates[ONE]
+        return self.modes[ONE]
 
     def open(self, records):
         self.fill(ONE, records)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from partition.delivery import CommitBeforeEmit
 from partition.errors import Fenced
 from partition.manager import Window
 from partition.memory import MemoryStore
@@ -12,7 +13,7 @@ from tests.worlds.reading import ONE, TWO, Bench
 
 
 def ahead(window=200, **policy):
-    assignment = {"commit_ahead": True, "window": Window(max_pending=window)}
+    assignment = {"delivery": CommitBeforeEmit, "window": Window(max_pending=window)}
     return Bench(assignment=assignment, **policy)
 
 

@@ -1,5 +1,6 @@
 """The reader exactly once: what is planned is stored, then emitted; what is committed, resolved."""
 
+from partition.delivery import AtLeastOnce
 from partition.errors import Fenced
 from partition.manager import Window
 from partition.transaction import Transactions
@@ -40,7 +41,7 @@ def test_what_is_planned_is_stored_at_once_and_emitted_when_that_is_answered():
     """Storm 42: a transaction's record stands in ZooKeeper before its first tuple is emitted."""
     bench = fetched()
     bench.store.holding = True
-    bench.gates[ONE].plan(4, 7)
+    bench.modes[ONE].plan(4, 7)
     bench.reader.commit(1.0)
     assert bench.store.commits == [{ONE: 0}]
     assert bench.reader.next(1.0) is None
@@ -51,7 +52,7 @@ def test_what_is_planned_is_stored_at_once_and_emitted_when_that_is_answered():
 
 def test_the_store_has_offset_and_transactions_in_one_write():
     bench = fetched()
-    gate = bench.gates[ONE]
+    gate = bench.modes[ONE]
     gate.plan(4, 7)
     commit(bench)
     assert stored(bench) == (0, transactions_of(4, 7))
@@ -68,7 +69,7 @@ def test_the_store_has_offset_and_transactions_in_one_write():
 
 def test_the_end_of_a_transaction_waits_for_the_interval():
     bench = fetched()
-    gate = bench.gates[ONE]
+    gate = bench.modes[ONE]
     gate.plan(4)
     commit(bench)
     bench.emit(1.0)
@@ -84,7 +85,7 @@ def test_the_end_of_a_transaction_waits_for_the_interval():
 
 def test_all_is_committed_once_every_gate_has_stored_what_it_must():
     bench = fetched()
-    bench.gates[ONE].plan(4)
+    bench.modes[ONE].plan(4)
     assert not bench.reader.is_committed
     bench.reader.commit(1.0)
     assert bench.reader.is_committed
@@ -93,23 +94,23 @@ def test_all_is_committed_once_every_gate_has_stored_what_it_must():
 def test_one_write_is_under_way_at_a_time_and_the_next_takes_what_has_come_since():
     bench = fetched()
     bench.store.holding = True
-    bench.gates[ONE].plan(4)
+    bench.modes[ONE].plan(4)
     bench.reader.commit(1.0)
-    bench.gates[ONE].plan(8)
+    bench.modes[ONE].plan(8)
     bench.reader.commit(1.0)
     assert len(bench.store.commits) == 1
     bench.store.open_commits[0].set_result({})
     bench.store.holding = False
     bench.reader.commit(1.0)
-    assert bench.gates[ONE].open_to == 4
+    assert bench.modes[ONE].open_to == 4
     bench.reader.commit(1.0)
-    assert bench.gates[ONE].open_to == 8
+    assert bench.modes[ONE].open_to == 8
 
 
 def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
     """Promise 9."""
     bench = fetched()
-    gate, mine = bench.gates[ONE], bench.reader
+    gate, mine = bench.modes[ONE], bench.reader
     other = bench.another()
     other.open()
     for _ in range(5):
@@ -120,12 +121,12 @@ def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
     assert isinstance(bench.loss_of(ONE), Fenced)
     assert gate.open_to == 0
     assert mine.next(1.0) is None
-    assert 0 not in dict(mine.gates())
+    assert 0 not in dict(mine.owned())
 
 
 def test_a_drain_emits_what_is_planned_whatever_holds_its_source_back():
     bench = fetched()
-    bench.gates[ONE].plan(4)
+    bench.modes[ONE].plan(4)
     bench.reader.hold_back(frozenset({"t"}))
     assert bench.reader.has_stored_waiting
     commit(bench)
@@ -139,11 +140,11 @@ def test_a_drain_emits_what_is_planned_whatever_holds_its_source_back():
 def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
     """Promise 9."""
     bench = fetched()
-    bench.gates[ONE].plan(4)
+    bench.modes[ONE].plan(4)
     bench.reader.commit(1.0)
     bench.reader.refuse(ONE, bench.reader.place_of(ONE), Fenced(ONE, "epoch 9"))
     assert bench.reader.next(1.0) is None
-    assert [place for place, _gate in bench.reader.gates()] == [1]
+    assert [place for place, _manager in bench.reader.owned()] == [1]
     assert bench.told[-1] == f"-{ONE}"
 
 
@@ -165,7 +166,7 @@ def test_nothing_is_fetched_beyond_enough_while_a_plan_is_on_its_way_and_nothing
     bench.fill(ONE, 1000)
     fetch_all(bench)
     assert 40 <= waiting(bench) < 60
-    bench.gates[ONE].plan(20)
+    bench.modes[ONE].plan(20)
     bench.store.holding = True
     bench.reader.commit(1.0)
     fetch_all(bench)
@@ -177,7 +178,7 @@ def test_where_every_gate_is_shut_nothing_is_fetched_beyond_enough_and_nothing_i
     bench = started(fetch_records=10, plan_records=20)
     bench.fill(ONE, 1000)
     bench.fill(TWO, 1000)
-    for gate in bench.gates.values():
+    for gate in bench.modes.values():
         gate.is_shut = True
     fetch_all(bench)
     assert 40 <= waiting(bench) + waiting(bench, TWO) < 60
@@ -190,14 +191,14 @@ def test_where_every_gate_is_shut_nothing_is_fetched_beyond_enough_and_nothing_i
 def test_a_partition_with_a_shut_gate_is_paused_while_another_can_go_on():
     bench = started(fetch_records=10, plan_records=20)
     bench.fill(ONE, 1000)
-    bench.gates[ONE].is_shut = True
+    bench.modes[ONE].is_shut = True
     fetch_all(bench)
     assert bench.events.count(f"paused {ONE}") == 1
     assert waiting(bench) < 60
     bench.fill(TWO, 5)
     fetch_all(bench)
     assert waiting(bench, TWO) == 5
-    gate = bench.gates[ONE]
+    gate = bench.modes[ONE]
     gate.is_shut = False
     gate.plan(30)
     bench.reader.commit(1.0, force=True)
@@ -221,7 +222,7 @@ def test_large_records_are_bounded_by_their_bytes():
 def test_records_are_waited_for_only_shortly_while_a_commit_lets_some_be_emitted():
     bench = fetched(plan_records=5)
     bench.store.holding = True
-    bench.gates[ONE].plan(10)
+    bench.modes[ONE].plan(10)
     bench.reader.commit(1.0)
     assert bench.reader.next(1.0) is None
     bench.slept.clear()
@@ -233,15 +234,16 @@ def test_the_chunks_that_wait_for_their_plan_are_foreseen():
     bench = fetched()
     assert bench.reader.foresees
     (chunk,) = bench.reader.upcoming()
-    bench.gates[ONE].plan(10)
+    bench.modes[ONE].plan(10)
     bench.reader.commit(1.0)
     bench.reader.commit(1.0)
     emitted, _owners = bench.reader.next(1.0)
     assert emitted.messages is chunk.messages
 
 
-def test_without_gates_the_reader_has_none():
-    bench = GatedBench(assignment={"make_gate": None})
+def test_at_least_once_nothing_is_stored_that_must_be_emitted():
+    bench = GatedBench(assignment={"delivery": AtLeastOnce})
     bench.start()
-    assert list(bench.reader.gates()) == []
+    bench.fill(ONE, 10)
+    bench.reader.fetch(0.0, 0.0)
     assert not bench.reader.has_stored_waiting

@@ -20,7 +20,7 @@ from headrace.testing import TopologyTest, topology_test
 from partition.chunk import Partition
 from partition.position import Position
 from partition.retries import RetryPolicy
-from partition.store import Progress
+from partition.store import Progress, split_progress
 from service.testing.timeline import Event
 
 FOLDER = Path(__file__).with_name("golden")
@@ -154,20 +154,19 @@ class Run:
         """Of a record that no guarantee lets go before it is stored as read, or as planned."""
         end = offset + 1 if self._guarantee == "at-least-once" else 0
         stored = self._stored.get(partition)
-        if isinstance(stored, Position):
-            end = max(end, stored.offset)
-        elif stored is not None and stored.transactions.open:
-            end = stored.transactions.open[-1].range.end
+        if stored is not None:
+            position, transactions = split_progress(stored)
+            if transactions is None:
+                end = max(end, position.offset)
+            elif transactions.open:
+                end = transactions.open[-1].range.end
         if offset >= end:
             self.wrong.append(f"{partition}@{offset} was emitted too early")
 
     def _stores(self, partition: Partition, progress: Position | Progress) -> None:
-        position, more = progress, ""
-        if isinstance(progress, Progress):
-            position, open_ones = progress.position, progress.transactions.open
-            more = "".join(
-                f", {t.txid}.{t.attempt}: {t.range.first}-{t.range.end}" for t in open_ones
-            )
+        position, transactions = split_progress(progress)
+        open_ones = () if transactions is None else transactions.open
+        more = "".join(f", {t.txid}.{t.attempt}: {t.range.first}-{t.range.end}" for t in open_ones)
         self.lines.append(f"  store {partition} {position.offset}{more}")
         for offset in range(position.offset if self._guarantee != "at-most-once" else 0):
             self._check_done(partition, offset)

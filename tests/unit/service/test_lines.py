@@ -32,11 +32,13 @@ class LinedBench(GatedBench):
         self.fencing.resumes = self.resume
         self.emitted = {}  # by (place, offset): times
 
-    def make_gate(self, partition, resumed, room):
+    def new_delivery(self, partition, ledger, progress, resumed):
         """Make a line."""
         assert isinstance(resumed, Resumed)
-        self.gates[partition] = PartitionTransactions(partition, resumed, self.line_policy, room)
-        return self.gates[partition]
+        self.modes[partition] = PartitionTransactions(
+            partition, ledger, progress, resumed, self.line_policy
+        )
+        return self.modes[partition]
 
     def resume(self, partition, stored, _committed):
         has = {"table": max(self.table.get(partition, {0: None}))}
@@ -51,10 +53,11 @@ class LinedBench(GatedBench):
         if emission is not None:
             _chunk, owners = emission
             for place in np.unique(places_of(owners)).tolist():
-                line = dict(self.reader.gates())[place]
+                line = dict(self.reader.owned())[place].delivery
                 line.processed(offsets_of(owners[places_of(owners) == place]))
-        for place, line in self.reader.gates():
-            line.plan(now)
+        for place, manager in self.reader.owned():
+            line = manager.delivery
+            line.plan(now, manager.room)
             line.close()
             while commits and (ready := line.ready()) is not None:
                 groups = TransactionGroups(1)

@@ -1,5 +1,6 @@
 """The rotation: whose records are emitted next, and which are foreseen. The reader drives it."""
 
+from partition.delivery import CommitBeforeEmit
 from partition.manager import Window
 from tests.worlds.reading import ONE, TWO, Bench
 
@@ -42,7 +43,7 @@ def test_it_is_stuck_once_every_partition_that_has_records_waiting_is_full():
 
 
 def test_nothing_is_foreseen_of_records_whose_place_must_be_stored_first():
-    bench = Bench(assignment={"commit_ahead": True})
+    bench = Bench(assignment={"delivery": CommitBeforeEmit})
     bench.start()
     bench.fill(ONE, 50)
     bench.reader.fetch(0.0, 0.0)

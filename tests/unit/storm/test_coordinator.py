@@ -11,9 +11,9 @@ from partition.chunk import Partition
 from partition.position import Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from tests.worlds.lined import NotingTransactions
 from transactions.partition_transactions import (
     OutOfOrder,
-    PartitionTransactions,
     Phase,
     TransactionPolicy,
 )
@@ -26,7 +26,7 @@ def transactions(max_active=3, *, topic="t", kind="transactional", goes_on=None)
     """Transactions whose records others read."""
     policy = TransactionPolicy(kind, max_active=max_active, by_executors=True)
     goes_on = goes_on or Resumed(Position(0), Transactions(kind))
-    return PartitionTransactions(Partition(topic, 0), goes_on, policy, int)
+    return NotingTransactions(Partition(topic, 0), goes_on, policy, int)
 
 
 def read(line, txid, attempt=None):

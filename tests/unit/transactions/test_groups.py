@@ -9,10 +9,10 @@ from partition.chunk import Partition
 from partition.position import Position
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
 from service.spark_engine.task import RangeRead
+from tests.worlds.lined import NotingTransactions
 from transactions.groups import GroupPhase, Member, TransactionGroups
 from transactions.partition_transactions import (
     OutOfOrder,
-    PartitionTransactions,
     TooManyActive,
     TransactionPolicy,
 )
@@ -36,7 +36,7 @@ class World:
         for number in range(places):
             resumed = Resumed(Position(0), Transactions("transactional", 0, opened))
             policy = TransactionPolicy(max_active=max_active, by_executors=True)
-            self.lines.append(PartitionTransactions(Partition("t", number), resumed, policy, int))
+            self.lines.append(NotingTransactions(Partition("t", number), resumed, policy, int))
 
     def plan(self, *places):
         """A group of the next ten offsets of each of them, or of all."""
@@ -198,7 +198,7 @@ def test_pauses_grow_to_half_a_minute_less_a_random_part():
         pauses.append(group.again_at - 100.0)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     groups = TransactionGroups(2, random.Random(1))
-    line = PartitionTransactions(
+    line = NotingTransactions(
         Partition("t", 9),
         Resumed(Position(0), Transactions("opaque")),
         TransactionPolicy("opaque", by_executors=True),

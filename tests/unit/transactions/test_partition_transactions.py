@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from partition.chunk import Partition
+from partition.chunk import Chunk, Partition
 from partition.errors import ReplayDiffers
 from partition.position import Position
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from tests.worlds.lined import NotingTransactions
 from transactions.partition_transactions import (
     OutOfOrder,
-    PartitionTransactions,
     TransactionPolicy,
 )
 from transactions.records import RangeDigest
@@ -23,7 +23,8 @@ def array(*offsets):
 
 
 def offer(line, *offsets, epochs=()):
-    line.offered(array(*offsets), array(*(offset % 5 for offset in offsets)), epochs)
+    lengths = array(*(offset % 5 for offset in offsets))
+    line.on_fetched(Chunk(ORDERS, array(*offsets), [], epochs), lengths)
 
 
 def digest_of(*offsets):
@@ -41,7 +42,7 @@ def new_line(policy=POLICY, *, position=100, committed=0, room=1000, **resumed):
     opened = resumed.pop("opened", ())
     transactions = Transactions(policy.kind, committed, opened)
     goes_on = Resumed(Position(position, 6), transactions, **resumed)
-    return PartitionTransactions(ORDERS, goes_on, policy, room if callable(room) else lambda: room)
+    return NotingTransactions(ORDERS, goes_on, policy, room if callable(room) else lambda: room)
 
 
 def take(line):
@@ -59,8 +60,8 @@ def told(transaction):
 
 def plan(line, now=0.0):
     """Plan what waits, and has waited long enough."""
-    line.plan(now)
-    line.plan(now + POLICY.plan_seconds)
+    line.plan(now, line.room())
+    line.plan(now + POLICY.plan_seconds, line.room())
 
 
 def store(line):
@@ -71,7 +72,7 @@ def emit_all(line):
     """Emit what is stored, transaction by transaction, as a partition does."""
     for each in line.to_store().open:
         if each.range.end <= line.open_to:
-            line.emitted(each.range.count)
+            line.on_emitted(each.range.count)
 
 
 def ranges(line):
@@ -83,7 +84,7 @@ def run(line, *offsets, now=0.0):
     offer(line, *offsets)
     plan(line, now)
     store(line)
-    line.emitted(len(offsets))
+    line.on_emitted(len(offsets))
     line.processed(array(*offsets))
     line.close()
 
@@ -93,11 +94,11 @@ def run(line, *offsets, now=0.0):
 
 def test_an_idle_line_plans_what_comes_at_once():
     line = new_line()
-    line.plan(0.0)
+    line.plan(0.0, line.room())
     assert line.begins_at is None
     assert (line.filling, line.filling_since) == (0, None)
     offer(line, 100, 101)
-    line.plan(1.0)
+    line.plan(1.0, line.room())
     assert ranges(line) == [(1, 100, 102)]
     assert (line.filling, line.filling_since) == (2, 1.0)
     assert line.begins_at is not None
@@ -106,28 +107,28 @@ def test_an_idle_line_plans_what_comes_at_once():
 def test_more_is_planned_once_it_has_waited_or_much_of_it_waits():
     line = new_line(TransactionPolicy(records=50, plan_records=8, plan_seconds=0.5))
     offer(line, 100)
-    line.plan(1.0)
+    line.plan(1.0, line.room())
     offer(line, 101)
-    line.plan(1.2)
-    line.plan(1.6)
+    line.plan(1.2, line.room())
+    line.plan(1.6, line.room())
     assert line.filling == 1
-    line.plan(1.7)
+    line.plan(1.7, line.room())
     assert (line.filling, line.filling_since) == (2, 1.0)
     offer(line, *range(102, 110))
-    line.plan(1.7)
+    line.plan(1.7, line.room())
     assert line.filling == 10
 
 
 def test_a_line_that_has_emitted_all_plans_anew_only_after_a_while():
     line = new_line()
     offer(line, 100)
-    line.plan(1.0)
+    line.plan(1.0, line.room())
     store(line)
-    line.emitted(1)
+    line.on_emitted(1)
     offer(line, 101)
-    line.plan(1.4)
+    line.plan(1.4, line.room())
     assert line.filling == 1
-    line.plan(1.5)
+    line.plan(1.5, line.room())
     assert line.filling == 2
 
 
@@ -157,14 +158,14 @@ def test_a_chunk_is_planned_whole_and_one_that_does_not_fit_makes_it_full():
     line = new_line()
     offer(line, *range(100, 106))
     plan(line)
-    assert not line.is_full
+    assert not line.is_full(line.room())
     offer(line, *range(106, 111))
-    assert line.is_full
+    assert line.is_full(line.room())
     plan(line, 9.0)
     assert ranges(line) == [(1, 100, 106)]
     assert line.close()
     assert not line.close()
-    assert not line.is_full
+    assert not line.is_full(line.room())
     plan(line, 9.0)
     assert ranges(line) == [(1, 100, 106), (2, 106, 111)]
     assert line.filling == 5
@@ -175,7 +176,7 @@ def test_a_chunk_larger_than_a_transaction_is_split():
     offer(line, *range(100, 125))
     for _turn in range(3):
         plan(line)
-        assert line.is_full or line.filling == 5
+        assert line.is_full(line.room()) or line.filling == 5
         line.close()
     assert ranges(line) == [(1, 100, 110), (2, 110, 120), (3, 120, 125)]
 
@@ -187,13 +188,13 @@ def test_a_chunk_larger_than_the_window_is_split_once_nothing_is_open():
     offer(line, *range(102, 109))
     plan(line)
     assert ranges(line) == [(1, 100, 102)]
-    assert line.is_full
+    assert line.is_full(line.room())
     line.close()
     plan(line)
     assert ranges(line) == [(1, 100, 102)]
     assert line.is_shut
     store(line)
-    line.emitted(2)
+    line.on_emitted(2)
     used = 2
     plan(line)
     assert ranges(line) == [(1, 100, 102)]
@@ -211,7 +212,7 @@ def test_what_is_planned_and_not_emitted_takes_its_room_in_the_window():
     offer(line, *range(104, 108))
     plan(line)
     assert line.filling == 4
-    assert line.is_full
+    assert line.is_full(line.room())
     offer(line, 108)
     plan(line, 9.0)
     assert line.filling == 4
@@ -222,7 +223,7 @@ def test_a_used_up_window_makes_the_newest_full_and_shuts_the_line():
     offer(line, *range(100, 104))
     assert not line.is_shut
     plan(line)
-    assert line.is_full
+    assert line.is_full(line.room())
     assert line.is_shut
 
 
@@ -278,11 +279,11 @@ def test_no_chunk_reaches_beyond_the_transaction_that_is_being_emitted():
     store(line)
     assert line.open_to == 120
     assert line.ends_at == 110
-    line.emitted(9)
+    line.on_emitted(9)
     assert line.ends_at == 110
-    line.emitted(1)
+    line.on_emitted(1)
     assert line.ends_at == 120
-    line.emitted(10)
+    line.on_emitted(10)
     assert line.ends_at == 120
 
 
@@ -295,7 +296,7 @@ def test_a_transaction_is_ready_when_it_is_closed_stored_emitted_and_processed()
     plan(line)
     asked = line.to_store()
     line.stored(asked)
-    line.emitted(2)
+    line.on_emitted(2)
     line.processed(array(101, 100))
     assert line.ready() is None
     offer(line, 102)
@@ -304,7 +305,7 @@ def test_a_transaction_is_ready_when_it_is_closed_stored_emitted_and_processed()
     assert line.ready() is None
     store(line)
     assert line.ready() is None
-    line.emitted(1)
+    line.on_emitted(1)
     assert line.ready() is None
     line.processed(array(102))
     found = line.ready()
@@ -344,7 +345,7 @@ def test_a_later_one_waits_for_an_earlier_one():
     plan(line)
     line.close()
     store(line)
-    line.emitted(2)
+    line.on_emitted(2)
     run(line, 102, now=9.0)
     assert line.ready() is None
     line.processed(array(100, 101))
@@ -379,7 +380,7 @@ def test_a_record_that_is_processed_twice_is_no_other_record():
     offer(line, 100, 101)
     plan(line)
     store(line)
-    line.emitted(1)
+    line.on_emitted(1)
     line.processed(array(100))
     with pytest.raises(ValueError, match="one came twice"):
         line.processed(array(100))
@@ -394,7 +395,7 @@ def test_a_letter_that_is_out_holds_its_transaction_and_its_record_is_not_counte
     offer(line, 102)
     plan(line, 9.0)
     store(line)
-    line.emitted(1)
+    line.on_emitted(1)
     line.processed(array(102, 100))
     assert not line.is_ready(1)
     line.processed(array(100))
@@ -464,12 +465,12 @@ def test_what_was_open_never_grows_and_new_records_are_planned_behind_it():
 def test_a_replay_is_not_ready_before_it_has_come_again_whole():
     line = replay(100, 101)
     store(line)
-    line.emitted(2)
+    line.on_emitted(2)
     line.processed(array(100, 101))
     assert line.ready() is None
     assert not line.is_shut
     offer(line, 104)
-    line.emitted(1)
+    line.on_emitted(1)
     line.processed(array(104))
     assert told(take(line)) == (5, 3, OPEN[0].range)
 
@@ -482,14 +483,14 @@ def test_a_replay_is_not_ready_before_it_has_come_again_whole():
 def test_a_replay_of_other_records_is_told_and_never_ready(offsets, count):
     """Storm 14: a batch that is read again is whole, or it fails."""
     line = replay(*offsets)
-    error = line.differs()
+    error = line.replay_error(log_moved=False)
     assert isinstance(error, ReplayDiffers)
-    assert line.lost_records() is error
+    assert line.replay_error(log_moved=True) is error
     assert error.txid == 5
     assert "orders[3] transaction 5 was of offsets 100 to 105 (3 records), digest" in str(error)
     assert error.found.startswith(f"the log now gives offsets 100 to 105 ({count} records), digest")
     store(line)
-    line.emitted(count)
+    line.on_emitted(count)
     line.processed(array(*offsets))
     assert line.ready() is None
     offer(line, 200)
@@ -499,8 +500,8 @@ def test_a_replay_of_other_records_is_told_and_never_ready(offsets, count):
 
 def test_a_replay_of_other_lengths_is_told():
     line = new_line(committed=4, opened=OPEN)
-    line.offered(array(100, 101, 104), array(0, 1, 3), ())
-    assert line.differs().txid == 5
+    line.on_fetched(Chunk(ORDERS, array(100, 101, 104), []), array(0, 1, 3))
+    assert line.replay_error(log_moved=False).txid == 5
 
 
 def test_a_replay_that_a_later_leader_wrote_is_told_though_offsets_and_lengths_are_the_same():
@@ -509,9 +510,9 @@ def test_a_replay_that_a_later_leader_wrote_is_told_though_offsets_and_lengths_a
     line = new_line(committed=4, opened=opened)
     offer(line, 100, 101, epochs=((100, 7),))
     offer(line, 104, epochs=((104, 8),))
-    assert line.differs().expected.endswith(" under leader epoch 7")
-    assert line.differs().found.endswith(" under leader epoch 8")
-    assert line.lost_records() is line.differs()
+    assert line.replay_error(log_moved=False).expected.endswith(" under leader epoch 7")
+    assert line.replay_error(log_moved=False).found.endswith(" under leader epoch 8")
+    assert line.replay_error(log_moved=True) is line.replay_error(log_moved=False)
 
 
 def test_a_replay_that_an_earlier_leader_wrote_is_the_same():
@@ -519,17 +520,17 @@ def test_a_replay_that_an_earlier_leader_wrote_is_the_same():
     opened = (OpenTransaction(5, 2, covers(100, 101, leader_epoch=7)),)
     line = new_line(committed=4, opened=opened)
     offer(line, 100, 101, 102, epochs=((100, 6), (102, 8)))
-    assert line.differs() is None
+    assert line.replay_error(log_moved=False) is None
 
 
 def test_a_replay_is_the_same_where_its_leader_epoch_is_not_known():
     line = new_line(committed=4, opened=OPEN)
     offer(line, 100, 101, 104, epochs=((100, 8),))
-    assert line.differs() is None
+    assert line.replay_error(log_moved=False) is None
     opened = (OpenTransaction(5, 2, covers(100, leader_epoch=5)),)
     untold = new_line(committed=4, opened=opened)
     offer(untold, 100)
-    assert untold.differs() is None
+    assert untold.replay_error(log_moved=False) is None
 
 
 def test_a_range_whose_leader_was_not_told_may_come_again_from_one_that_is():
@@ -541,44 +542,44 @@ def test_a_range_whose_leader_was_not_told_may_come_again_from_one_that_is():
     assert line.to_store().open[0].range.leader_epoch is None
     again = new_line(opened=line.to_store().open)
     offer(again, 100, 101, epochs=((100, 7),))
-    assert again.differs() is None
+    assert again.replay_error(log_moved=False) is None
 
 
 def test_a_replay_of_no_record_is_the_same_whoever_leads():
     opened = (OpenTransaction(5, 2, Range(100, 110, 0, RangeDigest().hex(), 5)),)
     line = new_line(committed=4, opened=opened)
-    line.reached(110)
-    assert line.differs() is None
+    line.on_log_end(110)
+    assert line.replay_error(log_moved=False) is None
 
 
 def test_a_replay_whose_last_record_is_gone_is_told_at_the_end_of_the_log():
     """Storm 14."""
     line = replay(100, 101)
-    line.reached(104)
-    assert line.differs() is None
-    line.reached(112)
-    assert line.differs().txid == 5
+    line.on_log_end(104)
+    assert line.replay_error(log_moved=False) is None
+    line.on_log_end(112)
+    assert line.replay_error(log_moved=False).txid == 5
 
 
 def test_the_end_of_the_log_says_nothing_of_what_has_come_again():
     line = replay(100, 101, 104, 110, 111)
-    line.reached(200)
-    assert line.differs() is None
-    assert line.lost_records() is None
+    line.on_log_end(200)
+    assert line.replay_error(log_moved=False) is None
+    assert line.replay_error(log_moved=True) is None
 
 
 def test_records_are_lost_with_the_log_until_a_replay_has_come_again():
     line = replay(100, 101, 104, 110)
-    assert line.differs() is None
-    assert line.lost_records() is None, "the lowest needs nothing more of it"
+    assert line.replay_error(log_moved=False) is None
+    assert line.replay_error(log_moved=True) is None, "the lowest needs nothing more of it"
     store(line)
-    line.emitted(3)
+    line.on_emitted(3)
     line.processed(array(100, 101, 104))
     line.done(take(line).txid)
-    assert line.lost_records().txid == 6
+    assert line.replay_error(log_moved=True).txid == 6
     offer(line, 111)
-    assert line.lost_records() is None
-    assert new_line().lost_records() is None
+    assert line.replay_error(log_moved=True) is None
+    assert new_line().replay_error(log_moved=True) is None
 
 
 def test_what_is_planned_anew_is_in_a_higher_attempt():
@@ -605,9 +606,9 @@ def test_a_line_goes_on_elsewhere_under_the_next_txid():
     line = new_line(committed=7, skips={"lake": 7}, least_attempt=3)
     run(line, 100)
     line.done(take(line).txid)
-    resumed = line.resumed_at(Position(500, 9))
+    resumed = line.resume_state(Position(500, 9))
     assert resumed.position == Position(500, 9)
-    again = PartitionTransactions(ORDERS, resumed, POLICY, lambda: 10)
+    again = NotingTransactions(ORDERS, resumed, POLICY, lambda: 10)
     assert again.skips == {"lake": 7}
     assert again.begins_at is None
     offer(again, 500)
@@ -644,9 +645,9 @@ def replay_planned(*offsets, opened=PLANNED):
 def test_a_range_that_was_only_planned_takes_every_record_up_to_its_end():
     line = replay_planned(100, 101, 109)
     assert (line.open_to, line.ends_at) == (120, 110)
-    line.emitted(3)
+    line.on_emitted(3)
     line.processed(array(100, 101, 109))
-    line.plan(9.0)
+    line.plan(9.0, line.room())
     assert line.ready() is None, "more may come of it"
     assert line.ends_at == 110
     offer(line, 112)
@@ -656,7 +657,7 @@ def test_a_range_that_was_only_planned_takes_every_record_up_to_its_end():
 
 def test_what_came_of_a_planned_range_seals_it_and_the_seal_is_stored_before_its_commit():
     line = replay_planned(100, 101, 109)
-    line.emitted(3)
+    line.on_emitted(3)
     line.processed(array(100, 101, 109))
     assert not line.is_due
     offer(line, 112)
@@ -668,17 +669,17 @@ def test_what_came_of_a_planned_range_seals_it_and_the_seal_is_stored_before_its
     store(line)
     assert not line.is_due
     assert told(take(line)) == (5, 3, sealed)
-    assert line.differs() is None
+    assert line.replay_error(log_moved=False) is None
 
 
 def test_the_log_s_end_seals_a_planned_range_and_one_of_no_record_is_committed_too():
     line = replay_planned()
     assert line.ends_at == 110
-    assert line.lost_records() is not None, "its records are still to come"
+    assert line.replay_error(log_moved=True) is not None, "its records are still to come"
     assert not line.awaits_commit
-    line.reached(120)
+    line.on_log_end(120)
     assert line.awaits_commit
-    assert line.lost_records() is None
+    assert line.replay_error(log_moved=True) is None
     first, second = line.to_store().open
     assert (first.range.count, second.range.count) == (0, 0)
     assert line.to_store().checked(100)
@@ -695,7 +696,7 @@ def test_a_planned_range_is_sealed_with_the_latest_leader_that_is_known_of(plann
     line = replay_planned(
         100, opened=(OpenTransaction(5, 2, Range(100, 110, None, None, planned)),)
     )
-    line.reached(110)
+    line.on_log_end(110)
     assert line.to_store().open[0].range.leader_epoch == sealed
 
 
@@ -714,7 +715,9 @@ def test_new_records_are_planned_behind_what_was_only_planned():
 
 def test_records_that_are_missing_of_a_planned_range_are_told_without_a_count():
     line = replay_planned()
-    assert "was of offsets 100 to 110, but the log now lacks some" in str(line.lost_records())
+    assert "was of offsets 100 to 110, but the log now lacks some" in str(
+        line.replay_error(log_moved=True)
+    )
 
 
 def test_a_replay_of_no_record_is_not_ready_before_the_log_shows_that_it_has_none():
@@ -725,5 +728,5 @@ def test_a_replay_of_no_record_is_not_ready_before_the_log_shows_that_it_has_non
     offer(line, 111)
     assert take(line).txid == 5
     differing = replay_planned(105, opened=empty)
-    assert isinstance(differing.differs(), ReplayDiffers)
+    assert isinstance(differing.replay_error(log_moved=False), ReplayDiffers)
     assert differing.ready() is None

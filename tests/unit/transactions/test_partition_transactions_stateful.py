@@ -14,11 +14,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from partition.chunk import Partition
+from partition.chunk import Chunk, Partition
 from partition.position import Position
 from partition.store import StoredOffset
 from partition.transaction import Range, Resumed, Transactions
-from transactions.partition_transactions import PartitionTransactions, Phase, TransactionPolicy
+from tests.worlds.lined import NotingTransactions
+from transactions.partition_transactions import Phase, TransactionPolicy
 from transactions.resume import resumed
 
 ORDERS = Partition("orders", 3)
@@ -47,7 +48,7 @@ class LineAndModel(RuleBasedStateMachine):
         self.live(Resumed(self.node.position, Transactions(kind)))
 
     def live(self, resumes):
-        self.line = PartitionTransactions(ORDERS, resumes, self.policy, lambda: self.room)
+        self.line = NotingTransactions(ORDERS, resumes, self.policy, lambda: self.room)
         self.position = resumes.position.offset
         self.fetched_to = self.position
         self.waiting, self.under_way, self.processed, self.uncommitted = [], set(), set(), set()
@@ -99,14 +100,15 @@ class LineAndModel(RuleBasedStateMachine):
         self.waiting += offsets
         self.fetched_to = offsets[-1] + 1
         epochs = ((offsets[0], 4),)
-        self.line.offered(np.array(offsets, np.int64), self.lengths(offsets), epochs)
+        chunk = Chunk(ORDERS, np.array(offsets, np.int64), [], epochs)
+        self.line.on_fetched(chunk, self.lengths(offsets))
 
     @precondition(lambda self: not self.unread)
     @rule(gap=st.integers(0, 3))
     def read_to_the_end(self, gap):
         self.log_end += gap
         self.fetched_to = self.log_end
-        self.line.reached(self.log_end)
+        self.line.on_log_end(self.log_end)
 
     # Plans
 
@@ -114,8 +116,8 @@ class LineAndModel(RuleBasedStateMachine):
     def plan(self, seconds):
         self.now += seconds
         before = self.filled
-        self.line.plan(self.now - seconds / 2)  # it learns since when some wait
-        self.line.plan(self.now)
+        self.line.plan(self.now - seconds / 2, self.line.room())  # it learns since when some wait
+        self.line.plan(self.now, self.line.room())
         assert self.filled >= before
         if self.filled > before == 0:
             assert self.now - seconds / 2 <= self.line.filling_since <= self.now
@@ -187,7 +189,7 @@ class LineAndModel(RuleBasedStateMachine):
         self.under_way.update(given)
         self.uncommitted.update(given)
         self.emitted_in.update(dict.fromkeys(given, txid))
-        self.line.emitted(len(given))
+        self.line.on_emitted(len(given))
 
     @precondition(lambda self: self.under_way)
     @rule(data=st.data(), some=st.booleans())
@@ -295,7 +297,7 @@ class LineAndModel(RuleBasedStateMachine):
     @invariant()
     def what_is_planned_is_in_order(self):
         line = self.line
-        assert line.differs() is None
+        assert line.replay_error(log_moved=False) is None
         assert line.open_to >= self.position
         wanted = line.to_store()
         if wanted.open:
@@ -306,7 +308,7 @@ class LineAndModel(RuleBasedStateMachine):
         counts = [each.range.count or 0 for each in wanted.open]
         assert max(counts, default=0) <= self.policy.records
         assert len(self.uncommitted) + self.planned <= self.max_pending
-        assert not line.is_full or line.filling > 0
+        assert not line.is_full(line.room()) or line.filling > 0
         is_planned = bool(wanted.open and wanted.open[-1].range.end > line.open_to)
         sealed = {each.txid for each in wanted.open if each.range.is_sealed}
         standing = [] if self.node.transactions is None else self.node.transactions.open

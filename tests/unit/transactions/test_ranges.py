@@ -6,11 +6,11 @@ from partition.chunk import Partition
 from partition.errors import ReplayDiffers
 from partition.position import Position
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from tests.worlds.lined import NotingTransactions
 from transactions.groups import Member, TransactionGroups
 from transactions.partition_transactions import (
     OutcomePending,
     OutOfOrder,
-    PartitionTransactions,
     TooManyActive,
     TransactionPolicy,
 )
@@ -26,7 +26,7 @@ SEALED = (
 def new_line(*opened, committed=0, kind="transactional", position=100, max_active=2, **resumed):
     transactions = Transactions(kind, committed, opened)
     goes_on = Resumed(Position(position, 6, "id"), transactions, **resumed)
-    return PartitionTransactions(ORDERS, goes_on, policy(kind, max_active), int)
+    return NotingTransactions(ORDERS, goes_on, policy(kind, max_active), int)
 
 
 def policy(kind="transactional", max_active=2):
@@ -100,7 +100,7 @@ def test_nothing_is_emitted_by_the_driver():
     line = new_line()
     assert (line.open_to, line.ends_at, line.is_shut) == (100, 100, True)
     begin(line, 110)
-    line.reached(500)
+    line.on_log_end(500)
     assert (line.begins_at, line.planned_to, line.awaits_commit) == (100, 110, False)
     assert line.is_shut
 
@@ -150,7 +150,7 @@ def test_a_range_that_is_only_planned_may_be_read_under_a_later_leader():
     line.fail(1)
     store(line)
     assert read(line, 1, leader_epoch=9)
-    assert line.differs() is None
+    assert line.replay_error(log_moved=False) is None
     assert standing(line) == [(1, 2, Range(100, 140, 8, DIGEST, 9))]
 
 
@@ -229,7 +229,7 @@ def test_what_an_attempt_tells_that_is_not_the_live_one_changes_nothing():
     assert standing(line) == [(1, 2, Range(100, 110))]
     assert line.read(1, 2, 8, DIGEST, 7)
     assert not line.read(1, 2, 9, OTHER, 7)
-    assert line.differs() is None
+    assert line.replay_error(log_moved=False) is None
 
 
 def test_one_that_fails_fails_all_later_ones_and_what_was_sealed_stays_sealed():
@@ -260,13 +260,13 @@ def test_an_attempt_that_reads_other_records_is_told_and_never_committed():
     line.fail(1)
     store(line)
     assert read(line, 1, 7, OTHER)
-    error = line.differs()
+    error = line.replay_error(log_moved=False)
     assert isinstance(error, ReplayDiffers)
     assert error.txid == 1
     assert error.expected == f"offsets 100 to 110 (8 records), digest {DIGEST} under leader epoch 7"
     found = f"offsets 100 to 110 (7 records), digest {OTHER} under leader epoch 7"
     assert error.found == f"the log now gives {found}"
-    assert line.lost_records() is error
+    assert line.replay_error(log_moved=True) is error
     store(line)
     assert (line.is_ready(1), line.may_begin, line.awaits_commit) == (False, False, False)
 
@@ -284,7 +284,7 @@ def test_an_opaque_one_that_no_sink_has_is_sealed_anew():
     assert standing(line)[1] == (2, 2, Range(110, 120, leader_epoch=7))
     store(line)
     assert read(line, 2, 7, OTHER, 8)
-    assert line.differs() is None
+    assert line.replay_error(log_moved=False) is None
     sealed = Range(110, 120, 7, OTHER, 8)
     assert standing(line)[1] == (2, 2, sealed)
     assert (line.is_due, line.is_ready(2)) == (True, False), "the new seal is not stored"
@@ -304,7 +304,7 @@ def test_an_opaque_one_that_a_sink_has_must_come_again_as_it_was():
     line.fail(1)
     store(line)
     read(line, 1, 7, OTHER)
-    assert isinstance(line.differs(), ReplayDiffers)
+    assert isinstance(line.replay_error(log_moved=False), ReplayDiffers)
     assert standing(line) == [(1, 2, Range(100, 110, 8, DIGEST, 7))]
 
 
@@ -313,8 +313,8 @@ def test_a_sealed_range_that_a_later_leader_wrote_differs_though_offsets_and_len
     line = new_line(*SEALED, committed=4)
     store(line)
     read(line, 5, leader_epoch=8)
-    assert line.differs().expected.endswith(" under leader epoch 7")
-    assert line.differs().found.endswith(" under leader epoch 8")
+    assert line.replay_error(log_moved=False).expected.endswith(" under leader epoch 7")
+    assert line.replay_error(log_moved=False).found.endswith(" under leader epoch 8")
     assert not line.is_ready(5)
 
 
@@ -328,7 +328,7 @@ def test_a_sealed_range_is_the_same_as_far_as_its_leaders_are_known(was, now):
     store(line)
     read(line, 1, leader_epoch=now)
     store(line)
-    assert line.differs() is None
+    assert line.replay_error(log_moved=False) is None
     assert line.is_ready(1)
 
 
@@ -467,9 +467,9 @@ def test_what_one_sink_has_is_not_repeated_there():
 def test_a_range_that_is_only_planned_may_be_planned_anew_under_its_txid():
     line = new_line(OpenTransaction(5, 2, Range(100, 110)), SEALED[1], committed=4)
     assert line.may_plan_anew
-    assert line.lost_records() is None
-    anew = line.resumed_at(Position(105, 7, "id"))
-    again = PartitionTransactions(ORDERS, anew, policy(), int)
+    assert line.replay_error(log_moved=True) is None
+    anew = line.resume_state(Position(105, 7, "id"))
+    again = NotingTransactions(ORDERS, anew, policy(), int)
     assert told(again.begin(115)) == (5, 4, Range(105, 115))
     assert again.begin(116).attempt == 3
     assert again.to_store().checked(105)
@@ -477,7 +477,7 @@ def test_a_range_that_is_only_planned_may_be_planned_anew_under_its_txid():
 
 def test_a_sealed_range_that_is_to_run_again_is_promised():
     line = new_line(*SEALED, committed=4)
-    lost = line.lost_records()
+    lost = line.replay_error(log_moved=True)
     assert isinstance(lost, ReplayDiffers)
     assert (lost.txid, lost.expected) == (
         5,
@@ -488,21 +488,23 @@ def test_a_sealed_range_that_is_to_run_again_is_promised():
 
 def test_an_opaque_one_is_given_up_unless_a_sink_has_it_or_it_is_being_committed():
     line = new_line(*SEALED, committed=4, kind="opaque")
-    assert line.lost_records() is None
-    assert new_line(*SEALED, committed=4, kind="opaque", skips={"a": 5}).lost_records()
+    assert line.replay_error(log_moved=True) is None
+    assert new_line(*SEALED, committed=4, kind="opaque", skips={"a": 5}).replay_error(
+        log_moved=True
+    )
     group(line, 5)
     store(line)
     read(line, 5)
     line.take(5)
     assert not line.may_plan_anew
-    assert line.lost_records() is None, "it needs nothing of the log"
+    assert line.replay_error(log_moved=True) is None, "it needs nothing of the log"
 
 
 def test_a_line_with_nothing_open_goes_on_anywhere():
     line = new_line(committed=4)
     assert line.may_plan_anew
-    assert line.lost_records() is None
-    assert line.resumed_at(Position(7)).transactions == Transactions("transactional", 4)
+    assert line.replay_error(log_moved=True) is None
+    assert line.resume_state(Position(7)).transactions == Transactions("transactional", 4)
 
 
 # Cut off and written anew while it is read
@@ -528,7 +530,7 @@ def test_what_was_read_before_its_log_was_cut_off_below_runs_again():
     assert line.position_of(2) == Position(140, 9, "id")
     assert read(line, 2, digest=OTHER, leader_epoch=9)
     store(line)
-    assert (line.differs(), line.is_ready(2)) == (None, True)
+    assert (line.replay_error(log_moved=False), line.is_ready(2)) == (None, True)
     line.done(1)
     line.take(2)
     assert line.done(2) == Range(140, 150, 8, OTHER, 9)

@@ -6,17 +6,16 @@ from partition.chunk import Partition
 from partition.position import Position
 from partition.transaction import Resumed, Transactions
 from service.spark_engine.tries import TryMaker
+from tests.worlds.lined import NotingTransactions
 from tests.worlds.tasking import SETTINGS
 from transactions.groups import GroupPhase, Member, TransactionGroup
-from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
+from transactions.partition_transactions import TransactionPolicy
 
 
 @pytest.mark.parametrize("epoch", [4, None])
 def test_a_task_hears_which_leader_told_the_end_of_its_range(epoch: int | None) -> None:
     resumed = Resumed(Position(5, 3, "id"), Transactions("transactional"))
-    line = PartitionTransactions(
-        Partition("t", 0), resumed, TransactionPolicy(by_executors=True), int
-    )
+    line = NotingTransactions(Partition("t", 0), resumed, TransactionPolicy(by_executors=True), int)
     txid = line.begin(9, epoch).txid
     maker = TryMaker([], SETTINGS, None, dict, lambda place: place)
     group = TransactionGroup(1, (Member(0, line, txid),), GroupPhase.RUNNING)

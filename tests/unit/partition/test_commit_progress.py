@@ -1,10 +1,10 @@
 """What lies behind the stored offset: records that a crash would repeat (promise 10)."""
 
-from partition.unstored import Unstored
+from partition.ledger import CommitProgress
 
 
 def after(*, read, offset=100):
-    stored = Unstored(offset)
+    stored = CommitProgress(offset)
     stored.read += read
     return stored
 
@@ -20,7 +20,7 @@ def test_a_stored_offset_has_the_records_below_it_that_were_read_when_it_was_sub
     stored.read += 5
     assert stored.unstored == 35
     stored.mark(120)
-    assert (stored.offset, stored.submitted, stored.unstored) == (120, 120, 15)
+    assert (stored.offset, stored.stored_or_submitted, stored.unstored) == (120, 120, 15)
 
 
 def test_it_never_goes_back():
@@ -42,14 +42,13 @@ def test_an_offset_that_was_not_submitted_last_tells_nothing_of_the_records_belo
 
 def test_where_it_goes_on_from_a_stored_offset_nothing_lies_behind_it():
     stored = after(read=30)
-    stored.restart(90)
+    stored.restart(90, is_stored=True)
     assert (stored.offset, stored.unstored, stored.read) == (90, 0, 30)
 
 
 def test_what_was_on_its_way_before_does_not_count_where_it_goes_on():
     stored = after(read=30)
     stored.submit(120, behind=10)
-    stored.forget_submitted(100)
-    stored.mark(120)
-    assert stored.submitted == 100
+    stored.restart(100, is_stored=False)
+    assert stored.stored_or_submitted == 100
     assert stored.unstored == 30

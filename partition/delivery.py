@@ -1,0 +1,205 @@
+"""What may be emitted of a partition and what is stored of it: one strategy for each guarantee."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from partition.chunk import Chunk, Partition
+from partition.errors import PartitionError
+from partition.ledger import CommitProgress, Ledger
+from partition.position import Position
+from partition.store import Progress
+from partition.transaction import Resumed, Transactions
+
+Lengths: TypeAlias = npt.NDArray[np.int64]
+
+
+class DeliveryMode(Protocol):
+    """Decides for one partition; the PartitionManager does not know which mode it has.
+
+    Pure; it reads the partition's ledger and never writes it. `room` is how many more records
+    fit into the partition's limits. The owner thread calls everything.
+    """
+
+    @property
+    def retries(self) -> bool:
+        """Whether a record may be tried again, or ahead of its emission."""
+
+    @property
+    def stores_first(self) -> bool:
+        """Whether records are emitted only once they are stored as read or planned."""
+
+    @property
+    def buffer_records(self) -> int:
+        """Records that should wait while none may be emitted; 0: as many as a fetch brings."""
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether records that need nothing more of the log are not committed in every sink."""
+
+    def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
+        """Learn of records that wait from now on."""
+
+    def on_log_end(self, end: int) -> None:
+        """Learn that the log has no record before `end` but those fetched."""
+
+    def on_emitted(self, count: int) -> None:
+        """Learn that the next so many records were emitted for the first time."""
+
+    def on_stored(self, progress: Progress) -> None:
+        """Learn that this stands in the store."""
+
+    def in_flight(self) -> int:
+        """Records that count against `max_pending`."""
+
+    def emit_limit(self, room: int, ahead: int) -> int:
+        """How many of the waiting records may be emitted now.
+
+        `ahead`: how many more may be stored as read, where that comes before the emission.
+        """
+
+    def accepts_more(self, room: int) -> bool:
+        """Whether more records are of use before others are resolved."""
+
+    def progress(self, room: int) -> tuple[int, Transactions | None]:
+        """The offset to store now, and the open transactions; None: none are kept."""
+
+    def is_urgent(self, room: int, max_pending: int) -> bool:
+        """Whether something is to be stored that should not wait for the commit interval."""
+
+    def owes_emission(self) -> bool:
+        """Whether waiting records are stored as read or planned, or about to be."""
+
+    def stop(self) -> None:
+        """Store nothing more ahead: the run ends, or the partition leaves."""
+
+    def replay_error(self, *, log_moved: bool) -> PartitionError | None:
+        """Why the partition must halt, as records of a stored range did not come again.
+
+        `log_moved`: the log is about to go on elsewhere, and what is to come is gone with it.
+        """
+
+    def resume_state(self, position: Position) -> Resumed | None:
+        """How the next mode goes on where the log goes on elsewhere; None: nothing is kept."""
+
+
+D = TypeVar("D", bound=DeliveryMode)
+DeliveryFactory: TypeAlias = Callable[[Partition, Ledger, CommitProgress, Resumed | None], D]
+
+
+class AtLeastOnce:
+    """Emits what there is room for; stores the last completed offset.
+
+    Room reaches from what is stored: with the store away a partition runs on to its limit and
+    then waits (promise 15).
+    """
+
+    retries = True
+    stores_first = False
+    buffer_records = 0
+    awaits_commit = False
+
+    def __init__(
+        self,
+        _partition: Partition,
+        ledger: Ledger,
+        committed: CommitProgress,
+        _resumed: Resumed | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._committed = committed
+
+    def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
+        """Nothing changes: the ledger has the records."""
+
+    def on_log_end(self, end: int) -> None:
+        """Nothing changes."""
+
+    def on_emitted(self, count: int) -> None:
+        """Nothing changes."""
+
+    def on_stored(self, progress: Progress) -> None:
+        """Nothing changes."""
+
+    def in_flight(self) -> int:
+        """Records emitted behind what is stored: what a crash would repeat."""
+        return self._committed.unstored
+
+    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
+        """All that wait, as far as there is room."""
+        return min(room, self._ledger.waiting)
+
+    def accepts_more(self, room: int) -> bool:
+        """While there is room."""
+        return room > 0
+
+    def progress(self, room: int) -> tuple[int, Transactions | None]:  # noqa: ARG002
+        """The last completed offset."""
+        return self._ledger.frontier, None
+
+    def is_urgent(self, room: int, max_pending: int) -> bool:
+        """Half of the limit is not stored, and could be: waiting for the interval may stall."""
+        is_half = 2 * self._committed.unstored >= max_pending
+        return is_half and self.progress(room)[0] > self._committed.offset
+
+    def owes_emission(self) -> bool:
+        """Never: what was not emitted comes again."""
+        return False
+
+    def stop(self) -> None:
+        """Nothing is stored ahead."""
+
+    def replay_error(self, *, log_moved: bool) -> PartitionError | None:  # noqa: ARG002
+        """None: no range is promised to come again."""
+        return None
+
+    def resume_state(self, position: Position) -> Resumed | None:  # noqa: ARG002
+        """None: the ledger begins anew."""
+        return None
+
+
+class CommitBeforeEmit(AtLeastOnce):
+    """At most once: emits what is stored as read; stores the offset behind some that wait.
+
+    A crash repeats nothing then, and loses what was stored and not processed: at most the
+    limit, which reaches from the last completed offset. Nothing is tried twice.
+    """
+
+    retries = False
+    stores_first = True
+
+    _ahead = 0
+    _is_stopped = False
+
+    def in_flight(self) -> int:
+        """Records emitted from the last completed offset on: what a crash would lose."""
+        return self._ledger.window
+
+    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002
+        """What waits below the stored offset: it had its room when that was stored."""
+        self._ahead = ahead
+        return self._ledger.waiting_below(self._committed.offset)
+
+    def progress(self, room: int) -> tuple[int, Transactions | None]:
+        """The offset behind as many waiting records as are allowed; it never goes back."""
+        known = max(self._ledger.frontier, self._committed.stored_or_submitted)
+        if self._is_stopped or room <= 0:
+            return known, None
+        return max(known, self._ledger.emitted_after(min(self._ahead, room))), None
+
+    def is_urgent(self, room: int, max_pending: int) -> bool:  # noqa: ARG002
+        """At most half of what is allowed ahead is stored, if more could be."""
+        if not self._ledger.waiting or self.progress(room)[0] <= self._committed.offset:
+            return False
+        return 2 * self._ledger.waiting_below(self._committed.stored_or_submitted) <= self._ahead
+
+    def owes_emission(self) -> bool:
+        """Records wait that are stored as read, or on their way there: a crash loses them."""
+        ledger = self._ledger
+        return ledger.waiting > 0 and ledger.emitted_to < self._committed.stored_or_submitted
+
+    def stop(self) -> None:
+        """Store nothing more ahead: what is stored already is the last that is emitted."""
+        self._is_stopped = True
