@@ -5,7 +5,7 @@ is wanted are screened before any bolt sees them.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -95,12 +95,15 @@ class FailureHandler:
 
     # Records, which have no tree
 
-    def fail_record(self, owner: int, failure: Failure, now: float) -> None:
-        """Send the dead letter of a record, or schedule its retry if that may help."""
-        if is_final(failure.error):
-            self.reject_record(owner, failure)
-            return
+    def fail_records(self, failed: Sequence[tuple[int, Failure]], now: float) -> None:
+        """Schedule the retries of records, or send their dead letters where none may help."""
+        self.reject_records([each for each in failed if not self._retries_it(*each, now)])
+
+    def _retries_it(self, owner: int, failure: Failure, now: float) -> bool:
+        """Schedule a record's retry; False if none can help, or all are used up."""
         error = failure.error
+        if is_final(error):
+            return False
         after = error.after_seconds if isinstance(error, Retry) else None
         self._tally.failures[failure.step] += 1
         self._complaints.hear("step_failing", failure.step, error)
@@ -109,21 +112,27 @@ class FailureHandler:
         if self.on_failure is not None:
             self.on_failure(owner, failure)
         self._settling.void(owner)
-        if self._reader.fail(owner, now, after, self._retries.get(failure.step)):
-            log.debug("record_failed", step=failure.step, error=text_of(error))
-            return
-        self.reject_record(owner, failure)
+        if not self._reader.fail(owner, now, after, self._retries.get(failure.step)):
+            return False
+        log.debug("record_failed", step=failure.step, error=text_of(error))
+        return True
 
-    def reject_record(self, owner: int, failure: Failure) -> None:
-        """Send the dead letter of a record, in a tree of its own."""
-        trees, edges = self._trees.begin(np.array([owner], np.int64)), self._trees.new_edges(1)
-        self._trees.init(trees, edges)
-        self.reject_tuple(int(trees[0]), int(edges[0]), failure)
+    def reject_records(self, rejected: Sequence[tuple[int, Failure]]) -> None:
+        """Send the dead letters of records, each in a tree of its own."""
+        if not rejected:
+            return
+        trees = self._trees.begin(np.array([owner for owner, _failure in rejected], np.int64))
+        edges = self._trees.new_edges(len(rejected))
+        self._trees.init(trees, edges, LETTERED)
+        places = zip(trees.tolist(), edges.tolist(), strict=True)
+        for (owner, failure), (tree, edge) in zip(rejected, places, strict=True):
+            self._complain_if_final(failure)
+            self._send(owner, tree, edge, failure)
 
     def screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
         """Take out of a chunk what no bolt is to see: it is skipped, or gets a dead letter."""
         limit, null_values = self._screen_policy.max_record_bytes, self._screen_policy.null_values
-        kept, skipped = [], []
+        kept, skipped, rejected = [], [], []
         messages: list[Any] = chunk.messages
         for place, message in enumerate(messages):
             size = len(message)
@@ -137,7 +146,8 @@ class FailureHandler:
                 continue
             else:
                 refused = NullValue()
-            self.reject_record(int(owners[place]), Failure("screen", refused))
+            rejected.append((int(owners[place]), Failure("screen", refused)))
+        self.reject_records(rejected)
         if skipped:
             self._settling.processed(owners[skipped], np.zeros(len(skipped), np.uint8))
         if len(kept) == len(messages):
@@ -160,8 +170,7 @@ class FailureHandler:
         A tuple that belongs to several records sends a letter for each of them. A record has
         one letter a try, with the first of the reasons, however many of its tuples are bad.
         """
-        if is_final(failure.error):  # else `fail_record` has complained
-            self._complaints.hear("step_failing", failure.step, failure.error)
+        self._complain_if_final(failure)
         for one, its_edge in self._trees.split(tree, edge, failure):
             trees = np.array([one], np.int64)
             owner = int(self._trees.owners(trees)[0])
@@ -171,14 +180,21 @@ class FailureHandler:
                 self._trees.ack(trees, np.array([its_edge], np.uint64))
                 continue
             self._trees.mark(trees, LETTERED)
-            message = self._reader.message(owner)
-            letter = _letter(message, failure, self._reader.attempts(owner))
-            self._tally.letters[message.topic(), message.partition()] += 1
-            self._tally.buried[failure.step, letter.error_class] += 1
-            span = None
-            if self._traces is not None:
-                letter, span = self._traces.letter(owner, letter, self._dead_letters.name)
-            self._dead_letters.send(letter, one, its_edge, span)
+            self._send(owner, one, its_edge, failure)
+
+    def _complain_if_final(self, failure: Failure) -> None:
+        if is_final(failure.error):  # else `fail_records` has complained
+            self._complaints.hear("step_failing", failure.step, failure.error)
+
+    def _send(self, owner: int, tree: int, edge: int, failure: Failure) -> None:
+        message = self._reader.message(owner)
+        letter = _letter(message, failure, self._reader.attempts(owner))
+        self._tally.letters[message.topic(), message.partition()] += 1
+        self._tally.buried[failure.step, letter.error_class] += 1
+        span = None
+        if self._traces is not None:
+            letter, span = self._traces.letter(owner, letter, self._dead_letters.name)
+        self._dead_letters.send(letter, tree, edge, span)
 
 
 def is_final(error: Exception) -> bool:

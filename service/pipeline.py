@@ -27,20 +27,19 @@ import structlog
 
 from acker.acker import Acker, Flags, Trees
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
+from partition.chunk import Chunk
 from service.account import Tally
 from service.acking import Acking
 from service.backpressure import Backpressure
 from service.dead_letter_sender import DeadLetterSender
-from service.emitter import Emitter, tree_seconds
 from service.engine import Apart
 from service.failpoints import nowhere
 from service.failures import FailureHandler, ScreenPolicy
 from service.fences import Fences
-from service.intake import Intake
 from service.outlet import Outlet, Written
 from service.owners import Owners, places_of
 from service.reader import Reader
-from service.relay import Relay
+from service.router import Router, tree_seconds
 from service.transacting import Transacting
 from service.transaction_outlet import Told, TransactionOutlet
 from service.trees import TreeTracker
@@ -53,6 +52,7 @@ from topology.histogram import Distribution
 from topology.hooks import Hooks
 from topology.life import Life
 from topology.outcome import Failure
+from topology.record import Message
 from topology.running.call import Answers
 from topology.running.runners import Runners
 from topology.sink import Sink
@@ -148,13 +148,6 @@ class Pipeline:
         else:
             self._settling = stages(self.tally, self._bury_owner)
         settling = self._settling
-        self._emitter = Emitter(
-            self._trees,
-            settling.by_name if isinstance(settling, Acking) else {},
-            self._runners,
-            add_rows=None if isinstance(settling, Acking) else settling.add,
-            traces=traces,
-        )
         self._failures = FailureHandler(
             self._trees,
             reader,
@@ -165,25 +158,15 @@ class Pipeline:
             self._complaints,
             traces,
         )
-        self._intake = Intake(
+        self._router = Router(
             topology,
-            reader,
-            self._executor,
-            self._trees,
-            self._emitter,
-            self._failures,
-            traces=traces,
-        )
-        self._relay = Relay(
-            bolts,
-            self._trees,
             self._executor,
             self._runners,
             self._advanced,
-            self._emitter,
+            self._trees,
+            settling,
             self._failures,
-            self._failed_ticks,
-            traces=traces,
+            traces,
         )
         self._backpressure = Backpressure(
             topology,
@@ -236,7 +219,7 @@ class Pipeline:
         self._executor.open()
         for outlet in self.outlets:
             outlet.start()
-        self._relay.start(self._clock())
+        self._router.start(self._clock())
 
     def step(self, *, read: bool = True, flush: bool = False, drain: bool = False) -> bool:
         """One turn of the loop; True if anything moved.
@@ -248,19 +231,30 @@ class Pipeline:
         """
         now = self._clock()
         self.poll(now, opens=read)
-        self._runners.poll(time.monotonic())  # calls take real time, also in the test kit
         moved = self._take_results(now)
         moved |= self._take_letters(now)
         moved |= self._resolve(now)
-        moved |= self._relay.tick(now, drain=drain, leaving=self._reader.leaving)
+        moved |= self._router.tick(now, drain=drain, leaving=self._reader.leaving)
         moved |= self._settling.turn(now, flush=flush, plans=read)
         if not read:
             self._executor.prefetch(())  # the run ends: nothing comes next
         may_read = self._may_read(now, read=read)
-        if may_read and self._intake.take(now, 0.0 if moved else self._patience(), fetch=read):
+        chunk = None
+        if may_read:
+            if read and self._executor.prefetches:
+                self._prefetch(now)
+            chunk = self._reader.next(now)
+            if chunk is None and read:
+                seconds = 0.0 if moved else self._patience()
+                if self._reader.fetch(now, seconds):
+                    moved = True
+                    # A frozen process goes on after a wait: first it is asked what is ours yet.
+                    if not seconds or not self._reader.is_shared:
+                        chunk = self._reader.next(now)
+        if chunk is not None:
             moved = True
-            self._relay.run_advanced(now)
-        if not moved and not (may_read and read):  # a fetch waits by itself
+            self._run(*chunk, now)
+        elif not moved and not (may_read and read):  # a fetch waits by itself
             self._wait(_IDLE_SECONDS)
         self._resolve(now)
         self._reader.commit(now)
@@ -269,6 +263,31 @@ class Pipeline:
             self._tell_due = now + _TELL_EVERY_SECONDS
             self._complaints.tell()
         return moved
+
+    def _run(self, chunk: Chunk, owners: Owners, now: float) -> None:
+        """Run one chunk through the bolts; each record that does not fail gets a tree."""
+        if chunk.unusual:  # null or oversized values; retries
+            chunk, owners = self._failures.screen(chunk, owners)
+        if not len(chunk):
+            return
+        outcome = self._router.run(chunk, owners, now)
+        failed = [(int(owners[place]), each) for place, each in outcome.failures.items()]
+        self._failures.fail_records(failed, now)
+
+    def _prefetch(self, now: float) -> None:
+        """Have some chunks wait, and begin their concurrent bolts, but what is to be screened."""
+        if not self._reader.foresees:
+            return
+        while self._reader.waits_little and self._reader.fetch(now, 0):
+            pass
+        upcoming = [chunk for chunk in self._reader.upcoming() if not chunk.unusual]
+        source_of = self._topology.source_of
+        self._executor.prefetch(
+            [
+                (source_of(chunk.partition.topic), cast("list[Message]", chunk.messages))
+                for chunk in upcoming
+            ]
+        )
 
     def _patience(self) -> float:
         """How many seconds there are to wait for records."""
@@ -303,27 +322,15 @@ class Pipeline:
 
         So may those that come after such a one in the order of a key or a partition.
         """
-        if not self._settling.is_idle:
+        if not self._settling.is_idle or self._reader.has_stored_waiting:
             return False
-        return self._acker.in_flight == self._num_blocked() and not self._reader.has_stored_waiting
-
-    def _num_blocked(self) -> int:
-        """How many trees cannot resolve before the retry of a record that holds their key."""
-        runners = self._runners
-        if not runners.held or not all(map(self._reader.comes_again, runners.holders())):
-            return 0  # a holder that does not come again is soon released
-        if not self._trees.has_joint and runners.num_blocked < self._acker.in_flight:
-            return 0  # others are on their way: no need to list those that are blocked
-        blocked = np.array(runners.blocked(), np.int64)
-        trees = np.unique(self._trees.with_anchors(blocked))
-        return int(np.count_nonzero(self._acker.owners(trees) >= 0))
+        return self._acker.in_flight == self._router.num_blocked()
 
     def _waiting_trees(self) -> Iterator[tuple[Trees, float | None]]:
         """Give the trees of what waits for a sink, a worker, or the dead letters' broker."""
         for trees in self._settling.waiting_trees():
             yield trees, None
-        for step, waiting in self._runners.waiting():
-            yield np.array(waiting, np.int64), tree_seconds(step)
+        yield from self._router.waiting_trees()
         yield self._letters.trees(), None
 
     @property
@@ -441,7 +448,7 @@ class Pipeline:
             if isinstance(result, Written | Told):
                 self._take_ended(result)
             else:
-                self._relay.take_answers(result, now)
+                self._router.handle(result, now)
         return taken
 
     def _wait(self, seconds: float) -> None:
@@ -468,11 +475,9 @@ class Pipeline:
     def _resolve(self, now: float) -> bool:
         resolved = self._trees.drain()
         if len(resolved.acked):
-            if self._runners.held:
-                self._runners.release(resolved.acked.tolist())
+            self._router.release_keys(resolved.acked)
             self._settle(resolved.acked, resolved.flags)
-        for owner, failure in resolved.failed:
-            self._failures.fail_record(owner, failure, now)
+        self._failures.fail_records(resolved.failed, now)
         return bool(resolved)
 
     def _settle(self, owners: Owners, flags: Flags) -> None:
@@ -487,4 +492,4 @@ class Pipeline:
         self._failures.reject_tuple(tree, edge, failure)
 
     def _bury_owner(self, owner: int, failure: Failure) -> None:
-        self._failures.reject_record(owner, failure)
+        self._failures.reject_records([(owner, failure)])

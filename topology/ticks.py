@@ -1,38 +1,10 @@
-"""Ticks: which bolts are to be ticked when, and which ticks failed."""
+"""Ticks that failed."""
 
 import threading
 from collections.abc import Iterable
 
 from topology.complaints import Complaints
 from topology.steps import BoltStep
-
-
-class Ticks:
-    """The bolts of a topology that have `tick_seconds`.
-
-    Pure; ticks that were missed are not made up for.
-    """
-
-    def __init__(self, steps: Iterable[BoltStep]) -> None:
-        self._seconds = {
-            step: step.bolt.tick_seconds for step in steps if step.bolt.tick_seconds is not None
-        }
-        self._due: dict[BoltStep, float] = {}
-
-    def start(self, now: float) -> None:
-        """Count from now: the first ticks come one interval later."""
-        self._due = {step: now + seconds for step, seconds in self._seconds.items()}
-
-    def next_due(self) -> float | None:
-        """When the next tick comes, or None."""
-        return min(self._due.values(), default=None)
-
-    def due(self, now: float) -> list[BoltStep]:
-        """Those whose time has come, each once however long it is ago."""
-        steps = [step for step, due in self._due.items() if due <= now]
-        for step in steps:
-            self._due[step] = now + self._seconds[step]
-        return steps
 
 
 class TickFailures:

@@ -139,7 +139,7 @@ class WatchedPipeline(Pipeline):
     @property
     def next_tick(self) -> float | None:
         """When a bolt is ticked next, or None."""
-        return self._relay.next_tick
+        return self._router.next_tick
 
     @property
     def rests(self) -> bool:

@@ -48,7 +48,7 @@ class Runners:
         clock: Callable[[], float] = time.monotonic,
         failed_ticks: TickFailures | None = None,
     ) -> None:
-        self._failed_ticks = failed_ticks or TickFailures(steps, Complaints())
+        self.failed_ticks = failed_ticks or TickFailures(steps, Complaints())
         self._loop = EventLoop()
         self._timeout_seconds = timeout_seconds
         self._clock = clock
@@ -202,7 +202,7 @@ class Runners:
             bolt,
             Lane() if step.order is Order.NONE else OrderedLane(),
             self._answers[step.name],
-            self._failed_ticks,
+            self.failed_ticks,
             step.workers if is_shared else 1,
             self._timeout_seconds if timeout is None else timeout,
             self._clock,

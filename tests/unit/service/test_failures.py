@@ -69,7 +69,7 @@ def test_only_unusual_records_are_set_apart():
         ScreenPolicy("skip", 10),
         None,
     )
-    handler.reject_record = lambda owner, failure: rejected.append((owner, failure))
+    handler.reject_records = rejected.extend
     kept, kept_owners = handler.screen(chunk, owners)
     assert kept.offsets.tolist() == [0, 3]
     assert kept.messages == [messages[0], messages[3]]

@@ -12,11 +12,9 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Partition
 from partition.manager import Window
 from partition.retries import RetryPolicy
-from service.intake import Intake
 from service.sizes import Sizes, sizes_of
 from tests.worlds.reading import Bench
 from tests.worlds.running import Works
-from topology.executor import Executor
 
 PLACE = Partition("t", 0)
 CHUNK = 600
@@ -205,33 +203,3 @@ def test_columns_come_in_long_chunks_and_objects_in_short_ones():
     assert sizes_of(topology_of(waits)) == Sizes(2_000, 1_000)
     assert sizes_of(topology_of(plain), fetch_records=7) == Sizes(7, 2_000)
     assert sizes_of(topology_of(plain), chunk_records=3) == Sizes(4_000, 3)
-
-
-class Fetching:
-    """A reader that has fetched something, and notes whether it is asked for records."""
-
-    def __init__(self, *, is_shared):
-        self.is_shared = is_shared
-        self.asked = 0
-
-    def next(self, now):
-        del now
-        self.asked += 1
-
-    def fetch(self, now, timeout_seconds):
-        del now, timeout_seconds
-        return True
-
-
-@pytest.mark.parametrize(
-    ("is_shared", "seconds", "asked"), [(True, 0.02, 1), (True, 0.0, 2), (False, 0.02, 2)]
-)
-def test_after_a_wait_a_replica_emits_nothing_before_it_is_known_what_is_its_own(
-    is_shared, seconds, asked
-):
-    """Promise 9: a process that was frozen in the wait goes on there, and has lost its session."""
-    reader = Fetching(is_shared=is_shared)
-    topology = Topology("t")
-    intake = Intake(topology, reader, Executor(), None, None, None)
-    assert intake.take(0.0, seconds, fetch=True)
-    assert reader.asked == asked

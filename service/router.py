@@ -1,0 +1,336 @@
+"""Routes what bolts return to sinks, workers and advanced bolts, each value with its edge."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter, is_
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from acker.acker import Edges, Trees
+from partition.chunk import Chunk
+from service.acking import Acking
+from service.failures import FailureHandler
+from service.owners import MAX_PLACE, Owners, places_of
+from service.trees import SUNK, TreeTracker
+from topology.actions import Actions
+from topology.advanced_runner import AdvancedRunner
+from topology.bolt import Kind
+from topology.calls import failure_of
+from topology.executor import Executor
+from topology.outcome import Delivery, Failure, Outcome
+from topology.record import Message
+from topology.running.call import Answers, Call, Inputs, Many
+from topology.running.runners import Runners
+from topology.steps import BoltStep, SinkStep
+from topology.topology import Topology
+
+if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
+    from service.spark_engine.staging import Staging
+    from service.tracing.traces import Traces
+    from service.transacting import Transacting
+
+_TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
+_is_none = partial(is_, None)
+_ANSWER_SECONDS = 1.0
+_TIDY_SECONDS = 0.5
+
+
+class Router:
+    """Runs chunks through the bolts, and hands on what comes out. The owner thread calls it.
+
+    Values are handed on before the acker knows the edges of their inputs, and an input is acked
+    once all that came of it has edges: so no tree is complete too early.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        executor: Executor,
+        runners: Runners,
+        advanced: AdvancedRunner,
+        trees: TreeTracker,
+        settling: "Acking | Transacting | Staging",
+        failures: FailureHandler,
+        traces: "Traces | None" = None,
+    ) -> None:
+        self._source_of = topology.source_of
+        self._executor = executor
+        self._runners = runners
+        self._advanced = advanced
+        self._trees = trees
+        self._outlets = settling.by_name if isinstance(settling, Acking) else {}
+        # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
+        self._add_rows = None if isinstance(settling, Acking) else settling.add
+        self._failures = failures
+        self._traces = traces
+        bolts = list(topology.bolts())
+        self._called_later = [step for step in bolts if step.has_runner]
+        self._advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
+        self._arrived: deque[tuple[Delivery, Trees, Edges]] = deque()  # at advanced bolts
+        self._tick_seconds = {
+            step: step.bolt.tick_seconds for step in bolts if step.bolt.tick_seconds is not None
+        }
+        self._tick_due: dict[BoltStep, float] = {}
+        self._tidy_due = 0.0
+
+    @property
+    def next_tick(self) -> float | None:
+        """When a bolt is ticked next, or None."""
+        return min(self._tick_due.values(), default=None)
+
+    def start(self, now: float) -> None:
+        """Count the ticks from now: the first ones come one interval later."""
+        self._tick_due = {step: now + seconds for step, seconds in self._tick_seconds.items()}
+
+    def run(self, chunk: Chunk, owners: Owners, now: float) -> Outcome:
+        """Run a chunk's records through the bolts, up to where they are called later.
+
+        Each record gets a tree, but those in the `failures` of what it returns.
+        """
+        # To the partition room a message is only something with a length.
+        messages = cast("list[Message]", chunk.messages)
+        if self._traces is not None:
+            self._traces.read(chunk.partition, messages, owners)
+        outcome = self._executor.run_source(self._source_of(chunk.partition.topic), messages)
+        if self._traces is not None:
+            self._traces.ran(owners, outcome)
+        roots = np.zeros(len(owners), np.uint64)
+        if not outcome.failures:
+            trees = self._trees.begin(owners)
+            self._deliver(outcome.deliveries, trees, roots, now)
+            self._trees.init(trees, roots)
+        else:
+            good = np.ones(len(owners), np.bool_)
+            good[list(outcome.failures)] = False
+            trees = np.zeros(len(owners), np.int64)
+            trees[good] = self._trees.begin(owners[good])
+            self._deliver(outcome.deliveries, trees, roots, now)
+            self._trees.init(trees[good], roots[good])
+        self._run_advanced(now)
+        return outcome
+
+    def handle(self, answers: Answers, now: float) -> None:
+        """Take what calls of a bolt came to; those of trees already resolved are void."""
+        step, calls = answers.step, answers.take()
+        if self._traces is not None:
+            self._traces.answered(calls)
+        live = self._trees.owners(_trees(calls)) >= 0
+        if not live.all() or not all(map(_is_none, map(_ERROR, calls))):
+            calls = [
+                call
+                for call, is_live in zip(calls, live.tolist(), strict=True)
+                if is_live and not self._has_failed(step, call)
+            ]
+        if not calls:
+            return
+        values = list(map(_VALUE, calls))
+        parents = None
+        if Many in set(map(type, values)):
+            groups = [each if type(each) is Many else (each,) for each in values]
+            parents = np.repeat(np.arange(len(calls)), [len(group) for group in groups])
+            values = [value for group in groups for value in group]
+        edges = np.fromiter(map(_EDGE, calls), np.uint64, len(calls))
+        outcome = self._executor.run_after(step, values, parents)
+        self._hand_on(outcome, _trees(calls), edges, now)
+        self._run_advanced(now)
+
+    def _has_failed(self, step: BoltStep, call: Call) -> bool:
+        if call.error is None:
+            return False
+        self._failures.fail_tuple(call.tree, call.edge, Failure(step.name, call.error))
+        if self._trees.is_joint(call.owner):
+            self._runners.release([call.owner])  # it never comes again as it was
+        return True
+
+    def tick(self, now: float, *, drain: bool, leaving: Sequence[int] = ()) -> bool:
+        """Tick the bolts whose time has come, and fail what bolts have kept or run for too long.
+
+        With `drain` all advanced bolts are asked for what they keep, else those that keep
+        something of the partitions that are `leaving`. True if a bolt was ticked.
+        """
+        if self._called_later:
+            self._runners.poll(time.monotonic())  # calls take real time, also in the test kit
+        due = [step for step, at in self._tick_due.items() if at <= now]
+        for step in due:  # once, however long it is ago
+            self._tick_due[step] = now + self._tick_seconds[step]
+            if step.kind is Kind.ADVANCED:
+                self._carry_out(step, self._advanced.tick(step, now), now)
+            elif step.has_runner:
+                self._runners.tick(step)
+            else:
+                self._tick_here(step)
+        for step in self._advanced_steps:
+            if drain or (leaving and self._keeps_of(leaving, step)):
+                self._carry_out(step, self._advanced.drain(step, now), now)
+            if step.timeout_seconds is not None:
+                self._carry_out(step, self._advanced.overdue(step, now), now)
+        self._run_advanced(now)
+        if now >= self._tidy_due and (self._called_later or self._advanced_steps):
+            self._tidy_due = now + _TIDY_SECONDS
+            self._advanced.forget_resolved()
+            # A call of an earlier try may fail when its record is done, or another process's.
+            again = self._failures.comes_again
+            self._runners.release([each for each in self._runners.holders() if not again(each)])
+        return bool(due)
+
+    def release_keys(self, owners: Owners) -> None:
+        """Free the keys that records hold, because they are done."""
+        if self._called_later and self._runners.held:
+            self._runners.release(owners.tolist())
+
+    def num_blocked(self) -> int:
+        """Count the trees that cannot resolve before the retry of a record that holds their key."""
+        runners = self._runners
+        if not self._called_later or not runners.held:
+            return 0
+        if not all(map(self._failures.comes_again, runners.holders())):
+            return 0  # a holder that does not come again is soon released
+        if not self._trees.has_joint and runners.num_blocked < self._trees.acker.in_flight:
+            return 0  # others are on their way: no need to list those that are blocked
+        blocked = np.array(runners.blocked(), np.int64)
+        trees = np.unique(self._trees.with_anchors(blocked))
+        return int(np.count_nonzero(self._trees.owners(trees) >= 0))
+
+    def waiting_trees(self) -> list[tuple[Trees, float | None]]:
+        """Give the trees of what waits for a worker, and the seconds that they have."""
+        if not self._called_later:
+            return []
+        waiting = self._runners.waiting()
+        return [(np.array(trees, np.int64), tree_seconds(step)) for step, trees in waiting]
+
+    def _deliver(
+        self, deliveries: Sequence[Delivery], trees: Trees, roots: Edges, now: float
+    ) -> None:
+        """Give values their edges, and hand them on. `trees` are their inputs'.
+
+        The edges are XORed into the `roots` of their inputs, which the acker is to be told.
+        """
+        for delivery in deliveries:
+            step, parents = delivery.boundary, delivery.parents
+            own = trees if parents is None else trees[parents]
+            if isinstance(step, SinkStep):
+                self._trees.mark(own, SUNK)
+                if self._add_rows is None:
+                    edges = self._new_edges(delivery, roots)
+                    self._outlets[step.name].add(delivery.piece, own, edges, now)
+                else:
+                    self._add_rows(step.name, delivery.piece, self._trees.owners(own))
+                continue
+            edges = self._new_edges(delivery, roots)
+            seconds = tree_seconds(step)
+            if seconds is not None:
+                self._trees.touch(own, seconds)
+            if step.kind is Kind.ADVANCED:
+                self._arrived.append((delivery, own, edges))
+            else:
+                self._submit(step, delivery, own, edges)
+
+    def _new_edges(self, delivery: Delivery, roots: Edges) -> Edges:
+        edges = self._trees.new_edges(len(delivery.piece))
+        parents = delivery.parents
+        if parents is None:
+            roots ^= edges
+        elif len(parents) < 2 or bool((parents[1:] > parents[:-1]).all()):  # noqa: PLR2004
+            roots[parents] ^= edges
+        else:
+            np.bitwise_xor.at(roots, parents, edges)
+        return edges
+
+    def _submit(self, step: BoltStep, delivery: Delivery, trees: Trees, edges: Edges) -> None:
+        """Have a bolt called for each value; the answers come as they end."""
+        piece = delivery.piece
+        values = piece if isinstance(piece, list) else piece.to_pylist()
+        owners = self._trees.owners(trees)
+        if self._trees.has_joint and self._runners.held:
+            # A record that comes again as part of another tuple must not wait for itself.
+            self._runners.release(self._trees.records_of(trees).tolist())
+        if self._traces is not None:
+            self._traces.called(step.name, owners, edges)
+        inputs = Inputs(values, trees, edges, owners, places_of(owners), delivery.tasks)
+        self._runners.submit(step, inputs)
+
+    def _hand_on(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
+        """Deliver what came of tuples and ack them; `trees` and `edges` are theirs."""
+        if self._traces is not None and self._traces.num_live:
+            self._traces.ran(self._trees.owners(trees), outcome)
+        for place, failure in outcome.failures.items():
+            self._failures.fail_tuple(int(trees[place]), int(edges[place]), failure)
+            edges[place] = 0  # the letter keeps the edge, or the tree has failed
+        emitted = np.zeros(len(trees), np.uint64)
+        self._deliver(outcome.deliveries, trees, emitted, now)
+        self._trees.ack(trees, edges ^ emitted)
+
+    # Advanced bolts
+
+    def _run_advanced(self, now: float) -> None:
+        """Run advanced bolts on what has arrived for them, and on what they emit for others.
+
+        They run when what brought it is done, and not within: else they would nest.
+        """
+        while self._arrived:
+            delivery, trees, edges = self._arrived.popleft()
+            step = cast("BoltStep", delivery.boundary)
+            started = perf_counter()
+            actions = self._advanced.run(
+                step,
+                cast("list[Any]", delivery.piece),
+                trees,
+                edges,
+                now,
+                source=delivery.origin.source,
+                stream=delivery.origin.stream,
+                tasks=delivery.tasks,
+            )
+            seconds = perf_counter() - started
+            self._executor.times.add(step.name, len(delivery.piece), seconds)
+            if self._traces is not None:
+                self._traces.advanced(step.name, trees, seconds)
+            self._carry_out(step, actions, now)
+
+    def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:
+        """Do what an advanced bolt asked for, in the order that `Actions` gives."""
+        for tuple_, error in actions.failed:
+            self._failures.fail_tuple(tuple_.tree, tuple_.edge, Failure(step.name, error))
+        for emission in actions.emissions() if actions.values else ():
+            placed = self._trees.place(emission)
+            outcome = self._executor.run_emitted(step, emission.stream, placed.values, placed.tasks)
+            for place in outcome.failures:
+                if not placed.edges[place]:  # a letter needs one
+                    placed.edges[[place]] = edge = self._trees.new_edges(1)
+                    self._trees.acker.anchor(placed.trees[[place]], edge)
+            self._hand_on(outcome, placed.trees, placed.edges, now)
+        if actions.acked:
+            self._trees.ack(*actions.acks())
+        if actions.reset:
+            self._trees.touch(actions.resets(), tree_seconds(step))
+        for error in actions.errors:
+            self._runners.failed_ticks.add(step.name, error)
+
+    def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
+        """Whether a bolt keeps what is, or may be, made of records of these partitions."""
+        kept = self._advanced.held_by_place(step)
+        return MAX_PLACE in kept or any(place in kept for place in places)
+
+    def _tick_here(self, step: BoltStep) -> None:
+        try:
+            step.bolt.tick()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # it may raise anything
+            self._runners.failed_ticks.add(step.name, failure_of(step.name, error))
+
+
+def tree_seconds(step: BoltStep) -> float | None:
+    """Say how long a tree may take whose tuple is at a bolt with a time-out of its own.
+
+    A moment longer than the call itself, whose own error says more.
+    """
+    return None if step.timeout_seconds is None else step.timeout_seconds + _ANSWER_SECONDS
+
+
+def _trees(calls: Sequence[Call]) -> Trees:
+    return np.fromiter(map(_TREE, calls), np.int64, len(calls))
