@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -109,6 +110,7 @@ class SparkSink(Sink[Row]):
         self._fenced: str | None = None  # the id of the Delta table that was fenced
         self._epochs: dict[str, int] = {}  # that we have fenced
         self._synced = 0.0  # what is older than this survives a power cut
+        self._clock_lead = 0.0  # of the file system's clock over the monotonic one, by then
 
     def _check_given(self) -> None:
         """Raise InvalidSchema for arguments that contradict each other."""
@@ -387,11 +389,15 @@ class SparkSink(Sink[Row]):
         """
         if self._folder is None:
             return
-        began = time.time() - _CLOCK_SECONDS
+        with tempfile.TemporaryFile(dir=self._folder.parent) as file:  # dated as Spark's are
+            now = os.fstat(file.fileno()).st_mtime
+        lead = now - time.monotonic()
+        if lead < self._clock_lead - _CLOCK_SECONDS / 2:  # the clock was set back
+            self._synced = 0.0
         for root, _, names in os.walk(self._folder):
             for path in (*(os.path.join(root, name) for name in names), root):  # noqa: PTH118
                 with suppress(FileNotFoundError):  # a temporary one
                     if os.stat(path).st_mtime >= self._synced:  # noqa: PTH116
                         sync(path)
         sync(str(self._folder.parent))
-        self._synced = began
+        self._synced, self._clock_lead = now - _CLOCK_SECONDS, lead

@@ -1,13 +1,22 @@
-"""What SparkSink takes, and which guarantees it gives; no Spark runs."""
+"""What SparkSink takes, which guarantees it gives, and what it syncs; no Spark runs."""
 
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 
 from headrace import Record, Topology, bolt
-from headrace.sinks import MemoryDeadLetters, SparkSink
+from headrace.sinks import MemoryDeadLetters, SinkContext, SparkSink
+from sinks.spark import sink as spark_sink
+from sinks.storage import Storage
+from tests.worlds.fake_spark import FakeSpark
 from topology.errors import InvalidSchema, InvalidTopology
+from topology.sink import Batch
 
 SCHEMA = pa.schema([("n", pa.int64()), ("place", pa.string())])
 
@@ -72,3 +81,59 @@ def test_each_source_brings_the_jars_that_it_needs() -> None:
     assert jars(format="delta") == jars(format="table") == ("delta",)
     assert jars(write=wrote, jars=["iceberg"]) == ("iceberg",)
     assert jars("s3a://lake/orders", format="delta") == ("delta", "s3a")
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the files that are synced."""
+    found = set[str]()
+    monkeypatch.setattr(spark_sink, "sync", lambda path: found.add(Path(path).name))
+    return found
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSink[Any]]:
+    """A sink of Parquet files, with one batch in them."""
+    made = SparkSink[Any]("orders", format="parquet", schema=SCHEMA)
+    spark = FakeSpark(monkeypatch)
+    made.open(SinkContext("p", "s", {}, Storage(str(tmp_path)), spark))
+    made.write(Batch(1, [[{"n": 1, "place": "x"}]], 1))
+    yield made
+    made.close()
+
+
+def files_of(sink: SparkSink[Any]) -> set[str]:
+    return {path.name for path in Path(urlsplit(str(sink.path)).path).glob("*.parquet")}
+
+
+def test_files_are_synced_where_this_hosts_clock_is_ahead_of_the_file_systems(
+    sink: SparkSink[Any], synced: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a server of files; from the second batch on."""
+    ahead = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    before = files_of(sink)
+    for number in range(2, 4):
+        sink.write(Batch(number, [[{"n": number, "place": "x"}]], 1))
+    new = files_of(sink) - before
+    assert len(new) == 2
+    assert synced >= new
+
+
+def test_files_are_synced_after_the_clock_was_set_back(
+    sink: SparkSink[Any], synced: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an hour: what is written then is older than what was there."""
+    before, walk, monotonic = files_of(sink), os.walk, time.monotonic
+
+    def walk_after(folder: Path) -> Any:
+        for name in files_of(sink) - before:
+            os.utime(folder / name, (time.time() - 3600,) * 2)
+        return walk(folder)
+
+    monkeypatch.setattr(os, "walk", walk_after)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600)
+    sink.write(Batch(2, [[{"n": 2, "place": "x"}]], 1))
+    new = files_of(sink) - before
+    assert len(new) == 1
+    assert synced >= new
