@@ -19,6 +19,7 @@ Result = TypeVar("Result")
 _CONTENT = b"written by headrace check"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m↳?")
 _ROUNDS = 20
+_MOST_AHEAD_SECONDS = 3600.0  # files wait up to 12 hours, and are removed after 24
 _TRIES, _PAUSE_SECONDS = 3, 0.5
 _SCHEMA = pa.schema([("probe", pa.int64())])
 
@@ -59,6 +60,26 @@ def probe(storage: Storage) -> str:
     _do("delete", folder, delete)
     condition = "conditional overwrite refused" if has_delta else "no headrace[delta] to overwrite"
     return f"write, read, {condition}, delete"
+
+
+def check_clock(storage: Storage, uri: str) -> None:
+    """Raise SinkFailed if the age of a file below `uri` would be told too high.
+
+    A store dates files by a clock of its own.
+    """
+    files, folder = storage.filesystem(uri)
+    path = f"{folder}/.headrace-clock-{uuid.uuid4().hex}"
+    with files.open_output_stream(path) as written:
+        written.write(_CONTENT)
+    try:
+        ahead = time.time() - (files.get_file_info(path).mtime_ns or 0) / 1e9
+    finally:
+        files.delete_file(path)
+    if ahead > _MOST_AHEAD_SECONDS:
+        raise SinkFailed(
+            f"{uri}: this host's clock is {ahead / 3600:.0f} hours ahead of the store's, so files "
+            "that are about to be committed would be taken for old; set the clock right"
+        )
 
 
 def check_conditional_writes(storage: Storage, uri: str) -> None:

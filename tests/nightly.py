@@ -31,7 +31,7 @@ AS_ROOT = tuple(
         "sink_faults_disk",
     )
 )
-WITH_COMPILER = (f"{FAULTS}test_process_faults_clock.py",)
+WITH_COMPILER = (f"{FAULTS}test_clock_skew.py", f"{FAULTS}test_process_faults_clock.py")
 _END_SECONDS = 30.0  # to end after SIGTERM
 
 Command: TypeAlias = tuple[str, ...]

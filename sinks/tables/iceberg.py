@@ -33,7 +33,9 @@ from sinks.tables.iceberg_history import (
     KEEP,
     KEEP_MS,
     MARK,
+    check_in_order,
     expired_of,
+    in_order,
     newest,
     removals,
     remove_expired,
@@ -266,6 +268,7 @@ class IcebergLog(TableLog):
         """See the contract."""
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
 
+        check_in_order(state.native)
         try:
             with state.native.update_schema() as update:
                 update.union_by_name(as_iceberg(pa.schema(fields)))
@@ -324,7 +327,7 @@ class IcebergLog(TableLog):
                     *([untagged(whole)] if expired else []),
                 ),
                 (
-                    *change._updates,  # noqa: SLF001
+                    *in_order(change._updates, whole),  # noqa: SLF001
                     *removals(expired),
                 ),
             )

@@ -1,8 +1,12 @@
 """A table's old snapshots: what pyiceberg need not carry along, and what goes when they do."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from topology.errors import SinkFailed
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -16,6 +20,7 @@ MARK = "headrace.transactions"  # in the summary of each of our snapshots
 KEEP_MS, KEEP = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 TAG = "headrace-maintenance"  # names a snapshot while Spark maintains the table
 MAINTAINED_SECONDS = 24 * 3600  # at most
+_CLOCKS_DIFFER_MS = 60_000  # as much as Iceberg's Java library allows
 _EXPIRED_AT_ONCE = 20
 
 
@@ -52,6 +57,36 @@ def expired_of(metadata: "TableMetadata", now_ms: int) -> list[int]:
         for each in snapshots[: max(0, len(snapshots) - kept)]
         if each.timestamp_ms < now_ms - int(age) and each.snapshot_id in followed
     ][:_EXPIRED_AT_ONCE]
+
+
+def in_order(
+    updates: "Sequence[TableUpdate]", metadata: "TableMetadata"
+) -> "Iterator[TableUpdate]":
+    """Date no snapshot before the table's last change, as a clock that is behind does.
+
+    Iceberg's Java library reads no such table.
+    """
+    from pyiceberg.table.update import AddSnapshotUpdate  # noqa: PLC0415 - see sinks/__init__
+
+    for each in updates:
+        if isinstance(each, AddSnapshotUpdate):
+            date = max(each.snapshot.timestamp_ms, metadata.last_updated_ms + 1)
+            snapshot = each.snapshot.model_copy(update={"timestamp_ms": date})
+            yield each.model_copy(update={"snapshot": snapshot})
+        else:
+            yield each
+
+
+def check_in_order(table: "Table") -> None:
+    """Raise SinkFailed where pyiceberg would date a change that is no snapshot before the last."""
+    last_ms = table.metadata.last_updated_ms
+    if last_ms > time.time() * 1000 + _CLOCKS_DIFFER_MS:
+        last = datetime.fromtimestamp(last_ms / 1000, UTC)
+        raise SinkFailed(
+            f"table '{'.'.join(table.name())}' was last changed at {last:%Y-%m-%d %H:%M:%S} UTC, "
+            "which is yet to come by this host's clock; Iceberg's Java library reads no table "
+            "whose changes are not in order. Set the clock right, or wait"
+        )
 
 
 def _is_maintained(metadata: "TableMetadata", now_ms: int) -> bool:

@@ -13,6 +13,7 @@ from sinks.tables.iceberg_history import (
     KEEP_MS,
     MAINTAINED_SECONDS,
     TAG,
+    check_in_order,
     only_named_by,
     removals,
 )
@@ -65,6 +66,7 @@ def _without(table: "Table", catalog: "Catalog", snapshots: Sequence[int]) -> "T
     from pyiceberg.exceptions import CommitFailedException, NoSuchTableError  # noqa: PLC0415
     from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID  # noqa: PLC0415
 
+    check_in_order(table)
     metadata = table.metadata
     unmoved: tuple[TableRequirement, ...] = tuple(
         AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
@@ -195,6 +197,7 @@ class Procedures:
             newest = table.current_snapshot()
             if newest is None:
                 return
+            check_in_order(table)
             with suppress(CommitFailedException):
                 tag(table.manage_snapshots(), newest.snapshot_id).commit()
                 return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sinks.tables.iceberg_history import check_in_order
 from topology.errors import SinkFailed
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _probe_table(catalog: "Catalog", namespace: tuple[str, ...]) -> None:
 
 
 def _commit(table: "Table") -> None:
+    check_in_order(table)
     with table.transaction() as change:
         change.set_properties({_PROPERTY: datetime.now(UTC).isoformat(timespec="seconds")})
 

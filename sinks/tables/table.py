@@ -22,6 +22,7 @@ from sinks.names import (
     lacks,
     table_folder,
 )
+from sinks.probe import check_clock
 from sinks.shares import check_fences, is_to_commit
 from sinks.storage import Storage
 from sinks.tables.files import DataFile, DataFileWriter, FileStager, joined
@@ -222,9 +223,14 @@ class TableSink(Sink[Row]):
         if older_than_hours < MIN_AGE_HOURS:
             raise ValueError(f"found {older_than_hours} hours, expected at least {MIN_AGE_HOURS}")
         table = self._opened()
-        return self._maintain(
-            lambda state: table.vacuum(state, older_than_hours, dry_run=dry_run), Removal(0, 0)
-        )
+
+        def remove(state: TableState) -> Removal:
+            storage, root, _ = self._files_of(state)
+            if not dry_run:
+                check_clock(storage, root)
+            return table.vacuum(state, older_than_hours, dry_run=dry_run)
+
+        return self._maintain(remove, Removal(0, 0))
 
     def expire(self, *, dry_run: bool = False) -> Removal:
         """Remove old versions; see topology.maintenance."""

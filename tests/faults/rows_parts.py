@@ -235,6 +235,18 @@ SINKS = {
             f"{_FOREIGN}::test_spark_appends_rewrites_and_expires_beside_an_iceberg_sink",
         ),
     ),
+    "S17": Row(
+        "a host's clock is hours or a year ahead or behind: owners fence each other, no row is "
+        "lost or twice, and Spark reads the tables; a vacuum by a clock that is ahead is refused",
+        "SinkFailed: the clock",
+        (
+            f"{_FAULTS}/test_clock_skew.py::test_owners_whose_clocks_differ_fence_each_other_and_lose_no_row",
+            f"{_FAULTS}/test_clock_skew.py::test_vacuum_by_a_clock_that_is_ahead_takes_no_staged_file",
+            f"{_SINKS}/tables/test_delta_maintenance.py::test_files_that_vacuum_may_have_removed_are_never_committed",
+            f"{_SINKS}/tables/test_iceberg_maintenance.py::test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots",
+            f"{_SINKS}/spark/test_spark_sink.py::test_files_are_synced_after_the_clock_was_set_back",
+        ),
+    ),
 }
 
 BOLTS = {

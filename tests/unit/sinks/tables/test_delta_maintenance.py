@@ -111,6 +111,22 @@ def test_vacuum_is_refused_for_young_files_and_for_deletion_vectors(table: Table
         sink.vacuum(168)
 
 
+def test_vacuum_is_refused_by_a_clock_that_is_ahead_of_the_stores(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take files that are about to be committed for old."""
+    sink = table.fenced()
+    staged = sink.stage(group(1, 1))
+    ahead = time.time() + 48 * 3600
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    with pytest.raises(SinkFailed, match="clock is 48 hours ahead of the store's"):
+        sink.vacuum(24)
+    monkeypatch.undo()
+    sink.commit(staged)
+    assert numbers(table) == [1]
+    assert not list(table.path.glob(".headrace*"))
+
+
 def test_files_that_vacuum_may_have_removed_are_never_committed(table: Table) -> None:
     sink = table.fenced()
     staged = sink.stage(group(1, 1))

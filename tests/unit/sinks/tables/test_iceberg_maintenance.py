@@ -352,3 +352,41 @@ def test_missing_pyspark_is_named_with_its_extra(
         with pytest.raises(SinkFailed, match=r"needs PySpark, which is not installed: pip"):
             work()
     assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
+
+
+def test_a_clock_that_is_behind_dates_no_snapshot_before_another(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg's Java library reads no table whose changes are not in order."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    behind = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: behind)
+    for txid in range(2, 5):
+        put(sink, txid, txid)
+    log = [each.timestamp_ms for each in table.theirs().metadata.snapshot_log]
+    assert log == sorted(log)
+    assert table.numbers() == [1, 2, 3, 4]
+
+
+def test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalogue would date that by it."""
+    sink = table.fenced()
+    put(sink, 1, 1)
+    set_properties(table, AT_ONCE)
+    ahead = time.time() + 3600
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: ahead)
+        put(sink, 2, 2)
+    wider = SCHEMA.append(pa.field("new", pa.int64()))
+    for change in (
+        sink.expire,
+        sink.probe,
+        lambda: table.sink(wider, on_new_columns="add"),
+    ):
+        with pytest.raises(SinkFailed, match="yet to come by this host's clock"):
+            change()
+    put(sink, 3, 3)
+    assert table.numbers() == [1, 2, 3]

@@ -1,0 +1,135 @@
+"""S17: a host's clock is ahead or behind; rows, fences and ages hold, or it is refused."""
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
+from sinks.tables.table import TableSink
+from tests.acceptance.table_files import metadata_of
+from tests.support.patience import seconds
+from tests.worlds.clock_shift import WallClock
+from tests.worlds.lake import NAME, SINKS, Lake, Owner, in_sqlite, rows_to
+from topology.errors import SinkFailed, SinkFenced
+
+pytestmark = [
+    pytest.mark.faults,
+    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+Result = TypeVar("Result")
+HOUR, YEAR = 3600, 365 * 24 * 3600
+SHIFTS = (-2 * HOUR, YEAR, -YEAR, 2 * HOUR, 0)  # of a host's clock, against the right one
+
+
+class Host:
+    """Another process, whose clock is shifted."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self.clock = clock
+        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+    def do(self, work: Callable[..., Result], *given: Any) -> Result:
+        return self._pool.submit(work, *given).result(seconds(60))
+
+    def end(self) -> None:
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    clock = WallClock(tmp_path)
+    for name, value in clock.environment.items():
+        monkeypatch.setenv(name, value)
+    made = Host(clock)
+    yield made
+    made.end()
+
+
+def lake(folder: Path, kind: str) -> Lake:
+    warehouse = folder / "warehouse"
+    warehouse.mkdir()
+    storage = in_sqlite(Storage(str(warehouse)), warehouse)
+    return Lake(kind, storage, storage)
+
+
+def go_on(table: Lake, epoch: int) -> int:
+    """A host's part: take the line, and commit two transactions. The last txid."""
+    owner = Owner(table, epoch)
+    owner.fence()
+    for _ in range(2):
+        owner.commit()
+    owner.sink.close()
+    return owner.txid
+
+
+def vacuum(table: Lake) -> str:
+    """A host's part. Why it is refused."""
+    sink = table.sink()
+    assert isinstance(sink, TableSink)
+    try:
+        sink.vacuum(24)
+    except SinkFailed as error:
+        return str(error)
+    return ""
+
+
+def read_by_spark(table: Lake, spark: SparkDriver) -> Counter[int]:
+    """What Java's libraries make of it."""
+    place = f"{table.storage.warehouse}/{NAME}"
+    if table.kind == "iceberg":
+        place = str(metadata_of(Path(table.storage.warehouse, "iceberg.db"), NAME))
+    format_ = "iceberg" if table.kind == "iceberg" else "delta"
+
+    def read(session: Any) -> list[int]:
+        frame = session.read.format(format_).load(place)
+        found: list[int] = frame.toArrow()["number"].to_pylist()
+        return found
+
+    return Counter(spark.run(read, group="read"))
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_owners_whose_clocks_differ_fence_each_other_and_lose_no_row(
+    kind: str, host: Host, tmp_path: Path, spark: SparkDriver
+) -> None:
+    """Promises 3 and 9: also for those who read with Java's libraries."""
+    table = lake(tmp_path, kind)
+    for turn, shift in enumerate(SHIFTS):
+        owner = Owner(table, epoch=2 * turn + 1)
+        owner.fence()
+        owner.commit()
+        staged = owner.stage()
+        host.clock.shift(shift)
+        txid = host.do(go_on, table, 2 * turn + 2)
+        assert txid == owner.txid + 2
+        with pytest.raises(SinkFenced):
+            owner.commit(staged)
+        owner.sink.discard(staged)
+        owner.sink.close()
+        assert table.numbers() == rows_to(txid)
+        if kind != "state":  # which has each number as often as a column says
+            assert read_by_spark(table, spark) == rows_to(txid)
+
+
+@pytest.mark.parametrize("kind", ["delta", "parts", "iceberg"])
+def test_vacuum_by_a_clock_that_is_ahead_takes_no_staged_file(
+    kind: str, host: Host, tmp_path: Path
+) -> None:
+    """Promise 14: it is refused, and the transaction is committed."""
+    table = lake(tmp_path, kind)
+    owner = Owner(table)
+    owner.fence()
+    staged = owner.stage()
+    host.clock.shift(48 * HOUR)
+    said = host.do(vacuum, table)
+    assert "clock is 48 hours ahead" in said
+    owner.commit(staged)
+    assert table.numbers() == rows_to(1)
