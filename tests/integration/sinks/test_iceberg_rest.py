@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from headrace import reference
 from sinks import IcebergSink
+from sinks.references import needs_spark, read_reference
 from sinks.tables.iceberg_io import CatalogStorage
 from tests.support.patience import seconds
 from tests.support.seaweed import READER, EmbeddedSeaweed
@@ -74,6 +76,16 @@ def test_credentials_that_expired_are_asked_for_again(table: Table) -> None:
         sink.stage(group(1, 1))
     sink.commit(sink.stage(group(1, 1)))
     assert table.numbers() == [1]
+
+
+def test_a_reference_is_read_with_what_the_catalogue_gives(table: Table) -> None:
+    write(table.sink(partition_by=["place"]), rows(1, 2, place="é"))
+    properties = {"catalog": "lake"}
+    made = reference("orders", format="iceberg", key="number", properties=properties)
+    assert not needs_spark(made, table.storage)
+    found = read_reference(made, table.storage, None)
+    assert sorted(found["number"].to_pylist()) == [1, 2]
+    assert set(found["place"].to_pylist()) == {"é"}
 
 
 def test_check_uses_the_rights_of_the_catalogue_and_leaves_nothing(table: Table) -> None:

@@ -1,0 +1,124 @@
+"""Iceberg tables whose files are in an object store, maintained and read as a service does it.
+
+The catalogue is in PostgreSQL, by which Spark finds the tables, too; Spark reaches the store by
+the properties that the service gives it.
+"""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace import reference
+from service.config import Config, load
+from service.embedded.postgres import EmbeddedPostgres
+from service.parts import spark_driver
+from sinks import IcebergSink
+from sinks.references import needs_spark, read_reference
+from sinks.spark.driver import SparkDriver
+from tests.support.seaweed import BUCKET, KEY_ID, SECRET, EmbeddedSeaweed
+from tests.worlds.iceberg_table import LINE, SCHEMA, group, in_postgres, rows, write
+from topology.maintenance import Removal
+from topology.sink import Committed, Fence, SinkContext
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.usefixtures("no_spark"),
+    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+TARGET_BYTES = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def config(seaweed: EmbeddedSeaweed, postgres: EmbeddedPostgres) -> Config:
+    warehouse = f"s3://{BUCKET}/iceberg"
+    name = "spark.sql.catalog.lake"
+    given = {
+        "kafka": {"bootstrap.servers": "b:9092"},
+        "zookeeper": {"hosts": "z:2181"},
+        "storage": {
+            "warehouse": warehouse,
+            "endpoint": seaweed.url,
+            "access_key_id": KEY_ID,
+            "secret_access_key": SECRET,
+            "catalogs": {"lake": in_postgres(postgres, warehouse) | {"warehouse": warehouse}},
+        },
+        "spark": {
+            "conf": {
+                name: "org.apache.iceberg.spark.SparkCatalog",
+                f"{name}.type": "jdbc",
+                f"{name}.uri": f"jdbc:{postgres.url}",
+                f"{name}.jdbc.user": postgres.user,
+                f"{name}.jdbc.password": postgres.password,
+                f"{name}.jdbc.schema-version": "V1",
+                f"{name}.warehouse": warehouse,
+            }
+        },
+    }
+    return load(None, given)
+
+
+@pytest.fixture(scope="module")
+def driver(no_spark: None, config: Config) -> Iterator[SparkDriver]:
+    driver = spark_driver("orders", config, ["iceberg", "iceberg-jdbc"])
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def sink(config: Config, driver: SparkDriver) -> Iterator[IcebergSink[Any]]:
+    """Of a table that is not there yet."""
+    made: IcebergSink[Any] = IcebergSink(
+        f"orders_{uuid.uuid4().hex}", schema=SCHEMA, catalog="lake"
+    )
+    made.open(SinkContext("p", "s", {}, config.storage.storage(), driver, exactly_once=True))
+    yield made
+    made.close()
+
+
+def by_spark(driver: SparkDriver, table: str, *statements: str) -> pa.Table:
+    """What Spark finds after statements in which OURS is the table."""
+    name = f"lake.default.{table}"
+
+    def job(session: Any) -> pa.Table:
+        for statement in (*statements, "REFRESH TABLE OURS"):
+            session.sql(statement.replace("OURS", name))
+        found: pa.Table = session.table(name).toArrow()
+        return found
+
+    return driver.run(job, group="read")
+
+
+def test_files_are_joined_between_a_staged_transaction_and_its_commit(
+    sink: IcebergSink[Any], driver: SparkDriver
+) -> None:
+    """Promise 3: 0 lost, 0 twice."""
+    sink.fence([Fence(LINE, 1)])
+    for txid in range(1, 4):
+        sink.commit(sink.stage(group(txid, txid)))
+    staged = sink.stage(group(4, 4))
+    for dry_run in (True, False):
+        done = sink.compact(TARGET_BYTES, dry_run=dry_run)
+        assert (done.files_replaced, done.files_written) == (3, 1)
+    assert len(sink.data_files()) == 1
+    sink.commit(staged)
+    assert sink.vacuum(24) == Removal(0, 0)
+    assert sorted(by_spark(driver, sink.table)["number"].to_pylist()) == [1, 2, 3, 4]
+    assert sink.committed([LINE]) == [Committed(LINE, 1, 4)]
+
+
+def test_a_reference_is_read_without_spark_as_spark_reads_it(
+    sink: IcebergSink[Any], driver: SparkDriver, config: Config
+) -> None:
+    write(sink, rows(1, 2, 3, place="é"))
+    wanted = by_spark(driver, sink.table, "DELETE FROM OURS WHERE number = 2")
+    storage = config.storage.storage()
+    properties = {"catalog": "lake"}
+    made = reference(sink.table, format="iceberg", key="number", properties=properties)
+    assert not needs_spark(made, storage)
+    found = read_reference(made, storage, None)
+    assert found.to_pylist() == wanted.to_pylist() == rows(1, 3, place="é")
