@@ -316,7 +316,8 @@ class Oracle:
     def told(self, life: "Life") -> None:
         """By the end of an event a process has heard of what is not its any more (9)."""
         for held in life.reader._assignment:
-            if held.partition in life.assigned and held.manager and not held.is_owned:
+            is_ours = held.manager is None or held.is_owned
+            if life.alive and held.partition in life.assigned and not is_ours:
                 raise Violation(9, f"{life.name} was not told that {held.partition} is not its")
 
     def check(self, life: "Life") -> None:
