@@ -145,6 +145,7 @@ def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
     bench.reader.refuse(ONE, bench.reader._assignment[ONE].place, Fenced(ONE, "epoch 9"))
     assert bench.reader.next(1.0) is None
     assert [place for place, _manager in bench.reader.owned()] == [1]
+    bench.poll(1.0, times=1)
     assert bench.told[-1] == f"-{ONE}"
 
 
