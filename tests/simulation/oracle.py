@@ -315,6 +315,8 @@ class Oracle:
 
     def told(self, life: "Life") -> None:
         """By the end of an event a process has heard of what is not its any more (9)."""
+        if not life.alive:  # it hears of all when it closes
+            return
         for held in life.reader._assignment:
             is_ours = held.manager is None or held.is_owned
             if life.alive and held.partition in life.assigned and not is_ours:
