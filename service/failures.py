@@ -87,7 +87,7 @@ class FailureHandler:
         self._tally = settling.tally
         self._retries = retries
         self._screen_policy = screen_policy
-        self._complaints = complaints
+        self.complain = complaints.hear
         self._traces = traces
         self.comes_again = reader.comes_again
         self.on_failure: Callable[[int, Failure], object] | None = None
@@ -106,7 +106,7 @@ class FailureHandler:
             return False
         after = error.after_seconds if isinstance(error, Retry) else None
         self._tally.failures[failure.step] += 1
-        self._complaints.hear("step_failing", failure.step, error)
+        self.complain("step_failing", failure.step, error)
         if self._traces is not None:
             self._traces.failed(owner, failure)
         if self.on_failure is not None:
@@ -184,7 +184,7 @@ class FailureHandler:
 
     def _complain_if_final(self, failure: Failure) -> None:
         if is_final(failure.error):  # else `fail_records` has complained
-            self._complaints.hear("step_failing", failure.step, failure.error)
+            self.complain("step_failing", failure.step, failure.error)
 
     def _send(self, owner: int, tree: int, edge: int, failure: Failure) -> None:
         message = self._reader.message(owner)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -53,11 +53,10 @@ from topology.hooks import Hooks
 from topology.life import Life
 from topology.outcome import Failure
 from topology.record import Message
-from topology.running.call import Answers
+from topology.running.call import Answers, TickFailed
 from topology.running.runners import Runners
 from topology.sink import Sink
 from topology.steps import SinkStep
-from topology.ticks import TickFailures
 from topology.topology import Topology
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
@@ -65,6 +64,9 @@ if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it
     from service.tracing.traces import Traces
 
 log = structlog.get_logger()
+
+Result: TypeAlias = Answers | TickFailed | Written | Told
+"""What another thread hands to the owner."""
 
 _IDLE_SECONDS = 0.02
 _TELL_EVERY_SECONDS = 0.5
@@ -116,15 +118,18 @@ class Pipeline:
         self._clock = clock
         self._topology = topology
         self._executor = Executor(topology.sources)
-        self._results: queue.SimpleQueue[Answers | Written | Told] = queue.SimpleQueue()
-        self._awaited: list[Answers | Written | Told] = []  # one at most: the next to be taken
+        self._results: queue.SimpleQueue[Answers | TickFailed | Written | Told] = (
+            queue.SimpleQueue()
+        )
+        self._awaited: list[
+            Answers | TickFailed | Written | Told
+        ] = []  # one at most: the next to be taken
         bolts = list(topology.bolts())
         self._acker = Acker(
             timeout_seconds=policy.message_timeout_seconds,
             longest_seconds=max((tree_seconds(step) or 0 for step in bolts), default=None),
         )
         self._complaints = Complaints(clock)
-        self._failed_ticks = TickFailures(bolts, self._complaints)
         advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
         self._advanced = AdvancedRunner(advanced_steps, self._acker.owners, places_of)
         self._trees = TreeTracker(
@@ -137,7 +142,6 @@ class Pipeline:
             [step for step in bolts if step.has_runner],
             self._results.put,
             policy.message_timeout_seconds,
-            failed_ticks=self._failed_ticks,
         )
         self._life = Life(bolts, topology.listeners if hooks is None else hooks, self._runners.loop)
         self.tally = Tally()
@@ -351,7 +355,7 @@ class Pipeline:
     @property
     def failed_ticks(self) -> dict[str, int]:
         """How many ticks have failed, by step."""
-        return self._failed_ticks.counts()
+        return self._router.failed_ticks
 
     @property
     def call_times(self) -> dict[str, Distribution]:

@@ -23,7 +23,7 @@ from topology.calls import failure_of
 from topology.executor import Executor
 from topology.outcome import Delivery, Failure, Outcome
 from topology.record import Message
-from topology.running.call import Answers, Call, Inputs, Many
+from topology.running.call import Answers, Call, Inputs, Many, TickFailed
 from topology.running.runners import Runners
 from topology.steps import BoltStep, SinkStep
 from topology.topology import Topology
@@ -74,6 +74,8 @@ class Router:
         self._tick_seconds = {
             step: step.bolt.tick_seconds for step in bolts if step.bolt.tick_seconds is not None
         }
+        self.failed_ticks = {step.name: 0 for step in self._tick_seconds}
+        """How many ticks raised or took too long, by step."""
         self._tick_due: dict[BoltStep, float] = {}
         self._tidy_due = 0.0
 
@@ -113,9 +115,12 @@ class Router:
         self._run_advanced(now)
         return outcome
 
-    def handle(self, answers: Answers, now: float) -> None:
+    def handle(self, result: Answers | TickFailed, now: float) -> None:
         """Take what calls of a bolt came to; those of trees already resolved are void."""
-        step, calls = answers.step, answers.take()
+        if isinstance(result, TickFailed):
+            self._tick_failed(result.step, result.error)
+            return
+        step, calls = result.step, result.take()
         if self._traces is not None:
             self._traces.answered(calls)
         live = self._trees.owners(_trees(calls)) >= 0
@@ -308,7 +313,7 @@ class Router:
         if actions.reset:
             self._trees.touch(actions.resets(), tree_seconds(step))
         for error in actions.errors:
-            self._runners.failed_ticks.add(step.name, error)
+            self._tick_failed(step.name, error)
 
     def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
         """Whether a bolt keeps what is, or may be, made of records of these partitions."""
@@ -321,7 +326,11 @@ class Router:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # it may raise anything
-            self._runners.failed_ticks.add(step.name, failure_of(step.name, error))
+            self._tick_failed(step.name, failure_of(step.name, error))
+
+    def _tick_failed(self, step: str, error: BaseException) -> None:
+        self.failed_ticks[step] += 1
+        self._failures.complain("tick_failed", step, error)
 
 
 def tree_seconds(step: BoltStep) -> float | None:

@@ -1,6 +1,5 @@
 """Complaints: what fails again and again is logged now and then, with a count."""
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -44,12 +43,10 @@ class Complaints:
 
     Of one kind are failures with the same event, the same step and the same class of error. A
     line has in `count` how many there were since the line before, and the text of one of them.
-    Any thread.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._told: dict[_Cause, _Told] = {}
         self._recent: deque[Complaint] = deque(maxlen=_RECENT)
 
@@ -57,35 +54,30 @@ class Complaints:
         """Take note of a failure, and log it if it is time to."""
         cause = event, step, type(error).__name__
         now = self._clock()
-        with self._lock:
-            told = self._told.get(cause)
-            if told is not None and now - told.at < EVERY_SECONDS:
-                if not told.count:
-                    told.error = line_of(error)
-                told.count += 1
-                return
-            count = 1 if told is None else told.count + 1
-            self._told[cause] = _Told(now)
+        told = self._told.get(cause)
+        if told is not None and now - told.at < EVERY_SECONDS:
+            if not told.count:
+                told.error = line_of(error)
+            told.count += 1
+            return
+        count = 1 if told is None else told.count + 1
+        self._told[cause] = _Told(now)
         self._log(cause, count, line_of(error), now)
 
     def tell(self, *, all_of_it: bool = False) -> None:
         """Log what has been held back for long enough, or `all_of_it`. To be called often."""
         now = self._clock()
-        due: list[tuple[_Cause, _Told]] = []
-        with self._lock:
-            for cause, told in list(self._told.items()):
-                if not all_of_it and now - told.at < EVERY_SECONDS:
-                    continue
-                del self._told[cause]
-                if told.count:
-                    due.append((cause, told))
-                    self._told[cause] = _Told(now)
-        for cause, told in due:
-            self._log(cause, told.count, told.error, now)
+        for cause, told in list(self._told.items()):
+            if not all_of_it and now - told.at < EVERY_SECONDS:
+                continue
+            del self._told[cause]
+            if told.count:
+                self._told[cause] = _Told(now)
+                self._log(cause, told.count, told.error, now)
 
     def recent(self) -> tuple[Complaint, ...]:
         """The newest lines, the oldest of them first."""
-        return tuple(self._recent.copy())
+        return tuple(self._recent)
 
     def _log(self, cause: _Cause, count: int, error: str, now: float) -> None:
         event, step, kind = cause

@@ -5,11 +5,9 @@ import queue
 import numpy as np
 
 from tests.support.patience import seconds, until
-from topology.complaints import Complaints
-from topology.running.call import Inputs
+from topology.running.call import Inputs, TickFailed
 from topology.running.runners import Runners
 from topology.steps import BoltStep
-from topology.ticks import TickFailures
 
 SECONDS = 10.0  # nothing here takes so long
 
@@ -21,15 +19,20 @@ class Bench:
         self.answers = queue.SimpleQueue()
         self.step = BoltStep("step", tuple(bolts), kind, **options)
         self.now = 0.0
-        self.failed_ticks = TickFailures([], Complaints())
+        self.failed_ticks = []
         self.runners = Runners(
             [self.step],
-            self.answers.put,
+            self._put,
             general_timeout_seconds,
             lambda: self.now,
-            self.failed_ticks,
         )
         self.trees = 0
+
+    def _put(self, result):
+        if isinstance(result, TickFailed):
+            self.failed_ticks.append(result)
+        else:
+            self.answers.put(result)
 
     def __enter__(self):
         self.runners.open()

@@ -8,7 +8,7 @@ from functools import partial
 
 from topology.calls import failure_of
 from topology.order import Order
-from topology.running.call import Call
+from topology.running.call import Call, TickFailed
 from topology.running.calling import async_process_of, finish, overdue
 from topology.running.crew import Crew, Worker
 from topology.running.loop import EventLoop
@@ -209,4 +209,4 @@ class AsyncRunner(Runner):
         except BaseException as error:  # it may raise anything
             if isinstance(error, asyncio.CancelledError) and self._is_closing:
                 raise
-            self._failed_ticks.add(self._step, failure_of(self._step, error))
+            self._tick_failed(TickFailed(self._step, failure_of(self._step, error)))

@@ -55,6 +55,14 @@ class Many(list[Any]):
     """Every value that one call gave: they leave together."""
 
 
+@dataclass(frozen=True, slots=True)
+class TickFailed:
+    """A tick raised, or took too long. The bolt is ticked again next time."""
+
+    step: str
+    error: BaseException
+
+
 class Answers:
     """Calls of one step that have ended and that the owner has not taken yet.
 

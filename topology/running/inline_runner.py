@@ -1,7 +1,7 @@
 """Plain bolts that have an order or several tasks: called by the owner thread, at once."""
 
 from topology.calls import failure_of
-from topology.running.call import Call
+from topology.running.call import Call, TickFailed
 from topology.running.calling import finish, process_of
 from topology.running.runner import Duty, Runner, RunnerStatistics
 
@@ -53,7 +53,7 @@ class InlineRunner(Runner):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # it may raise anything
-            self._failed_ticks.add(self._step, failure_of(self._step, error))
+            self._tick_failed(TickFailed(self._step, failure_of(self._step, error)))
 
     def statistics(self) -> RunnerStatistics:
         """Figures of this moment."""

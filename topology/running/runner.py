@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from topology.bolt import Bolt
-from topology.running.call import Answers, Call
+from topology.running.call import Answers, Call, TickFailed
 from topology.running.lane import Lane
-from topology.ticks import TickFailures
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,13 @@ class Duty:
 
     It calls one instance of a bolt with what is in `lane`, at most `workers` calls at once, and
     puts them into `answers`. A call that takes longer than `timeout_seconds` by `clock` fails,
-    if the runner can leave it alone.
+    if the runner can leave it alone. `tick_failed` is told of ticks, on any thread.
     """
 
     bolt: Bolt[Any, Any]
     lane: Lane
     answers: Answers
-    failed_ticks: TickFailures
+    tick_failed: Callable[[TickFailed], object]
     workers: int
     timeout_seconds: float | None
     clock: Callable[[], float] = time.monotonic
@@ -64,7 +63,7 @@ class Runner(ABC):
         self._lane = duty.lane
         self._answers = duty.answers
         self._step = duty.answers.step.name
-        self._failed_ticks = duty.failed_ticks
+        self._tick_failed = duty.tick_failed
         self._lock = threading.Lock()  # of the lane
         self._took: list[float] = []  # seconds of calls that have ended, until they are taken
         self._untimed = 0  # calls that have ended and were not timed; it only grows

@@ -9,19 +9,17 @@ from typing import Any, cast
 import numpy as np
 
 from topology.bolt import Bolt, Kind
-from topology.complaints import Complaints
 from topology.errors import BoltError
 from topology.histogram import CallTimes, Distribution
 from topology.order import Order
 from topology.running.async_runner import AsyncRunner
-from topology.running.call import Answers, Call, Inputs
+from topology.running.call import Answers, Call, Inputs, TickFailed
 from topology.running.inline_runner import InlineRunner
 from topology.running.lane import Lane, OrderedLane
 from topology.running.loop import EventLoop
 from topology.running.runner import Duty, Runner, RunnerStatistics
 from topology.running.thread_runner import ThreadRunner
 from topology.steps import BoltStep, Key
-from topology.ticks import TickFailures
 
 _COUNTED_TOGETHER = 1_000  # times of calls: to count one takes longer than a call
 
@@ -30,7 +28,7 @@ class Runners:
     """Runs the bolts of some steps, each task of a step by a runner of its own.
 
     `steps` are those the executor stops at, without advanced bolts. The owner thread calls
-    everything. `on_answers` is called on any thread, and must only hand over (a queue's put).
+    everything. `put` is called on any thread, and must only hand over (a queue's).
     A call that outlives its step's `timeout_seconds`, or without one `timeout_seconds`, fails
     with TimeoutError, unless it runs on the owner thread.
 
@@ -43,17 +41,16 @@ class Runners:
     def __init__(
         self,
         steps: Sequence[BoltStep],
-        on_answers: Callable[[Answers], None],
+        put: Callable[[Answers | TickFailed], None],
         timeout_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        failed_ticks: TickFailures | None = None,
     ) -> None:
-        self.failed_ticks = failed_ticks or TickFailures(steps, Complaints())
+        self._put = put
         self._loop = EventLoop()
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._steps = {step.name: step for step in steps}
-        self._answers = {step.name: Answers(step, on_answers) for step in steps}
+        self._answers = {step.name: Answers(step, put) for step in steps}
         self._runners: dict[str, list[Runner]] = {
             step.name: [self._runner(step, cast("Bolt[Any, Any]", bolt)) for bolt in step.bolts]
             for step in steps
@@ -202,7 +199,7 @@ class Runners:
             bolt,
             Lane() if step.order is Order.NONE else OrderedLane(),
             self._answers[step.name],
-            self.failed_ticks,
+            self._put,
             step.workers if is_shared else 1,
             self._timeout_seconds if timeout is None else timeout,
             self._clock,

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from topology.calls import failure_of
-from topology.running.call import Call
+from topology.running.call import Call, TickFailed
 from topology.running.calling import finish, overdue, process_of
 from topology.running.crew import Crew, Worker
 from topology.running.runner import Duty, Runner, RunnerStatistics
@@ -135,7 +135,7 @@ class ThreadRunner(Runner):
             return
         self._tick = None
         if call.error is not None:
-            self._failed_ticks.add(self._step, call.error)
+            self._tick_failed(TickFailed(self._step, call.error))
 
     # What follows runs on the threads.
 

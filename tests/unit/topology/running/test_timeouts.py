@@ -127,15 +127,14 @@ class StuckTick(Bolt):
 
 def test_a_tick_that_never_ends_is_a_failed_tick_and_stops_no_call():
     gate = Gate()
-    with Bench([StuckTick(gate)], Kind.BLOCKING, 30.0) as bench, capture_logs() as logs:
+    with Bench([StuckTick(gate)], Kind.BLOCKING, 30.0) as bench:
         bench.runners.tick(bench.step)
         gate.await_calls(1)
         bench.submit("value")
         bench.pass_seconds(30.0)
         assert bench.take(1)[0].value == "value"
-        assert bench.failed_ticks.counts() == {"step": 1}
+        assert [failed.step for failed in bench.failed_ticks] == ["step"]
         gate.opened.set()
-    assert [line["event"] for line in logs] == ["tick_failed"]
 
 
 async def sleeper(value):
