@@ -26,11 +26,10 @@ from topology.sink import DeadLetter
 from topology.steps import Retries
 
 if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
-    from service.acking import Acking
+    from service.committers import BatchCommitter, RefusedRow, TransactionCommitter
     from service.reader import Reader
     from service.spark_engine.staging import Staging
     from service.tracing.traces import Traces
-    from service.transacting import Transacting
 
 log = structlog.get_logger()
 
@@ -73,7 +72,7 @@ class FailureHandler:
         trees: TreeTracker,
         reader: "Reader",
         dead_letters: DeadLetterSender,
-        settling: "Acking | Transacting | Staging",
+        committer: "BatchCommitter | TransactionCommitter | Staging",
         retries: Mapping[str, Retries],
         screen_policy: ScreenPolicy,
         complaints: Complaints,
@@ -83,8 +82,8 @@ class FailureHandler:
         self._trees = trees
         self._reader = reader
         self._dead_letters = dead_letters
-        self._settling = settling
-        self._tally = settling.tally
+        self._committer = committer
+        self._tally = committer.tally
         self._retries = retries
         self._screen_policy = screen_policy
         self.complain = complaints.hear
@@ -111,7 +110,7 @@ class FailureHandler:
             self._traces.failed(owner, failure)
         if self.on_failure is not None:
             self.on_failure(owner, failure)
-        self._settling.void(owner)
+        self._committer.discard_attempt(owner)
         if not self._reader.fail(owner, now, after, self._retries.get(failure.step)):
             return False
         log.debug("record_failed", step=failure.step, error=text_of(error))
@@ -128,6 +127,13 @@ class FailureHandler:
         for (owner, failure), (tree, edge) in zip(rejected, places, strict=True):
             self._complain_if_final(failure)
             self._send(owner, tree, edge, failure)
+
+    def reject_row(self, refused: "RefusedRow") -> None:
+        """Send the dead letter of the record of a row that a sink does not take."""
+        if refused.tree < 0:
+            self.reject_records([(refused.owner, refused.failure)])
+        else:
+            self.reject_tuple(refused.tree, refused.edge, refused.failure)
 
     def screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
         """Take out of a chunk what no bolt is to see: it is skipped, or gets a dead letter."""
@@ -149,7 +155,7 @@ class FailureHandler:
             rejected.append((int(owners[place]), Failure("screen", refused)))
         self.reject_records(rejected)
         if skipped:
-            self._settling.processed(owners[skipped], np.zeros(len(skipped), np.uint8))
+            self._committer.resolved(owners[skipped], np.zeros(len(skipped), np.uint8))
         if len(kept) == len(messages):
             return chunk, owners
         offsets = chunk.offsets[np.array(kept, np.intp)]

@@ -29,19 +29,17 @@ from acker.acker import Acker, Flags, Trees
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from partition.chunk import Chunk
 from service.account import Tally
-from service.acking import Acking
 from service.backpressure import Backpressure
+from service.committers import BatchCommitter, TransactionCommitter
 from service.dead_letter_sender import DeadLetterSender
 from service.engine import Apart
 from service.failpoints import nowhere
 from service.failures import FailureHandler, ScreenPolicy
 from service.fences import Fences
-from service.outlet import Outlet, Written
 from service.owners import Owners, places_of
 from service.reader import Reader
 from service.router import Router, tree_seconds
-from service.transacting import Transacting
-from service.transaction_outlet import Told, TransactionOutlet
+from service.sink_buffer import BatchBuffer, TransactionBuffer, WriterEvent
 from service.trees import TreeTracker
 from sinks.tries import WriteRetries
 from topology.advanced_runner import AdvancedRunner
@@ -65,7 +63,7 @@ if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it
 
 log = structlog.get_logger()
 
-Result: TypeAlias = Answers | TickFailed | Written | Told
+Result: TypeAlias = Answers | TickFailed | WriterEvent
 """What another thread hands to the owner."""
 
 _IDLE_SECONDS = 0.02
@@ -118,12 +116,8 @@ class Pipeline:
         self._clock = clock
         self._topology = topology
         self._executor = Executor(topology.sources)
-        self._results: queue.SimpleQueue[Answers | TickFailed | Written | Told] = (
-            queue.SimpleQueue()
-        )
-        self._awaited: list[
-            Answers | TickFailed | Written | Told
-        ] = []  # one at most: the next to be taken
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._awaited: list[Result] = []  # one at most: the next to be taken
         bolts = list(topology.bolts())
         self._acker = Acker(
             timeout_seconds=policy.message_timeout_seconds,
@@ -146,17 +140,17 @@ class Pipeline:
         self._life = Life(bolts, topology.listeners if hooks is None else hooks, self._runners.loop)
         self.tally = Tally()
         self.apart = Apart()  # nothing is
-        self._settling: Acking | Transacting | Staging
+        self._committer: BatchCommitter | TransactionCommitter | Staging
         if stages is None:
-            self._settling = self._settle_by(fences, sinks or {}, at)
+            self._committer = self._committer_of(fences, sinks or {}, at)
         else:
-            self._settling = stages(self.tally, self._bury_owner)
-        settling = self._settling
+            self._committer = stages(self.tally, self._bury_owner)
+        committer = self._committer
         self._failures = FailureHandler(
             self._trees,
             reader,
             letters,
-            settling,
+            committer,
             {step.name: step.retries for step in bolts if step.retries is not None},
             policy.screen,
             self._complaints,
@@ -168,21 +162,21 @@ class Pipeline:
             self._runners,
             self._advanced,
             self._trees,
-            settling,
+            committer,
             self._failures,
             traces,
         )
         self._backpressure = Backpressure(
             topology,
-            settling.by_name,
+            committer.by_name,
             self._runners,
             self._advanced,
             reader.topic_at,
         )
 
-    def _settle_by(
+    def _committer_of(
         self, fences: Fences | None, sinks: Mapping[str, Sink[Any]], at: Callable[[str], object]
-    ) -> Acking | Transacting:
+    ) -> BatchCommitter | TransactionCommitter:
         """By transactions if there are fences, else by acks."""
         steps = [step for step in self._topology.steps() if isinstance(step, SinkStep)]
         places = [(step, sinks.get(step.name, step.sink)) for step in steps]
@@ -190,15 +184,15 @@ class Pipeline:
         traces = self._traces
         if fences is not None:
             ends = [
-                TransactionOutlet(step, sink, tell, write_retries=retries, at=at, traces=traces)
+                TransactionBuffer(step, sink, tell, write_retries=retries, at=at, traces=traces)
                 for step, sink in places
             ]
-            settling = Transacting(self._reader, ends, fences, self.tally, self._bury_owner, at)
-            settling.on_done = None if traces is None else traces.resolved_to
-            return settling
+            committer = TransactionCommitter(self._reader, ends, fences, self.tally, at)
+            committer.on_done = None if traces is None else traces.resolved_to
+            return committer
         at_most_once = self._topology.reliability == "at-most-once"
         outlets = [
-            Outlet(
+            BatchBuffer(
                 step,
                 sink,
                 tell,
@@ -209,7 +203,7 @@ class Pipeline:
             )
             for step, sink in places
         ]
-        return Acking(outlets, self._trees, self._reader, self.tally, self._bury)
+        return BatchCommitter(outlets, self._trees, self._reader, self.tally)
 
     def open(self) -> None:
         """Open the bolts and start the threads. The sinks and the reader are open already."""
@@ -239,7 +233,7 @@ class Pipeline:
         moved |= self._take_letters(now)
         moved |= self._resolve(now)
         moved |= self._router.tick(now, drain=drain, leaving=self._reader.leaving)
-        moved |= self._settling.turn(now, flush=flush, plans=read)
+        moved |= self._committer.step(now, flush=flush, plan=read)
         if not read:
             self._executor.prefetch(())  # the run ends: nothing comes next
         may_read = self._may_read(now, read=read)
@@ -326,13 +320,13 @@ class Pipeline:
 
         So may those that come after such a one in the order of a key or a partition.
         """
-        if not self._settling.is_idle or self._reader.has_stored_waiting:
+        if not self._committer.is_idle or self._reader.has_stored_waiting:
             return False
         return self._acker.in_flight == self._router.num_blocked()
 
     def _waiting_trees(self) -> Iterator[tuple[Trees, float | None]]:
         """Give the trees of what waits for a sink, a worker, or the dead letters' broker."""
-        for trees in self._settling.waiting_trees():
+        for trees in self._committer.waiting_trees():
             yield trees, None
         yield from self._router.waiting_trees()
         yield self._letters.trees(), None
@@ -343,9 +337,9 @@ class Pipeline:
         return self._reader.has_emitted_goals
 
     @property
-    def outlets(self) -> "Sequence[Outlet | TransactionOutlet]":
+    def outlets(self) -> "Sequence[BatchBuffer | TransactionBuffer]":
         """The sinks' ends, for figures and health."""
-        return self._settling.outlets
+        return self._committer.outlets
 
     @property
     def runners(self) -> Runners:
@@ -407,7 +401,7 @@ class Pipeline:
         orphans = self._trees.discard(lambda owners: places_of(owners) == index)
         self._runners.drop(lambda call: call.partition == index or call.owner in orphans)
         self._runners.resume(index)
-        self._settling.drop(index)
+        self._committer.partition_lost(index)
         if self._traces is not None:
             self._traces.lost(index)
 
@@ -421,7 +415,7 @@ class Pipeline:
             self._acker.holds(lambda owners: places_of(owners) == index)
             or self._runners.holds(index)
             or self._advanced.holds(index)
-            or self._settling.holds(index)
+            or self._committer.holds(index)
         )
 
     def close(self, timeout_seconds: float) -> bool:
@@ -449,8 +443,8 @@ class Pipeline:
         while self._awaited or not self._results.empty():
             taken = True
             result = self._awaited.pop() if self._awaited else self._results.get()
-            if isinstance(result, Written | Told):
-                self._take_ended(result)
+            if isinstance(result, WriterEvent):
+                self._written(result)
             else:
                 self._router.handle(result, now)
         return taken
@@ -460,12 +454,11 @@ class Pipeline:
         with suppress(queue.Empty):
             self._awaited.append(self._results.get(timeout=seconds))
 
-    def _take_ended(self, ended: Written | Told) -> None:
+    def _written(self, event: WriterEvent) -> None:
         """Hear what a sink's thread has done."""
-        if isinstance(self._settling, Transacting):
-            self._settling.take(cast("Told", ended))
-        elif isinstance(self._settling, Acking):
-            self._settling.take(cast("Written", ended))
+        if isinstance(self._committer, BatchCommitter | TransactionCommitter):
+            for refused in self._committer.handle(event):
+                self._failures.reject_row(refused)
 
     # Step 2: dead letters
 
@@ -486,14 +479,11 @@ class Pipeline:
 
     def _settle(self, owners: Owners, flags: Flags) -> None:
         """Records are done, but for the transactions they are in."""
-        self._settling.processed(owners, flags)
-        if self._traces is not None and isinstance(self._settling, Acking):
+        self._committer.resolved(owners, flags)
+        if self._traces is not None and isinstance(self._committer, BatchCommitter):
             self._traces.resolved(owners)
 
-    # What settles is made before `FailureHandler`, which needs what settles.
-
-    def _bury(self, tree: int, edge: int, failure: Failure) -> None:
-        self._failures.reject_tuple(tree, edge, failure)
+    # A task's committer is made before `FailureHandler`, which needs it.
 
     def _bury_owner(self, owner: int, failure: Failure) -> None:
         self._failures.reject_records([(owner, failure)])

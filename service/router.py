@@ -12,7 +12,7 @@ import numpy as np
 
 from acker.acker import Edges, Trees
 from partition.chunk import Chunk
-from service.acking import Acking
+from service.committers import BatchCommitter
 from service.failures import FailureHandler
 from service.owners import MAX_PLACE, Owners, places_of
 from service.trees import SUNK, TreeTracker
@@ -29,9 +29,9 @@ from topology.steps import BoltStep, SinkStep
 from topology.topology import Topology
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
+    from service.committers import TransactionCommitter
     from service.spark_engine.staging import Staging
     from service.tracing.traces import Traces
-    from service.transacting import Transacting
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
 _is_none = partial(is_, None)
@@ -53,7 +53,7 @@ class Router:
         runners: Runners,
         advanced: AdvancedRunner,
         trees: TreeTracker,
-        settling: "Acking | Transacting | Staging",
+        committer: "BatchCommitter | TransactionCommitter | Staging",
         failures: FailureHandler,
         traces: "Traces | None" = None,
     ) -> None:
@@ -62,9 +62,9 @@ class Router:
         self._runners = runners
         self._advanced = advanced
         self._trees = trees
-        self._outlets = settling.by_name if isinstance(settling, Acking) else {}
+        self._outlets = committer.by_name if isinstance(committer, BatchCommitter) else {}
         # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
-        self._add_rows = None if isinstance(settling, Acking) else settling.add
+        self._add_rows = None if isinstance(committer, BatchCommitter) else committer.add
         self._failures = failures
         self._traces = traces
         bolts = list(topology.bolts())

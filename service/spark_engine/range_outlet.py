@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from service.sink_end import GroupsEnd
+from service.sink_buffer import GroupBuffer
 from service.spark_engine.handed import Handed, HandsOn
 from service.spark_engine.spool import SpoolStager
 from sinks.tries import WriteRetries
@@ -42,7 +42,7 @@ class RangeWork:
         return self.is_done or self.staged is not None
 
 
-class RangeOutlet(GroupsEnd[RangeWork]):
+class RangeOutlet(GroupBuffer[RangeWork]):
     """One sink step. The owner thread calls everything; `on_told` is called by the writer's."""
 
     def __init__(

@@ -17,10 +17,10 @@ import structlog
 from acker.acker import Flags, Trees
 from service.account import Tally
 from service.owners import Owners, offsets_of, owners_of, places_of
+from service.sink_buffer import estimated_bytes
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
 from service.trees import LETTERED, SUNK
-from sinks.batcher import estimated_bytes
 from sinks.tries import Tries, check_rejected
 from topology.errors import SinkFailed
 from topology.outcome import Failure
@@ -73,7 +73,7 @@ class TaskSink:
         self.staged: list[Staged] = []
         """What was staged, in order."""
 
-    def is_full(self, now: float) -> bool:  # noqa: ARG002 - as Outlet
+    def is_full(self, now: float) -> bool:  # noqa: ARG002 - as BatchBuffer
         """Never: what waits here is bounded by the records that may be in flight."""
         return False
 
@@ -154,7 +154,7 @@ class TaskSink:
 
 
 class Staging:
-    """What `Transacting` is to the local engine. The owner calls everything."""
+    """What `TransactionCommitter` is to the local engine. The owner calls everything."""
 
     outlets: Sequence[Any] = ()
     is_idle = True
@@ -183,7 +183,7 @@ class Staging:
         """Take rows for a sink; `owners` are their records, -1 where a try was given up."""
         self.by_name[sink].add(piece, owners, *self._sections_of(owners))
 
-    def processed(self, owners: Owners, flags: Flags) -> None:
+    def resolved(self, owners: Owners, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
         self.tally.acked(flags, SUNK, LETTERED)
         self._reader.processed(owners)
@@ -197,13 +197,13 @@ class Staging:
                 section.done += int(np.count_nonzero(of_it))
                 section.lettered |= set(owners[of_it & letters].tolist())
 
-    def void(self, owner: int) -> None:
+    def discard_attempt(self, owner: int) -> None:
         """Leave out the rows of a record's try that has failed."""
         place = int(places_of(np.array([owner]))[0])
         for sink in self.by_name.values():
             sink.void(owner, place)
 
-    def turn(self, now: float, *, flush: bool, plans: bool = True) -> bool:  # noqa: ARG002 - as Transacting
+    def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:  # noqa: ARG002 - as TransactionCommitter
         """Close, stage and resolve the sections that can be; True if anything moved.
 
         Raises SinkFailed.
@@ -223,11 +223,11 @@ class Staging:
             moved = True
         return moved
 
-    def holds(self, place: int) -> bool:  # noqa: ARG002 - as Transacting
+    def holds(self, place: int) -> bool:  # noqa: ARG002 - as TransactionCommitter
         """Whether anything is left of a partition that is lost: a task loses none."""
         return False
 
-    def drop(self, place: int) -> None:
+    def partition_lost(self, place: int) -> None:
         """Do nothing: a task loses no partition."""
 
     def waiting_trees(self) -> Iterator[Trees]:

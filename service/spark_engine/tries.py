@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from partition.chunk import Partition
 from partition.position import Position
-from service.shares import share_of
+from service.committers import share_of
 from service.spark_engine.handed import Handed
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskRange, TaskSettings

@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 
 from partition.chunk import Chunk, Partition
+from service.committers import TransactionCommitter
 from service.dead_letter_sender import DeadLetterSender, Ends
-from service.outlet import Written, good_rows
 from service.owners import Owners, offset_of, place_of
 from service.pipeline import Pipeline
 from service.reader import Reader
+from service.sink_buffer import BatchBuffer, TransactionBuffer, WriterEvent, good_rows
 from service.testing.timeline import Timeline, What
-from service.transacting import Transacting
-from service.transaction_outlet import Told
 from sinks.writer import BatchCommitted
 from topology.complaints import text_of
 from topology.outcome import Failure
 from topology.record import Record
-from topology.sink import DeadLetter, DeadLetterSink
+from topology.sink import DeadLetter, DeadLetterSink, Staged
 
 
 class WatchedReader(Reader):
@@ -132,7 +131,7 @@ class WatchedPipeline(Pipeline):
 
         So are sinks that keep transactions, which are staged before they are committed.
         """
-        return isinstance(self._settling, Transacting) or any(
+        return isinstance(self._committer, TransactionCommitter) or any(
             step.has_runner for step in self._topology.bolts()
         )
 
@@ -148,11 +147,11 @@ class WatchedPipeline(Pipeline):
         return (
             not any(map(self._runners.backlog, steps))
             and not any(self._runners.statistics(step).in_flight for step in steps)
-            and self._settling.is_idle
+            and self._committer.is_idle
             # Rows of a transaction may wait for a record that is retried, and are at rest.
             and (
-                isinstance(self._settling, Transacting)
-                or not any(outlet.rows_pending for outlet in self._settling.outlets)
+                isinstance(self._committer, TransactionCommitter)
+                or not any(outlet.rows_pending for outlet in self._committer.outlets)
             )
             and not self._letters.pending
             and not self._awaited
@@ -168,21 +167,21 @@ class WatchedPipeline(Pipeline):
         reason = text_of(failure.error)
         self._reader.note(self._clock(), "failed", message, failure.step, reason)
 
-    def _take_ended(self, ended: Written | Told) -> None:
-        if isinstance(ended, Told):
-            self._note_told(ended)
-        elif isinstance(done := ended.done, BatchCommitted) and done.error is None:
-            trees, _edges = good_rows(ended.outlet.committing, done.staged)
-            self._note_written(ended.outlet.name, self._acker.owners(trees))
-        super()._take_ended(ended)
+    def _written(self, event: WriterEvent) -> None:
+        done, buffer = event.done, self._committer.by_name[event.sink]
+        if isinstance(done, BatchCommitted) and done.error is None:
+            self._note_committed(buffer, done.staged)
+        super()._written(event)
 
-    def _note_told(self, told: Told) -> None:
-        done, work = told.done, told.outlet.committing
-        if isinstance(done, BatchCommitted) and done.error is None and work is not None:
-            owners = np.concatenate([part.owners for part in work.parts])
+    def _note_committed(self, buffer: Any, staged: Staged) -> None:
+        if isinstance(buffer, BatchBuffer):
+            trees, _edges = good_rows(buffer.committing, staged)
+            self._note_written(buffer.name, self._acker.owners(trees))
+        elif isinstance(buffer, TransactionBuffer) and buffer.committing is not None:
+            owners = np.concatenate([part.owners for part in buffer.committing.parts])
             good = np.ones(len(owners), np.bool_)
-            good[list(done.staged.rejected)] = False
-            self._note_written(told.outlet.name, owners[good])
+            good[list(staged.rejected)] = False
+            self._note_written(buffer.name, owners[good])
 
     def _note_written(self, sink: str, owners: Owners) -> None:
         for owner in np.unique(owners).tolist():

@@ -24,10 +24,10 @@ from opentelemetry.trace import (
 from acker.acker import Edges, Trees
 from partition.chunk import Partition
 from service.owners import OFFSET_BITS, Owners, offset_of, place_of
+from service.sink_buffer import PendingBatch
 from service.tracing.headers import NO_CONTEXT, carried, is_sampled, parents_in
 from service.tracing.record import TracedRecord, error_attributes, shortened
 from service.tracing.writes import Writes
-from sinks.batcher import PendingBatch
 from topology.outcome import Failure, Outcome, Took
 from topology.record import HeadersUnreadable, Message, headers_of
 from topology.running.call import Call

@@ -179,7 +179,7 @@ class Life(Bolts):
         self.lane.drop(lambda call: call.partition == place)
         self.lane.resume(place)
         if self.transacting is not None:
-            self.transacting.real.drop(place)
+            self.transacting.real.partition_lost(place)
 
     def started(self, tup: Tuple) -> None:
         """A call starts: its partition must be ours."""

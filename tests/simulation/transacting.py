@@ -1,4 +1,4 @@
-"""A process's transactions on their way to the tables: the real `service.transacting`.
+"""A process's transactions on their way to the tables: the real `TransactionCommitter`.
 
 Only the threads that talk to a sink are simulated. The life calls it in the order in which the
 pipeline does.
@@ -14,16 +14,15 @@ from partition.chunk import Partition
 from partition.store import StoredOffset
 from partition.transaction import Resumed
 from service.account import Tally
+from service.committers import TransactionCommitter
 from service.fences import Fences
 from service.owners import Owners
 from service.reader import Reader
-from service.transacting import Transacting
-from service.transaction_outlet import Told, TransactionOutlet
+from service.sink_buffer import TransactionBuffer, WriterEvent
 from sinks.memory import MemorySink
 from tests.simulation.transaction_sink import Row, SimTable
 from tests.simulation.transaction_writer import SimWriter
 from tests.simulation.tuples import Tuple
-from topology.outcome import Failure
 from topology.steps import BatchPolicy, SinkStep
 
 if TYPE_CHECKING:
@@ -70,27 +69,28 @@ class SimTransacting:
     def bind(self, reader: Reader) -> None:
         """Learn what reads."""
         outlets = [self._outlet(table) for table in self._tables]
-        self.real = Transacting(reader, outlets, self.fences, Tally(), self._bury, _nothing)
+        self.real = TransactionCommitter(reader, outlets, self.fences, Tally(), _nothing)
 
-    def _outlet(self, table: SimTable) -> TransactionOutlet:
-        outlet = TransactionOutlet(
+    def _outlet(self, table: SimTable) -> TransactionBuffer:
+        outlet = TransactionBuffer(
             SinkStep(table.name, MemorySink(), _POLICY), MemorySink(), _nothing
         )
         writer: Any = SimWriter(table, self._life.world.wire, self._life, self._hear(outlet))
         outlet.writer = writer
         return outlet
 
-    def _hear(self, outlet: TransactionOutlet) -> Any:
+    def _hear(self, outlet: TransactionBuffer) -> Any:
         inbox = self._life.inbox
-        return lambda done: inbox.append(lambda: self.real.take(Told(outlet, done)))
+        return lambda done: inbox.append(lambda: self._take(WriterEvent(outlet.name, done)))
 
-    def _bury(self, owner: int, _failure: Failure) -> None:
-        self._life.world.seen("row_rejected_by_a_table")
-        self._life.bury_record(owner)
+    def _take(self, event: WriterEvent) -> None:
+        for refused in self.real.handle(event):
+            self._life.world.seen("row_rejected_by_a_table")
+            self._life.bury_record(refused.owner)
 
     @property
     def is_idle(self) -> bool:
-        """See `Transacting.is_idle`."""
+        """See `TransactionCommitter.is_idle`."""
         return self.real.is_idle
 
     def deliver(self, tuples: list[Tuple]) -> None:
@@ -115,11 +115,11 @@ class SimTransacting:
 
     def processed(self, owners: Owners, flags: Flags) -> None:
         """Records whose trees have resolved."""
-        self.real.processed(owners, flags)
+        self.real.resolved(owners, flags)
 
     def void(self, owner: int) -> None:
         """A try has failed: none of its rows counts."""
-        self.real.void(owner)
+        self.real.discard_attempt(owner)
 
     def leftover(self) -> str | None:
         """Rows that are kept though no transaction of theirs is open; None: there are none."""
@@ -135,7 +135,7 @@ class SimTransacting:
         """One turn of the loop."""
         life = self._life
         flush = flush or life.draining
-        self.real.turn(life.world.now, flush=flush, plans=not life.draining)
+        self.real.step(life.world.now, flush=flush, plan=not life.draining)
 
 
 def _nothing(_told: Any) -> None:

@@ -11,7 +11,7 @@ from partition.offsets.requests import OutcomeUnknown
 from partition.store import Progress
 from partition.transaction import OpenTransaction, Resumed, Transactions
 from service import fences
-from service.transacting import Transacting
+from service.committers import TransactionCommitter
 from sinks.writer import BatchCommitted, FencesRaised
 from tests.simulation.mutants import Patches, around, mutant, put
 from tests.simulation.transaction_sink import SimTable
@@ -240,29 +240,29 @@ def letter_of_a_rejected_row_not_awaited() -> Patches:
 def done_before_every_table() -> Patches:
     """A transaction is done when one of two tables has it."""
 
-    def end(original: Any, transacting: Transacting, group: TransactionGroup) -> None:
-        works = transacting._works[group.number].values()
+    def end(original: Any, committer: TransactionCommitter, group: TransactionGroup) -> None:
+        works = committer._works[group.number].values()
         if any(work.is_done and work.parts for work in works):
             for place, line, txid in group.members:
                 if txid == line.committed + 1:
-                    transacting._reader.resolve_to(place, line.done(txid).end)
+                    committer._reader.resolve_to(place, line.done(txid).end)
         if all(work.is_done for work in works):
-            transacting._groups._groups.remove(group)
+            committer._groups._groups.remove(group)
 
-    return [around(Transacting, "_end_if_done", end)]
+    return [around(TransactionCommitter, "_end_if_done", end)]
 
 
 @mutant
 def done_before_its_commit() -> Patches:
     """Records are resolved when their transaction is staged."""
 
-    def commit(original: Any, transacting: Transacting) -> Any:
-        for group in transacting._groups._groups[:1]:
+    def commit(original: Any, committer: TransactionCommitter) -> Any:
+        for group in committer._groups._groups[:1]:
             for place, line, txid in group.members:
-                transacting._reader.resolve_to(place, line.transaction_of(txid).range.end)
-        return original(transacting)
+                committer._reader.resolve_to(place, line.transaction_of(txid).range.end)
+        return original(committer)
 
-    return [around(Transacting, "_commit_next", commit)]
+    return [around(TransactionCommitter, "_commit_next", commit)]
 
 
 @mutant

@@ -365,14 +365,14 @@ def test_a_key_is_released_by_a_record_that_fails_again_when_it_is_processed() -
     keyed.then(look_up, workers=2).into(MemorySink())
     topology.dead_letters.into(MemoryDeadLetters())
     with TopologyTest(topology, retries=RetryPolicy(limit=0)) as test:
-        settling = test._bench.pipeline._settling
-        settle = settling.processed
+        settling = test._bench.pipeline._committer
+        settle = settling.resolved
 
         def note(owners: Any, flags: Any) -> None:
             settle(owners, flags)
             processed.set()
 
-        settling.processed = note  # type: ignore[method-assign]
+        settling.resolved = note  # type: ignore[method-assign]
         test.send(b"ab", b"ab")
         test.advance(5)
         assert sorted(test.rows) == ["aa", "bb"]

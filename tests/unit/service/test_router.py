@@ -30,7 +30,8 @@ def routed(topology: Topology, tracker: TreeTracker | None = None) -> Router:
     runners.release = runners.poll
     advanced = SimpleNamespace(forget_resolved=lambda: None)
     failures = SimpleNamespace(comes_again=None)
-    return Router(topology, Executor(), runners, advanced, tracker, None, failures)
+    committer = SimpleNamespace(add=None)
+    return Router(topology, Executor(), runners, advanced, tracker, committer, failures)
 
 
 def expires_at(timeout_seconds: float | None) -> float:

@@ -1,13 +1,12 @@
-"""Exactly once: from records that were processed to transactions that every sink has.
+"""Say when a row is done: two committers, one for each way in which a pipeline accounts for rows.
 
-Where at-least-once acks a record when its rows are durable, here its tree resolves when its
-rows are ready; they wait for their transaction. One turn: what waits is planned, lines are closed
-when the micro-batch is due, what is ready becomes a group, and groups are committed in order: one
-is committed while the next is staged, and that while a third fills.
+At least and at most once a row is a tuple of its record's tree, acked when it is durable. Exactly
+once a row has no edge: its tree resolves when its rows are ready, and they wait for their
+transaction. Both tell of rows that a sink refused, and know nothing of what becomes of these.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -17,46 +16,126 @@ from service.account import Tally
 from service.fences import Fences
 from service.owners import Owners, offset_of, offsets_of, place_of, places_of
 from service.reader import Reader
-from service.shares import share_of
-from service.transaction_outlet import Part, Told, TransactionOutlet, Work
-from service.trees import LETTERED, SUNK
+from service.sink_buffer import (
+    BatchBuffer,
+    Part,
+    TransactionBuffer,
+    Work,
+    WriterEvent,
+    good_rows,
+)
+from service.trees import LETTERED, SUNK, TreeTracker
 from sinks.writer import BatchCommitted, BatchStaged, FencesRaised
 from topology.errors import SinkFenced
 from topology.outcome import Failure
 from topology.signals import Reject
 from topology.sink import Piece, Share
 from transactions.groups import GroupPhase, Member, TransactionGroup, TransactionGroups
-from transactions.partition_transactions import PartitionTransactions
+from transactions.partition_transactions import PartitionTransactions, Transaction
 
 _MOST_GROUPS = 2  # one that is committed, one that is staged
 _TOGETHER_SECONDS = 0.25  # at most so long lines that are ready wait for those that are not
 
 
-class Transacting:
-    """Groups, stages and commits transactions. The owner thread calls everything.
+class RefusedRow(NamedTuple):
+    """A row that a sink does not take, by its record, or by its tree and edge if it has one."""
 
-    Nothing blocks: the sinks' threads report through the pipeline's queue, and `take` hears them.
+    failure: Failure
+    owner: int = -1
+    tree: int = -1
+    edge: int = 0
+
+
+class BatchCommitter:
+    """Acks rows and resolves records, at least or at most once. The owner calls everything.
+
+    A record is done when its tree has resolved: all its rows are durable then.
+    """
+
+    is_idle = True
+    """Nothing is under way that the trees do not tell of."""
+
+    def __init__(
+        self, outlets: Iterable[BatchBuffer], trees: TreeTracker, reader: Reader, tally: Tally
+    ) -> None:
+        self.by_name: Mapping[str, BatchBuffer] = {outlet.name: outlet for outlet in outlets}
+        """The sinks' buffers, by their steps' names."""
+        self._trees = trees
+        self._reader = reader
+        self.tally = tally
+
+    @property
+    def outlets(self) -> Sequence[BatchBuffer]:
+        """The sinks' buffers."""
+        return list(self.by_name.values())
+
+    def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:  # noqa: ARG002 - as TransactionCommitter
+        """Hand over the batches that are due, with `flush` all; True if there was one."""
+        handed = False
+        for outlet in self.by_name.values():
+            handed |= outlet.submit_due(now, flush=flush or self._reader.is_stuck)
+        return handed
+
+    def handle(self, event: WriterEvent) -> list[RefusedRow]:
+        """Hear what a sink's threads report; give the rows it refused. Raises what ends the run."""
+        ended = self.by_name[event.sink].ended(event.done)
+        if ended is None:
+            return []
+        pending, staged = ended
+        self._trees.ack(*good_rows(pending, staged))
+        return [
+            RefusedRow(
+                Failure(event.sink, Reject(reason)),
+                tree=int(pending.trees[row]),
+                edge=int(pending.edges[row]),
+            )
+            for row, reason in staged.rejected.items()
+        ]
+
+    def resolved(self, owners: Owners, flags: Flags) -> None:
+        """Learn that the trees of records have resolved."""
+        self.tally.acked(flags, SUNK, LETTERED)
+        self._reader.ack(owners)
+
+    def discard_attempt(self, owner: int) -> None:
+        """Do nothing: rows of a try that has failed may come again."""
+
+    def partition_lost(self, place: int) -> None:
+        """Do nothing: rows of a partition that is lost may be durable as well."""
+
+    def waiting_trees(self) -> Iterator[Trees]:
+        """Give the trees of the rows that are on their way."""
+        for outlet in self.by_name.values():
+            yield from outlet.trees()
+
+    def holds(self, place: int) -> bool:  # noqa: ARG002 - as TransactionCommitter
+        """Tell whether anything here names a record of a partition: rows name their trees."""
+        return False
+
+
+class TransactionCommitter:
+    """Groups, stages and commits transactions, exactly once. The owner thread calls everything.
+
+    One step: what waits is planned, transactions are closed when the micro-batch is due, what is
+    ready becomes a group, and groups are committed in order: one is committed while the next is
+    staged, and that while a third fills. Nothing blocks: the sinks' threads report through the
+    pipeline's queue, and `handle` hears them.
     """
 
     def __init__(
         self,
         reader: Reader,
-        outlets: Iterable[TransactionOutlet],
+        outlets: Iterable[TransactionBuffer],
         fences: Fences,
         tally: Tally,
-        bury: Callable[[int, Failure], object],
         at: Callable[[str], object],
     ) -> None:
-        """`bury` sends a record's dead letter, by its owner.
-
-        `at` is told when the letters of a group are durable, and its commit begins.
-        """
+        """`at` is told when the letters of a group are durable, and its commit begins."""
         self._reader = reader
         self.by_name = {outlet.name: outlet for outlet in outlets}
-        """The sinks' ends, by their steps' names."""
+        """The sinks' buffers, by their steps' names."""
         self._fences = fences
         self.tally = tally
-        self._bury = bury
         self._at = at
         self._lines: dict[int, PartitionTransactions] = {}
         self._tallies: dict[tuple[int, int], Tally] = {}
@@ -70,8 +149,8 @@ class Transacting:
         fences.bind(self.by_name.values())
 
     @property
-    def outlets(self) -> list[TransactionOutlet]:
-        """The sinks' ends."""
+    def outlets(self) -> Sequence[TransactionBuffer]:
+        """The sinks' buffers."""
         return list(self.by_name.values())
 
     # What comes of records
@@ -93,20 +172,20 @@ class Transacting:
         line = self._lines.get(place)
         return np.zeros(len(offsets), np.int64) if line is None else line.transactions_of(offsets)
 
-    def processed(self, owners: Owners, flags: Flags) -> None:
+    def resolved(self, owners: Owners, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
         if not len(owners):
             return
         self._reader.processed(owners)
         places, offsets = places_of(owners), offsets_of(owners)
         if (places == places[0]).all():
-            self._processed(int(places[0]), offsets, owners, flags)
+            self._resolved(int(places[0]), offsets, owners, flags)
             return
         for place in np.unique(places).tolist():
             there = places == place
-            self._processed(place, offsets[there], owners[there], flags[there])
+            self._resolved(place, offsets[there], owners[there], flags[there])
 
-    def _processed(self, place: int, offsets: Owners, owners: Owners, flags: Flags) -> None:
+    def _resolved(self, place: int, offsets: Owners, owners: Owners, flags: Flags) -> None:
         line = self._lines.get(place)
         if line is None:
             return
@@ -121,35 +200,35 @@ class Transacting:
             if len(letters):
                 self._lettered.setdefault((place, txid), set()).update(letters.tolist())
 
-    def void(self, owner: int) -> None:
+    def discard_attempt(self, owner: int) -> None:
         """Leave out the rows of a record's try that has failed."""
         place = place_of(owner)
         for outlet in self.by_name.values():
-            outlet.void(owner, place)
+            outlet.discard_attempt(owner, place)
 
-    def drop(self, place: int) -> None:
-        """Forget what is ready of a partition that is lost: whoever has it now replays it."""
+    def partition_lost(self, place: int) -> None:
+        """Forget what is ready of a partition: whoever has it now replays it."""
         self._lines.pop(place, None)
         for outlet in self.by_name.values():
-            outlet.drop(place)
+            outlet.partition_lost(place)
         for tallies in (self._tallies, self._lettered):
             for key in [key for key in tallies if key[0] == place]:
                 del cast("dict[tuple[int, int], object]", tallies)[key]
 
     def holds(self, place: int) -> bool:
-        """Whether a transaction of a partition is staged or committed, also of one that is lost."""
+        """Tell whether a transaction of a partition is staged or committed, also of one lost."""
         return any(each.place == place for group in self._groups for each in group.members)
 
     def waiting_trees(self) -> Iterator[Trees]:
         """Give nothing: rows have no tree."""
         return iter(())
 
-    # The turn
+    # The step
 
-    def turn(self, now: float, *, flush: bool, plans: bool = True) -> bool:
+    def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:
         """Plan, close, group and commit what can be; True if anything moved.
 
-        With `flush` nothing waits to be due; without `plans` the run ends.
+        With `flush` nothing waits to be due; without `plan` the run ends.
         """
         self._fences.submit()
         managers = dict(self._reader.owned())
@@ -159,7 +238,7 @@ class Transacting:
         ]
         self._lines.update(owned)
         is_held = self._is_held
-        for place, line in owned if plans else ():
+        for place, line in owned if plan else ():
             line.is_held = is_held
             if self._reader.plans_at(place):
                 line.plan(now, managers[place].room)
@@ -169,7 +248,7 @@ class Transacting:
 
     @property
     def _is_held(self) -> bool:
-        """Whether more rows wait than the sinks get done: a few records may become many rows."""
+        """True if more rows wait than the sinks get done: a few records may become many rows."""
         is_busy = not self._groups.may_plan
         return is_busy and any(outlet.is_laden for outlet in self.by_name.values())
 
@@ -210,7 +289,7 @@ class Transacting:
         group = self._groups.plan(ready, GroupPhase.PROCESSED)
         works = self._works[group.number] = {}
         for name, outlet in self.by_name.items():
-            works[name] = work = Work(outlet, group.number, self._parts(name, group.members))
+            works[name] = work = Work(name, group.number, self._parts(name, group.members))
             outlet.stage(work)
         return True
 
@@ -245,7 +324,7 @@ class Transacting:
         if any(work.staged and work.staged.rejected for work in works):
             self._at("letters_before_commit")
         for work in works:
-            work.outlet.commit(work)
+            self.by_name[work.sink].commit(work)
         self._end_if_done(group)
         return True
 
@@ -257,22 +336,23 @@ class Transacting:
         self._groups.leave_out(group.number, lost)
         lines = {str(each.line.partition) for each in lost}
         for work in self._works[group.number].values():
-            work.outlet.leave_out(work, lines)
+            self.by_name[work.sink].leave_out(work, lines)
         return True
 
     # What the sinks tell
 
-    def take(self, told: Told) -> None:
-        """Hear what a sink's threads report. Raises what ends the run."""
-        outlet, done = told.outlet, told.done
+    def handle(self, event: WriterEvent) -> list[RefusedRow]:
+        """Hear what a sink's threads report; give the rows it refused. Raises what ends the run."""
+        outlet, done = self.by_name[event.sink], event.done
+        if isinstance(done, BatchStaged):
+            return self._staged(outlet, done)
         if isinstance(done, FencesRaised):
             self._fences.take(outlet.name, done)
-        elif isinstance(done, BatchStaged):
-            self._staged(outlet, done)
         else:
             self._committed(outlet, done)
+        return []
 
-    def _staged(self, outlet: TransactionOutlet, done: BatchStaged) -> None:
+    def _staged(self, outlet: TransactionBuffer, done: BatchStaged) -> list[RefusedRow]:
         if done.staged is None:
             raise done.error or RuntimeError(outlet.name)
         work = outlet.staged(done.batch.sequence, done.staged)
@@ -281,29 +361,31 @@ class Transacting:
         reasons: dict[int, str] = {}
         for row, reason in done.staged.rejected.items():
             reasons.setdefault(work.owner_of(row), reason)
-        for owner, reason in reasons.items():
-            if place_of(owner) in ours:  # else it was lost meanwhile, and perhaps claimed again
-                self._refuse(owner, Failure(outlet.step.name, Reject(reason)))
+        refused = [
+            RefusedRow(Failure(outlet.name, Reject(reason)), owner)
+            for owner, reason in reasons.items()
+            # Else it was lost meanwhile, and perhaps claimed again, or it has its letter.
+            if place_of(owner) in ours and self._awaits_letter(owner)
+        ]
         if group.phase is GroupPhase.COMMITTING:  # it was staged anew, without a line that is lost
             outlet.commit(work)
             self._end_if_done(group)
+        return refused
 
-    def _refuse(self, owner: int, failure: Failure) -> None:
-        """Send the letter of a record of which a sink does not take a row."""
+    def _awaits_letter(self, owner: int) -> bool:
+        """Wait for the letter of a record of which a sink refused a row; False: it has one."""
         place, offset = place_of(owner), offset_of(owner)
-        line = self._lines.get(place)
-        if line is None:
-            return
+        line = self._lines[place]
         txid = int(line.transactions_of(np.array([offset], np.int64))[0])
         letters = self._lettered.setdefault((place, txid), set())
         if owner in letters:
-            return  # a record has one letter
+            return False
         letters.add(owner)
-        self._tallies[place, txid].sunk -= 1  # it had a row; `processed` counts it again
+        self._tallies[place, txid].sunk -= 1  # it had a row; `resolved` counts it again
         line.awaits(offset)
-        self._bury(owner, failure)
+        return True
 
-    def _committed(self, outlet: TransactionOutlet, done: BatchCommitted) -> None:
+    def _committed(self, outlet: TransactionBuffer, done: BatchCommitted) -> None:
         if isinstance(done.error, SinkFenced):
             work = outlet.refused(done.error.line)
             group = self._group_of(work)
@@ -312,7 +394,7 @@ class Transacting:
                     partition = member.line.partition
                     fenced = Fenced(partition, str(done.error))
                     self._reader.refuse(partition, member.place, fenced)
-                    self.drop(member.place)  # before the group is taken for done
+                    self.partition_lost(member.place)  # before the group is taken for done
         elif done.error is not None:
             raise done.error
         else:
@@ -341,8 +423,20 @@ class Transacting:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is staged or committed, and nothing could be without a retry."""
+        """True if nothing is staged or committed, and nothing could be without a retry."""
         if len(self._groups):
             return False
         lines = [cast("PartitionTransactions", each.delivery) for _, each in self._reader.owned()]
         return not any(line.is_due or line.filling or line.ready() for line in lines)
+
+
+def share_of(line: str, epoch: int, transaction: Transaction) -> Share:
+    """A transaction's share of a group, no row counted yet; `line` is its partition's name.
+
+    Raises ValueError for a range that is only planned: nobody may commit it.
+    """
+    covers = transaction.range
+    if covers.digest is None:
+        raise ValueError(f"{line} transaction {transaction.txid} is not sealed: it is of {covers}")
+    span = covers.first, covers.end, covers.digest
+    return Share(line, epoch, transaction.txid, transaction.attempt, *span, 0)

@@ -1,0 +1,498 @@
+"""Rows on their way to one sink: those that wait, and those that its writer has.
+
+Two kinds, as a transaction's rows differ from a batch's: they wait for their transaction, however
+many batches that takes, lose those of failed tries, come in the order of their records, and are
+staged and committed in two steps, since other sinks and letters are waited for in between.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from acker.acker import Edges, Trees
+from service.owners import Owners, offsets_of
+from sinks.tries import WriteRetries
+from sinks.writer import BatchCommitted, Done, FencesRaised, SinkWriter
+from topology.histogram import Histogram
+from topology.sink import Batch, Fence, Piece, Share, Sink, Staged
+from topology.steps import SinkStep
+from topology.traced import NO_TRACES
+from transactions.rows import Rows
+
+if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
+
+_MOST_BATCHES = 2  # one that is committed, one that is staged
+_LADEN_BATCHES = 3
+_SAMPLED_ROWS = 8
+_PLAIN_BYTES = 8  # a number, a date, a flag
+
+
+class SinkBuffer:
+    """One sink step, its writer, and figures.
+
+    The owner thread calls everything; `on_done` is called by the writer's threads.
+    """
+
+    def __init__(
+        self,
+        step: SinkStep,
+        sink: Sink[Any],
+        on_done: Callable[[Done], object],
+        *,
+        at_most_once: bool = False,
+        write_retries: WriteRetries | None = None,
+        at: Callable[[str], object] | None = None,
+    ) -> None:
+        """`sink` is what the writer's threads call; see `SinkWriter` for the rest."""
+        self.step = step
+        self.name = step.name
+        self.writer = SinkWriter(
+            sink, on_done, at_most_once=at_most_once, retries=write_retries, at=at
+        )
+        self.rows_written = 0
+        self.batches_written = 0
+        self.rows_rejected = 0
+        self.write_seconds = 0.0
+        self.bytes_written: int | None = 0
+        self.write_times = Histogram()
+
+    def start(self) -> None:
+        """Start the writer's threads."""
+        self.writer.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Stop them; False if one did not end in time."""
+        return self.writer.stop(timeout_seconds)
+
+    def _count(self, rows: int, rejected: int, num_bytes: int | None, seconds: float) -> None:
+        """Count a batch that is durable now; its commit took so long."""
+        self.rows_written += rows
+        self.rows_rejected += rejected
+        self.batches_written += 1
+        self.write_seconds += seconds
+        self.write_times.add(seconds)
+        if self.bytes_written is not None and num_bytes is not None:
+            self.bytes_written += num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WriterEvent:
+    """What a sink's threads report."""
+
+    sink: str  # the step's name
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class PendingBatch:
+    """A micro-batch on its way to the sink, and the trees its rows resolve.
+
+    `trees[i]` and `edges[i]` belong to row i of the batch.
+    """
+
+    batch: Batch
+    num_bytes: int  # estimated, see `estimated_bytes`
+    trees: Trees
+    edges: Edges
+
+
+class BatchBuffer(SinkBuffer):
+    """A batch fills while others are written in the background.
+
+    A piece is never split, so a batch may pass its limits by less than one piece. A call costs
+    O(pieces), never O(rows).
+    """
+
+    def __init__(
+        self,
+        step: SinkStep,
+        sink: Sink[Any],
+        put: Callable[[WriterEvent], object],
+        *,
+        at_most_once: bool = False,
+        write_retries: WriteRetries | None = None,
+        at: Callable[[str], object] | None = None,
+        traces: "Traces | None" = None,
+    ) -> None:
+        """With `at_most_once` no commit is tried twice."""
+        super().__init__(
+            step,
+            sink,
+            lambda done: put(WriterEvent(step.name, done)),
+            at_most_once=at_most_once,
+            write_retries=write_retries,
+            at=at,
+        )
+        self._traces = traces
+        self._sequence = 0
+        self._is_ready = False  # the sink can stage
+        self._writing: deque[PendingBatch] = deque()  # without their pieces
+        self._empty()
+
+    def _empty(self) -> None:
+        self._pieces: list[Piece] = []
+        self._trees: list[Trees] = []
+        self._edges: list[Edges] = []
+        self._rows = 0
+        self._bytes = 0
+        self.deadline: float | None = None
+        """When the batch that fills is due at the latest; None while it is empty."""
+
+    def start(self) -> None:
+        """Start the writer's threads."""
+        super().start()
+        self.writer.fence(())
+
+    def add(self, piece: Piece, trees: Trees, edges: Edges, now: float) -> None:
+        """Take rows for the batch that fills: row i belongs to `trees[i]` by `edges[i]`.
+
+        Raises ValueError when the arrays are not as long as the piece.
+        """
+        length = piece.num_rows if isinstance(piece, pa.RecordBatch) else len(piece)
+        if len(trees) != length or len(edges) != length:
+            raise ValueError(
+                f"a piece of {length} rows came with {len(trees)} trees and {len(edges)} edges"
+            )
+        if not length:
+            return
+        self._pieces.append(piece)
+        self._trees.append(trees)
+        self._edges.append(edges)
+        self._rows += length
+        self._bytes += estimated_bytes(piece)
+        if self.deadline is None:
+            self.deadline = now + self.step.policy.batch_seconds
+
+    def is_due(self, now: float) -> bool:
+        """True if the batch should be written: it is full, or its oldest row has waited enough."""
+        policy = self.step.policy
+        return self.deadline is not None and (
+            now >= self.deadline
+            or self._rows >= policy.batch_rows
+            or self._bytes >= policy.batch_bytes
+        )
+
+    def submit_due(self, now: float, *, flush: bool) -> bool:
+        """Hand the batch to the writer if it is due (or `flush`) and the writer takes one."""
+        if not self._takes_one or not self._rows or not (flush or self.is_due(now)):
+            return False
+        self._sequence += 1
+        batch = Batch(self._sequence, self._pieces, self._rows)
+        trees, edges = np.concatenate(self._trees), np.concatenate(self._edges)
+        pending = PendingBatch(batch, self._bytes, trees, edges)
+        self._empty()
+        if self._traces is not None:
+            pending = self._traces.batch(self.name, pending)
+        self._writing.append(replace(pending, batch=replace(pending.batch, pieces=[])))
+        self.writer.write(pending.batch)
+        return True
+
+    @property
+    def _takes_one(self) -> bool:
+        return self._is_ready and len(self._writing) < _MOST_BATCHES
+
+    def is_full(self, now: float) -> bool:
+        """True if the next batch is due while the last ones are being written: backpressure."""
+        return not self._takes_one and self.is_due(now)
+
+    def ended(self, done: Done) -> tuple[PendingBatch, Staged] | None:
+        """Learn what the writer has done; the batch that has ended, if one has.
+
+        Raises what ends the run.
+        """
+        if done.error is not None:
+            raise done.error
+        if isinstance(done, FencesRaised):
+            self._is_ready = True
+        if not isinstance(done, BatchCommitted):
+            return None
+        pending, staged = self._writing.popleft(), done.staged
+        if self._traces is not None:
+            self._traces.written(self.name, pending.batch.sequence, len(staged.rejected))
+        self._count(staged.num_rows, len(staged.rejected), pending.num_bytes, done.seconds)
+        return pending, staged
+
+    @property
+    def committing(self) -> PendingBatch:
+        """The oldest of the batches that are being written."""
+        return self._writing[0]
+
+    @property
+    def rows_pending(self) -> int:
+        """Rows that fill a batch or are being written."""
+        return self._rows + sum(each.batch.num_rows for each in self._writing)
+
+    def trees(self) -> Iterator[Trees]:
+        """The trees of the rows that are on their way: slow, but not lost."""
+        for pending in self._writing:
+            yield pending.trees
+        yield from self._trees
+
+
+def good_rows(pending: PendingBatch, staged: Staged) -> tuple[Trees, Edges]:
+    """Trees and edges of the rows that are durable now."""
+    if not staged.rejected:
+        return pending.trees, pending.edges
+    good = np.ones(pending.batch.num_rows, np.bool_)
+    good[list(staged.rejected)] = False
+    return pending.trees[good], pending.edges[good]
+
+
+class GroupWork(Protocol):
+    """What a sink has to do for a group of transactions."""
+
+    number: int  # of the sink's groups; 0: it was not asked yet
+    staged: Staged | None
+    is_done: bool
+    num_bytes: int | None  # of its rows as columns; None: it is not known
+
+
+W = TypeVar("W", bound=GroupWork)
+
+
+class GroupBuffer(SinkBuffer, Generic[W]):
+    """A sink that is given groups of transactions: staged several at once, committed one by one."""
+
+    def __init__(
+        self,
+        step: SinkStep,
+        sink: Sink[Any],
+        on_done: Callable[[Done], object],
+        *,
+        write_retries: WriteRetries | None,
+        at: Callable[[str], object] | None,
+    ) -> None:
+        super().__init__(step, sink, on_done, write_retries=write_retries, at=at)
+        self._groups = 0
+        self._works: dict[int, W] = {}
+        self._committing: W | None = None
+
+    def fence(self, fences: list[Fence]) -> None:
+        """Raise the epochs of lines in the background."""
+        self.writer.fence(fences)
+
+    def commit(self, work: W) -> None:
+        """Have a group committed that is staged."""
+        if work.staged is not None and not work.is_done:
+            self._committing = work
+            self.writer.commit(work.staged)
+
+    def _asked(self, work: W) -> int:
+        """Note that a group is about to be staged; its number."""
+        self._groups += 1
+        work.number = self._groups
+        self._works[work.number] = work
+        return work.number
+
+    def _ended(self) -> W:
+        """The group whose commit is under way, which has ended."""
+        work, self._committing = self._committing, None
+        if work is None:
+            raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
+        return work
+
+    def _durable(self, seconds: float, rejected: int | None = None) -> W:
+        """Note that the commit under way, which took so long, made its group durable."""
+        work = self._ended()
+        del self._works[work.number]
+        work.is_done = True
+        if work.staged is not None:
+            found = len(work.staged.rejected) if rejected is None else rejected
+            self._count(work.staged.num_rows, found, work.num_bytes, seconds)
+        return work
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One share's rows, and which record each is of."""
+
+    place: int
+    share: Share
+    pieces: list[Piece]
+    owners: Owners
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What one sink has to do for a group."""
+
+    sink: str  # the step's name
+    group: int
+    parts: list[Part]
+    number: int = 0
+    staged: Staged | None = None
+    is_done: bool = False
+    num_bytes: int | None = 0
+
+    @property
+    def is_staged(self) -> bool:
+        """True if it can be committed, or there is nothing to commit."""
+        return self.is_done or self.staged is not None
+
+    def owner_of(self, row: int) -> int:
+        """Find which record a row of the group is of. Raises IndexError."""
+        for part in self.parts:
+            if row < len(part.owners):
+                return int(part.owners[row])
+            row -= len(part.owners)
+        raise IndexError(row)
+
+
+class TransactionBuffer(GroupBuffer[Work]):
+    """Rows wait by transaction until their group is written."""
+
+    def __init__(
+        self,
+        step: SinkStep,
+        sink: Sink[Any],
+        put: Callable[[WriterEvent], object],
+        *,
+        write_retries: WriteRetries | None = None,
+        at: Callable[[str], object] | None = None,
+        traces: "Traces | None" = None,
+    ) -> None:
+        super().__init__(
+            step,
+            sink,
+            lambda done: put(WriterEvent(step.name, done)),
+            write_retries=write_retries,
+            at=at,
+        )
+        self._rows = Rows()
+        self._traces = traces
+        self._fill_rows = 0
+        self._fill_bytes = 0
+
+    @property
+    def rows_pending(self) -> int:
+        """Rows that wait for their transaction's end, or are being written."""
+        return self._rows.num_rows + sum(
+            len(part.owners) for work in self._works.values() for part in work.parts
+        )
+
+    def is_full(self, now: float) -> bool:  # noqa: ARG002 - as BatchBuffer
+        """Never: what waits here is bounded by the transactions that may be open at once."""
+        return False
+
+    # Rows
+
+    def add(self, piece: Piece, owners: Owners, txids: Owners, places: Owners) -> None:
+        """Take rows of transactions."""
+        self._rows.add(piece, owners, txids, places)
+        self._fill_rows += len(piece)
+        self._fill_bytes += estimated_bytes(piece)
+
+    def discard_attempt(self, owner: int, place: int) -> None:
+        """Leave out what came of a record so far: its try has failed."""
+        self._rows.void(owner, place)
+
+    def partition_lost(self, place: int) -> None:
+        """Forget its rows."""
+        self._rows.drop(place)
+
+    @property
+    def is_due(self) -> bool:
+        """True if enough rows came since the last `closed` for a batch."""
+        policy = self.step.policy
+        return self._fill_rows >= policy.batch_rows or self._fill_bytes >= policy.batch_bytes
+
+    @property
+    def is_laden(self) -> bool:
+        """True if more rows wait than one batch that is committed, one staged, and one."""
+        return self.rows_pending > _LADEN_BATCHES * self.step.policy.batch_rows
+
+    def closed(self) -> None:
+        """Learn that what came so far belongs to closed transactions."""
+        self._fill_rows = self._fill_bytes = 0
+
+    # Groups
+
+    def part(self, place: int, share: Share) -> Part:
+        """Take a transaction's rows out."""
+        taken = self._rows.take(place, share.txid)
+        return Part(place, replace(share, num_rows=taken.num_rows), taken.pieces, taken.owners)
+
+    def stage(self, work: Work) -> None:
+        """Have a group made ready. One without shares is done: the sink has them already."""
+        work.staged = None
+        if not work.parts:
+            work.is_done = True
+            return
+        number = self._asked(work)
+        pieces = [piece for part in work.parts for piece in part.pieces]
+        shares = tuple(part.share for part in work.parts)
+        num_rows = sum(share.num_rows for share in shares)
+        owners = np.concatenate([part.owners for part in work.parts])
+        work.num_bytes = sum(map(estimated_bytes, pieces))
+        traces = NO_TRACES
+        if self._traces is not None:
+            traces = self._traces.group(self.name, number, shares, owners)
+        self.writer.stage(Batch(number, pieces, num_rows, shares, offsets_of(owners), traces))
+
+    def staged(self, number: int, staged: Staged) -> Work:
+        """Learn that a group is ready."""
+        work = self._works[number]
+        work.staged = staged
+        return work
+
+    @property
+    def committing(self) -> Work | None:
+        """The group that is being committed."""
+        return self._committing
+
+    def refused(self, line: str) -> Work:
+        """Learn that the commit under way was refused for a line: stage the others anew."""
+        work = self._ended()
+        self.leave_out(work, {line})
+        return work
+
+    def leave_out(self, work: Work, lines: Collection[str]) -> None:
+        """Have a group that is ready staged anew, if some of these lines are in it."""
+        parts = [part for part in work.parts if part.share.line not in lines]
+        if work.staged is None or len(parts) == len(work.parts):
+            return
+        del self._works[work.number]
+        if self._traces is not None:
+            self._traces.written(self.name, work.number, 0, "a line was lost; staged anew")
+        self.writer.discard(work.staged)
+        work.parts = parts
+        self.stage(work)
+
+    def committed(self, seconds: float) -> Work:
+        """Learn that the commit under way is durable."""
+        work = self._durable(seconds)
+        if self._traces is not None:
+            rejected = len(work.staged.rejected) if work.staged else 0
+            self._traces.written(self.name, work.number, rejected)
+        return work
+
+
+def estimated_bytes(piece: Piece) -> int:
+    """About how many bytes a piece's values have as columns.
+
+    Exact for a RecordBatch. For rows, the mean of eight rows spread over the piece: text
+    and bytes count their length, containers their parts, everything else eight bytes.
+    The Python objects of the rows take several times as much.
+    """
+    if isinstance(piece, pa.RecordBatch):
+        return int(piece.nbytes)
+    if not piece:
+        return 0
+    sample = piece[:: max(1, len(piece) // _SAMPLED_ROWS)][:_SAMPLED_ROWS]
+    return sum(map(_size, sample)) * len(piece) // len(sample)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_size, value))
+    names = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
+    return sum([_size(getattr(value, name)) for name in names]) or _PLAIN_BYTES

@@ -1,0 +1,139 @@
+"""Rows on their way to a sink: when a batch is due, and handed to its writer."""
+
+import queue
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.sinks import MemorySink
+from service.sink_buffer import BatchBuffer, WriterEvent, estimated_bytes
+from sinks.writer import FencesRaised
+from tests.support.patience import seconds
+from topology.sink import Batch, Piece
+from topology.steps import BatchPolicy, SinkStep
+
+LARGE = BatchPolicy(batch_rows=1_000_000, batch_bytes=1 << 40, batch_seconds=1000.0)
+
+
+class NoWriter:
+    """Notes what it is given."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def write(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+
+def buffer_of(policy: BatchPolicy = LARGE) -> tuple[BatchBuffer, NoWriter]:
+    buffer = BatchBuffer(SinkStep("rows", MemorySink(), policy), MemorySink(), print)
+    writer: Any = NoWriter()
+    buffer.writer = writer
+    return buffer, writer
+
+
+def add(buffer: BatchBuffer, piece: Piece, now: float = 0.0, first: int = 0) -> None:
+    length = piece.num_rows if isinstance(piece, pa.RecordBatch) else len(piece)
+    trees = np.arange(first, first + length, dtype=np.int64)
+    buffer.add(piece, trees, trees.astype(np.uint64) + np.uint64(1000), now)
+
+
+def test_an_empty_batch_is_never_due() -> None:
+    buffer, writer = buffer_of(BatchPolicy(batch_rows=1, batch_bytes=1, batch_seconds=0.0))
+    buffer.ended(FencesRaised((), [], None))
+    add(buffer, [])
+    assert not buffer.is_due(1e9)
+    assert buffer.deadline is None
+    assert not buffer.submit_due(1e9, flush=True)
+    assert writer.batches == []
+
+
+def test_a_batch_is_due_at_its_rows() -> None:
+    buffer, _writer = buffer_of(BatchPolicy(3, 1 << 40, 1000.0))
+    add(buffer, [{}, {}])
+    assert not buffer.is_due(0.0)
+    add(buffer, [{}])
+    assert buffer.is_due(0.0)
+
+
+def test_a_batch_is_due_at_its_bytes() -> None:
+    buffer, _writer = buffer_of(BatchPolicy(1000, 800, 1000.0))
+    add(buffer, pa.record_batch({"a": np.arange(99)}))
+    assert not buffer.is_due(0.0)
+    add(buffer, pa.record_batch({"a": np.arange(1)}))
+    assert buffer.is_due(0.0)
+
+
+def test_a_batch_is_due_when_its_oldest_row_has_waited_enough() -> None:
+    buffer, _writer = buffer_of(BatchPolicy(1000, 1 << 40, 5.0))
+    add(buffer, [{}], now=100.0)
+    add(buffer, [{}], now=104.0)
+    assert buffer.deadline == 105.0
+    assert not buffer.is_due(104.9)
+    assert buffer.is_due(105.0)
+
+
+def test_a_batch_is_handed_over_aligned_and_the_next_begins_afresh() -> None:
+    buffer, writer = buffer_of()
+    columns = pa.record_batch({"a": [1, 2]})
+    add(buffer, [{"a": 0}])
+    add(buffer, columns, first=1)
+    assert not buffer.submit_due(0.0, flush=True), "the sink is not ready yet"
+    buffer.ended(FencesRaised((), [], None))
+    assert buffer.submit_due(0.0, flush=True)
+    (batch,), pending = writer.batches, buffer.committing
+    assert (batch.sequence, batch.num_rows) == (1, 3)
+    assert batch.pieces == [[{"a": 0}], columns]
+    assert pending.trees.tolist() == [0, 1, 2]
+    assert pending.trees.dtype == np.int64
+    assert pending.edges.tolist() == [1000, 1001, 1002]
+    assert pending.edges.dtype == np.uint64
+    assert (buffer.rows_pending, buffer.deadline) == (3, None)
+    add(buffer, [{}], now=7.0)
+    assert buffer.deadline == 1007.0
+    assert buffer.submit_due(7.0, flush=True)
+    assert writer.batches[1].sequence == 2
+    add(buffer, [{}], now=7.0)
+    assert not buffer.submit_due(7.0, flush=True), "one is committed, one is staged"
+
+
+def test_arrays_that_do_not_match_their_piece_are_refused() -> None:
+    buffer, _writer = buffer_of()
+    with pytest.raises(ValueError, match="2 rows came with 1 trees and 2 edges"):
+        buffer.add([{}, {}], np.zeros(1, np.int64), np.zeros(2, np.uint64), 0.0)
+    assert buffer.rows_pending == 0
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 1000])
+def test_the_estimate_of_equal_rows_is_their_values_size(length: int) -> None:
+    row: dict[str, Any] = {"a": 1, "b": "x" * 100, "c": [1.0, 2.0], "d": None, "e": b"12"}
+    assert estimated_bytes([row] * length) == length * (8 + 100 + 16 + 8 + 2)
+
+
+class Small(MemorySink[Any]):
+    batch_rows = 2
+
+
+def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces():
+    """The test kit puts sinks of its own in the places of a topology's."""
+    kept = Small("kept")
+    stands_in: MemorySink[Any] = MemorySink("stands in")
+    written: queue.SimpleQueue[WriterEvent] = queue.SimpleQueue()
+    outlet = BatchBuffer(
+        SinkStep("rows", kept, BatchPolicy(batch_rows=kept.batch_rows)),
+        stands_in,
+        written.put,
+    )
+    outlet.start()
+    assert outlet.ended(written.get(timeout=seconds(10)).done) is None
+    one = np.ones(1, np.int64), np.ones(1, np.uint64)
+    outlet.add(["a"], *one, now=0.0)
+    assert not outlet.submit_due(0.0, flush=False)
+    outlet.add(["b"], *one, now=0.0)
+    assert outlet.submit_due(0.0, flush=False)
+    ended = outlet.ended(written.get(timeout=seconds(10)).done)
+    assert ended is not None
+    assert stands_in.rows == ["a", "b"]
+    assert outlet.stop(10)
