@@ -145,9 +145,12 @@ class SinkWriter:
         """
         self._staging.ask(partial(self._write, batch))
 
-    def stage(self, batch: Batch) -> None:
-        """Make a batch's rows ready; BatchStaged comes. Several may wait."""
-        self._staging.ask(partial(self._stage, batch))
+    def stage(self, batch: Batch, by: Callable[[Batch], Staged] | None = None) -> None:
+        """Make a batch's rows ready; BatchStaged comes. Several may wait.
+
+        `by` does it in place of the sink, on the staging thread and with its tries.
+        """
+        self._staging.ask(partial(self._stage, batch, by or self._sink.stage))
 
     def commit(self, staged: Staged) -> None:
         """Make them durable; BatchCommitted comes.
@@ -162,7 +165,11 @@ class SinkWriter:
 
     def discard(self, staged: Staged) -> None:
         """Let what was staged go; nothing comes."""
-        self._staging.ask(partial(self._discard, staged))
+        self.let_go(partial(self._sink.discard, staged))
+
+    def let_go(self, work: Callable[[], object]) -> None:
+        """Have the staging thread remove what will not be committed; nothing comes."""
+        self._staging.ask(partial(self._discard, work))
 
     def stop(self, timeout_seconds: float) -> bool:
         """Let the tries under way end, but no other begin; return whether both threads ended.
@@ -201,7 +208,7 @@ class SinkWriter:
         self._tell(self._committing, FencesRaised(fences, found or [], error))
 
     def _write(self, batch: Batch) -> None:
-        staged, error = self._staged(batch)
+        staged, error = self._staged(batch, self._sink.stage)
         if staged is None:
             self._tell(self._staging, BatchStaged(batch, None, error))
             return
@@ -209,13 +216,15 @@ class SinkWriter:
         self._committing.ask(partial(self._commit, staged, replace(batch, pieces=[], traces={})))
         self._staging.ended()
 
-    def _stage(self, batch: Batch) -> None:
-        self._tell(self._staging, BatchStaged(batch, *self._staged(batch)))
+    def _stage(self, batch: Batch, by: Callable[[Batch], Staged]) -> None:
+        self._tell(self._staging, BatchStaged(batch, *self._staged(batch, by)))
 
-    def _staged(self, batch: Batch) -> tuple[Staged | None, Exception | None]:
+    def _staged(
+        self, batch: Batch, by: Callable[[Batch], Staged]
+    ) -> tuple[Staged | None, Exception | None]:
         def work() -> Staged:
             self._at("sink_before_stage")
-            staged = self._sink.stage(batch)
+            staged = by(batch)
             check_rejected(staged.rejected, batch.num_rows, self._sink.name)
             if staged.shares != batch.shares:
                 message = f"sink '{self._sink.name}' staged other shares than it was given"
@@ -253,7 +262,7 @@ class SinkWriter:
         )
         if batch is not None and error is not None:
             if isinstance(error, _ENDS):
-                self._let_go(staged, tries)
+                self._let_go(partial(self._sink.discard, staged), tries)
             else:  # at most once
                 committed, error = self._given_up(staged, batch), None
         self._gave_up(tries, error)
@@ -285,7 +294,7 @@ class SinkWriter:
             rows=batch.num_rows,
             error=error,
         )
-        self._let_go(staged, self._committing.tries)
+        self._let_go(partial(self._sink.discard, staged), self._committing.tries)
         reason = f"the write to '{self._sink.name}' failed and may be durable: {error}"
         reasons = dict.fromkeys(range(batch.num_rows), reason) | dict(staged.rejected)
         return replace(staged, num_rows=0, rejected=reasons)
@@ -298,12 +307,12 @@ class SinkWriter:
             )
             raise SinkFailed(message)
 
-    def _discard(self, staged: Staged) -> None:
-        self._let_go(staged, self._staging.tries)
+    def _discard(self, work: Callable[[], object]) -> None:
+        self._let_go(work, self._staging.tries)
         self._staging.ended()
 
-    def _let_go(self, staged: Staged, tries: Tries) -> None:
-        _, error = tries.heard(lambda: self._sink.discard(staged))
+    def _let_go(self, work: Callable[[], object], tries: Tries) -> None:
+        _, error = tries.heard(work)
         if error is not None:  # it is not visible, so it may stay
             log.warning("sink_discard_failed", sink=self._sink.name, error=tries.last_error)
 

@@ -118,7 +118,7 @@ class SparkEngine:
         rates = Rates(topology.source_of, policy.ranges.seconds)
         self._plans = RangePlans(reader, self._groups, ends, RangePlanner(policy.ranges), rates)
         self._submissions = Submissions(executors, self._results.put)
-        self._in_flight = InFlight(self._groups, self.outlets, self._submissions)
+        self._in_flight = InFlight(self._groups, self._submissions)
         maker = TryMaker(
             self.outlets, policy.settings, folder.place, folder.tables, reader.epoch_of
         )

@@ -1,12 +1,11 @@
 """What is in flight: groups of ranges, their tries, and partitions that are to leave them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import structlog
 
 from partition.chunk import Partition
 from service.engine import Apart
-from service.spark_engine.range_outlet import RangeOutlet
 from service.spark_engine.silences import Silences
 from service.spark_engine.submissions import Submissions
 from service.spark_engine.tries import Try
@@ -23,9 +22,7 @@ class InFlight:
     so: what it has made is discarded, and what it still makes is when it ends.
     """
 
-    def __init__(
-        self, groups: TransactionGroups, outlets: Sequence[RangeOutlet], submissions: Submissions
-    ) -> None:
+    def __init__(self, groups: TransactionGroups, submissions: Submissions) -> None:
         self.groups = groups
         self.apart = Apart()
         """What failed, for figures."""
@@ -35,7 +32,6 @@ class InFlight:
         """Tries that wait for their commit, or are committed, by group."""
         self.silences = Silences()
         """Partitions of which nothing could be read, and was not since."""
-        self._outlets = outlets
         self._submissions = submissions
         self._leaderless: frozenset[Partition] = frozenset()
         self._leaving: dict[int, bool] = {}  # by place: whether what is read is given up, too
@@ -115,11 +111,8 @@ class InFlight:
 
     def let_go(self, gone: Try) -> None:
         """Discard what a try has made so far."""
-        for outlet in self._outlets:
-            if outlet.name in gone.works:
-                outlet.discard(gone.works[outlet.name])
-            else:
-                outlet.let_go(gone.handed(outlet.name))
+        for work in gone.works.values():
+            work.outlet.discard(work)
         gone.results, gone.works = (), {}
 
     def failed(self, number: int, attempt: int, error: Exception, now: float) -> None:

@@ -7,9 +7,8 @@ import structlog
 from partition.errors import Fenced
 from service.account import Tally
 from service.reader import Reader
-from service.spark_engine.handed import StagedLost
 from service.spark_engine.in_flight import InFlight
-from service.spark_engine.range_outlet import RangeOutlet, RangeWork
+from service.spark_engine.range_outlet import RangeOutlet, RangeWork, StagedLost
 from service.spark_engine.refusals import again
 from service.spark_engine.runs import facts
 from service.spark_engine.task import Reasons
@@ -43,8 +42,8 @@ class RangeCommits:
     def stage(self, ran: Try) -> None:
         """Have every sink make a try's rows ready."""
         self._in_flight.read[ran.number] = ran
-        ran.works = self._maker.works(ran)
         for work in ran.works.values():
+            work.shares = self._maker.shares(ran, work)
             work.outlet.stage(work)
 
     def staged(self, outlet: RangeOutlet, done: BatchStaged, now: float) -> None:
@@ -68,7 +67,7 @@ class RangeCommits:
         places = {str(member.line.partition): member.place for member in ran.members}
         found: dict[tuple[int, int], dict[int, str]] = {}
         for row, reason in rejected.items():
-            line, offset, which = work.handed.origins[row]
+            line, offset, which = work.origins[row]
             found.setdefault((places[line], offset), {})[which] = reason
         group = self._in_flight.groups.of(ran.number)
         known = {} if group is None else group.refused

@@ -1,18 +1,28 @@
 """One sink step on the spark engine: what tasks have staged for it is committed here."""
 
+import shutil
 import uuid
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from partition.chunk import Offsets
 from service.sink_buffer import GroupBuffer
-from service.spark_engine.handed import Handed, HandsOn
-from service.spark_engine.spool import SpoolStager
-from sinks.tries import WriteRetries
+from service.spark_engine.refusals import Origin, origin_of
+from service.spark_engine.spool import SpoolChanged, SpoolStager, read_lines
+from sinks.tries import WriteRetries, check_rejected
 from sinks.writer import Done
 from topology.errors import SinkFailed
-from topology.sink import Share, Sink, Staged, Stager
+from topology.sink import Batch, Piece, Share, Sink, Staged, Stager
 from topology.steps import SinkStep
+
+
+class StagedLost(SinkFailed):
+    """What tasks have staged is not there any more: their ranges have to be run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +35,19 @@ class RangeTold:
 
 @dataclass(slots=True, eq=False)
 class RangeWork:
-    """What one sink has to do for one try of a group."""
+    """What tasks made of one try's rows for one sink, and how far the sink is with it.
+
+    Where the sink has a stager of its own, that is ready where the table lies (`is_apart`); else
+    it is rows in files, to be staged here.
+    """
 
     outlet: "RangeOutlet"
-    handed: Handed
-    shares: tuple[Share, ...]
-    num_rows: int  # that tasks handed over
+    stager: Stager
+    is_apart: bool
+    made: tuple[Staged, ...]  # in the order of the tasks
+    shares: tuple[Share, ...] = ()
+    origins: dict[int, Origin] = field(default_factory=dict)
+    """By row that the sink refused."""
     number: int = 0  # of the sink's groups; 0: it was not asked yet
     staged: Staged | None = None
     is_done: bool = False  # it is durable, or there is nothing to do
@@ -40,6 +57,46 @@ class RangeWork:
     def is_staged(self) -> bool:
         """Whether it can be committed, or there is nothing to commit."""
         return self.is_done or self.staged is not None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that tasks handed over."""
+        return sum(each.num_rows for each in self.made)
+
+    @property
+    def num_rejected(self) -> int:
+        """Rows that the tasks found not to fit; their records have their letters."""
+        return sum(len(each.rejected) for each in self.made)
+
+    def rows_of(self, line: str) -> int:
+        """How many rows of a line were given to the stager."""
+        shares = (share for each in self.made for share in each.shares)
+        return sum(share.num_rows for share in shares if share.line == line)
+
+    def stage(self, sink: Sink[Any], batch: Batch) -> Staged:
+        """Join what is staged where the table lies, or stage the rows; on the staging thread.
+
+        Raises StagedLost, or what the sink raises.
+        """
+        if self.is_apart:
+            return sink.joined(batch.shares, [replace(each, rejected={}) for each in self.made])
+        whole = _whole(batch, self.made)
+        staged = sink.stage(whole)
+        check_rejected(staged.rejected, whole.num_rows, sink.name)
+        self.origins = {row: origin_of(whole, row) for row in staged.rejected}
+        self.let_go()
+        self.made = ()
+        return staged
+
+    def let_go(self) -> None:
+        """Discard what tasks have made, and of rows in files also what no task has told of.
+
+        On the staging thread. Raises as the stager.
+        """
+        for each in self.made:
+            self.stager.discard(each)
+        if isinstance(self.stager, SpoolStager):
+            shutil.rmtree(self.stager.folder, ignore_errors=True)
 
 
 class RangeOutlet(GroupBuffer[RangeWork]):
@@ -56,7 +113,7 @@ class RangeOutlet(GroupBuffer[RangeWork]):
     ) -> None:
         super().__init__(
             step,
-            HandsOn(sink.name, sink),
+            sink,
             lambda done: on_told(RangeTold(self, done)),
             write_retries=write_retries,
             at=at,
@@ -67,7 +124,7 @@ class RangeOutlet(GroupBuffer[RangeWork]):
     @property
     def rows_pending(self) -> int:
         """Rows that tasks have handed over, and that are not durable."""
-        return sum(work.num_rows for work in self._works.values())
+        return sum(share.num_rows for work in self._works.values() for share in work.shares)
 
     def stager(self, folder: str | None) -> tuple[Stager, bool]:
         """What tasks stage with, and whether it does so where the table lies.
@@ -90,7 +147,8 @@ class RangeOutlet(GroupBuffer[RangeWork]):
         if not work.shares:
             work.is_done = True
             return
-        self.writer.stage(work.handed.as_group(self._asked(work), work.shares))
+        batch = Batch(self._asked(work), [], work.num_rows, work.shares)
+        self.writer.stage(batch, partial(work.stage, self._sink))
 
     def staged(self, number: int, staged: Staged) -> RangeWork | None:
         """Learn that a group is ready; None: nobody wants it any more, and it is discarded."""
@@ -108,7 +166,7 @@ class RangeOutlet(GroupBuffer[RangeWork]):
     def committed(self, seconds: float) -> RangeWork:
         """Learn that the commit under way is durable."""
         work = self._committing
-        return self._durable(seconds, 0 if work is None else work.handed.num_rejected)
+        return self._durable(seconds, 0 if work is None else work.num_rejected)
 
     def not_committed(self) -> RangeWork:
         """Learn that the commit under way has ended, and made nothing durable."""
@@ -122,8 +180,29 @@ class RangeOutlet(GroupBuffer[RangeWork]):
         if work.staged is not None:
             self.writer.discard(work.staged)
         elif not work.number:
-            self.let_go(work.handed)
+            self.writer.let_go(work.let_go)
 
-    def let_go(self, handed: Handed) -> None:
-        """Let go of what tasks have staged, and nobody was given."""
-        self.writer.discard(handed.as_staged())
+
+def _whole(batch: Batch, made: tuple[Staged, ...]) -> Batch:
+    """All rows, one share's after the other's. Raises StagedLost."""
+    pieces: defaultdict[str, list[Piece]] = defaultdict(list)
+    offsets: defaultdict[str, list[Offsets]] = defaultdict(list)
+    try:
+        for each in made:
+            for line, (its_pieces, its_offsets) in read_lines(each).items():
+                pieces[line] += its_pieces
+                offsets[line].append(its_offsets)
+    except (FileNotFoundError, SpoolChanged) as error:
+        message = (
+            f"rows of group {batch.sequence} are not as a task has left them: {error}; "
+            "the warehouse must be a folder that executors and driver share"
+        )
+        raise StagedLost(message) from error
+    lines = [share.line for share in batch.shares]
+    return replace(
+        batch,
+        pieces=[piece for line in lines for piece in pieces[line]],
+        offsets=np.concatenate(
+            [np.empty(0, np.int64), *(each for line in lines for each in offsets[line])]
+        ),
+    )

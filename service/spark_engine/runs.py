@@ -74,6 +74,7 @@ class Runs:
         self._submissions.ended(ended.number, ended.attempt)
         ran = self._in_flight.running.pop((ended.number, ended.attempt))
         ran.results = tuple(each for each in ended.results if not isinstance(each, TaskFailed))
+        ran.works = self._maker.works(ran)
         failures = [each for each in ended.results if isinstance(each, TaskFailed)]
         if self._in_flight.is_live(ran) and not failures and ended.error is None:
             return self._sealed(ran)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from partition.chunk import Partition
 from partition.position import Position
 from service.committers import share_of
-from service.spark_engine.handed import Handed
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskRange, TaskSettings
 from service.spark_engine.tasks import dealt
@@ -49,12 +48,6 @@ class Try:
     def is_done(self) -> bool:
         """Whether every sink has it."""
         return all(work.is_done for work in self.works.values())
-
-    def handed(self, sink: str) -> Handed:
-        """What tasks have staged for a sink."""
-        stager, is_apart = self.stagers[sink]
-        staged = (each for done in self.results for each in done.staged.get(sink, ()))
-        return Handed(tuple(staged), stager, is_apart)
 
 
 class TryMaker:
@@ -117,17 +110,26 @@ class TryMaker:
         )
 
     def works(self, ran: Try) -> dict[str, RangeWork]:
-        """What each sink has to do for a try that has run, and whose ranges are sealed."""
-        works = {}
-        for outlet in self._outlets:
-            handed = ran.handed(outlet.name)
-            members = [e for e in ran.members if e.txid > e.line.skips.get(outlet.name, 0)]
-            shares = tuple(self._share(member, handed) for member in members)
-            works[outlet.name] = RangeWork(outlet, handed, shares, handed.num_rows)
-        return works
+        """What the tasks of a try have made for each sink."""
+        return {
+            outlet.name: RangeWork(
+                outlet,
+                *ran.stagers[outlet.name],
+                tuple(each for done in ran.results for each in done.staged.get(outlet.name, ())),
+            )
+            for outlet in self._outlets
+        }
 
-    def _share(self, member: Member, handed: Handed) -> Share:
+    def shares(self, ran: Try, work: RangeWork) -> tuple[Share, ...]:
+        """What a sink is to have of a try whose ranges are sealed: not what it has already."""
+        return tuple(
+            self._share(member, work)
+            for member in ran.members
+            if member.txid > member.line.skips.get(work.outlet.name, 0)
+        )
+
+    def _share(self, member: Member, work: RangeWork) -> Share:
         line = str(member.line.partition)
         transaction = member.line.transaction_of(member.txid)
         share = share_of(line, self._epoch_of(member.place), transaction)
-        return replace(share, num_rows=handed.rows_of(line))
+        return replace(share, num_rows=work.rows_of(line))

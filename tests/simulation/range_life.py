@@ -3,7 +3,7 @@
 Only what they wait for is simulated: executors, the tables' threads, ZooKeeper, Kafka's answers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from partition.position import Position
 from service.spark_engine import engine
 from service.spark_engine.ends import Ends
 from service.spark_engine.engine import SparkEngine, SparkPolicy
-from service.spark_engine.handed import HandsOn
 from service.spark_engine.range_outlet import RangeOutlet, RangeTold
 from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.submissions import TasksEnded
@@ -119,30 +118,44 @@ class _Sink(Sink[Any]):
 
 
 class _Way:
-    """What a writer asks of a table: staging goes by the engine's own adapter, in this process."""
+    """What a writer asks of a table: staging goes by what the engine gave, in this process."""
 
-    def __init__(self, table: "SimTable", sink: _Sink) -> None:
+    def __init__(self, table: "SimTable") -> None:
         self.table = table
-        self.hands_on = HandsOn(table.name, sink)
+        self.by: dict[int, Callable[[Batch], Staged]] = {}  # by group
         self._staged: dict[int, Staged] = {}  # by group: no call within a process is lost
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.table, name)
 
     def stage(self, group: Batch) -> Staged:
-        """See `HandsOn.stage`."""
+        """See `RangeWork.stage`."""
         if group.sequence not in self._staged:
-            self._staged[group.sequence] = self.hands_on.stage(group)
+            self._staged[group.sequence] = self.by[group.sequence](group)
         return self._staged[group.sequence]
 
 
 class _Writer(SimWriter):
     """Discards at once."""
 
+    def __init__(self, table: "SimTable", sink: _Sink, life: "RangeLife", on_done: Any) -> None:
+        self._way = _Way(table)
+        way: Any = self._way
+        super().__init__(way, life.world.wire, life, on_done)
+        self._sink = sink
+
+    def stage(self, group: Batch, by: Callable[[Batch], Staged] | None = None) -> None:
+        """See `SinkWriter.stage`."""
+        self._way.by[group.sequence] = by or self._sink.stage
+        super().stage(group)
+
     def discard(self, staged: Staged) -> None:
         """See `SinkWriter.discard`."""
-        way: Any = self.table
-        way.hands_on.discard(staged)
+        self._sink.discard(staged)
+
+    def let_go(self, work: Callable[[], object]) -> None:
+        """See `SinkWriter.let_go`."""
+        work()
 
 
 class _Engine(SparkEngine):
@@ -197,8 +210,7 @@ class SimRanges:
                 clock=lambda: world.now, rng=life.rng,
             )  # fmt: skip
         for outlet, table, sink in zip(self.engine.outlets, world.tables, sinks, strict=True):
-            way: Any = _Way(table, sink)
-            writer: Any = _Writer(way, world.wire, life, self._hear(outlet))
+            writer: Any = _Writer(table, sink, life, self._hear(outlet))
             outlet.writer = writer
 
     def _hear(self, outlet: RangeOutlet) -> Any:

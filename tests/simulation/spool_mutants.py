@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from service.spark_engine import handed, spool, staging
-from service.spark_engine.handed import Handed, HandsOn, StagedLost
+from service.spark_engine import range_outlet, spool, staging
 from service.spark_engine.range_commits import RangeCommits
-from service.spark_engine.range_outlet import RangeOutlet, RangeWork
+from service.spark_engine.range_outlet import RangeOutlet, RangeWork, StagedLost
 from service.spark_engine.refusals import Origin
 from service.spark_engine.spool import SpoolStager
 from service.spark_engine.staging import TaskSink
 from service.spark_engine.task import EVERY_ROW
-from service.spark_engine.tries import Try
+from service.spark_engine.tries import Try, TryMaker
 from tests.simulation.mutants import Patches, around, mutant, put
 from topology.sink import Batch, Staged
 from transactions.groups import TransactionGroups
@@ -50,7 +49,7 @@ def spool_of_an_older_try() -> Patches:
         around(SpoolStager, "stage", stage),
         around(RangeOutlet, "stager", stager),
         put(spool, "digest_of", lambda _data: b""),
-        put(Handed, "discard", _stays),
+        put(RangeWork, "let_go", _stays),
     ]
 
 
@@ -58,44 +57,49 @@ def spool_of_an_older_try() -> Patches:
 def spool_of_another_sink() -> Patches:
     """What tasks have spooled for one sink is staged by another."""
 
-    def of_first(original: Callable[..., Handed], ran: Try, sink: str) -> Handed:
-        spooled = [name for name, (_stager, is_apart) in ran.stagers.items() if not is_apart]
-        return original(ran, spooled[0] if sink in spooled else sink)
+    def of_first(
+        original: Callable[..., dict[str, RangeWork]], maker: TryMaker, ran: Try
+    ) -> dict[str, RangeWork]:
+        works = original(maker, ran)
+        spooled = [work for work in works.values() if not work.is_apart]
+        for work in spooled:
+            work.stager, work.made = spooled[0].stager, spooled[0].made
+        return works
 
-    return [around(Try, "handed", of_first), put(Handed, "discard", _stays)]
+    return [around(TryMaker, "works", of_first), put(RangeWork, "let_go", _stays)]
 
 
 @mutant
 def lost_spool_is_empty() -> Patches:
     """Files that are not there any more are taken for no rows."""
 
-    def whole(original: Callable[..., Batch], group: Batch, of: Handed) -> Batch:
+    def whole(original: Callable[..., Batch], group: Batch, made: tuple[Staged, ...]) -> Batch:
         try:
-            return original(group, of)
+            return original(group, made)
         except StagedLost:
             shares = tuple(replace(share, num_rows=0) for share in group.shares)
             return replace(group, shares=shares, pieces=[], num_rows=0, offsets=np.empty(0, int))
 
-    def stage(original: Callable[..., Staged], hands_on: HandsOn, group: Batch) -> Staged:
-        return replace(original(hands_on, group), shares=group.shares)
+    def stage(original: Callable[..., Staged], work: RangeWork, sink: Any, group: Batch) -> Staged:
+        return replace(original(work, sink, group), shares=group.shares)
 
-    return [around(handed, "_whole", whole), around(HandsOn, "stage", stage)]
+    return [around(range_outlet, "_whole", whole), around(RangeWork, "stage", stage)]
 
 
 @mutant
 def spooled_rows_in_the_order_of_tasks() -> Patches:
     """Rows are cut into shares as they come, whichever line they are of."""
 
-    def whole(_original: Callable[..., Batch], group: Batch, of: Handed) -> Batch:
-        read = [spool.read_spool(each) for each in of.staged]
+    def whole(_original: Callable[..., Batch], group: Batch, made: tuple[Staged, ...]) -> Batch:
+        read = [spool.read_spool(each) for each in made]
         pieces = [piece for its_pieces, _offsets in read for piece in its_pieces]
         offsets = np.concatenate([np.empty(0, np.int64), *(offsets for _pieces, offsets in read)])
         return replace(group, pieces=pieces, offsets=offsets)
 
-    return [around(handed, "_whole", whole)]
+    return [around(range_outlet, "_whole", whole)]
 
 
-def _stays(_handed: Handed) -> None:
+def _stays(_work: RangeWork) -> None:
     """No file is removed, as another try or sink is to find it."""
 
 
@@ -106,10 +110,10 @@ def _stays(_handed: Handed) -> None:
 def refused_row_without_a_letter() -> Patches:
     """A row that the driver's sink refuses is left out, and that is all."""
 
-    def stage(original: Callable[..., Staged], hands_on: HandsOn, group: Batch) -> Staged:
-        return replace(original(hands_on, group), rejected={})
+    def stage(original: Callable[..., Staged], work: RangeWork, sink: Any, group: Batch) -> Staged:
+        return replace(original(work, sink, group), rejected={})
 
-    return [around(HandsOn, "stage", stage)]
+    return [around(RangeWork, "stage", stage)]
 
 
 @mutant
@@ -120,7 +124,7 @@ def refusal_of_another_record() -> Patches:
         found = original(group, row)
         return found._replace(offset=found.offset + 1)
 
-    return [around(handed, "origin_of", origin)]
+    return [around(range_outlet, "origin_of", origin)]
 
 
 @mutant
@@ -137,7 +141,7 @@ def refusal_of_another_row_of_the_record() -> Patches:
         found = original(group, row)
         return found._replace(row=max(0, found.row - 1))
 
-    return [around(handed, "origin_of", origin)]
+    return [around(range_outlet, "origin_of", origin)]
 
 
 @mutant

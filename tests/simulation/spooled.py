@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from service.owners import owners_of
-from service.spark_engine import handed, spool
+from service.spark_engine import range_outlet, spool
 from service.spark_engine.spool import SpoolStager
 from service.spark_engine.staging import TaskSink, sinks_of
 from service.spark_engine.task import Task
@@ -133,7 +133,7 @@ class SimFiles:
 def files_in_memory() -> Iterator[SimFiles]:
     """With the spool's files in memory."""
     files = SimFiles()
-    with put(spool, "Path", files.path), put(handed, "shutil", files):
+    with put(spool, "Path", files.path), put(range_outlet, "shutil", files):
         yield files
 
 

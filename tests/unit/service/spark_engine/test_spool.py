@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from service.spark_engine.handed import Handed, HandsOn, StagedLost
+from service.spark_engine.range_outlet import RangeWork, StagedLost
 from service.spark_engine.spool import SpoolStager, read_lines, read_spool
 from sinks.memory import MemorySink
 from topology.errors import SinkFailed
@@ -117,10 +117,10 @@ def test_a_file_that_somebody_changed_is_refused_unread(change: str, tmp_path: P
             "another group's": Path(other.parts[0].path).read_bytes(),
         }[change]
     )
-    handed = Handed((staged,), stager, is_apart=False)
-    sink = HandsOn("rows", MemorySink[Any]("rows"))
+    outlet: Any = None
+    work = RangeWork(outlet, stager, is_apart=False, made=(staged,))
     with pytest.raises(StagedLost, match="not as its task wrote it"):
-        sink.stage(handed.as_group(1, staged.shares))
+        work.stage(MemorySink[Any]("rows"), Batch(1, [], staged.num_rows, staged.shares))
     assert not proof.exists()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.spark_engine.handed import Handed, HandsOn
+from service.spark_engine.range_outlet import RangeWork
 from service.spark_engine.spool import SpoolStager
 from sinks.memory import MemorySink
 from topology.sink import Batch, Share, Staged
@@ -33,17 +33,21 @@ class Broken(MemorySink[Any]):
         raise ValueError("I/O operation on closed file")
 
 
-def handed_over(folder: Path) -> Handed:
+def handed_over(folder: Path) -> RangeWork:
     stager = SpoolStager(str(folder))
     offsets = np.array([10, 11, 12, 20, 21, 22])
     staged = stager.stage(Batch(1, [[0, 1, 2], [3, 4, 5]], 6, SHARES, offsets))
-    return Handed((staged,), stager, is_apart=False)
+    outlet: Any = None
+    return RangeWork(outlet, stager, is_apart=False, made=(staged,))
+
+
+ASKED = Batch(1, [], 6, SHARES)
 
 
 def test_of_a_row_that_the_sink_rejects_the_record_is_known(tmp_path: Path) -> None:
     """Promise 13: the engine asks again without the record, which gets its letter."""
     handed = handed_over(tmp_path / "spool")
-    found = HandsOn("table", Picky("table")).stage(handed.as_group(1, SHARES))
+    found = handed.stage(Picky("table"), ASKED)
     assert set(found.rejected) == {4}
     assert (found.shares, found.num_rows) == (SHARES, 5)
     origin = handed.origins[4]
@@ -57,7 +61,7 @@ def test_rows_on_which_the_sink_breaks_are_there_for_the_next_try_and_not_divide
     sink = Broken("table")
     handed = handed_over(tmp_path / "spool")
     with pytest.raises(ValueError, match="closed file"):
-        HandsOn("table", sink).stage(handed.as_group(1, SHARES))
+        handed.stage(sink, ASKED)
     assert sink.tries == 1
-    assert handed.staged
+    assert handed.made
     assert list(tmp_path.rglob("*.rows"))
