@@ -37,6 +37,7 @@ _VERSION = version("headrace")
 _REFUSED = "Failed to commit transaction"  # how delta-rs says that the version is there already
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _CLEANED_EVERY = 100  # versions
+_AT_ONCE = 8  # applications whose txids are read
 _DELETED = "_deleted"  # the source's column, beside the table's
 
 
@@ -224,11 +225,12 @@ class DeltaLog(TableLog):
 
     def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
         """See the contract."""
-        for app in apps:
-            if app not in self._versions:  # delta-rs reads every entry since the last checkpoint
-                self._versions[app] = state.native.transaction_version(app)
-        found = {app: self._versions[app] for app in apps}
-        return {app: version for app, version in found.items() if version is not None}
+        if new := [app for app in apps if app not in self._versions]:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:  # each reads entries, to the last checkpoint
+                found = pool.map(state.native.transaction_version, new)
+                self._versions |= zip(new, found, strict=True)
+        known = {app: self._versions[app] for app in apps}
+        return {app: version for app, version in known.items() if version is not None}
 
     def commit(
         self, state: TableState, files: Sequence[DataFile], transactions: Mapping[str, int]

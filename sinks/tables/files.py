@@ -5,6 +5,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from topology.sink import Batch, Piece, Share, Staged
 
 Made = TypeVar("Made")
 
+_AT_ONCE = 8  # files of a store: each is a request, or three
 _TARGET_BYTES = 256 * 1024 * 1024  # a larger table in memory becomes several files
 _ROW_GROUP_ROWS = 1_000_000
 _SAMPLE_ROWS = 1000
@@ -60,13 +62,19 @@ class DataFileWriter:
         the root; then no file is left.
         """
         filesystem, root = self.storage.filesystem(self.uri)
-        files: list[DataFile] = []
+        files: list[DataFile] = []  # also those beside one that fails
+
+        def write(rows: pa.Table, folder: str, values: dict[str, str | None]) -> None:
+            files.append(_write(filesystem, root, rows, number, folder, values))
+
         try:
             if table.num_rows:
-                for folder, values, rows in self.layout.parts(table):
-                    for piece in _pieces(rows):
-                        file = _write(filesystem, root, piece, number, folder, values)
-                        files.append(file)  # one by one, so that an error leaves none behind
+                parts = (
+                    (piece, folder, values)
+                    for folder, values, rows in self.layout.parts(table)
+                    for piece in _pieces(rows)
+                )
+                _each(write, parts, at_once=1 if is_local(filesystem) else _AT_ONCE)
             if files and is_local(filesystem):
                 sync_below(root, [file.path for file in files])
         except BaseException:
@@ -243,6 +251,20 @@ def _write(
         partition=values,
         statistics=statistics_of(footers[0], rows.schema),
     )
+
+
+def _each(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]], at_once: int) -> None:
+    """Do all tasks, so many at a time, and take no more of them. Raises when none is under way."""
+    with ThreadPoolExecutor(at_once) as pool:
+        doing: set[Future[None]] = set()
+        for task in tasks:
+            doing.add(pool.submit(work, *task))
+            if len(doing) == at_once:
+                done, doing = wait(doing, return_when=FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+        for each in doing:
+            each.result()
 
 
 def _remove(filesystem: fs.FileSystem, path: str) -> None:

@@ -3,7 +3,8 @@
 A proxy before SeaweedFS counts them. What is written anew by key costs more with every file.
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import TypeAlias
 import pytest
 
 from tests.support.near_a_store import Answer, Ask, Asked, StoreProxy
-from tests.support.patience import until
+from tests.support.patience import seconds, until
 from tests.support.seaweed import EmbeddedSeaweed
+from tests.worlds.delta_table import LINE
 from tests.worlds.lake import CATALOG, Lake, Owner, in_sqlite
+from topology.sink import Batch, Share
 
 pytestmark = pytest.mark.integration
 
@@ -28,6 +31,7 @@ class Counting:
 
     def __init__(self, kind: str, seaweed: EmbeddedSeaweed, folder: Path, stack: ExitStack) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.meanwhile: Callable[[], object] = lambda: None  # while each is asked
         store = self._before(seaweed.address, stack)
         if kind == "iceberg-rest":
             given = seaweed.catalogue(BUCKET)
@@ -40,6 +44,7 @@ class Counting:
             storage = in_sqlite(replace(seaweed.storage(folder.name), endpoint=store), folder)
         self.owner = Owner(Lake(kind.removesuffix("-rest"), storage, storage))
         self.owner.fence()
+        self.asked = []
 
     def _before(self, address: str, stack: ExitStack) -> str:
         proxy = stack.enter_context(StoreProxy(address).running())
@@ -47,6 +52,7 @@ class Counting:
         def note(asked: Asked, ask: Ask) -> Answer:
             client = asked.headers["user-agent"].partition("/")[0]
             self.asked.append((f"{asked.method} {asked.path}", client))
+            self.meanwhile()
             return ask()
 
         proxy.fault = note
@@ -78,6 +84,18 @@ def test_a_delta_commit_costs_eight_requests_one_after_the_other(
         assert len(staging) == 1, staging
         assert len(committing) <= 8 + 2, committing
         assert sum(client == "object_store" for _, client in table.asked) <= 8, table.asked
+
+
+def test_files_of_partitions_are_put_at_the_same_time(
+    seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
+) -> None:
+    table = Counting("parts", seaweed, tmp_path, stack)
+    together = threading.Barrier(8)
+    table.meanwhile = lambda: together.wait(seconds(60))
+    given = [{"number": number, "place": f"{number}"} for number in range(16)]
+    share = Share(LINE, 1, 1, 1, 1, 2, "0" * 32, len(given))
+    staged = table.owner.sink.stage(Batch(1, [given], len(given), (share,)))
+    assert len(staged.parts) == len(table.asked) == len(given)
 
 
 def test_a_merge_costs_eleven_requests_and_three_for_each_file_that_is_read(

@@ -1,5 +1,6 @@
 """Files of a table's rows, that no reader sees until a log names them."""
 
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sinks.storage import Storage
 from sinks.tables import files
 from sinks.tables.files import DataFile, DataFileWriter
 from sinks.tables.partitioning import Layout
+from tests.support.patience import seconds
 from topology.errors import SinkFailed
 
 LOCAL = Storage("/")
@@ -95,6 +97,28 @@ def test_an_error_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     original = pq.write_table
     monkeypatch.setattr(files.pq, "write_table", break_at_the_second)
+    with pytest.raises(OSError, match="No space left"):
+        DataFileWriter(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
+    assert on_disk(tmp_path) == set()
+
+
+def test_an_error_leaves_no_file_that_is_put_into_a_store_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("c=c0", "c=c1"):
+        (tmp_path / folder).mkdir()
+    has_failed = threading.Event()
+
+    def write(rows: pa.Table, file: Any, **options: Any) -> None:
+        if rows["n"][0].as_py() == 1:
+            has_failed.set()
+            raise OSError(28, "No space left on device")
+        assert has_failed.wait(seconds(20))
+        original(rows, file, **options)
+
+    original = pq.write_table
+    monkeypatch.setattr(files.pq, "write_table", write)
+    monkeypatch.setattr(files, "is_local", lambda _: False)
     with pytest.raises(OSError, match="No space left"):
         DataFileWriter(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
     assert on_disk(tmp_path) == set()
