@@ -269,8 +269,9 @@ class Pipeline:
         if not len(chunk):
             return
         outcome = self._router.run(chunk, owners, now)
-        failed = [(int(owners[place]), each) for place, each in outcome.failures.items()]
-        self._failures.fail_records(failed, now)
+        if outcome.failures:
+            failed = [(int(owners[place]), each) for place, each in outcome.failures.items()]
+            self._failures.fail_records(failed, now)
 
     def _prefetch(self, now: float) -> None:
         """Have some chunks wait, and begin their concurrent bolts, but what is to be screened."""
@@ -474,7 +475,8 @@ class Pipeline:
         if len(resolved.acked):
             self._router.release_keys(resolved.acked)
             self._settle(resolved.acked, resolved.flags)
-        self._failures.fail_records(resolved.failed, now)
+        if resolved.failed:
+            self._failures.fail_records(resolved.failed, now)
         return bool(resolved)
 
     def _settle(self, owners: Owners, flags: Flags) -> None:

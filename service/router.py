@@ -25,7 +25,7 @@ from topology.outcome import Delivery, Failure, Outcome
 from topology.record import Message
 from topology.running.call import Answers, Call, Inputs, Many, TickFailed
 from topology.running.runners import Runners
-from topology.steps import BoltStep, SinkStep
+from topology.steps import BoltStep, SinkStep, Source
 from topology.topology import Topology
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
@@ -57,7 +57,8 @@ class Router:
         failures: FailureHandler,
         traces: "Traces | None" = None,
     ) -> None:
-        self._source_of = topology.source_of
+        self._topology = topology
+        self._sources: dict[str, Source] = {}  # by topic
         self._executor = executor
         self._runners = runners
         self._advanced = advanced
@@ -97,7 +98,11 @@ class Router:
         messages = cast("list[Message]", chunk.messages)
         if self._traces is not None:
             self._traces.read(chunk.partition, messages, owners)
-        outcome = self._executor.run_source(self._source_of(chunk.partition.topic), messages)
+        source = self._sources.get(chunk.partition.topic)
+        if source is None:
+            source = self._topology.source_of(chunk.partition.topic)
+            self._sources[chunk.partition.topic] = source
+        outcome = self._executor.run_source(source, messages)
         if self._traces is not None:
             self._traces.ran(owners, outcome)
         roots = np.zeros(len(owners), np.uint64)

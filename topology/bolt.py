@@ -139,6 +139,7 @@ class FunctionBolt(Bolt[In, Out]):
             message = f"bolt() got {function!r}; a function is allowed, or a class of its own"
             raise InvalidTopology(message)
         self.function = function
+        self.process = function  # type: ignore[method-assign]  # saves a call per value
         self.blocking = blocking  # type: ignore[misc]  # a function has no class of its own
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
@@ -240,11 +241,6 @@ def bolt(
     return lambda function: FunctionBolt[Any, Any](function, blocking=True)
 
 
-def target_of(bolt: Bolt[Any, Any]) -> Callable[[Any], Any]:
-    """What to call per value: the function itself, where there is one, saves a call."""
-    return bolt.function if isinstance(bolt, FunctionBolt) else bolt.process
-
-
 def kind_of(bolt: Component) -> Kind:
     """How a bolt has to be called, told from its `process` and its marks.
 
@@ -269,7 +265,7 @@ def _written_as(bolt: Component) -> Kind:
     """What its `process` is: a coroutine function or the like, a generator, or neither."""
     if not isinstance(bolt, Bolt):
         return Kind.ADVANCED
-    function = target_of(bolt)
+    function = bolt.process
     is_awaited = inspect.iscoroutinefunction(function)
     if is_awaited or _returned(function) in (Awaitable, Coroutine) or yields_later(bolt):
         return Kind.ASYNC
@@ -278,7 +274,7 @@ def _written_as(bolt: Component) -> Kind:
 
 def yields_later(bolt: Bolt[Any, Any]) -> bool:
     """Whether a call gives an asynchronous iterator of values."""
-    function = target_of(bolt)
+    function = bolt.process
     if inspect.iscoroutinefunction(function):
         return False
     iterators = (AsyncIterator, AsyncGenerator)
@@ -287,7 +283,7 @@ def yields_later(bolt: Bolt[Any, Any]) -> bool:
 
 def yields_many(bolt: Bolt[Any, Any]) -> bool:
     """Whether a call gives an iterator of values instead of one."""
-    function = target_of(bolt)
+    function = bolt.process
     iterators = (Iterator, Generator, Iterable)
     return inspect.isgeneratorfunction(function) or _returned(function) in iterators
 

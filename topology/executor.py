@@ -15,13 +15,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from topology.bolt import Bolt, Kind, VectorisedBolt, target_of
+from topology.bolt import Bolt, Kind, VectorisedBolt
 from topology.calls import Called, Parents, Sent, call_each, call_fan_out, sort_out
 from topology.columns import call_columns
 from topology.errors import BoltError
 from topology.grouping import Direct
 from topology.histogram import CallTimes
-from topology.messages import columns_of, records_of
+from topology.messages import columns_of
 from topology.outcome import Delivery, Failure, Origin, Outcome, Took
 from topology.prefetch import Prefetcher
 from topology.record import Message, Record
@@ -144,7 +144,7 @@ class Executor:
             if isinstance(step, BoltStep) and step.kind is Kind.VECTORISED:
                 piece: Piece = _columns_for(step, messages)
             else:
-                piece = records = records_of(messages) if records is None else records
+                piece = records = _records_of(messages) if records is None else records
             self._run_steps([(step, piece, None, origin, None)], outcome)
         return outcome
 
@@ -173,7 +173,7 @@ class Executor:
             elif step.kind is not Kind.VECTORISED:
                 values = cast("list[Any]", piece)  # validated: no columns before a plain bolt
                 started = perf_counter()
-                called = _CALLS[step.kind](step.name, target_of(step.bolt), values)
+                called = _CALLS[step.kind](step.name, step.bolt.process, values)
                 _took(step, len(values), started, parents, outcome)
                 stack.append(self._sent(step, called, parents, outcome))
             elif isinstance(piece, list):  # single values
@@ -181,7 +181,7 @@ class Executor:
             else:
                 bolt = cast("Bolt[Any, Any]", step.bolt)
                 started = perf_counter()
-                called = call_columns(step.name, target_of(bolt), piece, row_by_row=bolt.row_by_row)
+                called = call_columns(step.name, bolt.process, piece, row_by_row=bolt.row_by_row)
                 _took(step, piece.num_rows, started, parents, outcome)
                 stack.append(self._sent(step, called, parents, outcome))
 
@@ -267,6 +267,12 @@ def _batches(
 def _took(step: BoltStep, calls: int, started: float, parents: Parents, outcome: Outcome) -> None:
     ended = perf_counter()
     outcome.took.append(Took(step.name, calls, ended - started, ended, parents))
+
+
+def _records_of(messages: Sequence[Message]) -> list[Record]:
+    """Give a Record for each message; all messages are of one class."""
+    value = type(messages[0]).value if messages else Message.value
+    return list(map(Record, map(value, messages), messages))
 
 
 def _columns_for(step: BoltStep, messages: Sequence[Message]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""What bolts are given of a chunk's messages: records, or columns."""
+"""The columns that vectorised bolts are given of a chunk's messages."""
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from topology.record import Message, Record
+from topology.record import Message
 
 _MOST_BYTES = 2**31 - 1  # of one binary column
 _BREAK = b"\n"
@@ -23,13 +23,6 @@ _FIELDS = {
     )
 }
 _AS_LINES = {"value": _FIELDS["value"].with_metadata(_MARK)}
-
-
-def records_of(messages: Sequence[Message]) -> list[Record]:
-    """A Record for each message; all messages are of one class."""
-    if not messages:
-        return []
-    return list(map(Record, map(type(messages[0]).value, messages), messages))
 
 
 def columns_of(

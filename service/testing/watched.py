@@ -124,6 +124,7 @@ class WatchedPipeline(Pipeline):
     def __init__(self, *parts: Any, **options: Any) -> None:
         super().__init__(*parts, **options)
         self._failures.on_failure = self._note_failure
+        self._called_later = [step for step in self._topology.bolts() if step.has_runner]
 
     @property
     def works_elsewhere(self) -> bool:
@@ -131,9 +132,7 @@ class WatchedPipeline(Pipeline):
 
         So are sinks that keep transactions, which are staged before they are committed.
         """
-        return isinstance(self._committer, TransactionCommitter) or any(
-            step.has_runner for step in self._topology.bolts()
-        )
+        return isinstance(self._committer, TransactionCommitter) or bool(self._called_later)
 
     @property
     def next_tick(self) -> float | None:
@@ -143,7 +142,7 @@ class WatchedPipeline(Pipeline):
     @property
     def rests(self) -> bool:
         """Whether no thread works on anything: what is unresolved is kept, or waits its turn."""
-        steps = [step for step in self._topology.bolts() if step.has_runner]
+        steps = self._called_later
         return (
             not any(map(self._runners.backlog, steps))
             and not any(self._runners.statistics(step).in_flight for step in steps)

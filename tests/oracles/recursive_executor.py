@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from topology.bolt import Kind, target_of
+from topology.bolt import Kind
 from topology.calls import Sent, call_each, call_fan_out, sort_out
 from topology.columns import call_columns
 from topology.errors import BoltError
@@ -12,9 +12,9 @@ from topology.executor import (
     _columns_for,
     _compose,
     _origin,
+    _records_of,
     _without_failed,
 )
-from topology.messages import records_of
 from topology.outcome import Delivery, Failure, Origin, Outcome, Took
 from topology.rows import columns_of_values
 from topology.signals import DEFAULT_STREAM
@@ -30,7 +30,7 @@ class RecursiveExecutor(Executor):
             if step.kind is Kind.VECTORISED:
                 self._run_columns(step, _columns_for(step, messages), None, outcome)
             else:
-                self._run_step(step, records_of(messages), None, origin, outcome)
+                self._run_step(step, _records_of(messages), None, origin, outcome)
         return _without_failed(outcome, len(messages))
 
     def run_after(self, step, values, parents=None):
@@ -48,13 +48,13 @@ class RecursiveExecutor(Executor):
             self._run_columns(step, piece, parents, outcome)
         else:
             call = call_each if step.kind is Kind.FUNCTION else call_fan_out
-            called = call(step.name, target_of(step.bolt), piece)
+            called = call(step.name, step.bolt.process, piece)
             outcome.took.append(Took(step.name, len(piece), 0.0, perf_counter(), parents))
             self._continue(step, called, parents, outcome)
 
     def _run_columns(self, step, piece, parents, outcome):
         if not isinstance(piece, list):
-            called = call_columns(step.name, target_of(step.bolt), piece)
+            called = call_columns(step.name, step.bolt.process, piece)
             outcome.took.append(Took(step.name, piece.num_rows, 0.0, perf_counter(), parents))
             self._continue(step, called, parents, outcome)
             return

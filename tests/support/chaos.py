@@ -21,10 +21,8 @@ from sinks.rows import rows_of
 from topology.advanced import AdvancedBolt
 from topology.bolt import (
     Component,
-    FunctionBolt,
     Kind,
     kind_of,
-    target_of,
     yields_later,
     yields_many,
 )
@@ -95,8 +93,6 @@ def chaotic(
     made.chaos = Chaos(seed, fail, retry, reject)
     if isinstance(made, AdvancedBolt):
         made.process = _advanced(made.process, made.chaos)
-    elif isinstance(made, FunctionBolt):
-        made.function = _around(made, made.chaos)
     else:
         made.process = _around(made, made.chaos)
     return made
@@ -113,7 +109,7 @@ def _advanced(process: Callable[..., None], chaos: Chaos) -> Callable[..., None]
 
 
 def _around(bolt: Any, chaos: Chaos) -> Callable[[Any], Any]:
-    call = target_of(bolt)
+    call = bolt.process
     kind = kind_of(bolt)
     if kind is Kind.VECTORISED:
         return _columns(call, chaos)

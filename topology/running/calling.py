@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from types import CoroutineType, GeneratorType, NoneType
 from typing import Any
 
-from topology.bolt import Bolt, target_of, yields_later, yields_many
+from topology.bolt import Bolt, yields_later, yields_many
 from topology.calls import misreturned, no_value
 from topology.errors import NothingReturned
 from topology.running.call import Call, Many
@@ -17,7 +17,7 @@ _BROKEN = frozenset({NoneType, GeneratorType, CoroutineType, *SIGNALS})
 
 def process_of(step: str, bolt: Bolt[Any, Any]) -> Process:
     """What to call per value. It returns a value, SKIP, or Many; or raises."""
-    function = target_of(bolt)
+    function: Callable[[Any], Any] = bolt.process
     if not yields_many(bolt):
         return function
     return lambda value: many(step, list(function(value)))
@@ -25,7 +25,7 @@ def process_of(step: str, bolt: Bolt[Any, Any]) -> Process:
 
 def async_process_of(step: str, bolt: Bolt[Any, Any]) -> AsyncProcess:
     """What to await per value. It returns a value, SKIP, or Many; or raises."""
-    function = target_of(bolt)
+    function: Callable[[Any], Any] = bolt.process
     if not yields_later(bolt):
         return function
 

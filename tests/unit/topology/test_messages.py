@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
-from topology.messages import columns_of, has_line_breaks, records_of
+from topology.executor import _records_of
+from topology.messages import columns_of, has_line_breaks
 from topology.record import Record
 
 PLACE = Partition("in", 3)
@@ -21,10 +22,10 @@ def messages_of(values):
 
 
 def test_messages_become_records_that_know_their_messages():
-    [first, second] = records_of(messages_of([b"a", None]))
+    [first, second] = _records_of(messages_of([b"a", None]))
     assert (first.value, first.key, first.offset) == (b"a", b"k", 7)
     assert (second.value, second.partition, second.offset) == (None, 3, 8)
-    assert records_of([]) == []
+    assert _records_of([]) == []
 
 
 @pytest.mark.parametrize("line_breaks", [False, True])
