@@ -227,7 +227,7 @@ class Assignment:
 
     def given_up(self, now: float) -> list[int]:
         """Indexes of partitions that were given up, to be freed by `forget`; rarely any."""
-        return self._departures.to_ask(now)
+        return self._departures.to_ask(now) if self._departures.retired else []
 
     def forget(self, index: int) -> None:
         """Learn that nothing is left that names a record of a partition that was given up."""

@@ -23,7 +23,7 @@ class Departures:
 
     def __init__(self) -> None:
         self._ask_at = -math.inf
-        self._retired: list[Held] = []
+        self.retired: list[Held] = []
         self._read = self._retried = self._given_up = 0
         self.free_places: list[int] = []
         """Places that others may have."""
@@ -36,19 +36,19 @@ class Departures:
     def retire(self, held: Held) -> None:
         """Keep one that was given up with what is in flight of it."""
         held.is_retired = True
-        self._retired.append(held)
+        self.retired.append(held)
 
     def to_ask(self, now: float) -> list[int]:
         """Places of which it is time to ask whether anything is left; none most of the time."""
-        if not self._retired or now < self._ask_at:
+        if now < self._ask_at:
             return []
         self._ask_at = now + _ASK_SECONDS
-        return [held.place for held in self._retired]
+        return [held.place for held in self.retired]
 
     def forget(self, place: int) -> None:
         """Let go of a partition of which nothing is left: its place is free then."""
-        (held,) = (each for each in self._retired if each.place == place)
-        self._retired.remove(held)
+        (held,) = (each for each in self.retired if each.place == place)
+        self.retired.remove(held)
         self._count(held)
         held.manager = None
         self.free_places.append(place)
@@ -64,7 +64,7 @@ class Departures:
         )
 
     def _managers(self) -> Iterator[PartitionManager[Any]]:
-        for held in self._retired:
+        for held in self.retired:
             if held.manager is not None:
                 yield held.manager
 

@@ -6,7 +6,7 @@ records may get to something full emit nothing, so their partitions fill and are
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from topology.bolt import Kind
@@ -111,6 +111,12 @@ class Backpressure:
         # What is busy gets done by itself. What is kept may wait for a retry, which must come.
         self.silent_sources = self._leading_to(busy)
         self.held_sources = self.silent_sources.union(*laden.values())
+
+    def topics_of(self, sources: frozenset[str], topics: Collection[str]) -> frozenset[str]:
+        """Those of the topics that these sources read."""
+        if not sources:
+            return sources
+        return frozenset(topic for topic in topics if self._source_of(topic).label in sources)
 
     def _leading_to(self, full: set[str]) -> frozenset[str]:
         if not full:

@@ -13,6 +13,7 @@ import numpy as np
 from acker.acker import Flags, Trees
 from partition.errors import Fenced
 from service.account import Tally
+from service.context import Observers
 from service.fences import Fences
 from service.owners import Owners, offset_of, offsets_of, place_of, places_of
 from service.reader import Reader
@@ -56,13 +57,19 @@ class BatchCommitter:
     """Nothing is under way that the trees do not tell of."""
 
     def __init__(
-        self, outlets: Iterable[BatchBuffer], trees: TreeTracker, reader: Reader, tally: Tally
+        self,
+        outlets: Iterable[BatchBuffer],
+        trees: TreeTracker,
+        reader: Reader,
+        tally: Tally,
+        on: Observers,
     ) -> None:
         self.by_name: Mapping[str, BatchBuffer] = {outlet.name: outlet for outlet in outlets}
         """The sinks' buffers, by their steps' names."""
         self._trees = trees
         self._reader = reader
         self.tally = tally
+        self._on = on
 
     @property
     def outlets(self) -> Sequence[BatchBuffer]:
@@ -73,7 +80,7 @@ class BatchCommitter:
         """Hand over the batches that are due, with `flush` all; True if there was one."""
         handed = False
         for outlet in self.by_name.values():
-            handed |= outlet.submit_due(now, flush=flush or self._reader.is_stuck)
+            handed |= outlet.submit_due(now, self._trees, flush=flush or self._reader.is_stuck)
         return handed
 
     def handle(self, event: WriterEvent) -> list[RefusedRow]:
@@ -82,7 +89,10 @@ class BatchCommitter:
         if ended is None:
             return []
         pending, staged = ended
-        self._trees.ack(*good_rows(pending, staged))
+        good, edges = good_rows(pending, staged)
+        for notify in self._on.rows_written:
+            notify(event.sink, self._trees.owners(good))
+        self._trees.ack(good, edges)
         return [
             RefusedRow(
                 Failure(event.sink, Reject(reason)),
@@ -95,6 +105,8 @@ class BatchCommitter:
     def resolved(self, owners: Owners, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
         self.tally.acked(flags, SUNK, LETTERED)
+        for notify in self._on.records_resolved:
+            notify(owners)
         self._reader.ack(owners)
 
     def discard_attempt(self, owner: int) -> None:
@@ -129,6 +141,7 @@ class TransactionCommitter:
         fences: Fences,
         tally: Tally,
         at: Callable[[str], object],
+        on: Observers,
     ) -> None:
         """`at` is told when the letters of a group are durable, and its commit begins."""
         self._reader = reader
@@ -137,16 +150,14 @@ class TransactionCommitter:
         self._fences = fences
         self.tally = tally
         self._at = at
+        self._on = on
         self._lines: dict[int, PartitionTransactions] = {}
         self._tallies: dict[tuple[int, int], Tally] = {}
         self._lettered: dict[tuple[int, int], set[int]] = {}  # owners with a letter
         self._groups = TransactionGroups(_MOST_GROUPS)
         self._works: dict[int, dict[str, Work]] = {}  # by group, then by sink
         self._ready_since: float | None = None
-        self.on_done: Callable[[int, int], object] | None = None
-        """Told of a place, and of the offset below which its transactions are in every sink."""
         self._seconds = min(outlet.step.policy.batch_seconds for outlet in self.by_name.values())
-        fences.bind(self.by_name.values())
 
     @property
     def outlets(self) -> Sequence[TransactionBuffer]:
@@ -398,7 +409,10 @@ class TransactionCommitter:
         elif done.error is not None:
             raise done.error
         else:
-            group = self._group_of(outlet.committed(done.seconds))
+            work = outlet.committed(done.seconds)
+            for notify in self._on.rows_written:
+                notify(outlet.name, work.good_owners())
+            group = self._group_of(work)
         self._end_if_done(group)
 
     def _group_of(self, work: Work) -> TransactionGroup:
@@ -416,8 +430,8 @@ class TransactionCommitter:
             if self._lines.get(place) is not line:
                 continue  # it is lost
             self._reader.resolve_to(place, covered.end)
-            if self.on_done is not None:
-                self.on_done(place, covered.end)
+            for notify in self._on.resolved_below:
+                notify(place, covered.end)
             self.tally.add(self._tallies.pop((place, txid), Tally()))
             self._lettered.pop((place, txid), None)
 

@@ -5,7 +5,7 @@ is wanted are screened before any bolt sees them.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ from partition.chunk import Chunk
 from service.dead_letter_sender import DeadLetterSender
 from service.owners import Owners
 from service.trees import LETTERED, TreeTracker
-from topology.complaints import Complaints, text_of
+from topology.complaints import text_of
 from topology.errors import BoltError
 from topology.masking import mask
 from topology.outcome import Failure
@@ -27,9 +27,9 @@ from topology.steps import Retries
 
 if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
     from service.committers import BatchCommitter, RefusedRow, TransactionCommitter
+    from service.context import RunContext
     from service.reader import Reader
     from service.spark_engine.staging import Staging
-    from service.tracing.traces import Traces
 
 log = structlog.get_logger()
 
@@ -75,8 +75,7 @@ class FailureHandler:
         committer: "BatchCommitter | TransactionCommitter | Staging",
         retries: Mapping[str, Retries],
         screen_policy: ScreenPolicy,
-        complaints: Complaints,
-        traces: "Traces | None" = None,
+        context: "RunContext",
     ) -> None:
         """`retries` has the policies of the steps that have one."""
         self._trees = trees
@@ -86,11 +85,10 @@ class FailureHandler:
         self._tally = committer.tally
         self._retries = retries
         self._screen_policy = screen_policy
-        self.complain = complaints.hear
-        self._traces = traces
+        self.complain = context.complaints.hear
+        self._on = context.on
+        self._traces = context.traces
         self.comes_again = reader.comes_again
-        self.on_failure: Callable[[int, Failure], object] | None = None
-        """Told whose try failed, and why, before that is retried or rejected."""
 
     # Records, which have no tree
 
@@ -106,10 +104,8 @@ class FailureHandler:
         after = error.after_seconds if isinstance(error, Retry) else None
         self._tally.failures[failure.step] += 1
         self.complain("step_failing", failure.step, error)
-        if self._traces is not None:
-            self._traces.failed(owner, failure)
-        if self.on_failure is not None:
-            self.on_failure(owner, failure)
+        for notify in self._on.record_failed:
+            notify(owner, failure)
         self._committer.discard_attempt(owner)
         if not self._reader.fail(owner, now, after, self._retries.get(failure.step)):
             return False
@@ -200,6 +196,8 @@ class FailureHandler:
         span = None
         if self._traces is not None:
             letter, span = self._traces.letter(owner, letter, self._dead_letters.name)
+        for notify in self._on.dead_letter_sent:
+            notify(owner, letter)
         self._dead_letters.send(letter, tree, edge, span)
 
 

@@ -46,14 +46,14 @@ class Fences:
     at the same time goes to a sink in one call. The owner thread calls everything.
     """
 
-    def __init__(self, kind: TransactionKind) -> None:
+    def __init__(self, kind: TransactionKind, sinks: Iterable[FencedSink] = ()) -> None:
         self._kind = kind
-        self._sinks: dict[str, FencedSink] = {}
+        self._sinks = {sink.name: sink for sink in sinks}
         self._waiting: defaultdict[str, list[_Request]] = defaultdict(list)
         self._asked: dict[str, list[_Request]] = {}
 
     def bind(self, sinks: Iterable[FencedSink]) -> None:
-        """Learn which sinks there are, before anything is asked."""
+        """Learn which sinks there are, before anything is asked: the spark engine makes them."""
         self._sinks = {sink.name: sink for sink in sinks}
 
     def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:

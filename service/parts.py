@@ -5,7 +5,8 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ from partition.catalogue import Catalogue
 from partition.fetcher import Fetcher
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
+from partition.loss import Loss
 from partition.replicas.balance import Copartitions
 from partition.replicas.beat import Mine
 from partition.store import OffsetStore
@@ -36,7 +38,6 @@ from service.gates import delivery_of, policy_of
 from service.jars.resolver import resolve
 from service.letter_limit import LetterLimit
 from service.pacing import limits_of
-from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.sharing import Sharing, copartitions_of
@@ -48,6 +49,7 @@ from service.spark_engine.wiring import (
     range_delivery,
     spark_engine,
 )
+from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.names import is_uri, local_path
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
@@ -199,7 +201,6 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     )
     sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
     cut = policy_of(topology, config.transaction_policy(topology.transactions))
-    fences = Fences(topology.transactions) if topology.reliability == "exactly-once" else None
     delivery = delivery_of(topology, cut)
     if on_spark:
         delivery = range_delivery(topology.transactions, config.range_policy())
@@ -212,23 +213,27 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         records_per_second=limits_of(topology),
     )
     topics = [source.topic for source in topology.sources]
-    letters = DeadLetterSender(dead_letter_sink, at)
-    reader = Reader(
-        fetcher,
-        store,
-        catalogue,
-        letters.send_notice,
-        topics,
-        policy,
-        random.SystemRandom(),
-        fencing=fences,
-        at=at,
-    )
+
+    def make_reader(notify: Callable[[Loss], Future[None]], fences: Fences | None) -> Reader:
+        return Reader(
+            fetcher,
+            store,
+            catalogue,
+            notify,
+            topics,
+            policy,
+            random.SystemRandom(),
+            fencing=fences,
+            at=at,
+        )
+
     behind = [each for step in sinks for each in chain_of(step.sink)]
     spark = spark_for(behind, name, config, topology.references, on_spark=on_spark)
     tracing = _tracing(config, name)
     pipeline: Engine
-    if ends is not None and spark is not None and fences is not None:
+    if ends is not None and spark is not None:
+        fences, letters = Fences(topology.transactions), DeadLetterSender(dead_letter_sink, at)
+        reader = make_reader(letters.send_notice, fences)
         pipeline = spark_engine(
             topology,
             config,
@@ -243,16 +248,16 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
             at=at,
         )
     else:
-        pipeline = Pipeline(
-            topology,
-            reader,
-            letters,
-            PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen()),
+        ports = Ports(
+            make_reader,
+            dead_letter_sink,
             np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
-            fences=fences,
             at=at,
             traces=None if tracing is None else tracing.traces,
         )
+        tracked = PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen())
+        pipeline = local = build_pipeline(topology, ports, tracked)
+        reader, letters = local.reader, local.dead_letters
     return Parts(
         name=name,
         config=config,
@@ -272,7 +277,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         sharing=_sharing(config, store, name, reader, topology),
         letters=letters,
         pipeline=pipeline,
-        exactly_once=fences is not None,
+        exactly_once=topology.reliability == "exactly-once",
         letter_limit=config.dead_letters.limit(),
         tracing=tracing,
     )

@@ -428,6 +428,17 @@ class Reader:
         """Whether every record below the goals is emitted, halted partitions aside."""
         return self.is_settled and all(held.has_emitted_goal for held in self._assignment)
 
+    def next_due(self) -> float | None:
+        """When the next retry is due, or a rate limit lets the next records pass; or None."""
+        managers = [held.manager for held in self._assignment]
+        dues = [manager.next_due() for manager in managers if manager is not None]
+        dues += [self._flow.wake] if math.isfinite(self._flow.wake) else []
+        return min((due for due in dues if due is not None), default=None)
+
+    def is_held_up(self, topic: str, now: float) -> bool:
+        """Whether nothing new of a topic may be emitted now, by its rate or by backpressure."""
+        return self._flow.is_held_up(topic, now)
+
     def statistics(self, now: float) -> Iterator[PartitionStatistics]:
         """Where each partition stands that was opened."""
         for held in self._assignment:

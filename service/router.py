@@ -13,6 +13,7 @@ import numpy as np
 from acker.acker import Edges, Trees
 from partition.chunk import Chunk
 from service.committers import BatchCommitter
+from service.context import RunContext
 from service.failures import FailureHandler
 from service.owners import MAX_PLACE, Owners, places_of
 from service.trees import SUNK, TreeTracker
@@ -31,7 +32,6 @@ from topology.topology import Topology
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.committers import TransactionCommitter
     from service.spark_engine.staging import Staging
-    from service.tracing.traces import Traces
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
 _is_none = partial(is_, None)
@@ -55,19 +55,19 @@ class Router:
         trees: TreeTracker,
         committer: "BatchCommitter | TransactionCommitter | Staging",
         failures: FailureHandler,
-        traces: "Traces | None" = None,
+        context: RunContext,
     ) -> None:
-        self._topology = topology
+        self._source_of = topology.source_of
         self._sources: dict[str, Source] = {}  # by topic
-        self._executor = executor
-        self._runners = runners
-        self._advanced = advanced
+        self.executor = executor
+        self.runners = runners
+        self.advanced = advanced
         self._trees = trees
         self._outlets = committer.by_name if isinstance(committer, BatchCommitter) else {}
         # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
         self._add_rows = None if isinstance(committer, BatchCommitter) else committer.add
         self._failures = failures
-        self._traces = traces
+        self._on = context.on
         bolts = list(topology.bolts())
         self._called_later = [step for step in bolts if step.has_runner]
         self._advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
@@ -96,15 +96,13 @@ class Router:
         """
         # To the partition room a message is only something with a length.
         messages = cast("list[Message]", chunk.messages)
-        if self._traces is not None:
-            self._traces.read(chunk.partition, messages, owners)
         source = self._sources.get(chunk.partition.topic)
         if source is None:
-            source = self._topology.source_of(chunk.partition.topic)
+            source = self._source_of(chunk.partition.topic)
             self._sources[chunk.partition.topic] = source
-        outcome = self._executor.run_source(source, messages)
-        if self._traces is not None:
-            self._traces.ran(owners, outcome)
+        outcome = self.executor.run_source(source, messages)
+        for notify in self._on.bolts_ran:
+            notify(owners, outcome)
         roots = np.zeros(len(owners), np.uint64)
         if not outcome.failures:
             trees = self._trees.begin(owners)
@@ -120,14 +118,23 @@ class Router:
         self._run_advanced(now)
         return outcome
 
+    def prefetch(self, chunks: Sequence[Chunk]) -> None:
+        """Begin the concurrent bolts of chunks that come next; of all others nothing is kept."""
+        self.executor.prefetch(
+            [
+                (self._source_of(each.partition.topic), cast("list[Message]", each.messages))
+                for each in chunks
+            ]
+        )
+
     def handle(self, result: Answers | TickFailed, now: float) -> None:
         """Take what calls of a bolt came to; those of trees already resolved are void."""
         if isinstance(result, TickFailed):
             self._tick_failed(result.step, result.error)
             return
         step, calls = result.step, result.take()
-        if self._traces is not None:
-            self._traces.answered(calls)
+        for notify in self._on.calls_ended:
+            notify(calls)
         live = self._trees.owners(_trees(calls)) >= 0
         if not live.all() or not all(map(_is_none, map(_ERROR, calls))):
             calls = [
@@ -144,7 +151,7 @@ class Router:
             parents = np.repeat(np.arange(len(calls)), [len(group) for group in groups])
             values = [value for group in groups for value in group]
         edges = np.fromiter(map(_EDGE, calls), np.uint64, len(calls))
-        outcome = self._executor.run_after(step, values, parents)
+        outcome = self.executor.run_after(step, values, parents)
         self._hand_on(outcome, _trees(calls), edges, now)
         self._run_advanced(now)
 
@@ -153,7 +160,7 @@ class Router:
             return False
         self._failures.fail_tuple(call.tree, call.edge, Failure(step.name, call.error))
         if self._trees.is_joint(call.owner):
-            self._runners.release([call.owner])  # it never comes again as it was
+            self.runners.release([call.owner])  # it never comes again as it was
         return True
 
     def tick(self, now: float, *, drain: bool, leaving: Sequence[int] = ()) -> bool:
@@ -163,38 +170,38 @@ class Router:
         something of the partitions that are `leaving`. True if a bolt was ticked.
         """
         if self._called_later:
-            self._runners.poll(time.monotonic())  # calls take real time, also in the test kit
+            self.runners.poll(time.monotonic())  # calls take real time, also in the test kit
         due = [step for step, at in self._tick_due.items() if at <= now]
         for step in due:  # once, however long it is ago
             self._tick_due[step] = now + self._tick_seconds[step]
             if step.kind is Kind.ADVANCED:
-                self._carry_out(step, self._advanced.tick(step, now), now)
+                self._carry_out(step, self.advanced.tick(step, now), now)
             elif step.has_runner:
-                self._runners.tick(step)
+                self.runners.tick(step)
             else:
                 self._tick_here(step)
         for step in self._advanced_steps:
             if drain or (leaving and self._keeps_of(leaving, step)):
-                self._carry_out(step, self._advanced.drain(step, now), now)
+                self._carry_out(step, self.advanced.drain(step, now), now)
             if step.timeout_seconds is not None:
-                self._carry_out(step, self._advanced.overdue(step, now), now)
+                self._carry_out(step, self.advanced.overdue(step, now), now)
         self._run_advanced(now)
         if now >= self._tidy_due and (self._called_later or self._advanced_steps):
             self._tidy_due = now + _TIDY_SECONDS
-            self._advanced.forget_resolved()
+            self.advanced.forget_resolved()
             # A call of an earlier try may fail when its record is done, or another process's.
             again = self._failures.comes_again
-            self._runners.release([each for each in self._runners.holders() if not again(each)])
+            self.runners.release([each for each in self.runners.holders() if not again(each)])
         return bool(due)
 
     def release_keys(self, owners: Owners) -> None:
         """Free the keys that records hold, because they are done."""
-        if self._called_later and self._runners.held:
-            self._runners.release(owners.tolist())
+        if self._called_later and self.runners.held:
+            self.runners.release(owners.tolist())
 
     def num_blocked(self) -> int:
         """Count the trees that cannot resolve before the retry of a record that holds their key."""
-        runners = self._runners
+        runners = self.runners
         if not self._called_later or not runners.held:
             return 0
         if not all(map(self._failures.comes_again, runners.holders())):
@@ -209,7 +216,7 @@ class Router:
         """Give the trees of what waits for a worker, and the seconds that they have."""
         if not self._called_later:
             return []
-        waiting = self._runners.waiting()
+        waiting = self.runners.waiting()
         return [(np.array(trees, np.int64), tree_seconds(step)) for step, trees in waiting]
 
     def _deliver(
@@ -255,18 +262,18 @@ class Router:
         piece = delivery.piece
         values = piece if isinstance(piece, list) else piece.to_pylist()
         owners = self._trees.owners(trees)
-        if self._trees.has_joint and self._runners.held:
+        if self._trees.has_joint and self.runners.held:
             # A record that comes again as part of another tuple must not wait for itself.
-            self._runners.release(self._trees.records_of(trees).tolist())
-        if self._traces is not None:
-            self._traces.called(step.name, owners, edges)
+            self.runners.release(self._trees.records_of(trees).tolist())
+        for notify in self._on.calls_started:
+            notify(step.name, owners, edges)
         inputs = Inputs(values, trees, edges, owners, places_of(owners), delivery.tasks)
-        self._runners.submit(step, inputs)
+        self.runners.submit(step, inputs)
 
     def _hand_on(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
         """Deliver what came of tuples and ack them; `trees` and `edges` are theirs."""
-        if self._traces is not None and self._traces.num_live:
-            self._traces.ran(self._trees.owners(trees), outcome)
+        for notify in self._on.bolts_ran:
+            notify(self._trees.owners(trees), outcome)
         for place, failure in outcome.failures.items():
             self._failures.fail_tuple(int(trees[place]), int(edges[place]), failure)
             edges[place] = 0  # the letter keeps the edge, or the tree has failed
@@ -285,7 +292,7 @@ class Router:
             delivery, trees, edges = self._arrived.popleft()
             step = cast("BoltStep", delivery.boundary)
             started = perf_counter()
-            actions = self._advanced.run(
+            actions = self.advanced.run(
                 step,
                 cast("list[Any]", delivery.piece),
                 trees,
@@ -296,9 +303,10 @@ class Router:
                 tasks=delivery.tasks,
             )
             seconds = perf_counter() - started
-            self._executor.times.add(step.name, len(delivery.piece), seconds)
-            if self._traces is not None:
-                self._traces.advanced(step.name, trees, seconds)
+            self.executor.times.add(step.name, len(delivery.piece), seconds)
+            for notify in self._on.advanced_ran:
+                own = np.concatenate([self._trees.owners(trees), self._trees.records_of(trees)])
+                notify(step.name, own, seconds)
             self._carry_out(step, actions, now)
 
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:
@@ -307,7 +315,7 @@ class Router:
             self._failures.fail_tuple(tuple_.tree, tuple_.edge, Failure(step.name, error))
         for emission in actions.emissions() if actions.values else ():
             placed = self._trees.place(emission)
-            outcome = self._executor.run_emitted(step, emission.stream, placed.values, placed.tasks)
+            outcome = self.executor.run_emitted(step, emission.stream, placed.values, placed.tasks)
             for place in outcome.failures:
                 if not placed.edges[place]:  # a letter needs one
                     placed.edges[[place]] = edge = self._trees.new_edges(1)
@@ -322,7 +330,7 @@ class Router:
 
     def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
         """Whether a bolt keeps what is, or may be, made of records of these partitions."""
-        kept = self._advanced.held_by_place(step)
+        kept = self.advanced.held_by_place(step)
         return MAX_PLACE in kept or any(place in kept for place in places)
 
     def _tick_here(self, step: BoltStep) -> None:

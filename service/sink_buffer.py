@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from acker.acker import Edges, Trees
 from service.owners import Owners, offsets_of
+from service.trees import TreeTracker
 from sinks.tries import WriteRetries
 from sinks.writer import BatchCommitted, Done, FencesRaised, SinkWriter
 from topology.histogram import Histogram
@@ -177,8 +178,11 @@ class BatchBuffer(SinkBuffer):
             or self._bytes >= policy.batch_bytes
         )
 
-    def submit_due(self, now: float, *, flush: bool) -> bool:
-        """Hand the batch to the writer if it is due (or `flush`) and the writer takes one."""
+    def submit_due(self, now: float, tracker: TreeTracker, *, flush: bool) -> bool:
+        """Hand the batch to the writer if it is due (or `flush`) and the writer takes one.
+
+        `tracker` knows whose the trees are.
+        """
         if not self._takes_one or not self._rows or not (flush or self.is_due(now)):
             return False
         self._sequence += 1
@@ -187,7 +191,7 @@ class BatchBuffer(SinkBuffer):
         pending = PendingBatch(batch, self._bytes, trees, edges)
         self._empty()
         if self._traces is not None:
-            pending = self._traces.batch(self.name, pending)
+            pending = self._traces.batch(self.name, pending, tracker)
         self._writing.append(replace(pending, batch=replace(pending.batch, pieces=[])))
         self.writer.write(pending.batch)
         return True
@@ -333,6 +337,12 @@ class Work:
     def is_staged(self) -> bool:
         """True if it can be committed, or there is nothing to commit."""
         return self.is_done or self.staged is not None
+
+    def good_owners(self) -> Owners:
+        """Give the records of the rows that the sink took."""
+        owners = np.concatenate([part.owners for part in self.parts])
+        rejected = [] if self.staged is None else list(self.staged.rejected)
+        return np.delete(owners, rejected)
 
     def owner_of(self, row: int) -> int:
         """Find which record a row of the group is of. Raises IndexError."""

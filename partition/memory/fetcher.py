@@ -22,8 +22,10 @@ from partition.position import Position
 class MemoryFetcher:
     """A `Fetcher` on a MemoryLog."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: MemoryLog, *, waits: bool = True) -> None:
+        """Without `waits` it takes what is there: nothing comes by itself."""
         self._log = log
+        self._waits = waits
         self._next: dict[Partition, Position] = {}
         self._ends: dict[Partition, int] = {}  # the log ends told already
         self._ranges: dict[Partition, tuple[int, int]] = {}
@@ -85,7 +87,7 @@ class MemoryFetcher:
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
         """Return records as soon as there are some; see `Fetcher.fetch`."""
-        end = time.monotonic() + timeout_seconds
+        end = time.monotonic() + (timeout_seconds if self._waits else 0.0)
         with self._log.changed:
             while True:
                 fetched = Fetched() if self._log.away else self._take(max_records)

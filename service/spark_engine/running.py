@@ -8,20 +8,19 @@ import multiprocessing
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from partition.errors import OffsetOutOfRange
-from service.dead_letter_sender import DeadLetterSender
+from service.account import Tally
 from service.garbage import rare_collections
-from service.pipeline import Pipeline, PipelinePolicy
 from service.spark_engine.kept import LettersAway, TableAway, kept_here
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.staging import Staging, TaskSink, sinks_of
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
+from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetterSink
 from topology.steps import SinkStep
 from topology.topology import Topology
@@ -85,18 +84,16 @@ def _run(
 ) -> TaskDone:
     """Turn until every record of the ranges is done. Raises what cannot heal."""
     fetcher.begin(task.ranges)
-    sent = DeadLetterSender(letters)
-    reader = RangeReader(fetcher, task.ranges, task.settings)
-    source: Any = reader  # what a pipeline asks of a Reader
-    pipeline = Pipeline(
-        topology,
-        source,
-        sent,
-        PipelinePolicy(task.settings.message_timeout_seconds, task.settings.screen),
+    ports = Ports(
+        lambda _notify, _fences: RangeReader(fetcher, task.ranges, task.settings),
+        letters,
         np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
-        stages=partial(Staging, reader, sinks, task),
         hooks=(),  # they are the driver's to call
+        staging=lambda reader, put: Staging(reader, sinks, task, Tally(), put),
     )
+    policy = PipelinePolicy(task.settings.message_timeout_seconds, task.settings.screen)
+    pipeline = build_pipeline(topology, ports, policy)
+    reader: Any = pipeline.reader
     with ExitStack() as closing:  # last in, first out
         reader.open()
         closing.callback(pipeline.close, _CLOSE_SECONDS)
@@ -109,7 +106,7 @@ def _run(
         staged={name: tuple(sink.staged) for name, sink in sinks.items()},
         tally=pipeline.tally,
         retried=reader.retried,
-        letters_refused=sent.refused,
+        letters_refused=pipeline.dead_letters.refused,
     )
 
 

@@ -16,6 +16,7 @@ import structlog
 
 from acker.acker import Flags, Trees
 from service.account import Tally
+from service.committers import RefusedRow
 from service.owners import Owners, offsets_of, owners_of, places_of
 from service.sink_buffer import estimated_bytes
 from service.spark_engine.range_reader import RangeReader
@@ -153,6 +154,13 @@ class TaskSink:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class RowsRefused:
+    """A section is staged, but for these rows."""
+
+    rows: list[RefusedRow]
+
+
 class Staging:
     """What `TransactionCommitter` is to the local engine. The owner calls everything."""
 
@@ -165,16 +173,16 @@ class Staging:
         sinks: Mapping[str, TaskSink],
         task: Task,
         tally: Tally,
-        bury: Callable[[int, Failure], object],
+        put: Callable[["RowsRefused"], object],
     ) -> None:
-        """`bury` sends a record's dead letter, by its id."""
+        """`put` is the pipeline's queue of results; refused rows come back from it to `handle`."""
         self.by_name = sinks
         """The sinks, by their steps' names."""
         self._reader = reader
         self._ranges = task.ranges
         self._most = max(1, task.settings.max_pending // _SECTIONS)
         self.tally = tally
-        self._bury = bury
+        self._put = put
         self._sections = [self._new_section()]
         self._first = 1  # the number of the lowest of these
         self._closed_at = reader.emitted.copy()
@@ -196,6 +204,10 @@ class Staging:
             else:
                 section.done += int(np.count_nonzero(of_it))
                 section.lettered |= set(owners[of_it & letters].tolist())
+
+    def handle(self, event: "RowsRefused") -> list[RefusedRow]:
+        """Give the rows that a sink refused."""
+        return event.rows
 
     def discard_attempt(self, owner: int) -> None:
         """Leave out the rows of a record's try that has failed."""
@@ -264,6 +276,7 @@ class Staging:
 
     def _stage(self, number: int, section: _Section) -> None:
         section.is_staged = True
+        refused: list[RefusedRow] = []
         for name, sink in self.by_name.items():
             for owner, reason in sink.stage(number, self._ranges).items():
                 if owner in section.lettered:
@@ -271,7 +284,9 @@ class Staging:
                 section.lettered.add(owner)
                 section.letters_out.add(owner)
                 self.tally.sunk -= 1  # it had a row; `processed` counts it again
-                self._bury(owner, Failure(name, Reject(reason)))
+                refused.append(RefusedRow(Failure(name, Reject(reason)), owner))
+        if refused:
+            self._put(RowsRefused(refused))
 
 
 def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:

@@ -1,13 +1,16 @@
 """The pipeline under test: the real one, on a log in memory, with sinks that keep their rows."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from partition.assignment import AssignmentPolicy
+from partition.loss import Loss
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.retries import RetryPolicy
@@ -15,11 +18,10 @@ from service.failures import ScreenPolicy
 from service.fences import Fences
 from service.gates import delivery_of
 from service.pacing import limits_of
-from service.pipeline import PipelinePolicy
-from service.reader import ReaderPolicy
+from service.reader import Reader, ReaderPolicy
 from service.sizes import sizes_of
-from service.testing.timeline import Timeline
-from service.testing.watched import WatchedLetters, WatchedPipeline, WatchedReader
+from service.testing.recording import RecordingObserver
+from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.storage import Storage
 from sinks.tries import WriteRetries
@@ -65,44 +67,78 @@ class Bench:
             step.name: MemorySink[Any](step.name, schema=_schema_of(step.sink)) for step in steps
         }
         """What keeps the rows, by the sink's name."""
-        is_exactly_once = topology.reliability == "exactly-once"
-        self._fences = Fences(topology.transactions) if is_exactly_once else None
-        self.timeline = Timeline()
-        self.fetcher = MemoryFetcher(self.log)
+        self.recording = RecordingObserver(lambda: self.now)
+        self.fetcher = MemoryFetcher(self.log, waits=False)
         self.store = MemoryStore()
-        self.letters = WatchedLetters(self.timeline, lambda: self.now, self.dead_letters)
-        self.reader = WatchedReader(
-            self.timeline,
-            lambda: self.now,
-            self.fetcher,
-            self.store,
-            MemoryCatalogue(self.log),
-            self.letters.send_notice,
-            names,
-            ReaderPolicy(
-                _assignment(topology, retries, screen),
-                **sizes_of(topology)._asdict(),
-                records_per_second=limits_of(topology),
-            ),
-            random.Random(seed),  # noqa: S311  # a test wants the same numbers again
-            fencing=self._fences,
-        )
-        self.pipeline: WatchedPipeline = WatchedPipeline(
+        self.pipeline = build_pipeline(
             topology,
-            self.reader,
-            self.letters,
+            Ports(
+                partial(self._reader, _assignment(topology, retries, screen), seed),
+                self.dead_letters,
+                np.random.default_rng(seed),
+                lambda: self.now,
+                self.tables,
+            ),
             PipelinePolicy(
                 message_timeout_seconds,
                 screen=screen or ScreenPolicy(),
                 write_retries=WriteRetries(first_seconds=0, longest_seconds=0),
             ),
-            np.random.default_rng(seed),
-            clock=lambda: self.now,
-            sinks=self.tables,
-            fences=self._fences,
+            [self.recording],
         )
+        self.reader: Reader = self.pipeline.reader
+        self.letters = self.pipeline.dead_letters
+        self._called_later = [step for step in topology.bolts() if step.has_runner]
+        self._keeps_transactions = topology.reliability == "exactly-once"
         self._references = dict(references)
         self._is_open = False
+
+    def _reader(
+        self,
+        assignment: AssignmentPolicy,
+        seed: int,
+        notify: Callable[[Loss], Future[None]],
+        fences: Fences | None,
+    ) -> Reader:
+        return Reader(
+            self.fetcher,
+            self.store,
+            MemoryCatalogue(self.log),
+            notify,
+            [source.topic for source in self.topology.sources],
+            ReaderPolicy(
+                assignment,
+                **sizes_of(self.topology)._asdict(),
+                records_per_second=limits_of(self.topology),
+            ),
+            random.Random(seed),  # noqa: S311  # a test wants the same numbers again
+            fencing=fences,
+        )
+
+    @property
+    def works_elsewhere(self) -> bool:
+        """Whether there is any bolt that is called on another thread, or whose calls may wait.
+
+        So are sinks that keep transactions, which are staged before they are committed.
+        """
+        return self._keeps_transactions or bool(self._called_later)
+
+    @property
+    def rests(self) -> bool:
+        """Whether no thread works on anything: what is unresolved is kept, or waits its turn."""
+        pipeline, steps = self.pipeline, self._called_later
+        return (
+            not any(map(pipeline.runners.backlog, steps))
+            and not any(pipeline.runners.statistics(step).in_flight for step in steps)
+            and pipeline.committer.is_idle
+            # Rows of a transaction may wait for a record that is retried, and are at rest.
+            and (
+                self._keeps_transactions
+                or not any(outlet.rows_pending for outlet in pipeline.outlets)
+            )
+            and not pipeline.dead_letters.pending
+            and pipeline.results.is_empty
+        )
 
     @property
     def retrying(self) -> int:

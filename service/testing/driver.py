@@ -80,17 +80,17 @@ class Driver:
         self._bench.open()
         patience_ends = time.monotonic() + self._patience
         pipeline = self._bench.pipeline
-        enough = _TURNS_OF_REST if pipeline.works_elsewhere else 1
+        enough = _TURNS_OF_REST if self._bench.works_elsewhere else 1
         resting = 0
         while True:
             moved = pipeline.step(flush=True, drain=drain)
-            resting = resting + 1 if not moved and pipeline.rests else 0
+            resting = resting + 1 if not moved and self._bench.rests else 0
             if resting and self._is_all_taken() and (pipeline.is_idle or resting >= enough):
                 return
             if time.monotonic() > patience_ends:
                 raise NotSettled(f"records are still on their way after {self._patience} s")
             if not moved:
-                pipeline.wait(_TURN_SECONDS)
+                pipeline.results.wait(_TURN_SECONDS)
 
     def _make(self, place: Partition) -> None:
         if place.number < 0:
@@ -106,7 +106,7 @@ class Driver:
     def _next_due(self) -> float | None:
         """When something happens next by itself, or None."""
         bench = self._bench
-        dues = [bench.reader.next_due(), bench.pipeline.next_tick]
+        dues = [bench.reader.next_due(), bench.pipeline.router.next_tick]
         if bench.unresolved > bench.retrying:
             dues.append(bench.now + _EXPIRY_SECONDS)
         return min((due for due in dues if due is not None), default=None)

@@ -100,7 +100,8 @@ class TopologyTest:
     def acked(self) -> list[Record]:
         """Records that are complete: sunk or filtered, not rejected."""
         rejected = {_place_of(letter.record) for letter in self.rejected}
-        return [record for record in self._bench.reader.acked if _place_of(record) not in rejected]
+        acked = self._bench.recording.acked
+        return [record for record in acked if _place_of(record) not in rejected]
 
     @property
     def rejected(self) -> list[DeadLetter]:
@@ -131,11 +132,12 @@ class TopologyTest:
     @property
     def timeline(self) -> list[Event]:
         """What happened to all records, in order."""
-        return list(self._bench.timeline.events)
+        return list(self._bench.recording.timeline.events)
 
     def history(self, offset: int, *, partition: int = 0, topic: str | None = None) -> list[Event]:
         """What happened to one record of a topic (the first source's), in order."""
-        return self._bench.timeline.of(Partition(self._driver.topic(topic), partition), offset)
+        found = Partition(self._driver.topic(topic), partition)
+        return self._bench.recording.timeline.of(found, offset)
 
     @property
     def metrics(self) -> dict[str, float]:

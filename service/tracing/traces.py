@@ -5,10 +5,10 @@ is kept of a traced one is kept until it resolves; there is a most of everything
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from opentelemetry.context import Context
@@ -21,13 +21,15 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from acker.acker import Edges, Trees
-from partition.chunk import Partition
+from acker.acker import Edges
+from partition.chunk import Chunk, Partition
+from service.context import Observer
 from service.owners import OFFSET_BITS, Owners, offset_of, place_of
 from service.sink_buffer import PendingBatch
 from service.tracing.headers import NO_CONTEXT, carried, is_sampled, parents_in
 from service.tracing.record import TracedRecord, error_attributes, shortened
 from service.tracing.writes import Writes
+from service.trees import TreeTracker
 from topology.outcome import Failure, Outcome, Took
 from topology.record import HeadersUnreadable, Message, headers_of
 from topology.running.call import Call
@@ -39,7 +41,7 @@ MAX_RECORDS = 4_096  # traced at once; further ones are not
 _owner_of = attrgetter("owner")
 
 
-class Traces:
+class Traces(Observer):
     """Begins and ends spans. The owner thread calls everything, and nothing blocks or raises."""
 
     def __init__(
@@ -58,18 +60,10 @@ class Traces:
         self._live: dict[int, TracedRecord] = {}
         self._sorted: Owners | None = None  # its keys; None: they have changed
         self._writes = Writes(tracer)
-        self._owners_of: Callable[[Trees], Owners] = _nobody
-        self._records_of: Callable[[Trees], Owners] = _nobody
         self.traced = 0
         """Records that were traced so far."""
         self.skipped = 0
         """Records that were to be traced while as many as may be were."""
-
-    def bind(
-        self, owners_of: Callable[[Trees], Owners], records_of: Callable[[Trees], Owners]
-    ) -> None:
-        """Learn whose trees are, and which records joint ones among them belong to."""
-        self._owners_of, self._records_of = owners_of, records_of
 
     @property
     def num_live(self) -> int:
@@ -78,8 +72,10 @@ class Traces:
 
     # Records
 
-    def read(self, partition: Partition, messages: Sequence[Message], owners: Owners) -> None:
+    def chunk_emitted(self, chunk: Chunk, record_ids: Owners) -> None:
         """Begin what a chunk has to trace; what comes again goes on."""
+        owners, partition = record_ids, chunk.partition
+        messages = cast("Sequence[Message]", chunk.messages)
         for owner in self._hits(owners):
             self._live[owner].try_again()
         headers = list(map(_headers_or_none, messages))
@@ -119,21 +115,21 @@ class Traces:
         self._sorted = None
         self._live[owner] = TracedRecord(self._tracer, span, inside, carried(inside))
 
-    def resolved(self, owners: Owners) -> None:
+    def records_resolved(self, record_ids: Owners) -> None:
         """End the spans of records that are complete."""
-        for owner in self._hits(owners):
+        for owner in self._hits(record_ids):
             self._end(owner)
 
-    def resolved_to(self, place: int, end: int) -> None:
+    def resolved_below(self, index: int, end: int) -> None:
         """End those of a partition below an offset: their transaction is committed."""
-        highest = end | place << OFFSET_BITS
-        lowest = place << OFFSET_BITS
+        highest = end | index << OFFSET_BITS
+        lowest = index << OFFSET_BITS
         for owner in [each for each in self._live if lowest <= each < highest]:
             self._end(owner)
 
-    def lost(self, place: int) -> None:
+    def partition_lost(self, index: int) -> None:
         """End those of a partition that is not ours any more."""
-        for owner in [each for each in self._live if place_of(each) == place]:
+        for owner in [each for each in self._live if place_of(each) == index]:
             self._live[owner].span.set_status(Status(StatusCode.ERROR, "the partition was lost"))
             self._end(owner)
 
@@ -150,31 +146,31 @@ class Traces:
 
     # Bolts
 
-    def ran(self, owners: Owners, outcome: Outcome) -> None:
-        """Tell of the bolts that were run over a chunk; `owners` are those of its inputs.
+    def bolts_ran(self, record_ids: Owners, outcome: Outcome) -> None:
+        """Tell of the bolts that were run over a chunk.
 
         They were called in one go, so each record's span has the time of the whole call.
         """
-        hits = self._hits(owners)
+        hits = self._hits(record_ids)
         if not hits:
             return
         behind = time.time_ns() - time.perf_counter_ns()
         # A record may stand at several places: tuples of one, and of joined ones.
-        for place in np.flatnonzero(np.isin(owners, list(hits))).tolist():
-            traced = self._live[int(owners[place])]
+        for place in np.flatnonzero(np.isin(record_ids, list(hits))).tolist():
+            traced = self._live[int(record_ids[place])]
             failure = outcome.failures.get(place)
             for took in outcome.took:
                 if _was_in(took, place):
                     error = failure.error if failure and failure.step == took.step else None
                     traced.took(took, error, behind)
 
-    def called(self, step: str, owners: Owners, edges: Edges) -> None:
+    def calls_started(self, step: str, record_ids: Owners, edges: Edges) -> None:
         """Begin the calls of a bolt that end later."""
-        hits = self._hits(owners)
-        for place in np.flatnonzero(np.isin(owners, list(hits))).tolist() if hits else ():
-            self._live[int(owners[place])].called(step, int(edges[place]))
+        hits = self._hits(record_ids)
+        for place in np.flatnonzero(np.isin(record_ids, list(hits))).tolist() if hits else ():
+            self._live[int(record_ids[place])].called(step, int(edges[place]))
 
-    def answered(self, calls: Sequence[Call]) -> None:
+    def calls_ended(self, calls: Sequence[Call]) -> None:
         """End the calls that have ended."""
         if not self._live or self._live.keys().isdisjoint(map(_owner_of, calls)):
             return
@@ -183,18 +179,18 @@ class Traces:
             if traced is not None:
                 traced.answered(call.edge, call.error)
 
-    def advanced(self, step: str, trees: Trees, seconds: float) -> None:
+    def advanced_ran(self, step: str, record_ids: Owners, seconds: float) -> None:
         """Tell of an advanced bolt that was just run."""
         behind = time.time_ns() - time.perf_counter_ns()
-        took = Took(step, len(trees), seconds, time.perf_counter(), None)
-        for owner in self._hits_of(trees) if self._live else ():
+        took = Took(step, len(record_ids), seconds, time.perf_counter(), None)
+        for owner in self._hits(record_ids):
             self._live[owner].took(took, None, behind)
 
     # Failures
 
-    def failed(self, owner: int, failure: Failure) -> None:
+    def record_failed(self, record_id: int, failure: Failure) -> None:
         """Tell of a try that has failed."""
-        traced = self._live.get(owner)
+        traced = self._live.get(record_id)
         if traced is not None:
             said: dict[str, str | int] = {
                 "headrace.attempt": traced.attempt,
@@ -228,13 +224,13 @@ class Traces:
 
     # Sinks
 
-    def batch(self, sink: str, pending: PendingBatch) -> PendingBatch:
+    def batch(self, sink: str, pending: PendingBatch, tracker: TreeTracker) -> PendingBatch:
         """Begin a batch's write; its rows learn of the traces that they belong to."""
         if not self._live:
             return pending
-        owners = self._owners_of(pending.trees)
+        owners = tracker.owners(pending.trees)
         hits = self._hits(owners)
-        linked = hits | self._hits(self._records_of(pending.trees))
+        linked = hits | self._hits(tracker.records_of(pending.trees))
         if not linked:
             return pending
         batch = pending.batch
@@ -282,9 +278,6 @@ class Traces:
         found = np.searchsorted(self._sorted[:-1], owners)  # the last place is that of all above
         return set(owners[self._sorted[found] == owners].tolist())
 
-    def _hits_of(self, trees: Trees) -> set[int]:
-        return self._hits(self._owners_of(trees)) | self._hits(self._records_of(trees))
-
 
 def _was_in(took: Took, place: int) -> bool:
     inside = place - took.start
@@ -299,8 +292,3 @@ def _headers_or_none(message: Message) -> Sequence[tuple[str, bytes | None]] | N
         return headers_of(message)
     except HeadersUnreadable:
         return None
-
-
-def _nobody(trees: Trees) -> Owners:
-    del trees
-    return np.empty(0, np.int64)

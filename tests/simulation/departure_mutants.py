@@ -21,7 +21,7 @@ def place_freed_by_time() -> Patches:
 
     def to_ask(original: Any, departures: Departures, now: float) -> list[int]:
         since = departures.__dict__.setdefault("since", {})
-        for held in departures._retired:
+        for held in departures.retired:
             since.setdefault(id(held), (now, held))
         for key, (at, held) in list(since.items()):
             if now - at >= _KEPT_SECONDS:

@@ -15,6 +15,7 @@ from partition.store import StoredOffset
 from partition.transaction import Resumed
 from service.account import Tally
 from service.committers import TransactionCommitter
+from service.context import Observers
 from service.fences import Fences
 from service.owners import Owners
 from service.reader import Reader
@@ -69,7 +70,9 @@ class SimTransacting:
     def bind(self, reader: Reader) -> None:
         """Learn what reads."""
         outlets = [self._outlet(table) for table in self._tables]
-        self.real = TransactionCommitter(reader, outlets, self.fences, Tally(), _nothing)
+        self.fences.bind(outlets)
+        on = Observers()
+        self.real = TransactionCommitter(reader, outlets, self.fences, Tally(), _nothing, on)
 
     def _outlet(self, table: SimTable) -> TransactionBuffer:
         outlet = TransactionBuffer(

@@ -34,12 +34,10 @@ from partition.memory import (
 )
 from partition.replicas.beat import Mine
 from partition.retries import RetryPolicy
-from service.dead_letter_sender import DeadLetterSender
-from service.fences import Fences
 from service.gates import delivery_of, policy_of
-from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.sharing import Sharing, SharingPolicy, copartitions_of
+from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.tries import WriteRetries
 from tests.support.patience import Limit
 from topology.errors import SinkFailed
@@ -443,51 +441,48 @@ class Process:
         self.is_dead = False
         self.frozen_until = 0.0
         plan = world.plan
-        is_exactly_once = plan.guarantee in ("transactional", "opaque")
         topology = wired(self)
         letters_sink = _Letters(self)
         topology.dead_letters.into(letters_sink)
         topology.validate()
-        self.letters = DeadLetterSender(letters_sink)
-        fences = Fences(topology.transactions) if is_exactly_once else None
         cut = policy_of(
             topology,
             TransactionPolicy(topology.transactions, records=5, plan_records=3, plan_seconds=0.0),
         )
         clock = self._clock
         self.store = MemoryStore(world.nodes, clock=clock)
-        self.reader = Reader(
-            MemoryFetcher(world.log),
-            self.store,
-            MemoryCatalogue(world.log),
-            self.letters.send_notice,
-            plan.sources,
-            ReaderPolicy(
-                AssignmentPolicy(
-                    window=Window(max_pending=8),
-                    retries=RetryPolicy(limit=5),
-                    delivery=delivery_of(topology, cut),
-                    discover_interval_seconds=5.0,
-                    shared=True,
+
+        def make_reader(notify, fences):
+            return Reader(
+                MemoryFetcher(world.log),
+                self.store,
+                MemoryCatalogue(world.log),
+                notify,
+                plan.sources,
+                ReaderPolicy(
+                    AssignmentPolicy(
+                        window=Window(max_pending=8),
+                        retries=RetryPolicy(limit=5),
+                        delivery=delivery_of(topology, cut),
+                        discover_interval_seconds=5.0,
+                        shared=True,
+                    ),
+                    commit_interval_seconds=0.5,
+                    fetch_records=6,
+                    chunk_records=3,
                 ),
-                commit_interval_seconds=0.5,
-                fetch_records=6,
-                chunk_records=3,
-            ),
-            random.Random(f"{world.seed} {number}"),
-            sleep=lambda _: None,
-            fencing=fences,
-            clock=clock,
-        )
-        self.pipeline = Pipeline(
+                random.Random(f"{world.seed} {number}"),
+                sleep=lambda _: None,
+                fencing=fences,
+                clock=clock,
+            )
+
+        self.pipeline = build_pipeline(
             topology,
-            self.reader,
-            self.letters,
+            Ports(make_reader, letters_sink, np.random.default_rng(number), clock),
             PipelinePolicy(TIMEOUT_SECONDS, write_retries=WriteRetries(0.001, 0.005)),
-            np.random.default_rng(number),
-            clock=clock,
-            fences=fences,
         )
+        self.reader, self.letters = self.pipeline.reader, self.pipeline.dead_letters
         mine = Mine(name=name, process=f"{name}/{number}")
         registry = MemoryRegistry(
             self.store,

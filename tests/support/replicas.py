@@ -17,10 +17,9 @@ from partition.memory import (
     MemoryStore,
 )
 from partition.replicas.beat import Mine
-from service.dead_letter_sender import DeadLetterSender
-from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
 from service.sharing import Sharing, SharingPolicy, copartitions_of
+from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetterSink
 
 
@@ -40,29 +39,29 @@ class Replica:
         self.now = 0.0
         letters_sink: Any = topology.dead_letters.sink
         assert isinstance(letters_sink, DeadLetterSink)
-        letters = DeadLetterSender(letters_sink)
         store = MemoryStore(nodes)
-        self.reader = Reader(
-            MemoryFetcher(log),
-            store,
-            MemoryCatalogue(log),
-            letters.send_notice,
-            [source.topic for source in topology.sources],
-            ReaderPolicy(
-                AssignmentPolicy(shared=True, discover_interval_seconds=0),
-                commit_interval_seconds=0,
-            ),
-            random.Random(1),
-            clock=lambda: self.now,
-        )
-        self.pipeline = Pipeline(
+
+        def make_reader(notify: Any, _fences: Any) -> Reader:
+            return Reader(
+                MemoryFetcher(log),
+                store,
+                MemoryCatalogue(log),
+                notify,
+                [source.topic for source in topology.sources],
+                ReaderPolicy(
+                    AssignmentPolicy(shared=True, discover_interval_seconds=0),
+                    commit_interval_seconds=0,
+                ),
+                random.Random(1),
+                clock=lambda: self.now,
+            )
+
+        self.pipeline = build_pipeline(
             topology,
-            self.reader,
-            letters,
+            Ports(make_reader, letters_sink, np.random.default_rng(1), lambda: self.now),
             PipelinePolicy(message_timeout_seconds=30.0),
-            np.random.default_rng(1),
-            clock=lambda: self.now,
         )
+        self.reader = self.pipeline.reader
         copartitions = copartitions_of(topology)
         registry = MemoryRegistry(
             store,

@@ -18,12 +18,10 @@ from partition.ledger import LedgerStatistics
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.retries import RetryPolicy
-from service.dead_letter_sender import DeadLetterSender
 from service.failpoints import nowhere
-from service.fences import Fences
 from service.gates import delivery_of, policy_of
-from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
+from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.tries import WriteRetries
 from tests.support.patience import seconds, until
 from topology.sink import Delivered, Kind, Staged
@@ -152,8 +150,6 @@ class Works:
             stream.into(sink, batch_rows=batch_rows, batch_seconds=batch_seconds)
         topology.dead_letters.into(self.letters_sink)
         topology.validate()
-        self.letters = letters = DeadLetterSender(self.letters_sink, at)
-        fences = Fences(exactly_once) if exactly_once is not None else None
         cut = policy_of(
             topology,
             TransactionPolicy(
@@ -166,43 +162,48 @@ class Works:
         )
         self.fetcher = MemoryFetcher(self.log)
         self.store = MemoryStore(self.nodes)
-        self.reader = Reader(
-            self.fetcher,
-            self.store,
-            MemoryCatalogue(self.log),
-            letters.send_notice,
-            ["t"],
-            ReaderPolicy(
-                AssignmentPolicy(
-                    window=window or Window(),
-                    retries=retries
-                    or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
-                    delivery=delivery_of(topology, cut),
-                    shared=shared,
+
+        def make_reader(notify, fences):
+            return Reader(
+                self.fetcher,
+                self.store,
+                MemoryCatalogue(self.log),
+                notify,
+                ["t"],
+                ReaderPolicy(
+                    AssignmentPolicy(
+                        window=window or Window(),
+                        retries=retries
+                        or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
+                        delivery=delivery_of(topology, cut),
+                        shared=shared,
+                    ),
+                    commit_interval_seconds=0,
+                    fetch_records=fetch_records,
+                    chunk_records=chunk_records,
+                    records_per_second={"t": records_per_second} if records_per_second else {},
                 ),
-                commit_interval_seconds=0,
-                fetch_records=fetch_records,
-                chunk_records=chunk_records,
-                records_per_second={"t": records_per_second} if records_per_second else {},
-            ),
-            random.Random(1),
-            fencing=fences,
-            at=at,
-        )
-        self.pipeline = Pipeline(
+                random.Random(1),
+                fencing=fences,
+                at=at,
+            )
+
+        self.pipeline = build_pipeline(
             topology,
-            self.reader,
-            letters,
+            Ports(
+                make_reader,
+                self.letters_sink,
+                np.random.default_rng(1),
+                lambda: self.now,
+                at=at,
+                traces=traces,
+            ),
             PipelinePolicy(
                 message_timeout_seconds=timeout_seconds,
                 write_retries=write_retries or WriteRetries(),
             ),
-            np.random.default_rng(1),
-            clock=lambda: self.now,
-            fences=fences,
-            at=at,
-            traces=traces,
         )
+        self.reader, self.letters = self.pipeline.reader, self.pipeline.dead_letters
 
     def __enter__(self) -> Self:
         """Open everything, the partition too."""

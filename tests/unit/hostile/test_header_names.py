@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from opentelemetry.trace import INVALID_SPAN
 
-from partition.chunk import Partition
+from partition.chunk import Chunk, Partition
 from service.dead_letters.letter import content_of, read_message
 from service.dead_letters.marks import Marks
 from service.tracing.traces import Traces
@@ -165,7 +165,7 @@ def test_a_trace_begins_with_a_record_whose_headers_cannot_be_read(broker: Broke
 
     tracer: Any = Tracer()
     traces = Traces(tracer, 1.0, np.random.default_rng(1))
-    traces.read(Partition("t", 0), messages, np.arange(2))
+    traces.chunk_emitted(Chunk(Partition("t", 0), np.arange(2), messages), np.arange(2))
     assert len(spans) == 2
 
 

@@ -307,7 +307,7 @@ def test_behind_joins_no_key_stays_held_and_every_record_resolves_once(steps, se
             kit.send(b"%d" % n, partition=n % 2)
         kit.advance(300)
         assert kit.unresolved == 0
-        assert not kit._bench.pipeline._runners.held
+        assert not kit._bench.pipeline.runners.held
         for n in range(20):
             events = [event.what for event in kit.history(n // 2, partition=n % 2)]
             assert events.count("resolved") == 1

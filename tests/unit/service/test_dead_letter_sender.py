@@ -20,8 +20,8 @@ from partition.memory import (
 )
 from partition.position import Position
 from service.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
-from service.pipeline import Pipeline, PipelinePolicy
 from service.reader import Reader, ReaderPolicy
+from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetter, DeadLetterSink, Delivered
 
 PLACE = Partition("t", 0)
@@ -204,19 +204,21 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
     topology = Topology("t")
     topology.source("t").then(parse).into(DiscardSink())
     topology.dead_letters.into(broker)
-    letters = DeadLetterSender(broker)
-    reader = Reader(
-        MemoryFetcher(log),
-        MemoryStore(nodes),
-        MemoryCatalogue(log),
-        letters.send_notice,
-        ["t"],
-        ReaderPolicy(),
-        random.Random(1),
-    )
-    pipeline = Pipeline(
-        topology, reader, letters, PipelinePolicy(), np.random.default_rng(1), lambda: now
-    )
+
+    def make_reader(notify, _fences):
+        return Reader(
+            MemoryFetcher(log),
+            MemoryStore(nodes),
+            MemoryCatalogue(log),
+            notify,
+            ["t"],
+            ReaderPolicy(),
+            random.Random(1),
+        )
+
+    ports = Ports(make_reader, broker, np.random.default_rng(1), lambda: now)
+    pipeline = build_pipeline(topology, ports, PipelinePolicy())
+    reader = pipeline.reader
     reader.open()
     pipeline.open()
     committed = []

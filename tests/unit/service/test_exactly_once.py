@@ -365,7 +365,7 @@ def test_a_key_is_released_by_a_record_that_fails_again_when_it_is_processed() -
     keyed.then(look_up, workers=2).into(MemorySink())
     topology.dead_letters.into(MemoryDeadLetters())
     with TopologyTest(topology, retries=RetryPolicy(limit=0)) as test:
-        settling = test._bench.pipeline._committer
+        settling = test._bench.pipeline.committer
         settle = settling.resolved
 
         def note(owners: Any, flags: Any) -> None:

@@ -9,6 +9,7 @@ from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Chunk, Partition
 from partition.memory import MemoryMessage
+from service.context import Observers
 from service.failures import FailureHandler, Oversized, ScreenPolicy
 from service.testing.kit import TopologyTest
 
@@ -64,10 +65,10 @@ def test_only_unusual_records_are_set_apart():
         None,
         SimpleNamespace(comes_again=None),
         None,
-        SimpleNamespace(tally=None, processed=lambda *done: skipped.append(done)),
+        SimpleNamespace(tally=None, resolved=lambda *done: skipped.append(done)),
         {},
         ScreenPolicy("skip", 10),
-        None,
+        SimpleNamespace(complaints=SimpleNamespace(hear=None), on=Observers(), traces=None),
     )
     handler.reject_records = rejected.extend
     kept, kept_owners = handler.screen(chunk, owners)

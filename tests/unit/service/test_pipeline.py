@@ -6,19 +6,6 @@ from service.reader import Reader
 from tests.worlds.running import Works
 
 
-def test_a_result_that_was_waited_for_is_taken_before_those_behind_it(monkeypatch):
-    with Works() as works:
-        pipeline = works.pipeline
-        taken = []
-        monkeypatch.setattr(pipeline._router, "handle", lambda each, _now: taken.append(each))
-        for each in ("first", "second", "third"):
-            pipeline._results.put(each)
-        pipeline._wait(0.0)
-        pipeline._results.put("fourth")
-        works.turn()
-    assert taken == ["first", "second", "third", "fourth"]
-
-
 @pytest.mark.parametrize(
     ("is_shared", "is_busy", "asked"), [(True, False, 1), (True, True, 2), (False, False, 2)]
 )
@@ -32,7 +19,7 @@ def test_after_a_wait_a_replica_emits_nothing_before_it_is_known_what_is_its_own
         monkeypatch.setattr(Reader, "is_shared", is_shared)
         monkeypatch.setattr(Reader, "next", lambda _reader, now: nexts.append(now))
         monkeypatch.setattr(Reader, "fetch", lambda _reader, _now, wait: waits.append(wait) or True)
-        monkeypatch.setattr(works.pipeline, "_patience", lambda: 0.0 if is_busy else 0.02)
+        monkeypatch.setattr(works.pipeline, "_idle_seconds", lambda: 0.0 if is_busy else 0.02)
         assert works.pipeline.step()
     assert waits == [0.0 if is_busy else 0.02]
     assert len(nexts) == asked

@@ -10,11 +10,13 @@ from headrace import Bolt, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Chunk, Partition
 from partition.memory import MemoryMessage
+from service.context import Observers
 from service.router import Router, tree_seconds
 from service.trees import TreeTracker
 from topology.executor import Executor
 
 PLACE = Partition("t", 0)
+CONTEXT = SimpleNamespace(on=Observers())
 
 
 @bolt
@@ -31,7 +33,7 @@ def routed(topology: Topology, tracker: TreeTracker | None = None) -> Router:
     advanced = SimpleNamespace(forget_resolved=lambda: None)
     failures = SimpleNamespace(comes_again=None)
     committer = SimpleNamespace(add=None)
-    return Router(topology, Executor(), runners, advanced, tracker, committer, failures)
+    return Router(topology, Executor(), runners, advanced, tracker, committer, failures, CONTEXT)
 
 
 def expires_at(timeout_seconds: float | None) -> float:

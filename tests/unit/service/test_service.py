@@ -32,12 +32,12 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.position import Position
 from partition.retries import RetryPolicy
 from service.config import load
-from service.dead_letter_sender import DeadLetterSender
 from service.parts import Parts
-from service.pipeline import Pipeline, PipelinePolicy
+from service.pipeline import Pipeline
 from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.service import Service
+from service.wiring import PipelinePolicy, Ports, build_pipeline
 from tests.support.patience import seconds, until
 from tests.worlds.alone import alone
 from topology.steps import SinkStep
@@ -128,17 +128,14 @@ class World:
         topology.dead_letters.into(self.letters)
         fetcher, store = MemoryFetcher(self.log), self.store()
         catalogue = MemoryCatalogue(self.log)
-        letters = DeadLetterSender(self.letters)
-        reader = Reader(
-            fetcher,
-            store,
-            catalogue,
-            letters.send_notice,
-            ["numbers"],
-            self.policy,
-            random.Random(1),
-        )
-        pipeline = Pipeline(topology, reader, letters, PipelinePolicy(), np.random.default_rng(1))
+
+        def make_reader(notify, _fences):
+            topics = ["numbers"]
+            return Reader(fetcher, store, catalogue, notify, topics, self.policy, random.Random(1))
+
+        ports = Ports(make_reader, self.letters, np.random.default_rng(1))
+        pipeline = build_pipeline(topology, ports, PipelinePolicy())
+        reader = pipeline.reader
         parts = Parts(
             name="numbers",
             config=load(None, CONFIG),
@@ -151,7 +148,7 @@ class World:
             catalogue=catalogue,
             reader=reader,
             sharing=alone(store, reader),
-            letters=letters,
+            letters=pipeline.dead_letters,
             pipeline=pipeline,
         )
         return Service(parts, drain_seconds=self.drain_seconds)

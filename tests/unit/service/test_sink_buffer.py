@@ -46,7 +46,7 @@ def test_an_empty_batch_is_never_due() -> None:
     add(buffer, [])
     assert not buffer.is_due(1e9)
     assert buffer.deadline is None
-    assert not buffer.submit_due(1e9, flush=True)
+    assert not buffer.submit_due(1e9, None, flush=True)
     assert writer.batches == []
 
 
@@ -80,9 +80,9 @@ def test_a_batch_is_handed_over_aligned_and_the_next_begins_afresh() -> None:
     columns = pa.record_batch({"a": [1, 2]})
     add(buffer, [{"a": 0}])
     add(buffer, columns, first=1)
-    assert not buffer.submit_due(0.0, flush=True), "the sink is not ready yet"
+    assert not buffer.submit_due(0.0, None, flush=True), "the sink is not ready yet"
     buffer.ended(FencesRaised((), [], None))
-    assert buffer.submit_due(0.0, flush=True)
+    assert buffer.submit_due(0.0, None, flush=True)
     (batch,), pending = writer.batches, buffer.committing
     assert (batch.sequence, batch.num_rows) == (1, 3)
     assert batch.pieces == [[{"a": 0}], columns]
@@ -93,10 +93,10 @@ def test_a_batch_is_handed_over_aligned_and_the_next_begins_afresh() -> None:
     assert (buffer.rows_pending, buffer.deadline) == (3, None)
     add(buffer, [{}], now=7.0)
     assert buffer.deadline == 1007.0
-    assert buffer.submit_due(7.0, flush=True)
+    assert buffer.submit_due(7.0, None, flush=True)
     assert writer.batches[1].sequence == 2
     add(buffer, [{}], now=7.0)
-    assert not buffer.submit_due(7.0, flush=True), "one is committed, one is staged"
+    assert not buffer.submit_due(7.0, None, flush=True), "one is committed, one is staged"
 
 
 def test_arrays_that_do_not_match_their_piece_are_refused() -> None:
@@ -130,9 +130,9 @@ def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces(
     assert outlet.ended(written.get(timeout=seconds(10)).done) is None
     one = np.ones(1, np.int64), np.ones(1, np.uint64)
     outlet.add(["a"], *one, now=0.0)
-    assert not outlet.submit_due(0.0, flush=False)
+    assert not outlet.submit_due(0.0, None, flush=False)
     outlet.add(["b"], *one, now=0.0)
-    assert outlet.submit_due(0.0, flush=False)
+    assert outlet.submit_due(0.0, None, flush=False)
     ended = outlet.ended(written.get(timeout=seconds(10)).done)
     assert ended is not None
     assert stands_in.rows == ["a", "b"]

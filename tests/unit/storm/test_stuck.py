@@ -198,7 +198,7 @@ def test_fetching_waits_a_moment_at_most_and_not_at_all_when_an_answer_is_there(
         works.until(works.sink.asked.is_set)
         waits.clear()
         works.sink.gate.set()
-        works.until(lambda: works.pipeline._results.qsize() > 0 or works.stored == 1)
+        works.until(lambda: not works.pipeline.results.is_empty or works.stored == 1)
         works.finish()
         assert works.log.log_range(PLACE) == (0, 1)
         assert max(waits) <= 0.05

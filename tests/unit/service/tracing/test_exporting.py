@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from partition.chunk import Partition
+from partition.chunk import Chunk, Partition
 from service.tracing.config import TracingConfig
 from service.tracing.exporting import Tracing, _Complaints
 from tests.support.patience import slack
@@ -38,8 +38,9 @@ def test_a_collector_that_answers_nothing_holds_up_neither_records_nor_the_end()
         started = time.monotonic()
         for first in range(0, 10_000, 1_000):  # more than the queue holds
             owners = np.arange(first, first + 1_000)
-            tracing.traces.read(Partition("t", 0), [message] * 1_000, owners)
-            tracing.traces.resolved(owners)
+            chunk = Chunk(Partition("t", 0), owners, [message] * 1_000)
+            tracing.traces.chunk_emitted(chunk, owners)
+            tracing.traces.records_resolved(owners)
         assert time.monotonic() - started < slack(4.0)  # before the first request's deadline
         started = time.monotonic()
         tracing.close(0.2)

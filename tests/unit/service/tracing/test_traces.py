@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink, Staged
-from partition.chunk import Partition
+from partition.chunk import Chunk, Partition
 from partition.memory import MemoryStore
 from partition.retries import RetryPolicy
 from service.tracing.config import TracingConfig
@@ -241,18 +241,18 @@ def test_no_more_records_are_traced_at_once_than_may_be(all_sampled: Spans) -> N
     traces = all_sampled.tracing.traces
     traces._max_records = 3
     message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
-    traces.read(Partition("t", 0), [message] * 10, np.arange(10))
+    traces.chunk_emitted(Chunk(Partition("t", 0), np.arange(10), [message] * 10), np.arange(10))
     assert traces.num_live == traces.traced == 3
     assert traces.skipped == 7
-    traces.resolved(np.arange(10))
+    traces.records_resolved(np.arange(10))
     assert traces.num_live == 0
 
 
 def test_records_of_a_partition_that_is_lost_are_let_go(all_sampled: Spans) -> None:
     traces = all_sampled.tracing.traces
     message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
-    traces.read(Partition("t", 0), [message], np.array([5]))
-    traces.lost(0)
+    traces.chunk_emitted(Chunk(Partition("t", 0), np.array([5]), [message]), np.array([5]))
+    traces.partition_lost(0)
     assert traces.num_live == 0
     assert all_sampled.one("process t").status.description == "the partition was lost"
 
@@ -286,9 +286,9 @@ def test_an_errors_text_is_masked_and_need_not_be_tellable(
     traces = all_sampled.tracing.traces
     message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
     try:
-        traces.read(Partition("t", 0), [message], np.array([5]))
-        traces.failed(5, Failure("parse", error))
-        traces.resolved(np.array([5]))
+        traces.chunk_emitted(Chunk(Partition("t", 0), np.array([5]), [message]), np.array([5]))
+        traces.record_failed(5, Failure("parse", error))
+        traces.records_resolved(np.array([5]))
     finally:
         mask.learn([])
     (event,) = all_sampled.one("process t").events

@@ -1,0 +1,120 @@
+"""What the parts of a pipeline share: the results of other threads, and who observes."""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from acker.acker import Edges
+from partition.chunk import Chunk
+from service.owners import Owners
+from topology.complaints import Complaints
+from topology.life import Life
+from topology.outcome import Failure, Outcome
+from topology.running.call import Call
+from topology.sink import DeadLetter
+
+if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
+    from service.tracing.traces import Traces
+
+
+class ResultQueue:
+    """What other threads hand to the owner. Any thread may `put`; the rest is the owner's."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._awaited: list[Any] = []  # one at most: the next to be taken
+        self.put = self._queue.put
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is there to be taken."""
+        return not self._awaited and self._queue.empty()
+
+    def take_all(self) -> Iterator[Any]:
+        """Take what is there, and what comes meanwhile."""
+        while self._awaited or not self._queue.empty():
+            yield self._awaited.pop() if self._awaited else self._queue.get()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a result, at most so long; it is the next to be taken."""
+        if not self._awaited:
+            with suppress(queue.Empty):
+                self._awaited.append(self._queue.get(timeout=seconds))
+
+
+class Observer:
+    """Hears what becomes of records, a chunk at a time. Override what is of use.
+
+    The owner thread calls everything; what is overridden must not raise. Records are named by
+    their ids, as `service.owners` has them.
+    """
+
+    def chunk_emitted(self, chunk: Chunk, record_ids: Owners) -> None:
+        """Records are given to the bolts, for the first time or again."""
+
+    def bolts_ran(self, record_ids: Owners, outcome: Outcome) -> None:
+        """Bolts were run over values of these records, one value of each."""
+
+    def calls_started(self, step: str, record_ids: Owners, edges: Edges) -> None:
+        """Calls of a bolt begin that end later; each has its edge."""
+
+    def calls_ended(self, calls: Sequence[Call]) -> None:
+        """Such calls have ended, or were given up."""
+
+    def advanced_ran(self, step: str, record_ids: Owners, seconds: float) -> None:
+        """An advanced bolt was run over tuples of these records; some may have come of several."""
+
+    def record_failed(self, record_id: int, failure: Failure) -> None:
+        """A try of a record has failed; a retry or a dead letter follows."""
+
+    def dead_letter_sent(self, record_id: int, letter: DeadLetter) -> None:
+        """A record's dead letter is on its way."""
+
+    def rows_written(self, sink: str, record_ids: Owners) -> None:
+        """Rows of these records are durable, one of each; -1 where the record failed meanwhile."""
+
+    def records_resolved(self, record_ids: Owners) -> None:
+        """Records are done: their offsets may pass."""
+
+    def resolved_below(self, index: int, end: int) -> None:
+        """All that was emitted of a partition below an offset is done: its transaction is."""
+
+    def partition_lost(self, index: int) -> None:
+        """A partition is another's, and what is in flight of it is let go."""
+
+
+class Observers:
+    """By event, what is called of the observers that override it; most often nothing."""
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        every = list(observers)
+
+        def of(name: str) -> list[Callable[..., None]]:
+            plain = getattr(Observer, name)
+            return [getattr(each, name) for each in every if getattr(type(each), name) is not plain]
+
+        self.chunk_emitted = of("chunk_emitted")
+        self.bolts_ran = of("bolts_ran")
+        self.calls_started = of("calls_started")
+        self.calls_ended = of("calls_ended")
+        self.advanced_ran = of("advanced_ran")
+        self.record_failed = of("record_failed")
+        self.dead_letter_sent = of("dead_letter_sent")
+        self.rows_written = of("rows_written")
+        self.records_resolved = of("records_resolved")
+        self.resolved_below = of("resolved_below")
+        self.partition_lost = of("partition_lost")
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What is one for a whole pipeline."""
+
+    clock: Callable[[], float]
+    results: ResultQueue
+    life: Life  # of the bolts and hooks
+    complaints: Complaints
+    on: Observers
+    traces: "Traces | None" = None  # for what a trace leaves in rows and dead letters

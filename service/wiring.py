@@ -1,0 +1,137 @@
+"""Builds a pipeline bottom-up: of a run's servers, a test's memory, or the ranges of a Spark task.
+
+Each part is given those that are above it here, so none knows who uses it.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from acker.acker import Acker
+from partition.loss import Loss
+from service.account import Tally
+from service.backpressure import Backpressure
+from service.committers import BatchCommitter, TransactionCommitter
+from service.context import Observer, Observers, ResultQueue, RunContext
+from service.dead_letter_sender import DeadLetterSender
+from service.failpoints import nowhere
+from service.failures import FailureHandler, ScreenPolicy
+from service.fences import Fences
+from service.owners import places_of
+from service.pipeline import Committer, Pipeline
+from service.router import Router, tree_seconds
+from service.sink_buffer import BatchBuffer, TransactionBuffer
+from service.trees import TreeTracker
+from sinks.tries import WriteRetries
+from topology.advanced_runner import AdvancedRunner
+from topology.bolt import Kind
+from topology.complaints import Complaints
+from topology.executor import Executor
+from topology.hooks import Hooks
+from topology.life import Life
+from topology.running.runners import Runners
+from topology.sink import DeadLetterSink, Sink
+from topology.steps import SinkStep
+from topology.topology import Topology
+
+if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
+    from service.spark_engine.staging import Staging
+    from service.tracing.traces import Traces
+
+OpenSource: TypeAlias = Callable[[Callable[[Loss], Future[None]], Fences | None], Any]
+"""Makes what reads, given what tells of a range that is skipped, and the fences if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePolicy:
+    """How records are tracked."""
+
+    message_timeout_seconds: float = 30.0
+    screen: ScreenPolicy = field(default_factory=ScreenPolicy)
+    write_retries: WriteRetries = field(default_factory=WriteRetries)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a pipeline is connected to.
+
+    `source` makes a Reader, or in a task a RangeReader with `staging`, which makes what stages the
+    task's rows. `sinks` stand in for those of the topology, by their steps' names, and `hooks` for
+    its own. `at` is told of the points where a test may end the process.
+    """
+
+    source: OpenSource
+    dead_letter_sink: DeadLetterSink
+    rng: np.random.Generator
+    clock: Callable[[], float] = time.monotonic
+    sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
+    hooks: Sequence[Hooks] | None = None
+    staging: "Callable[[Any, Callable[[object], object]], Staging] | None" = None
+    at: Callable[[str], object] = nowhere
+    traces: "Traces | None" = None
+
+
+def build_pipeline(
+    topology: Topology, ports: Ports, policy: PipelinePolicy, observers: Sequence[Observer] = ()
+) -> Pipeline:
+    """Make a pipeline; nothing is opened yet."""
+    results, bolts = ResultQueue(), list(topology.bolts())
+    timeout_seconds = policy.message_timeout_seconds
+    runners = Runners([step for step in bolts if step.has_runner], results.put, timeout_seconds)
+    hooks = topology.listeners if ports.hooks is None else ports.hooks
+    context = RunContext(
+        ports.clock,
+        results,
+        Life(bolts, hooks, runners.loop),
+        Complaints(ports.clock),
+        Observers(observers if ports.traces is None else [ports.traces, *observers]),
+        ports.traces,
+    )
+    longest_seconds = max((tree_seconds(step) or 0 for step in bolts), default=None)
+    acker = Acker(timeout_seconds=timeout_seconds, longest_seconds=longest_seconds)
+    advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
+    advanced = AdvancedRunner(advanced_steps, acker.owners, places_of)
+    trees = TreeTracker(acker, advanced.holders, timeout_seconds, ports.rng)
+    dead_letters = DeadLetterSender(ports.dead_letter_sink, ports.at)
+    make_committer, fences = _guarantee_of(topology, ports, policy, context)
+    reader = ports.source(dead_letters.send_notice, fences)
+    committer = make_committer(reader, trees)
+    retries = {step.name: step.retries for step in bolts if step.retries is not None}
+    failures = FailureHandler(
+        trees, reader, dead_letters, committer, retries, policy.screen, context
+    )
+    executor = Executor(topology.sources)
+    router = Router(topology, executor, runners, advanced, trees, committer, failures, context)
+    backpressure = Backpressure(topology, committer.by_name, runners, advanced, reader.topic_at)
+    return Pipeline(reader, router, trees, committer, failures, dead_letters, backpressure, context)
+
+
+def _guarantee_of(
+    topology: Topology, ports: Ports, policy: PipelinePolicy, context: RunContext
+) -> "tuple[Callable[[Any, TreeTracker], Committer], Fences | None]":
+    """Return what makes the committer of a reader, and the fences that partitions open with."""
+    staging, put = ports.staging, context.results.put
+    if staging is not None:
+        return (lambda reader, _trees: staging(reader, put)), None
+    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    sinks = [(step, ports.sinks.get(step.name, step.sink)) for step in steps]
+    options: Any = {
+        "write_retries": policy.write_retries,
+        "at": ports.at,
+        "traces": ports.traces,
+    }
+    if topology.reliability == "exactly-once":
+        groups = [TransactionBuffer(step, sink, put, **options) for step, sink in sinks]
+        fences = Fences(topology.transactions, groups)
+        return (
+            lambda reader, _trees: TransactionCommitter(
+                reader, groups, fences, Tally(), ports.at, context.on
+            )
+        ), fences
+    options["at_most_once"] = topology.reliability == "at-most-once"
+    buffers = [BatchBuffer(step, sink, put, **options) for step, sink in sinks]
+    return (lambda reader, trees: BatchCommitter(buffers, trees, reader, Tally(), context.on)), None
