@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from benchmarks.scale_ensemble import Ask, Ensemble, Load, ZooKeeper
 from benchmarks.scale_weights import Cluster, Weights
-from partition.offsets.changes import MAX_OPERATIONS, MAX_REQUEST_BYTES
+from partition.offsets.nodes import MAX_OPERATIONS, MAX_REQUEST_BYTES
 
 OPERATIONS = 2  # of a partition's part in a write: set its node, check the one below
 CLAIM_READS = 2  # of those nodes

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from partition.chunk import Partition
-from partition.offsets.topic_node import TopicNode, encode_topic
 from partition.offsets.znode import (
     Broker,
     OffsetNode,
+    TopicNode,
     Writer,
     encode,
+    encode_topic,
     incarnation_path,
     node_path,
 )

@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from partition.chunk import Partition
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
-from partition.offsets.nodes import NodeNames, OffsetNodes
+from partition.offsets.access import NodeNames
+from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import (
     ANY_VERSION,
     Children,

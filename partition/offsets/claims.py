@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from partition.chunk import Partition
 from partition.errors import Fenced, StoreConflict, StoreCorrupt, StoreForeign, StoreMissing
-from partition.offsets.access import Access, whose
-from partition.offsets.holdings import Known
+from partition.offsets.access import Access, Known, whose
 from partition.offsets.requests import (
     CheckNode,
     CreateNode,

@@ -8,9 +8,15 @@ log the offset is of, and `incarnation` names the node below that tells this nod
 another of the same path and version. `transactions` are those that are open: they stand in
 the offset's own node, so one write stores both or neither. A "version" above ours is of a later
 version of this package: what it means is not guessed. Everything here is a pure function.
+
+A topic's node says which of its partitions were begun, {"headrace": {"begun": [0, 1, 2],
+"first": 4}}: the first offset of these was stored, so a node of theirs that is not there is
+missing, and any other's is not there yet. The topic had four partitions when the first of them was
+begun: a fifth was added later. It is written together with a partition's first offset; what else
+the node holds is kept.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -26,6 +32,7 @@ MAX_BYTES = 1024 * 1024  # ZooKeeper's own limit (jute.maxbuffer)
 MAX_OFFSET = 2**63 - 1
 _SHOWN_BYTES = 60
 _SAID = 200  # characters
+_NEEDED_OF_TOPIC = 'a JSON object with the partitions that were begun, as "headrace"."begun",'
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
 # It becomes part of a path, so nothing else may stand there.
@@ -230,6 +237,45 @@ def _as_read(found: _Transactions | msgspec.UnsetType | None, offset: int) -> Tr
         for each in found.open
     )
     return Transactions(found.kind, found.committed, tuple(entries)).checked(offset)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNode:
+    """The partitions that were begun, and what others keep in the node."""
+
+    begun: frozenset[int] = frozenset()
+    first: int | None = None  # how many partitions there were then; None: not noted
+    others: dict[str, msgspec.Raw] = field(default_factory=dict)
+
+
+class _Begun(msgspec.Struct, omit_defaults=True):
+    begun: list[int] = []
+    first: int | None = None
+
+
+def topic_path(root: str, pipeline: str, topic: str) -> str:
+    """Return a topic's path: `<root>/<pipeline>/<topic>`."""
+    return f"{root.rstrip('/')}/{pipeline}/{topic}"
+
+
+def decode_topic(path: str, data: bytes) -> TopicNode:
+    """Read a topic's node; one made as a mere parent is empty. Raises StoreCorrupt."""
+    if not data:
+        return TopicNode()
+    try:
+        check_version(path, data)
+        others = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        ours = others.pop("headrace", None)
+        told = _Begun() if ours is None else msgspec.json.decode(ours, type=_Begun)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}", _NEEDED_OF_TOPIC) from error
+    return TopicNode(frozenset(told.begun), told.first, others)
+
+
+def encode_topic(node: TopicNode) -> bytes:
+    """Return the node's bytes."""
+    ours = _Begun(sorted(node.begun), node.first)
+    return msgspec.json.encode({**node.others, "headrace": ours})
 
 
 def shown(data: bytes) -> str:

@@ -15,7 +15,8 @@ import structlog
 
 from partition.chunk import Partition
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
-from partition.offsets.nodes import NodeNames, OffsetNodes
+from partition.offsets.access import NodeNames
+from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import Steps
 from partition.offsets.znode import Broker
 from partition.position import Position

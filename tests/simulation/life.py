@@ -23,7 +23,8 @@ from partition.errors import (
     StoreMissing,
 )
 from partition.loss import Loss
-from partition.offsets.nodes import NodeNames, OffsetNodes
+from partition.offsets.access import NodeNames
+from partition.offsets.nodes import OffsetNodes
 from service.owners import place_of, places_of
 from service.reader import Reader
 from tests.simulation.bolts import Bolts

@@ -5,12 +5,11 @@ from typing import Any
 
 from partition import opening
 from partition.errors import SourceLost, StoreCorrupt
-from partition.offsets import access, changes, claims, nodes
-from partition.offsets.holdings import Known
+from partition.offsets import access, claims, nodes
+from partition.offsets.access import Known
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import OutcomeUnknown, SetNode
-from partition.offsets.topic_node import TopicNode
-from partition.offsets.znode import OffsetNode
+from partition.offsets.znode import OffsetNode, TopicNode
 from partition.position import LeaderEpochs, Position
 from partition.store import Claim, StoredOffset
 from tests.simulation.mutants import Patches, around, mutant, put
@@ -26,7 +25,7 @@ def no_cas_on_commit() -> Patches:
     def operations(change: Any) -> Any:
         yield SetNode(change.path, change.data, ANY)
 
-    return [put(changes.Change, "operations", operations)]
+    return [put(nodes.Change, "operations", operations)]
 
 
 @mutant
@@ -36,7 +35,7 @@ def incarnation_not_checked() -> Patches:
     def operations(change: Any) -> Any:
         yield SetNode(change.path, change.data, change.known.version)
 
-    return [put(changes.Change, "operations", operations)]
+    return [put(nodes.Change, "operations", operations)]
 
 
 @mutant
@@ -50,7 +49,7 @@ def read_back_asks_not_whose() -> Patches:
                 at.held.take(partition, found)
             del pending[partition]
 
-    return [put(changes, "_read_back", read_back)]
+    return [put(nodes, "_read_back", read_back)]
 
 
 @mutant
@@ -66,7 +65,7 @@ def lost_reply_is_a_failure() -> Patches:
         tried = [pending[change.partition] for change in tried]
         yield from original(at, tried, pending, refused)
 
-    return [around(changes, "_read_back", read_back)]
+    return [around(nodes, "_read_back", read_back)]
 
 
 @mutant

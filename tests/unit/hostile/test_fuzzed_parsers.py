@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from partition.chunk import Partition
 from partition.errors import StoreCorrupt, StormUnreadable
-from partition.offsets.topic_node import TopicNode, decode_topic, encode_topic
-from partition.offsets.znode import Broker, OffsetNode, Writer, decode, encode
+from partition.offsets.znode import (
+    Broker,
+    OffsetNode,
+    TopicNode,
+    Writer,
+    decode,
+    decode_topic,
+    encode,
+    encode_topic,
+)
 from partition.position import Position
 from partition.replicas.nodes import decode_control, decode_member, decode_plan
 from partition.store import StoredOffset

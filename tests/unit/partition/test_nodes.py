@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from partition.chunk import Partition
 from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
 from partition.memory import MemoryNodes
-from partition.offsets.changes import MAX_REQUEST_BYTES
-from partition.offsets.nodes import NodeNames, OffsetNodes
+from partition.offsets.access import NodeNames
+from partition.offsets.nodes import MAX_REQUEST_BYTES, OffsetNodes
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,

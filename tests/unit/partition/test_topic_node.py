@@ -3,7 +3,7 @@ import json
 import pytest
 
 from partition.errors import StoreCorrupt
-from partition.offsets.topic_node import TopicNode, decode_topic, encode_topic, topic_path
+from partition.offsets.znode import TopicNode, decode_topic, encode_topic, topic_path
 
 PATH = "/headrace/shop/orders"
 
