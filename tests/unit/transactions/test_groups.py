@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from partition.chunk import Partition
@@ -350,3 +351,54 @@ def test_a_group_whose_range_was_cut_off_while_it_ran_runs_again():
     assert world.groups.ran(second.number, second.attempt, world.reads(second))
     assert second.phase is GroupPhase.PLANNED
     assert world.attempts() == [1, 2]
+
+
+# On the local engine, which makes groups of what is processed
+
+
+def processed(world, *places):
+    """Members whose records have been read, and whose seals are stored."""
+    members = []
+    for place in places:
+        line = world.lines[place]
+        txid = line.begin(line.planned_to + 10).txid
+        world.store(place)
+        assert line.read(txid, 1, 10, DIGEST, 3)
+        world.store(place)
+        members.append(Member(place, line, txid))
+    return members
+
+
+def test_a_group_of_what_is_processed_is_committed_at_once_and_in_order():
+    """Promise 14: transactions are committed in txid order."""
+    world = World()
+    first = world.groups.plan(processed(world, 0, 1), GroupPhase.PROCESSED)
+    second = world.groups.plan(processed(world, 0), GroupPhase.PROCESSED)
+    assert world.groups.next_run(0.0) is None
+    assert world.groups.lowest is first
+    assert world.groups.next_commit() is first
+    assert world.groups.next_commit() is None
+    world.groups.done(first.number)
+    assert world.groups.next_commit() is second
+    world.groups.done(second.number)
+    assert [line.committed for line in world.lines] == [2, 1]
+    assert world.groups.lowest is None
+
+
+def test_what_is_processed_waits_for_a_letter_of_it_when_its_group_is_to_be_committed():
+    world = World(1)
+    group = world.groups.plan(processed(world, 0), GroupPhase.PROCESSED)
+    world.lines[0].awaits(4)
+    assert world.groups.next_commit() is None
+    world.lines[0].processed(np.array([4]))
+    assert world.groups.next_commit() is group
+
+
+def test_members_that_another_owner_has_leave_and_the_others_are_committed():
+    world = World()
+    gone, stays = members = processed(world, 0, 1)
+    group = world.groups.plan(members, GroupPhase.PROCESSED)
+    world.groups.leave_out(group.number, [gone])
+    assert world.groups.next_commit() is group
+    assert [member for member, _covers in world.groups.done(group.number)] == [stays]
+    assert [line.committed for line in world.lines] == [0, 1]
