@@ -309,7 +309,7 @@ class TransactionCommitter:
         return min(_TOGETHER_SECONDS, self._seconds / 4)
 
     def _parts(self, sink: str, members: Iterable[Member]) -> list[Part]:
-        """What a sink has to do; rows of what it has already are let go."""
+        """Give a sink its part of a group; rows of what it has already are let go."""
         parts = [
             (member, self.by_name[sink].part(member.place, self._share(member)))
             for member in members

@@ -83,7 +83,7 @@ class SinkBuffer:
 
 @dataclass(frozen=True, slots=True)
 class WriterEvent:
-    """What a sink's threads report."""
+    """A report of a sink's threads."""
 
     sink: str  # the step's name
     done: Done
@@ -142,7 +142,7 @@ class BatchBuffer(SinkBuffer):
         self._rows = 0
         self._bytes = 0
         self.deadline: float | None = None
-        """When the batch that fills is due at the latest; None while it is empty."""
+        """The time at which the batch that fills is due at the latest; None while it is empty."""
 
     def start(self) -> None:
         """Start the writer's threads."""
@@ -248,7 +248,7 @@ def good_rows(pending: PendingBatch, staged: Staged) -> tuple[Trees, Edges]:
 
 
 class GroupWork(Protocol):
-    """What a sink has to do for a group of transactions."""
+    """A sink's part of a group of transactions."""
 
     number: int  # of the sink's groups; 0: it was not asked yet
     staged: Staged | None
@@ -323,7 +323,7 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """What one sink has to do for a group."""
+    """One sink's part of a group."""
 
     sink: str  # the step's name
     group: int

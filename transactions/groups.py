@@ -37,15 +37,15 @@ class RangePolicy:
 
 
 class RangeHeld(Protocol):
-    """What a run found a range to hold."""
+    """A range, as a run found it."""
 
     @property
     def partition(self) -> Partition:
-        """Whose range it is."""
+        """The partition whose range it is."""
 
     @property
     def count(self) -> int:
-        """How many records it holds."""
+        """The number of records in it."""
 
     @property
     def digest(self) -> str:
@@ -70,7 +70,7 @@ class Member(NamedTuple):
 
 
 class GroupPhase(Enum):
-    """How far a group is."""
+    """The state of a group."""
 
     PLANNED = "planned"  # it may be run once all of it is stored, and its pause is over
     RUNNING = "running"
@@ -91,7 +91,7 @@ class TransactionGroup:
     """By place and offset, for its next runs: see `TransactionGroups.refuse`."""
     failures: int = 0
     patience: int = 1
-    """How many times as long as a group's first try its next one may take."""
+    """Its next try may take so many times as long as a group's first."""
     again_at: float = 0.0  # not to be run before
 
 

@@ -19,7 +19,7 @@ from transactions.records import Lengths, RangeDigest, Unplanned
 
 @dataclass(frozen=True, slots=True)
 class TransactionPolicy:
-    """How one partition's transactions are cut. Seconds are of the owner's monotonic clock."""
+    """Says how one partition's transactions are cut. Seconds are of the owner's monotonic clock."""
 
     kind: TransactionKind = "transactional"
     max_active: int = 3  # one is committed, one is being processed to its end, one fills
@@ -30,7 +30,7 @@ class TransactionPolicy:
 
 
 class Phase(Enum):
-    """How far an open transaction is."""
+    """The state of an open transaction."""
 
     FILLING = "filling"  # it takes the records that come next
     PLANNED = "planned"  # its range is fixed, and was not read to its end in this attempt
@@ -130,7 +130,7 @@ class PartitionTransactions:
         self.grouped_to = self.committed
         """The last txid that a group has; `TransactionGroups` keeps it."""
         self.skips = dict(resumed.skips)
-        """By sink: up to which txid it has our rows already."""
+        """By sink: the txid up to which it has our rows already."""
         self.is_held = False
         """True while nothing is to be planned, as the sinks are behind."""
         self._policy = policy
@@ -170,7 +170,7 @@ class PartitionTransactions:
         return self._progress.unstored
 
     def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
-        """What waits of a transaction that is stored, to its end."""
+        """Records that wait of a transaction that is stored, to its end."""
         return self._ledger.waiting_below(min(self.open_to, self.ends_at))
 
     def accepts_more(self, room: int) -> bool:
@@ -186,8 +186,7 @@ class PartitionTransactions:
         if not self.may_begin:
             return False
         space = self._space(room)
-        chunk = self._unplanned.chunk_records
-        return space > 0 and (chunk == 0 or self._begins_with(chunk, space) > 0)
+        return space > 0 and (not len(self._unplanned) or self._fits(space, 0) > 0)
 
     def progress(self, room: int) -> tuple[int, Transactions]:  # noqa: ARG002
         """The begin of the lowest open transaction, or the last completed offset; all open ones."""
@@ -300,7 +299,7 @@ class PartitionTransactions:
         return is_free and self._policy.by_executors
 
     def resume_state(self, position: Position) -> Resumed:
-        """What goes on after this where the log goes on elsewhere.
+        """Give what goes on after this where the log goes on elsewhere.
 
         What is open here is planned anew, under the same txids, in later attempts.
         """
@@ -372,16 +371,9 @@ class PartitionTransactions:
         """Records that may be planned until the in-flight limit is reached."""
         return room - sum(each.count - each.emitted for each in self._open)
 
-    def _begins_with(self, chunk: int, space: int) -> int:
-        """How many records of a chunk a new transaction takes.
-
-        A part of it only when it is larger than a transaction may be, or when there is nothing
-        open whose commit could make more room.
-        """
-        most = min(chunk, self._policy.records)
-        if most <= space or not self._open:
-            return max(0, min(most, space))
-        return 0
+    def _fits(self, space: int, count: int) -> int:
+        """Tell how many records of the first chunk fit into one that has `count`."""
+        return self._unplanned.fits(self._policy.records, space, count, splits=not self._open)
 
     def _fill(self, now: float, room: int) -> None:
         newest = self._newest
@@ -391,13 +383,7 @@ class PartitionTransactions:
         digest = RangeDigest() if newest is None else newest.digest
         first = self.planned_to if self._open else self._unplanned.first
         before, end = digest.count, 0
-        while chunk := self._unplanned.chunk_records:
-            if digest.count:
-                take = chunk if chunk <= min(self._policy.records - digest.count, space) else 0
-            else:
-                take = self._begins_with(chunk, space)
-            if not take:
-                break
+        while take := self._fits(space, digest.count):
             offsets, lengths = self._unplanned.take(take)
             digest.add(offsets, lengths)
             space -= take
@@ -674,7 +660,7 @@ class PartitionTransactions:
         self._wanted = None
 
     def _may_differ(self, each: Transaction) -> bool:
-        """Whether it may come again as another one: it is opaque, and no sink can have it."""
+        """Tell whether it may be another one: it is opaque, and no sink can have it."""
         is_somewhere = any(txid >= each.txid for txid in self.skips.values())
         is_free = not is_somewhere and each.phase is not Phase.COMMITTING
         return self._policy.kind == "opaque" and is_free
@@ -716,7 +702,7 @@ class PartitionTransactions:
 
 
 def _is_again(was: Range, now: Range) -> bool:
-    """Whether a sealed range has come again; `now` has the later leader epoch of both.
+    """Tell whether a sealed range has come again; `now` has the later leader epoch of both.
 
     Offsets and lengths are not all: if its last record is of a later leader than the seal knows of,
     the log was cut off before it, and the record is another, and whoever reads on under the stored

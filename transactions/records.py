@@ -23,7 +23,7 @@ class RangeDigest:
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
         self.count = 0
-        """How many records were added."""
+        """Records that were added."""
 
     def add(self, offsets: Offsets, lengths: Lengths) -> None:
         """Take in the next records; one length per offset, in bytes."""
@@ -72,6 +72,17 @@ class Unplanned:
         if self._since is None:
             self._since = now
         return now - self._since
+
+    def fits(self, most: int, space: int, count: int, *, splits: bool) -> int:
+        """Tell how many records of the first chunk fit into a transaction that has `count`.
+
+        All of them, or none. A new one takes a part of a chunk that is larger than it may be
+        (`most`), and with `splits`, where nothing is open whose commit could make more room.
+        """
+        if count:
+            return self.chunk_records if self.chunk_records <= min(most - count, space) else 0
+        part = min(self.chunk_records, most)
+        return max(0, min(part, space)) if part <= space or splits else 0
 
     def take(self, count: int) -> tuple[Offsets, Lengths]:
         """Give at most so many records, of the first chunk alone; the rest of it stays first."""

@@ -1,4 +1,4 @@
-"""What becomes of open transactions after a restart or a takeover. Pure."""
+"""Open transactions after a restart or a takeover. Pure."""
 
 from collections.abc import Mapping
 from itertools import takewhile

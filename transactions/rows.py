@@ -25,7 +25,7 @@ class Taken:
 
 @dataclass(slots=True)
 class _Collected:
-    """What was added of one transaction."""
+    """Pieces that were added of one transaction."""
 
     pieces: list[Piece] = field(default_factory=list)
     owners: list[_Numbers] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Rows:
 
 
 def _taken(pieces: list[Piece], owners: _Numbers) -> Taken:
-    """What async bolts answered, and retries, come behind their successors until here."""
+    """Sort: answers of async bolts, and retries, come behind their successors until here."""
     ordered, of_rows = in_order(pieces, owners)
     return Taken(ordered, of_rows, len(of_rows))
 
