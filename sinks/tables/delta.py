@@ -389,11 +389,13 @@ class DeltaLog(TableLog):
     def _caught_up(self) -> bool:
         """Have the handle read what is new; False if the newest entry is not as it was."""
         with ThreadPoolExecutor(1) as pool:  # a store is asked for both at the same time
-            update = pool.submit(self._table.update_incremental)
-            is_same = self._mark in self._entries.text(self._newest)
-            if is_same:
-                update.result()
-        return is_same
+            entry = pool.submit(self._entries.text, self._newest)
+            try:
+                self._table.update_incremental()
+            except Exception:
+                if self._mark in entry.result():
+                    raise
+            return self._mark in entry.result()
 
     def _read(self, known: TableState | None) -> TableState:
         """What the handle has come to."""
