@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -38,8 +37,7 @@ from sinks.tables.iceberg_history import (
     in_order,
     newest,
     removals,
-    remove_expired,
-    remove_merged,
+    remove_old,
     untagged,
 )
 from sinks.tables.iceberg_maintenance import Procedures, expire, lacks, small_files
@@ -60,6 +58,7 @@ _NAME = re.compile(r"[^\s./\\:]+(\.[^\s./\\:]+)*")
 _VALUE = re.compile(r"(\d+):(\d+)", re.ASCII)
 _DEFAULT = "default"  # the catalogue and the namespace where none is named
 _IO = "sinks.tables.iceberg_io.TableFileIO"
+_REMOVAL_SECONDS = 10.0  # at the end; what is left then is an orphan
 _RELOAD_SECONDS = 300.0  # credentials that the catalogue gives do not live long
 _NEW_TABLE = {
     # Every commit makes a snapshot and a metadata file that tells of all snapshots.
@@ -196,7 +195,7 @@ class IcebergLog(TableLog):
         """Let go of connections."""
         if self._catalog is not None:
             if self._removal is not None:
-                self._removal.join()
+                self._removal.join(_REMOVAL_SECONDS)
             self._catalog.close()
         self._catalog = self._given = None
 
@@ -348,7 +347,8 @@ class IcebergLog(TableLog):
         written = append._written_manifests  # noqa: SLF001
         if self._removal is not None:
             self._removal.join()
-        self._removal = Thread(target=_remove_old, args=(table, after, expired, written))
+        removing = (table, after, expired, written)
+        self._removal = Thread(target=remove_old, args=removing, daemon=True)
         self._removal.start()
         if time.monotonic() - self._loaded_at > _RELOAD_SECONDS:
             return self._again()
@@ -475,16 +475,6 @@ class IcebergLog(TableLog):
         place = self._storage.warehouse if warehouse is None else f"file://{warehouse}"
         known_ones = {"warehouse": place, "py-io-impl": _IO, **self._storage.catalog_properties()}
         return known_ones | {name: str(value) for name, value in given.items()}
-
-
-def _remove_old(
-    before: "Table", after: "Table", expired: Sequence[int], written: Sequence[str]
-) -> None:
-    """Remove the metadata that a commit has left unnamed: what stays is found as an orphan."""
-    with suppress(Exception):
-        remove_expired(before, expired)
-        remove_merged(after, written)
-        after.catalog._delete_old_metadata(before.io, before.metadata, after.metadata)  # noqa: SLF001
 
 
 def _text(version: int) -> str:

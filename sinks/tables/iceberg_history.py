@@ -115,7 +115,17 @@ def removals(snapshots: Sequence[int]) -> "tuple[TableUpdate, ...]":
     )
 
 
-def remove_expired(table: "Table", expired: Sequence[int]) -> None:
+def remove_old(
+    before: "Table", after: "Table", expired: Sequence[int], written: Sequence[str]
+) -> None:
+    """Remove the metadata that a commit has left unnamed: what stays is found as an orphan."""
+    with suppress(Exception):
+        _remove_expired(before, expired)
+        _remove_merged(after, written)
+        after.catalog._delete_old_metadata(before.io, before.metadata, after.metadata)  # noqa: SLF001
+
+
+def _remove_expired(table: "Table", expired: Sequence[int]) -> None:
     """Remove what only expired snapshots of ours name: lists of manifests, and merged manifests.
 
     Their data files are also those of the next snapshot. Older snapshots that stay, as others
@@ -164,7 +174,7 @@ def _files(manifest: "ManifestFile", io: "FileIO") -> set[str]:
     return {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)}
 
 
-def remove_merged(table: "Table", written: Sequence[str]) -> None:
+def _remove_merged(table: "Table", written: Sequence[str]) -> None:
     """Remove the manifests of a commit that it has merged into another one itself."""
     current = table.current_snapshot()
     if len(written) > 1 and current is not None:
