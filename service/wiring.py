@@ -104,10 +104,16 @@ def build_pipeline(
     failures = FailureHandler(
         trees, reader, dead_letters, committer, retries, policy.screen, context
     )
-    executor = Executor(topology.sources)
+    schemas = {step.name: sink.row_schema for step, sink in _sinks_of(topology, ports)}
+    executor = Executor(topology.sources, {k: v for k, v in schemas.items() if v is not None})
     router = Router(topology, executor, runners, advanced, trees, committer, failures, context)
     backpressure = Backpressure(topology, committer.by_name, runners, advanced, reader.topic_at)
     return Pipeline(reader, router, trees, committer, failures, dead_letters, backpressure, context)
+
+
+def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any]]]:
+    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    return [(step, ports.sinks.get(step.name, step.sink)) for step in steps]
 
 
 def _guarantee_of(
@@ -117,8 +123,7 @@ def _guarantee_of(
     staging, put = ports.staging, context.results.put
     if staging is not None:
         return (lambda reader, _trees: staging(reader, put)), None
-    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-    sinks = [(step, ports.sinks.get(step.name, step.sink)) for step in steps]
+    sinks = _sinks_of(topology, ports)
     options: Any = {
         "write_retries": policy.write_retries,
         "at": ports.at,

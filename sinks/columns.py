@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from topology.casts import cast
 from topology.nulls import misplaced_null
-from topology.rows import Row, as_row, cause_of, values_of
+from topology.rows import Row, as_row, cause_of
 from topology.sink import Piece
-from topology.values import check_years, converted
+from topology.values import check_years, columns_of_rows, converted
 
 _SHOWN = 80  # characters of a value shown in a reason
 
@@ -88,7 +88,7 @@ def failing(
 
 def _fit_rows(rows: list[Any], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
     if set(map(type, rows)) <= {dict}:
-        batch = _all_or_none(rows, schema)
+        batch = columns_of_rows(rows, schema)
         if batch is not None:
             return batch, {}
     reasons: dict[int, str] = {}
@@ -103,22 +103,6 @@ def _fit_rows(rows: list[Any], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[
     good = [mapping for index, mapping in enumerate(mappings) if index not in reasons]
     arrays = [converted([each.get(field.name) for each in good], field) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema), reasons
-
-
-def _all_or_none(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch | None:
-    """The fast path: every row at once, or None when not every row fits."""
-    try:
-        arrays = [converted(values_of(rows, field.name), field) for field in schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - a user's value may raise anything
-        return None
-    # A row with an unknown column has more columns than the schema, or lacks one of its.
-    complete = set(map(len, rows)) <= {len(schema)}
-    if complete and not any(column.null_count for column in batch.columns):
-        return batch
-    return batch if all(map(frozenset(schema.names).issuperset, rows)) else None
 
 
 def _as_row(value: Any, index: int, reasons: dict[int, str]) -> Row:

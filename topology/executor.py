@@ -7,7 +7,7 @@ its edges. The owner thread calls it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from time import perf_counter
 from typing import Any, TypeAlias, cast
@@ -29,10 +29,12 @@ from topology.rows import columns_of_values
 from topology.signals import DEFAULT_STREAM
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
+from topology.values import columns_of_rows
 
 # What three functions make of 2,000 records is megabytes, and has left a core's own caches by the
 # time that the next function reads it, or it is freed. A few hundred records stay there.
 BLOCK_RECORDS = 256
+_LEAST_ROWS = 256  # that are made columns: each call of Arrow has its price
 
 _CALLS = {Kind.FUNCTION: call_each, Kind.FAN_OUT: call_fan_out}
 
@@ -48,8 +50,14 @@ class Executor:
     values is delivered.
     """
 
-    def __init__(self, sources: Iterable[Source] = ()) -> None:
-        """`sources` whose first bolts are concurrent are run ahead, if `prefetch` is called."""
+    def __init__(
+        self, sources: Iterable[Source] = (), schemas: Mapping[str, pa.Schema] | None = None
+    ) -> None:
+        """`sources` whose first bolts are concurrent are run ahead, if `prefetch` is called.
+
+        `schemas` are those that sinks fit rows to, by step name.
+        """
+        self._schemas = schemas or {}
         self._turns: Counter[str] = Counter()  # values routed, by step
         self.times = CallTimes()
         """How long calls took: of a chunk's worth of them, the mean."""
@@ -83,7 +91,7 @@ class Executor:
             starts = range(0, len(messages), BLOCK_RECORDS)
             blocks = [messages[start : start + BLOCK_RECORDS] for start in starts]
             parts = [self._run_records(source, block, Outcome([], {})) for block in blocks]
-            return self._ended(_joined(parts), len(messages))
+            return self._as_columns(self._ended(_joined(parts), len(messages)))
         outcome = None if self._prefetcher is None else self._prefetcher.take(messages)
         if outcome is None:
             outcome = self.run_concurrent(source, messages)
@@ -91,7 +99,8 @@ class Executor:
         self._run_steps(
             [(e.boundary, e.piece, e.parents, e.origin, None) for e in reached], outcome
         )
-        return self._ended(self._run_records(source, messages, outcome), len(messages))
+        outcome = self._ended(self._run_records(source, messages, outcome), len(messages))
+        return self._as_columns(outcome)
 
     def run_concurrent(self, source: Source, messages: Sequence[Message]) -> Outcome:
         """Run the concurrent bolts that come first; what they give is delivered to what is next.
@@ -131,6 +140,14 @@ class Executor:
         for took in outcome.took:
             self.times.add(took.step, took.calls, took.seconds)
         return _without_failed(outcome, count)
+
+    def _as_columns(self, outcome: Outcome) -> Outcome:
+        """Make rows for sinks columns while they are in the caches, where they all fit."""
+        for delivery in outcome.deliveries:
+            schema, rows = self._schemas.get(delivery.boundary.name), delivery.piece
+            if schema is not None and isinstance(rows, list) and len(rows) >= _LEAST_ROWS:
+                delivery.piece = _columns_or(rows, schema)
+        return outcome
 
     def _run_records(
         self, source: Source, messages: Sequence[Message], outcome: Outcome
@@ -249,6 +266,16 @@ class Executor:
         chosen = [values[place] for place in routed.places.tolist()]
         came_from = _compose(parents, routed.places)
         outcome.deliveries.append(Delivery(step, chosen, came_from, origin, routed.tasks))
+
+
+def _columns_or(rows: list[Any], schema: pa.Schema) -> Piece:
+    """Rows as columns, or as they are: the sink then says which of them do not fit, and why."""
+    try:
+        return (set(map(type, rows)) == {dict} and columns_of_rows(rows, schema)) or rows
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  # a user's value may raise anything
+        return rows
 
 
 def _batches(

@@ -166,6 +166,9 @@ class Sink(ABC, Generic[Row]):
     kinds: frozenset[Kind] = frozenset()
     """Which kinds of transactions it keeps; none: it cannot be exactly-once."""
 
+    row_schema: pa.Schema | None = None
+    """To which `stage` fits rows: dictionaries may come as columns of it. None: they never do."""
+
     @abstractmethod
     def open(self, context: SinkContext) -> None:
         """Touch the world: check that the place can be written. Raises SinkFailed if not."""

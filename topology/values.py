@@ -66,6 +66,22 @@ def converted(values: Sequence[Any], field: Field) -> Array:
         return _converted([_with_floats(value, field.type) for value in values], field)
 
 
+def columns_of_rows(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch | None:
+    """Dictionaries as columns of a schema, or None when not every one of them fits."""
+    try:
+        arrays = [converted(values_of(rows, field.name), field) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - a user's value may raise anything
+        return None
+    # A row with an unknown column has more columns than the schema, or lacks one of its.
+    complete = set(map(len, rows)) <= {len(schema)}
+    if complete and not any(column.null_count for column in batch.columns):
+        return batch
+    return batch if all(map(frozenset(schema.names).issuperset, rows)) else None
+
+
 def _converted(values: Sequence[Any], field: Field) -> Array:
     array: Array = pa.array(values, field.type)
     if not field.nullable or types.is_nested(field.type):

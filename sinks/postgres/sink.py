@@ -83,6 +83,7 @@ class PostgresSink(Sink[Row]):
         self._database = Database("PostgresSink", conninfo, table, user=user, password=password)
         self.schema = schema_of(schema)
         self._wanted = wanted_of(table, self.schema, key, deleted)
+        self.row_schema = self._wanted.loose
         self._adds = checked_new_columns(on_new_columns, table) == "add"
         self._tried: dict[_Rows, Sequence[Share]] = {}  # and not in the table yet
         self._unproven: set[str] = set()  # lines whose first commit after a fence is to come

@@ -92,7 +92,7 @@ class SparkSink(Sink[Row]):
         """
         self.format, self.options = format, dict(options or {})
         self.name = checked_table(name) if format in _FILES else name
-        self.schema = checked_columns(schema_of(schema), name)
+        self.schema = self.row_schema = checked_columns(schema_of(schema), name)
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
         self.obstacle = "only format='delta' keeps the numbers of transactions in its commits"
         self.given = "(write=…)" if format is None else f"(format='{format}')"

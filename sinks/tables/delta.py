@@ -73,7 +73,7 @@ class DeltaSink(TableSink[Row]):
         if key or deleted is not None:
             keys = [key] if isinstance(key, str) else [*key]
             self._keyed = KeyedRows(table, self.schema, keys, deleted)
-            self.stored = self._keyed.stored
+            self.stored, self.row_schema = self._keyed.stored, self._keyed.loose
         check_partitions(table, self.stored, self.partition_by, can_partition, leaves_some=True)
 
     def stager(self) -> FileStager | None:

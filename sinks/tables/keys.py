@@ -30,14 +30,14 @@ class KeyedRows:
             raise InvalidSchema(f"table '{table}': {reason}")
         self.stored = pa.schema([field for field in schema if field.name != deleted])
         """What the table has: all columns but the one that says what is to go."""
-        self._loose = pa.schema([self._loosened(field) for field in schema])
+        self.loose = pa.schema([self._loosened(field) for field in schema])
         self._required = [
             field for field in self.stored if not field.nullable and field.name not in self.key
         ]
 
     def fit(self, pieces: Sequence[Piece]) -> Fitted:
         """As `columns.fit`, and: no key is null; of rows that delete only the key matters."""
-        found = fit(pieces, self._loose)
+        found = fit(pieces, self.loose)
         return found.without(self._wrongly_null(found.table)) if self.deleted else found
 
     def of_those_that_stay(self, table: pa.Table, wrong: Mapping[int, str]) -> dict[int, str]:

@@ -77,7 +77,7 @@ class TableSink(Sink[Row]):
     ) -> None:
         """Only stores; the schema's type is the type of the rows. Raises InvalidSchema."""
         self.name = self.table = checked_table(table)
-        self.schema = checked_columns(schema_of(schema), table)
+        self.schema = self.row_schema = checked_columns(schema_of(schema), table)
         self.stored = self.schema  # what the table has of it
         self.partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
         self.on_new_columns = checked_new_columns(on_new_columns, table)

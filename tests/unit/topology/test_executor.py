@@ -6,6 +6,8 @@ import pytest
 
 from headrace import Bolt, To, Topology, all_tasks, bolt, custom, direct, fields
 from headrace.sinks import MemoryDeadLetters, MemorySink
+from partition.chunk import Partition
+from partition.memory.log import MemoryMessage
 from topology.columns import PARENT, call_columns
 from topology.errors import BoltError, LineageLost
 from topology.executor import Executor
@@ -231,3 +233,56 @@ def test_a_lineage_that_a_bolt_has_changed_is_no_lineage(parents):
     assert "bolt 'meddle' returned rows whose column '__parent' it had changed" in str(
         called.failures[0]
     )
+
+
+ROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
+
+
+class Panic(BaseException):
+    """What a Rust extension raises."""
+
+
+class Panicking:
+    def __index__(self):
+        raise Panic
+
+    __int__ = __float__ = __index__
+
+
+def delivered_to_sink(rows, schema=ROW):
+    """What comes to the sink of records that become these rows, one each."""
+    topology = Topology("drawn")
+    topology.dead_letters.into(MemoryDeadLetters())
+    made = bolt(lambda record: rows[int(record.value)])
+    topology.source("in").then(made, name="make").into(MemorySink("out"))
+    topology.validate()
+    messages = [
+        MemoryMessage(Partition("in", 0), place, b"%d" % place) for place in range(len(rows))
+    ]
+    executor = Executor(schemas={"out": schema})
+    (delivery,) = executor.run_source(topology.sources[0], messages).deliveries
+    return delivery.piece
+
+
+def many_rows(last=None):
+    """So many rows that columns are worth it."""
+    return [*({"n": n, "text": f"{n}"} for n in range(299)), last or {"n": 299}]
+
+
+def test_rows_for_a_sink_that_has_columns_leave_as_columns_while_they_are_in_the_caches():
+    columns = delivered_to_sink(many_rows())
+    assert columns.schema.equals(ROW)
+    assert columns.to_pylist()[-2:] == [{"n": 298, "text": "298"}, {"n": 299, "text": None}]
+
+
+@pytest.mark.parametrize(
+    "last", [{"n": "no number"}, {"n": 1.5}, {"other": 1}, ("no", "row"), {"n": Panicking()}]
+)
+def test_where_a_row_does_not_fit_all_of_the_chunk_stay_rows_for_the_sink_to_judge(last):
+    rows = many_rows(last)
+    assert delivered_to_sink(rows) == rows
+
+
+def test_a_few_rows_and_those_for_other_sinks_stay_rows():
+    assert delivered_to_sink([{"n": 1}]) == [{"n": 1}]
+    assert delivered_to_sink(many_rows(), schema=None) == many_rows()

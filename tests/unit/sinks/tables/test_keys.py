@@ -47,7 +47,7 @@ def test_a_null_that_may_not_be_rejects_its_row_alone() -> None:
         [
             [row(1), row(None), row(3, None), row(4, None, gone=True)],
             [{"id": "five"}],
-            pa.RecordBatch.from_pylist([row(6), row(7, None)], schema=ROWS._loose),
+            pa.RecordBatch.from_pylist([row(6), row(7, None)], schema=ROWS.loose),
         ]
     )
     assert fitted.table["id"].to_pylist() == [1, 4, 6]
