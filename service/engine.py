@@ -1,113 +1,33 @@
 """What runs a topology's records, as the service knows it: this process, or Spark's executors."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 from acker.acker import AckerStatistics
 from service.account import Tally
 from topology.complaints import Complaint
-from topology.histogram import Distribution, Histogram
+from topology.histogram import Distribution
 from topology.running.runner import RunnerStatistics
-from topology.steps import SinkStep
+
+_NO_TREES = AckerStatistics(0, 0, 0, 0, 0, 0, 0, 0)
 
 
-class Working(Protocol):
-    """A sink's writer, for its health. Any thread may ask."""
+@dataclass(frozen=True, slots=True)
+class SinkStatistics:
+    """One sink's figures."""
 
-    @property
-    def retries(self) -> int:
-        """How many tries have failed and were repeated."""
-        ...
-
-    @property
-    def failing_since(self) -> float | None:
-        """When it failed first (monotonic seconds); None while all is well."""
-        ...
-
-    @property
-    def last_error(self) -> str | None:
-        """The newest failure, in one line."""
-        ...
-
-
-class SinkEnd(Protocol):
-    """One sink step of a running pipeline, for figures."""
-
-    @property
-    def step(self) -> SinkStep:
-        """The step."""
-        ...
-
-    @property
-    def writer(self) -> Working:
-        """What writes."""
-        ...
-
-    @property
-    def rows_written(self) -> int:
-        """Rows that are durable."""
-        ...
-
-    @property
-    def rows_rejected(self) -> int:
-        """Rows that the sink did not take."""
-        ...
-
-    @property
-    def rows_pending(self) -> int:
-        """Rows that wait, or are being written."""
-        ...
-
-    @property
-    def batches_written(self) -> int:
-        """Micro-batches, or groups of transactions, that are durable."""
-        ...
-
-    @property
-    def write_seconds(self) -> float:
-        """How long their writes, or commits, took in all."""
-        ...
-
-    @property
-    def bytes_written(self) -> int | None:
-        """What the rows have as columns; None where other processes write them."""
-        ...
-
-    @property
-    def write_times(self) -> Histogram:
-        """How long each write, or commit, took."""
-        ...
-
-
-class Trees(Protocol):
-    """What tracks records in flight."""
-
-    def statistics(self) -> AckerStatistics:
-        """Its figures."""
-        ...
-
-
-class HoldingBack(Protocol):
-    """What holds new records back."""
-
-    @property
-    def holds_any(self) -> bool:
-        """Whether it does so now."""
-        ...
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """For how long so far, by what was full."""
-        ...
-
-
-class Calling(Protocol):
-    """The bolts whose calls end later."""
-
-    def figures(self) -> dict[str, RunnerStatistics]:
-        """Their figures, by step."""
-        ...
+    sink: str
+    rows_written: int
+    rows_rejected: int
+    rows_pending: int
+    batches_written: int
+    write_seconds: float
+    retries: int
+    failing_since: float | None
+    last_error: str | None
+    bytes_written: int | None = None  # None: other processes write them
+    write_times: Distribution = field(default_factory=Distribution)
 
 
 @dataclass(slots=True)
@@ -121,52 +41,48 @@ class Apart:
     last_error: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineStatistics:
+    """An engine's figures at one moment; what it has not is as if nothing had happened there."""
+
+    sinks: tuple[SinkStatistics, ...] = ()
+    sunk: int = 0
+    filtered: int = 0
+    dead_lettered: int = 0
+    failures: dict[str, int] = field(default_factory=dict)  # by step
+    letters: dict[tuple[str, int], int] = field(default_factory=dict)  # sent, by partition
+    buried: dict[tuple[str, str], int] = field(default_factory=dict)  # by step and kind of error
+    acker: AckerStatistics = _NO_TREES
+    held_back: bool = False
+    held_back_seconds: dict[str, float] = field(default_factory=dict)  # by what was full
+    runners: dict[str, RunnerStatistics] = field(default_factory=dict)  # by step
+    failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
+    call_times: dict[str, Distribution] = field(default_factory=dict)  # by step
+    recent_failures: tuple[Complaint, ...] = ()  # the oldest first
+    apart: Apart = field(default_factory=Apart)  # on Spark's executors
+
+    @classmethod
+    def of(cls, tally: Tally, sinks: Iterable[SinkStatistics], apart: Apart, **others: Any) -> Self:
+        """Figures with copies of what goes on changing."""
+        return cls(
+            sinks=tuple(sinks),
+            sunk=tally.sunk,
+            filtered=tally.filtered,
+            dead_lettered=tally.dead_lettered,
+            failures=dict(tally.failures),
+            letters=dict(tally.letters),
+            buried=dict(tally.buried),
+            apart=replace(apart),
+            **others,
+        )
+
+
 class Engine(Protocol):
     """Moves records from the sources to the sinks. The owner thread calls everything."""
 
     @property
     def tally(self) -> Tally:
         """How records were resolved."""
-        ...
-
-    @property
-    def outlets(self) -> Sequence[SinkEnd]:
-        """The sinks' ends."""
-        ...
-
-    @property
-    def acker(self) -> Trees:
-        """What tracks the records in flight here."""
-        ...
-
-    @property
-    def backpressure(self) -> HoldingBack:
-        """What holds new records back."""
-        ...
-
-    @property
-    def runners(self) -> Calling:
-        """The bolts whose calls end later."""
-        ...
-
-    @property
-    def failed_ticks(self) -> dict[str, int]:
-        """How many ticks have failed, by step."""
-        ...
-
-    @property
-    def call_times(self) -> dict[str, Distribution]:
-        """How long calls of bolts took in this process, by step."""
-        ...
-
-    @property
-    def recent_failures(self) -> tuple[Complaint, ...]:
-        """What failed in this process lately, the oldest first; `at` is by the engine's clock."""
-        ...
-
-    @property
-    def apart(self) -> Apart:
-        """What happened in other processes."""
         ...
 
     @property
@@ -177,6 +93,10 @@ class Engine(Protocol):
     @property
     def has_last(self) -> bool:
         """Whether a finite run has the last of its records on their way: nothing waits for more."""
+        ...
+
+    def statistics(self) -> EngineStatistics:
+        """The figures of this moment."""
         ...
 
     def open(self) -> None:

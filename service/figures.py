@@ -1,6 +1,6 @@
 """Takes snapshots: reads the figures of a running pipeline off its parts."""
 
-from dataclasses import replace
+from dataclasses import fields
 from typing import Protocol
 
 from partition.fetcher import Fetcher
@@ -10,7 +10,7 @@ from service.dead_letter_sender import DeadLetterSender
 from service.engine import Engine
 from service.reader import Reader
 from service.references import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot, SparkStatistics, TraceStatistics
+from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
 
 
 class Observed(Protocol):
@@ -89,48 +89,19 @@ def snapshot_of(
     `ages` remembers what the snapshots before have seen; without it no commit has an age.
     """
     ages = CommitAges() if ages is None else ages
-    tally, apart = parts.pipeline.tally, parts.pipeline.apart
+    engine = parts.pipeline.statistics()
     return Snapshot(
+        **{each.name: getattr(engine, each.name) for each in fields(engine)},
         taken_at=now,
         partitions=tuple(ages.of(parts.reader.statistics(now), now)),
         halted=parts.reader.halted(),
         settled=parts.reader.is_settled,
         mirror_failures=parts.fetcher.mirror_failures,
-        sinks=tuple(
-            SinkStatistics(
-                sink=outlet.step.name,
-                rows_written=outlet.rows_written,
-                rows_rejected=outlet.rows_rejected,
-                rows_pending=outlet.rows_pending,
-                batches_written=outlet.batches_written,
-                write_seconds=outlet.write_seconds,
-                retries=outlet.writer.retries,
-                failing_since=outlet.writer.failing_since,
-                last_error=outlet.writer.last_error,
-                bytes_written=outlet.bytes_written,
-                write_times=outlet.write_times.figures(),
-            )
-            for outlet in parts.pipeline.outlets
-        ),
-        acker=parts.pipeline.acker.statistics(),
-        sunk=tally.sunk,
-        filtered=tally.filtered,
-        dead_lettered=tally.dead_lettered,
-        failures=dict(tally.failures),
         letters_pending=parts.letters.pending,
         letters_waiting_seconds=parts.letters.waiting_seconds(now),
-        letters_refused=parts.letters.refused + apart.letters_refused,
-        held_back=parts.pipeline.backpressure.holds_any,
-        held_back_seconds=dict(parts.pipeline.backpressure.seconds),
+        letters_refused=parts.letters.refused + engine.apart.letters_refused,
         references=references,
-        runners=parts.pipeline.runners.figures(),
-        failed_ticks=parts.pipeline.failed_ticks,
-        apart=replace(apart),
         departed=parts.reader.departed,
-        letters=dict(tally.letters),
-        buried=dict(tally.buried),
-        call_times=parts.pipeline.call_times,
-        recent_failures=parts.pipeline.recent_failures,
         moves=parts.reader.moves,
         spark=None
         if spark is None

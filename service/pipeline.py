@@ -26,15 +26,13 @@ from service.backpressure import Backpressure
 from service.committers import BatchCommitter, TransactionCommitter
 from service.context import RunContext
 from service.dead_letter_sender import DeadLetterSender
-from service.engine import Apart
+from service.engine import Apart, EngineStatistics
 from service.failures import FailureHandler
 from service.owners import Owners, places_of
 from service.reader import Reader
 from service.router import Router
 from service.sink_buffer import BatchBuffer, TransactionBuffer
 from service.trees import TreeTracker
-from topology.complaints import Complaint
-from topology.histogram import Distribution
 from topology.running.call import Answers, TickFailed
 
 if TYPE_CHECKING:  # only a task of the spark engine has it
@@ -76,7 +74,6 @@ class Pipeline:
         """The bolts whose calls end later, for figures."""
         self.results = context.results
         self.tally = committer.tally
-        self.apart = Apart()  # nothing is
         self._trees = trees
         self._failures = failures
         self._context = context
@@ -226,20 +223,20 @@ class Pipeline:
         """The sinks' ends, for figures and health."""
         return self.committer.outlets
 
-    @property
-    def failed_ticks(self) -> dict[str, int]:
-        """How many ticks have failed, by step."""
-        return self.router.failed_ticks
-
-    @property
-    def call_times(self) -> dict[str, Distribution]:
-        """How long calls of bolts took, by step."""
-        return self.router.executor.times.figures() | self.runners.call_times()
-
-    @property
-    def recent_failures(self) -> tuple[Complaint, ...]:
-        """What failed lately, the oldest first."""
-        return self._context.complaints.recent()
+    def statistics(self) -> EngineStatistics:
+        """The figures of this moment."""
+        return EngineStatistics.of(
+            self.tally,
+            (outlet.statistics() for outlet in self.outlets),
+            Apart(),
+            acker=self.acker.statistics(),
+            held_back=self.backpressure.holds_any,
+            held_back_seconds=dict(self.backpressure.seconds),
+            runners=self.runners.figures(),
+            failed_ticks=dict(self.router.failed_ticks),
+            call_times=self.router.executor.times.figures() | self.runners.call_times(),
+            recent_failures=self._context.complaints.recent(),
+        )
 
     def poll(self, now: float, *, opens: bool) -> None:
         """Look at the partitions; tell hooks and bolts of those that came and went.

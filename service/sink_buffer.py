@@ -5,6 +5,7 @@ many batches that takes, lose those of failed tries, come in the order of their 
 staged and committed in two steps, since other sinks and letters are waited for in between.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from acker.acker import Edges, Trees
+from service.engine import SinkStatistics
 from service.owners import Owners, offsets_of
 from service.trees import TreeTracker
 from sinks.tries import WriteRetries
@@ -33,7 +35,7 @@ _SAMPLED_ROWS = 8
 _PLAIN_BYTES = 8  # a number, a date, a flag
 
 
-class SinkBuffer:
+class SinkBuffer(ABC):
     """One sink step, its writer, and figures.
 
     The owner thread calls everything; `on_done` is called by the writer's threads.
@@ -69,6 +71,27 @@ class SinkBuffer:
     def stop(self, timeout_seconds: float) -> bool:
         """Stop them; False if one did not end in time."""
         return self.writer.stop(timeout_seconds)
+
+    @property
+    @abstractmethod
+    def rows_pending(self) -> int:
+        """Rows that wait, or are being written."""
+
+    def statistics(self) -> SinkStatistics:
+        """Its figures, and how well the writer is."""
+        return SinkStatistics(
+            sink=self.name,
+            rows_written=self.rows_written,
+            rows_rejected=self.rows_rejected,
+            rows_pending=self.rows_pending,
+            batches_written=self.batches_written,
+            write_seconds=self.write_seconds,
+            retries=self.writer.retries,
+            failing_since=self.writer.failing_since,
+            last_error=self.writer.last_error,
+            bytes_written=self.bytes_written,
+            write_times=self.write_times.figures(),
+        )
 
     def _count(self, rows: int, rejected: int, num_bytes: int | None, seconds: float) -> None:
         """Count a batch that is durable now; its commit took so long."""

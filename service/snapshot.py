@@ -2,34 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 
-from acker.acker import AckerStatistics
 from partition.chunk import Partition
 from partition.statistics import Departed, Moves, PartitionStatistics
 from service.account import Account, PartitionAccount
-from service.engine import Apart
+from service.engine import EngineStatistics
 from service.references import ReferenceStatistics
-from topology.complaints import Complaint
-from topology.histogram import Distribution
-from topology.running.runner import RunnerStatistics
 
 _HIDDEN = "(hidden by [http] show_errors)"
-
-
-@dataclass(frozen=True, slots=True)
-class SinkStatistics:
-    """One sink's figures."""
-
-    sink: str
-    rows_written: int
-    rows_rejected: int
-    rows_pending: int
-    batches_written: int
-    write_seconds: float
-    retries: int
-    failing_since: float | None
-    last_error: str | None
-    bytes_written: int | None = None  # None: other processes write them
-    write_times: Distribution = field(default_factory=Distribution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +28,15 @@ class SparkStatistics:
     renewals: int  # of the context in a JVM that stayed
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(EngineStatistics):
     """The figures of one moment, published by the owner thread and never changed."""
 
     taken_at: float  # monotonic seconds
     partitions: tuple[PartitionStatistics, ...]
-    sinks: tuple[SinkStatistics, ...]
-    acker: AckerStatistics
-    sunk: int
-    filtered: int
-    dead_lettered: int
-    failures: dict[str, int] = field(default_factory=dict)  # by step
     letters_pending: int = 0
     letters_refused: int = 0
     letters_waiting_seconds: float = 0.0  # without one of them becoming durable
-    held_back: bool = False
-    held_back_seconds: dict[str, float] = field(default_factory=dict)  # by what was full
     kafka_available: bool = True
     store_available: bool = True
     commit_seconds: float = 0.0  # of the last write of offsets, or the one under way
@@ -73,14 +44,7 @@ class Snapshot:
     mirror_failures: int = 0  # commits of a partition to the consumer group
     settled: bool = True  # whether every partition is open or halted
     references: tuple[ReferenceStatistics, ...] = ()
-    runners: dict[str, RunnerStatistics] = field(default_factory=dict)  # by step
-    failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
-    apart: Apart = field(default_factory=Apart)  # on Spark's executors
     departed: Departed = field(default_factory=Departed)  # of partitions that others have now
-    letters: dict[tuple[str, int], int] = field(default_factory=dict)  # sent, by partition
-    buried: dict[tuple[str, str], int] = field(default_factory=dict)  # by step and kind of error
-    call_times: dict[str, Distribution] = field(default_factory=dict)  # by step
-    recent_failures: tuple[Complaint, ...] = ()  # the oldest first
     moves: Moves = field(default_factory=Moves)
     spark: SparkStatistics | None = None  # None: there is none
     traces: TraceStatistics | None = None  # None: tracing is off

@@ -23,12 +23,11 @@ from typing import cast
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from service.account import Tally
 from service.dead_letter_sender import DeadLetterSender
-from service.engine import Apart
+from service.engine import EngineStatistics
 from service.failpoints import nowhere
 from service.fences import Fences
 from service.reader import Reader
 from service.spark_engine.ends import Ends
-from service.spark_engine.idle import NoCalls, NoPressure, NoTrees
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.plans import RangePlans
 from service.spark_engine.range_commits import RangeCommits
@@ -41,8 +40,6 @@ from service.spark_engine.task import TaskSettings
 from service.spark_engine.tries import TryMaker
 from sinks.tries import WriteRetries
 from sinks.writer import BatchStaged, FencesRaised
-from topology.complaints import Complaint
-from topology.histogram import Distribution
 from topology.life import Life
 from topology.running.loop import EventLoop
 from topology.steps import SinkStep
@@ -69,10 +66,6 @@ class SparkEngine:
     The thread that calls `step` owns all of it. Tries and sinks hand their results back through
     one queue.
     """
-
-    acker = NoTrees()
-    backpressure = NoPressure()
-    runners = NoCalls()
 
     def __init__(
         self,
@@ -126,9 +119,6 @@ class SparkEngine:
         self._commits = RangeCommits(self._in_flight, maker, reader, at)
         self._life = Life((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
-        self.failed_ticks: dict[str, int] = {}  # bolts tick on executors
-        self.call_times: dict[str, Distribution] = {}  # and are called there
-        self.recent_failures: tuple[Complaint, ...] = ()
         fences.bind(self.outlets)
 
     def open(self) -> None:
@@ -173,10 +163,10 @@ class SparkEngine:
         """How records were resolved whose transactions are committed."""
         return self._commits.tally
 
-    @property
-    def apart(self) -> Apart:
-        """What happened on executors."""
-        return self._in_flight.apart
+    def statistics(self) -> EngineStatistics:
+        """The figures of this moment: no record is in flight here, and no bolt is called."""
+        sinks = (outlet.statistics() for outlet in self.outlets)
+        return EngineStatistics.of(self.tally, sinks, self._in_flight.apart)
 
     @property
     def is_idle(self) -> bool:

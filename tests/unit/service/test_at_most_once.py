@@ -110,7 +110,7 @@ def test_an_orderly_stop_behind_a_slow_sink_loses_nothing() -> None:
     with Works(note, at_most_once=True, **sizes) as works:
         works.sink.gate.clear()
         works.send(*(b"%d" % number for number in range(1_000)))
-        works.until(lambda: works.pipeline.backpressure.holds_any)
+        works.until(lambda: works.pipeline.statistics().held_back)
         works.turn(20)
         assert works.stored - len(calls) <= 20
         works.sink.gate.set()
@@ -124,7 +124,7 @@ def test_an_orderly_stop_behind_a_slow_bolt_loses_nothing() -> None:
     with Works(door.as_bolt(), at_most_once=True, chunk_records=10, fetch_records=20) as works:
         works.send(*(b"%d" % number for number in range(1_000)))
         works.until(lambda: door.calls == ["0"])
-        works.until(lambda: works.pipeline.backpressure.holds_any)
+        works.until(lambda: works.pipeline.statistics().held_back)
         works.turn(20)
         assert works.stored <= 40
         door.open()

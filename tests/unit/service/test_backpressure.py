@@ -208,24 +208,24 @@ def test_a_sink_whose_next_batch_is_due_stops_the_emitting_and_the_loop_turns_on
                fetch_records=5) as works:  # fmt: skip
         sink.gate.clear()
         works.send(*(b"%d" % n for n in range(40)))
-        works.until(lambda: works.pipeline.backpressure.holds_any)
+        works.until(lambda: works.pipeline.statistics().held_back)
         works.turn(20)
-        assert works.pipeline.backpressure.held_sources == {"t"}
+        assert works.pipeline._backpressure.held_sources == {"t"}
         assert works.ledger.pending - works.ledger.waiting <= 15
         works.now += 3.0
         works.turn(1)
-        assert works.pipeline.backpressure.seconds == {"slow": 3.0}
+        assert works.pipeline.statistics().held_back_seconds == {"slow": 3.0}
         sink.gate.set()
         works.finish()
         assert [int(row) for row in sink.rows] == list(range(40))
-        assert not works.pipeline.backpressure.holds_any
+        assert not works.pipeline.statistics().held_back
 
 
 def test_a_bolt_that_waits_stops_the_emitting_until_enough_of_it_has_ended():
     door = Door()
     with Works(door.as_bolt(), fetch_records=5) as works:
         works.send(*(b"%d" % n for n in range(40)))
-        works.until(lambda: works.pipeline.backpressure.holds_any)
+        works.until(lambda: works.pipeline.statistics().held_back)
         works.turn(20)
         assert works.ledger.pending - works.ledger.waiting <= 10
         door.open()
@@ -244,9 +244,9 @@ def test_dead_letters_that_are_not_durable_stop_the_emitting(monkeypatch):
         works.send(*([b"x"] * 200))
         for _ in range(20):
             works.advance(1.0)
-        assert works.pipeline.backpressure.held_sources == {"t"}
+        assert works.pipeline._backpressure.held_sources == {"t"}
         assert works.ledger.pending - works.ledger.waiting < 200
-        assert works.pipeline.backpressure.seconds[DEAD_LETTERS] > 0
+        assert works.pipeline.statistics().held_back_seconds[DEAD_LETTERS] > 0
         works.letters_sink.holding = False
         for _ in range(30):
             works.advance(1.0)

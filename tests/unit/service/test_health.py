@@ -8,9 +8,9 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.chunk import Partition
-from service.engine import Apart
+from service.engine import Apart, SinkStatistics
 from service.health import STALLED_SECONDS, Health, HealthCheck
-from service.snapshot import SinkStatistics, Snapshot
+from service.snapshot import Snapshot
 from topology.running.runner import RunnerStatistics
 
 
@@ -30,7 +30,7 @@ def snapshot() -> Snapshot:
             taken_at=100.0,
             partitions=tuple(test._bench.reader.statistics(0.0)),
             sinks=(SinkStatistics("discard", 1, 0, 0, 1, 0.0, 0, None, None),),
-            acker=test._bench.pipeline.acker.statistics(),
+            acker=test._bench.pipeline.statistics().acker,
             sunk=1,
             filtered=0,
             dead_lettered=0,

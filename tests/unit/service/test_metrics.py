@@ -10,10 +10,10 @@ from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.chunk import Partition
 from partition.statistics import Moves
-from service.engine import Apart
+from service.engine import Apart, SinkStatistics
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
 from service.references import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot, SparkStatistics, TraceStatistics
+from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS
 from topology.running.runner import RunnerStatistics
 
@@ -60,7 +60,7 @@ def snapshot() -> Snapshot:
                 )
                 for outlet in test._bench.pipeline.outlets
             ),
-            acker=test._bench.pipeline.acker.statistics(),
+            acker=test._bench.pipeline.statistics().acker,
             sunk=test._bench.pipeline.tally.sunk,
             filtered=test._bench.pipeline.tally.filtered,
             dead_lettered=test._bench.pipeline.tally.dead_lettered,
@@ -72,7 +72,7 @@ def snapshot() -> Snapshot:
             failures=dict(test._bench.pipeline.tally.failures) | {'odd "step"\n': 1},
             letters=dict(test._bench.pipeline.tally.letters),
             buried=dict(test._bench.pipeline.tally.buried),
-            call_times=test._bench.pipeline.call_times,
+            call_times=test._bench.pipeline.statistics().call_times,
             moves=Moves(taken=3, released=2, fenced=1),
             spark=SparkStatistics(is_running=True, restarts=2, renewals=3),
             traces=TraceStatistics(traced=6, skipped=7),

@@ -119,7 +119,7 @@ class Gated:
 
 
 def waiting(works: Works) -> int:
-    (figures,) = works.pipeline.runners.figures().values()
+    (figures,) = works.pipeline.statistics().runners.values()
     return figures.waiting
 
 
@@ -137,7 +137,7 @@ def lose_the_session(works: Works, gated: Gated, *, is_taken: bool = False) -> N
     works.turn()
     gated.gate.set()
     works.until(
-        lambda: not any(each.in_flight for each in works.pipeline.runners.figures().values())
+        lambda: not any(each.in_flight for each in works.pipeline.statistics().runners.values())
     )
 
 
@@ -165,7 +165,7 @@ def test_what_waits_of_a_lost_partition_never_starts(kind, order):
         works.turn(5)
         assert (gated.calls, waiting(works)) == (["first"], 1)
         works.nodes.away = False
-        works.until(lambda: works.pipeline.acker.in_flight == 0)
+        works.until(lambda: works.pipeline._acker.in_flight == 0)
         works.turn(5)
         assert (gated.calls, waiting(works)) == (["first"], 0)
         assert works.pipeline.is_idle

@@ -60,7 +60,7 @@ def test_calls_that_never_return_cost_their_workers_and_the_last_one_is_told(kin
             assert letter.reason == f"bolt '{step}' took longer than its 0.2 seconds"
             works.send(b"waits")
             works.until(lambda: any(line["event"] == "bolt_calls_never_end" for line in logs))
-            works.until(lambda: works.pipeline.runners.figures()[step].waiting == 1)
+            works.until(lambda: works.pipeline.statistics().runners[step].waiting == 1)
             shown = figures(snapshot_of(works, works.now))
             assert shown[f'headrace_topology_abandoned_calls{{step="{step}"}}'] == 2
             assert shown[f'headrace_topology_timed_out_calls_total{{step="{step}"}}'] == 2
@@ -74,7 +74,7 @@ def test_calls_that_never_return_cost_their_workers_and_the_last_one_is_told(kin
         finally:
             hangs.gate.set()
         works.finish()
-        works.until(lambda: works.pipeline.runners.figures()[step].late == 2)
+        works.until(lambda: works.pipeline.statistics().runners[step].late == 2)
         assert works.sink.rows == ["good", "waits"]
         assert health_of(works, STALLED_SECONDS + 30).ready().ok
     told = [line for line in logs if line["event"] == "bolt_calls_never_end"]

@@ -198,7 +198,7 @@ def test_waiting_for_a_slow_sink_does_not_use_up_a_records_time():
         works.advance(10.0)
         works.sink.gate.set()
         works.finish()
-        assert works.pipeline.acker.statistics().expired == 0
+        assert works.pipeline.statistics().acker.expired == 0
         assert works.sink.rows == ["a"] * 20
 
 
@@ -211,7 +211,7 @@ def test_waiting_for_a_worker_does_not_use_up_a_records_time():
         works.advance(10.0)
         door.open()
         works.finish()
-        assert works.pipeline.acker.statistics().expired == 1
+        assert works.pipeline.statistics().acker.expired == 1
         assert sorted(door.calls) == ["a", "b", "slow", "slow"]
 
 

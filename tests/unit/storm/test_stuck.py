@@ -100,7 +100,7 @@ def test_answers_that_come_at_once_are_neither_lost_nor_late():
     with Works(text, at_once, letters_of, sinks=[HeldSink("x"), HeldSink("y")]) as works:
         works.send(*[b"abc", b"skip", b"bad", b"none", b"d"] * 200)
         works.finish()
-        statistics = works.pipeline.acker.statistics()
+        statistics = works.pipeline.statistics().acker
         assert [len(sink.rows) for sink in works.sinks] == [800, 800]
         assert len(works.letters_sink.letters) == 200
         assert (statistics.ignored, statistics.expired, statistics.failed) == (0, 0, 0)
@@ -157,7 +157,7 @@ def test_backpressure_is_no_flag_that_could_be_left_behind():
     with Works(text, batch_rows=1, fetch_records=1) as works:
         works.sink.gate.clear()
         works.send(*[b"a"] * 50)
-        works.until(lambda: works.pipeline.backpressure.silences_all)
+        works.until(lambda: works.pipeline._backpressure.silences_all)
         before = dict(works.nodes.nodes)
         works.turn(5)
         assert works.ledger.fetched_to < 10

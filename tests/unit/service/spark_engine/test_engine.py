@@ -130,7 +130,7 @@ def test_retries_happen_in_tasks_and_are_counted(tmp_path: Path) -> None:
     with Driving(tmp_path, text, fails_once, sinks=[ApartSink()]) as drives:
         drives.send(*values("a", 3))
         drives.finish()
-        assert drives.engine.apart.retried == 1
+        assert drives.engine.statistics().apart.retried == 1
         assert sum(drives.engine.tally.failures.values()) == 1
 
 

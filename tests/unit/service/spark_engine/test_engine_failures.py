@@ -60,11 +60,11 @@ def test_a_run_that_fails_is_run_again_and_so_are_those_behind_it(tmp_path: Path
         drives.send(*values("a", 10))
         drives.until(lambda: len(drives.executors.names) == 2)
         drives.executors.gate.set()
-        drives.until(lambda: drives.engine.apart.failing_since is not None)
-        assert drives.engine.apart.last_error == "OSError: the executor is gone"
+        drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
+        assert drives.engine.statistics().apart.last_error == "OSError: the executor is gone"
         drives.finish()
-        assert drives.engine.apart.failing_since is None
-        assert drives.engine.apart.retries == 1
+        assert drives.engine.statistics().apart.failing_since is None
+        assert drives.engine.statistics().apart.retries == 1
         assert apart.rows == values("a", 10)
         assert sorted(drives.executors.names[2:]) == ["ranges-1-2", "ranges-2-2"]
         assert "ranges-2-1" in drives.executors.cancelled or apart.discarded == 1
@@ -258,14 +258,14 @@ def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path: P
     with Driving(tmp_path, sinks=[apart], start=policy, partitions=1) as drives:
         drives.executors.errors["ranges-1-1"] = OSError("the executor is gone")
         drives.send(*values("a", 4))
-        drives.until(lambda: drives.engine.apart.failing_since is not None)
+        drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
         drives.log.recreate_topic("t")
         drives.send(*values("b", 6))
         answer, asks = Future[Log](), drives.catalogue.log
         drives.catalogue.log = lambda _partition, _timestamp_ms=None: answer  # type: ignore[method-assign]
         drives.reader._assignment._discovery._due = 0.0
         ran = drives.executors.names
-        drives.until(lambda: drives.engine.apart.failing_since is None or len(ran) > 1)
+        drives.until(lambda: drives.engine.statistics().apart.failing_since is None or len(ran) > 1)
         assert ran == ["ranges-1-1"]
         drives.catalogue.log = asks  # type: ignore[method-assign]
         answer.set_result(drives.log.log(ONE))
@@ -459,7 +459,7 @@ def test_what_tasks_have_spooled_and_is_gone_is_run_again(tmp_path: Path) -> Non
         assert removed
         assert here.rows == ["a0"]
         assert "must be a folder that executors and driver share" in str(
-            drives.engine.apart.last_error
+            drives.engine.statistics().apart.last_error
         )
 
 
@@ -478,7 +478,7 @@ def test_a_stager_that_cannot_be_had_now_is_asked_again(tmp_path: Path) -> None:
         drives.send("a0")
         drives.finish()
         assert away.rows == ["a0"]
-        assert drives.engine.apart.retries == 1
+        assert drives.engine.statistics().apart.retries == 1
 
 
 def test_a_sink_that_is_busy_is_asked_again_for_its_stager(tmp_path: Path) -> None:
@@ -529,14 +529,14 @@ def test_a_group_that_vanishes_is_not_said_to_fail_any_more(tmp_path: Path) -> N
         for attempt in range(1, 9):
             drives.executors.errors[f"ranges-1-{attempt}"] = OSError("the executor is gone")
         drives.send("b0", partition=1)
-        drives.until(lambda: drives.engine.apart.failing_since is not None)
+        drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
         other = MemoryStore(drives.nodes)
         other.open()
         other.claim(TWO).result(1)
         drives.until(lambda: TWO in drives.reader.halted())
         drives.until(lambda: drives.engine.is_idle)
         drives.turn()
-        assert drives.engine.apart.failing_since is None
+        assert drives.engine.statistics().apart.failing_since is None
 
 
 def test_a_group_whose_files_are_lost_again_and_again_fails_until_it_is_done(
@@ -552,18 +552,18 @@ def test_a_group_whose_files_are_lost_again_and_again_fails_until_it_is_done(
                 file.unlink()
                 removed.append(file)
         if place == "range_after_seal":
-            since.append(drives.engine.apart.failing_since)
+            since.append(drives.engine.statistics().apart.failing_since)
 
     here = HereSink()
     with Driving(tmp_path, sinks=[here], at=at) as drives:
         drives.send("a0")
-        drives.until(lambda: drives.engine.apart.failing_since is not None)
-        first = drives.engine.apart.failing_since
+        drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
+        first = drives.engine.statistics().apart.failing_since
         drives.finish()
         drives.turn()
-        assert (here.rows, drives.engine.apart.retries) == (["a0"], 2)
+        assert (here.rows, drives.engine.statistics().apart.retries) == (["a0"], 2)
         assert since == [first]
-        assert drives.engine.apart.failing_since is None
+        assert drives.engine.statistics().apart.failing_since is None
 
 
 def test_a_job_that_takes_too_long_says_what_helps(tmp_path: Path) -> None:
@@ -571,12 +571,12 @@ def test_a_job_that_takes_too_long_says_what_helps(tmp_path: Path) -> None:
         drives.executors.errors["ranges-1-1"] = SparkTimeout("ranges-1-1", 300.0)
         drives.send("a0")
         with capture_logs() as logged:
-            drives.until(lambda: drives.engine.apart.failing_since is not None)
+            drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
         said = (
             "SparkTimeout: Spark job 'ranges-1-1' did not end within 300.0 seconds; "
             "raise [spark] job_deadline_seconds: the range stays as it is"
         )
-        assert drives.engine.apart.last_error == said
+        assert drives.engine.statistics().apart.last_error == said
         assert [e["error"] for e in logged if e["event"] == "range_group_failed"] == [said]
 
 

@@ -72,8 +72,8 @@ def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path
         world.send(*rows("a", 10))
         world.send(*rows("b", 10), partition=1)
         world.until(lambda: world.stored_at(ONE) == 10)
-        assert world.engine.apart.failing_since is not None
-        assert "of t[1]" in str(world.engine.apart.last_error)
+        assert world.engine.statistics().apart.failing_since is not None
+        assert "of t[1]" in str(world.engine.statistics().apart.last_error)
         assert world.stored_at(TWO) == 0
         open_then = world.open_of(1)
         assert open_then[0][2] is False, "it stays planned"
@@ -82,7 +82,7 @@ def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path
         assert sorted(world.apart.rows) == rows("a", 10) + rows("b", 10)
         shares = [each for each in world.apart.shares if each[0] == "t[1]"]
         assert shares[0] == ("t[1]", 1, open_then[0][1])
-        assert world.engine.apart.failing_since is None
+        assert world.engine.statistics().apart.failing_since is None
         assert world.reader.halted() == {}
     told = [each for each in logged if each["event"] == "range_silent"]
     assert told[0]["partition"] == "t[1]"
@@ -101,7 +101,7 @@ def test_nothing_is_planned_or_run_of_a_partition_without_a_leader(tmp_path: Pat
         for number in range(5):
             world.send(f"a{number}")
             world.until(lambda count=number: world.stored_at(ONE) == count + 1)  # type: ignore[misc]
-        assert world.engine.apart.retries == 0
+        assert world.engine.statistics().apart.retries == 0
         world.silence(executors=(), driver=())
         world.finish()
         assert world.apart.rows[-1] == "b1"
@@ -159,7 +159,7 @@ def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_faili
         world.executors.gate.set()
         world.until(lambda: world.stored_at(ONE) == 3)
         world.turn()
-        assert world.engine.apart.failing_since is None
+        assert world.engine.statistics().apart.failing_since is None
 
 
 def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
@@ -168,14 +168,14 @@ def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
     monkeypatch.setattr(ends, "_SHORT_SECONDS", 0.05)
     with World(tmp_path) as world:
         world.silence(executors=(), driver={TWO})
-        world.until(lambda: world.engine.apart.failing_since is not None)
-        assert world.engine.apart.last_error == "the leader of t[1] does not answer"
+        world.until(lambda: world.engine.statistics().apart.failing_since is not None)
+        assert world.engine.statistics().apart.last_error == "the leader of t[1] does not answer"
         world.silence(executors=(), driver={ONE, TWO})
         said = "the leaders of t[0] and 1 more do not answer"
-        world.until(lambda: world.engine.apart.last_error == said)
+        world.until(lambda: world.engine.statistics().apart.last_error == said)
         world.silence(executors=(), driver=())
-        world.until(lambda: world.engine.apart.failing_since is None)
-        assert world.engine.apart.retries == 0
+        world.until(lambda: world.engine.statistics().apart.failing_since is None)
+        assert world.engine.statistics().apart.retries == 0
 
 
 def test_more_patience_is_had_with_a_range_each_time_it_falls_silent(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path: Path) -
         world.log.away = True
         world.until(lambda: not world.ends.available)
         world.executors.gate.set()
-        world.until(lambda: world.engine.apart.failing_since is not None)
+        world.until(lambda: world.engine.statistics().apart.failing_since is not None)
         world.log.away = False
         world.finish()
         assert sorted(world.apart.rows) == rows("a", 3) + rows("b", 3)
