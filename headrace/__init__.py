@@ -2,7 +2,7 @@
 
 from headrace import _shadow as _shadow  # first: a foreign room must not be imported
 from partition.retries import RetryPolicy
-from topology.advanced import AdvancedBolt, Collector
+from topology.advanced import AdvancedBolt, Collector, Tuple
 from topology.bolt import Bolt, bolt
 from topology.cache import Cache, CacheStatistics
 from topology.errors import (
@@ -33,7 +33,6 @@ from topology.record import Record
 from topology.reference import Reference, reference
 from topology.signals import SKIP, Reject, RejectRows, Retry, Skip, To
 from topology.topology import Topology
-from topology.tuples import Tuple
 
 __all__ = [
     "SKIP",

@@ -17,7 +17,7 @@ from service.context import RunContext
 from service.failures import FailureHandler
 from service.owners import MAX_PLACE, Owners, places_of
 from service.trees import SUNK, TreeTracker
-from topology.actions import Actions
+from topology.advanced import Actions
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind
 from topology.calls import failure_of

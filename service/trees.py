@@ -17,7 +17,7 @@ import structlog
 
 from acker.acker import Acker, Edges, Flags, Trees
 from service.owners import MAX_PLACE, OFFSET_BITS, OFFSET_MASK, Owners
-from topology.actions import Emission, moved
+from topology.advanced import Emission, moved
 from topology.advanced_runner import late
 from topology.complaints import text_of
 from topology.outcome import Failure

@@ -1,42 +1,19 @@
 """Calls advanced bolts over chunks of values and says what they asked for."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import isawaitable, iscoroutine, isgenerator
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, cast
+
+import numpy as np
 
 from acker.acker import Edges, Owners, Trees
-from topology.actions import Actions
-from topology.advanced import AdvancedBolt, Collector
+from topology.advanced import Actions, AdvancedBolt, Collector, Tuple
 from topology.calls import failure_of
 from topology.errors import BoltError
-from topology.kept import Kept
 from topology.signals import DEFAULT_STREAM
-from topology.tuples import Tuple
-
-
-class AdvancedStep(Protocol):
-    """What the runner asks of a step."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def bolts(self) -> Sequence[Any]:
-        """The AdvancedBolts, one per task."""
-        ...
-
-    @property
-    def streams(self) -> Collection[str]:
-        """The streams it may emit to; the default one is always among them."""
-        ...
-
-    @property
-    def timeout_seconds(self) -> float | None:
-        """How long its bolts may keep a tuple; None: as long as its tree may take."""
-        ...
+from topology.steps import BoltStep
 
 
 class AdvancedRunner:
@@ -49,7 +26,7 @@ class AdvancedRunner:
 
     def __init__(
         self,
-        steps: Collection[AdvancedStep],
+        steps: Collection[BoltStep],
         owners: Callable[[Trees], Owners],
         places: Callable[[Owners], Owners],
     ) -> None:
@@ -64,7 +41,7 @@ class AdvancedRunner:
 
     def run(
         self,
-        step: AdvancedStep,
+        step: BoltStep,
         values: Sequence[Any],
         trees: Trees,
         edges: Edges,
@@ -82,7 +59,7 @@ class AdvancedRunner:
         tuples = list(
             map(Tuple, values, trees.tolist(), edges.tolist(), repeat(source), repeat(stream))
         )
-        processes = [bolt.process for bolt in step.bolts]
+        processes = [bolt.process for bolt in _bolts(step)]
         places = repeat(0) if tasks is None else tasks
         collector.begin(now)
         mark = collector.mark
@@ -98,18 +75,18 @@ class AdvancedRunner:
                 collector.undo(before, failure_of(step.name, error), tuple_)
         return self._ended(step, collector, [each for each in tuples if not each.is_settled])
 
-    def tick(self, step: AdvancedStep, now: float) -> Actions:
+    def tick(self, step: BoltStep, now: float) -> Actions:
         """Call the `tick` of every task. What one raises is in the actions' `errors`."""
-        return self._round(step, now, [bolt.tick for bolt in step.bolts])
+        return self._round(step, now, [bolt.tick for bolt in _bolts(step)])
 
-    def drain(self, step: AdvancedStep, now: float) -> Actions:
+    def drain(self, step: BoltStep, now: float) -> Actions:
         """Call the `drain` of every task that has one, as long as the step keeps tuples."""
         if not self._kept[step.name]:
             return Actions()
-        drains = [b.drain for b in step.bolts if type(b).drain is not AdvancedBolt.drain]
+        drains = [b.drain for b in _bolts(step) if type(b).drain is not AdvancedBolt.drain]
         return self._round(step, now, drains)
 
-    def overdue(self, step: AdvancedStep, now: float) -> Actions:
+    def overdue(self, step: BoltStep, now: float) -> Actions:
         """Fail the tuples that the step's bolts have kept for longer than its time-out.
 
         They are not settled: a bolt that acks one later does nothing wrong, and nothing happens.
@@ -120,11 +97,11 @@ class AdvancedRunner:
         error = TimeoutError(late(step.name, f"timeout_seconds={step.timeout_seconds:g}"))
         return Actions(failed=[(each, error) for each in tuples])
 
-    def held(self, step: AdvancedStep) -> int:
+    def held(self, step: BoltStep) -> int:
         """How many tuples the step's bolts keep, the resolved ones too until they are forgotten."""
         return len(self._kept[step.name])
 
-    def held_by_place(self, step: AdvancedStep) -> Mapping[int, int]:
+    def held_by_place(self, step: BoltStep) -> Mapping[int, int]:
         """The same, by the place of the partition whose records they are."""
         return self._kept[step.name].by_place
 
@@ -143,7 +120,7 @@ class AdvancedRunner:
                 kept.forget_resolved()
 
     def _round(
-        self, step: AdvancedStep, now: float, calls: list[Callable[[Collector[Any]], Any]]
+        self, step: BoltStep, now: float, calls: list[Callable[[Collector[Any]], Any]]
     ) -> Actions:
         collector = self._collectors[step.name]
         collector.begin(now)
@@ -157,9 +134,7 @@ class AdvancedRunner:
                 collector.undo(before, failure_of(step.name, error), None)
         return self._ended(step, collector, [])
 
-    def _ended(
-        self, step: AdvancedStep, collector: Collector[Any], kept: list[Tuple[Any]]
-    ) -> Actions:
+    def _ended(self, step: BoltStep, collector: Collector[Any], kept: list[Tuple[Any]]) -> Actions:
         actions = collector.end()
         of_step = self._kept[step.name]
         if of_step:
@@ -171,12 +146,16 @@ class AdvancedRunner:
         return actions
 
 
+def _bolts(step: BoltStep) -> "Sequence[AdvancedBolt[Any, Any]]":
+    return cast("Sequence[AdvancedBolt[Any, Any]]", step.bolts)
+
+
 def late(step: str, limit: str) -> str:
     """What is said of a tuple that a bolt kept for too long."""
     return f"bolt '{step}' neither acked nor failed a tuple in time: {limit}"
 
 
-def _misreturned(step: AdvancedStep, returned: Any) -> BoltError:
+def _misreturned(step: BoltStep, returned: Any) -> BoltError:
     """The error of a `process` that returned something, which nobody would ever see."""
     if iscoroutine(returned) or isgenerator(returned):
         returned.close()
@@ -185,3 +164,83 @@ def _misreturned(step: AdvancedStep, returned: Any) -> BoltError:
         f"bolt '{step.name}' returned {kind} from process; an advanced bolt returns None, "
         "emits to its collector, and is no generator nor coroutine function"
     )
+
+
+class Kept:
+    """The tuples of one step that are neither acked nor failed. The owner thread calls it.
+
+    Those whose trees have resolved stay until `forget_resolved`. Times are `Acker.expire`'s.
+    """
+
+    def __init__(
+        self,
+        timeout_seconds: float | None,
+        owners: Callable[[Trees], Owners],
+        places: Callable[[Owners], Owners],
+    ) -> None:
+        """`places` says to which partition's records owners belong."""
+        self._timeout_seconds = timeout_seconds
+        self._owners = owners
+        self._places = places
+        self._owner: dict[Tuple[Any], int] = {}  # a record, or a joint tree
+        self._since: dict[Tuple[Any], float] = {}  # the oldest first; empty without a time-out
+        self.by_place: Counter[int] = Counter()
+        """How many there are, by their partition's place."""
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._owner)
+
+    def of_owners(self) -> Iterable[int]:
+        """The record, or joint tree, of each."""
+        return self._owner.values()
+
+    def add(self, tuples: Collection[Tuple[Any]], now: float) -> None:
+        """Learn of tuples that a call has left unsettled."""
+        owners = self._owners_of(tuples)
+        self._owner.update(zip(tuples, owners.tolist(), strict=True))
+        self.by_place += self._counted(owners)
+        if self._timeout_seconds is not None:
+            self._since.update(dict.fromkeys(tuples, now))
+
+    def drop(self, tuples: Iterable[Tuple[Any]]) -> None:
+        """Learn that tuples were acked or failed; those that were not kept are ignored."""
+        pop = self._owner.pop
+        dropped = [each for each in tuples if each in self._owner]
+        if dropped:
+            owners = np.array([pop(each) for each in dropped], np.int64)
+            self.by_place -= self._counted(owners)
+        for each in dropped if self._since else ():
+            self._since.pop(each, None)
+
+    def reset(self, tuples: Iterable[Tuple[Any]], now: float) -> None:
+        """Let the time of tuples start anew."""
+        for each in tuples:
+            if self._since.pop(each, None) is not None:
+                self._since[each] = now
+
+    def take_overdue(self, now: float) -> list[Tuple[Any]]:
+        """Those kept for longer than the bolt's time-out; they are kept no more."""
+        overdue = []
+        for each, since in self._since.items():
+            if self._timeout_seconds is None or since + self._timeout_seconds > now:
+                break
+            overdue.append(each)
+        self.drop(overdue)
+        return overdue
+
+    def forget_resolved(self) -> None:
+        """Forget those whose trees have resolved: their records come again, or are done."""
+        owners = self._owners_of(self._owner)
+        resolved = owners < 0
+        if resolved.any():
+            pairs = zip(list(self._owner), resolved.tolist(), strict=True)
+            self.drop([each for each, is_resolved in pairs if is_resolved])
+
+    def _owners_of(self, tuples: Collection[Tuple[Any]]) -> Owners:
+        trees = np.fromiter((each.tree for each in tuples), np.int64, len(tuples))
+        return self._owners(trees)
+
+    def _counted(self, owners: Owners) -> Counter[int]:
+        places, counts = np.unique(self._places(owners), return_counts=True)
+        return Counter(dict(zip(places.tolist(), counts.tolist(), strict=True)))

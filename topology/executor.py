@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from topology.bolt import Bolt, Kind, VectorisedBolt
 from topology.calls import Called, Parents, Sent, call_each, call_fan_out, sort_out
-from topology.columns import call_columns
+from topology.columns import call_columns, columns_of
 from topology.errors import BoltError
 from topology.grouping import Direct
 from topology.histogram import CallTimes
-from topology.messages import columns_of
 from topology.outcome import Delivery, Failure, Origin, Outcome, Took
 from topology.prefetch import Prefetcher
 from topology.record import Message, Record

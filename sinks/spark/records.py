@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.columns import Fitted, fit
-from topology.messages import columns_of
+from topology.columns import columns_of
 from topology.record import HeadersUnreadable, Record, headers_of
 from topology.sink import Piece
 from topology.spark_step import KAFKA_COLUMNS

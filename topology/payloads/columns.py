@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from topology.bolt import RECORD_COLUMNS, VectorisedBolt
+from topology.columns import has_line_breaks
 from topology.errors import BoltError, InvalidTopology
-from topology.messages import has_line_breaks
 from topology.nulls import without_misplaced_nulls
 from topology.payloads.documents import json
 from topology.payloads.limits import Limits

@@ -14,8 +14,7 @@ from headrace import SKIP, Record, Skip, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from tests.support.chaos import chaotic, spoil_all
-from topology.advanced import AdvancedBolt, Collector
-from topology.tuples import Tuple
+from topology.advanced import AdvancedBolt, Collector, Tuple
 
 
 @bolt

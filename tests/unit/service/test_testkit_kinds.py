@@ -12,9 +12,8 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from tests.support.chaos import chaotic, spoil_all
 from tests.support.patience import seconds
-from topology.advanced import AdvancedBolt, Collector
+from topology.advanced import AdvancedBolt, Collector, Tuple
 from topology.hooks import Hooks
-from topology.tuples import Tuple
 
 
 @bolt

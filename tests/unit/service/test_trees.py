@@ -6,7 +6,7 @@ import structlog
 
 from acker.acker import Acker
 from service.trees import LETTERED, SUNK, TreeTracker
-from topology.actions import NO_TREE, Emission
+from topology.advanced import NO_TREE, Emission
 from topology.outcome import Failure
 from topology.signals import Reject
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from acker.acker import Acker
 from service.trees import TreeTracker
 from tests.support.patience import seconds
-from topology.actions import NO_TREE, Emission
+from topology.advanced import NO_TREE, Emission
 from topology.errors import BoltError
 from topology.outcome import Failure
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.worlds.advancing import Bench, Scripted, failures, run
-from topology.actions import NO_TREE
+from topology.advanced import NO_TREE
 from topology.bolt import Kind, kind_of
 from topology.errors import BoltError
 from topology.signals import SKIP, Reject, Retry

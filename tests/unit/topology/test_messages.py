@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
+from topology.columns import columns_of, has_line_breaks
 from topology.executor import _records_of
-from topology.messages import columns_of, has_line_breaks
 from topology.record import Record
 
 PLACE = Partition("in", 3)

@@ -12,8 +12,7 @@ from headrace import Topology, bolt, payloads
 from headrace.sinks import KafkaDeadLetters, MemorySink
 from headrace.testing import topology_test
 from sinks.columns import fit
-from topology.columns import call_columns
-from topology.messages import columns_of
+from topology.columns import call_columns, columns_of
 from topology.payloads.columns import json_columns
 from topology.payloads.documents import json
 from topology.payloads.limits import Limits

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
-from topology.columns import call_columns
-from topology.messages import columns_of
+from topology.columns import call_columns, columns_of
 from topology.payloads.columns import json_columns
 from topology.payloads.limits import Limits
 from topology.payloads.lines import lines_of
