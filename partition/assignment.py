@@ -111,6 +111,10 @@ class Assignment:
         self._is_released = False
         self.ends = False
         """Whether the run ends: nothing new is opened."""
+        self.is_paused = False
+        """Whether nothing new is emitted, fetched or planned: an operator has said so."""
+        self.trusted_until = math.inf
+        """Until then, by our own clock, our session lives; see `trust`."""
         self._fetcher = fetcher
         self._ways = ways
         self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
@@ -154,6 +158,20 @@ class Assignment:
         )
 
     @property
+    def goals(self) -> dict[Partition, int]:
+        """Where each partition's log ended when it was opened."""
+        return {held.partition: held.goal for held in self if held.goal is not None}
+
+    @property
+    def halted(self) -> dict[Partition, str]:
+        """The partitions of which nothing more is read, and why."""
+        return {held.partition: str(held.halted) for held in self if held.halted is not None}
+
+    def may_plan(self, place: int) -> bool:
+        """Whether more of a partition may be planned: it is not leaving, and nothing is paused."""
+        return not (self.is_paused or self._held[place].is_leaving)
+
+    @property
     def known(self) -> frozenset[Partition] | None:
         """Every partition that there is; None until the topics were told."""
         return frozenset(self._by_name) if self._discovery.is_settled else None
@@ -194,6 +212,18 @@ class Assignment:
         """
         for held in self:
             self.refuse(held.partition, OwnershipLost(held.partition))
+
+    def trust(self, until: float) -> None:
+        """Emit nothing after that moment (monotonic seconds), unless another one is told by then.
+
+        Our session may have ended then. A process may stand still anywhere, also between two
+        looks at its session, so whether it is over is asked again before each chunk.
+        """
+        self.trusted_until = until
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Emit nothing new, or go on; what is in flight is finished either way."""
+        self.is_paused = is_paused
 
     def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:
         """Look at what was asked of the store and the cluster; open, mend, halt partitions.
@@ -326,6 +356,11 @@ class Assignment:
         """Learn that others have read what comes next of a partition."""
         self._held[place].in_vain = (-1, 0)
 
+    def read_to_end(self, held: Held, end: int) -> None:
+        """Learn that a log was read to its end."""
+        held.goal = end if held.goal is None else held.goal
+        held.in_vain = (-1, 0)
+
     def heard_of_end(self, place: int, end: int) -> None:
         """Learn where a log ends that others read: behind all that is planned of it, or there."""
         held = self._held[place]
@@ -334,9 +369,15 @@ class Assignment:
             # else reading what is open may be what is in vain
             held.in_vain = (-1, 0)
 
-    def refuse(self, partition: Partition, error: StoreError) -> None:
-        """Learn that the store did not take a partition's frontier."""
+    def refuse(self, partition: Partition, error: StoreError, *, place: int | None = None) -> None:
+        """Learn that the store did not take what was to be stored of a partition.
+
+        Or a sink what came from that `place`: nothing happens if it was given up since then, and
+        is at another place now.
+        """
         held = self._by_name[partition]
+        if place is not None and held.place != place:
+            return
         if not isinstance(error, OwnershipLost):
             self._halt(held, error)
         elif held.is_owned:

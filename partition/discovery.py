@@ -1,16 +1,21 @@
-"""Which topics and partitions there are to read, asked again and again while running."""
+"""Which partitions there are to read and where their logs end, asked again while running."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import structlog
 
-from partition.catalogue import Catalogue, Topic
-from partition.errors import KafkaUnavailable, TopicMissing
+from partition.catalogue import Catalogue, LogEnd, Topic
+from partition.chunk import Partition
+from partition.errors import KafkaError, KafkaUnavailable, TopicMissing
 
 log = structlog.get_logger()
+
+_ASK_SECONDS = 2.0
+_PAUSE = 4  # times as long as the last answer took
 
 TopicName: TypeAlias = str | re.Pattern[str]
 
@@ -71,3 +76,40 @@ class Discovery:
             for name, topic in answer.items()
             if any(pattern.fullmatch(name) for pattern in self._patterns)
         }
+
+
+class LogEnds:
+    """Where logs end of which fetching learns nothing. The owner thread calls everything.
+
+    They are asked for every two seconds: a partition that is stuck is not fetched, and it is then
+    that its lag counts. Where an answer takes long (a leader is away), more rarely: other questions
+    wait behind it.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._due = 0.0
+        self._asked_at = 0.0
+        self._asked: Future[Mapping[Partition, LogEnd]] | None = None
+        self._ends: Mapping[Partition, LogEnd] = {}
+
+    def poll(self, now: float, unfetched: Iterable[Partition]) -> None:
+        """Take an answer, and ask again when it is time: of those of which nothing is fetched."""
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            self._due = max(self._due, now + _PAUSE * (now - self._asked_at))
+            with suppress(KafkaError):  # what was known is the best that is known
+                self._ends = asked.result()
+        if self._asked is not None or now < self._due:
+            return
+        self._due, self._asked_at = now + _ASK_SECONDS, now
+        asked_of = list(unfetched)
+        if asked_of:
+            self._asked = self._catalogue.ends(asked_of)
+        else:
+            self._ends = {}
+
+    def later(self, partition: Partition, known: int | None) -> int | None:
+        """The later one of the end that is known by fetching, and the one that was told."""
+        asked = self._ends.get(partition)
+        return known if asked is None else max(asked.offset, known or 0)

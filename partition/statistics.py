@@ -1,7 +1,7 @@
 """What a user may see of a partition."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from partition.chunk import Partition
 from partition.ledger import LedgerStatistics
@@ -51,3 +51,26 @@ class Moves:
     taken: int = 0  # one has become ours
     released: int = 0  # one has ceased to be, for whatever reason
     fenced: int = 0  # one was refused to us, because it has a later owner
+
+
+class CommitAges:
+    """Remembers when each partition's stored offset moved, or was at the log's end, last.
+
+    The owner thread calls it, as often as it takes snapshots: so exact are the ages. A partition
+    that was away begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[Partition, tuple[int, float]] = {}
+
+    def of(
+        self, partitions: Iterable[PartitionStatistics], now: float
+    ) -> Iterator[PartitionStatistics]:
+        """The same figures with their `commit_age_seconds`."""
+        known, self._since = self._since, {}
+        for part in partitions:
+            committed, since = known.get(part.partition, (part.committed, now))
+            if committed != part.committed or not part.lag:
+                since = now
+            self._since[part.partition] = part.committed, since
+            yield replace(part, commit_age_seconds=max(0.0, now - since))

@@ -11,12 +11,12 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from acker.acker import Flags, Trees
+from partition.consumer import Consumer
 from partition.errors import Fenced
+from partition.record_ids import Owners, offset_of, offsets_of, place_of, places_of
 from service.account import Tally
 from service.context import Observers
 from service.fences import Fences
-from service.owners import Owners, offset_of, offsets_of, place_of, places_of
-from service.reader import Reader
 from service.sink_buffer import (
     BatchBuffer,
     Part,
@@ -60,7 +60,7 @@ class BatchCommitter:
         self,
         outlets: Iterable[BatchBuffer],
         trees: TreeTracker,
-        reader: Reader,
+        reader: Consumer,
         tally: Tally,
         on: Observers,
     ) -> None:
@@ -136,7 +136,7 @@ class TransactionCommitter:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: Consumer,
         outlets: Iterable[TransactionBuffer],
         fences: Fences,
         tally: Tally,
@@ -251,7 +251,7 @@ class TransactionCommitter:
         is_held = self._is_held
         for place, line in owned if plan else ():
             line.is_held = is_held
-            if self._reader.plans_at(place):
+            if self._reader.assignment.may_plan(place):
                 line.plan(now, managers[place].room)
         filling = [(line, managers[place].room) for place, line in owned if line.filling]
         self._close(filling, now, flush=flush)
@@ -317,7 +317,7 @@ class TransactionCommitter:
         return [part for member, part in parts if member.txid > member.line.skips.get(sink, 0)]
 
     def _share(self, member: Member) -> Share:
-        epoch = self._reader.epoch_of(member.place)
+        epoch = self._reader.partition(member.place).epoch
         return share_of(str(member.line.partition), epoch, member.transaction)
 
     def _commit_next(self) -> bool:
@@ -404,7 +404,7 @@ class TransactionCommitter:
                 if str(member.line.partition) == done.error.line:
                     partition = member.line.partition
                     fenced = Fenced(partition, str(done.error))
-                    self._reader.refuse(partition, member.place, fenced)
+                    self._reader.assignment.refuse(partition, fenced, place=member.place)
                     self.partition_lost(member.place)  # before the group is taken for done
         elif done.error is not None:
             raise done.error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from acker.acker import Edges
 from partition.chunk import Chunk
-from service.owners import Owners
+from partition.record_ids import Owners
 from topology.complaints import Complaints
 from topology.life import Life
 from topology.outcome import Failure, Outcome
@@ -48,7 +48,7 @@ class Observer:
     """Hears what becomes of records, a chunk at a time. Override what is of use.
 
     The owner thread calls everything; what is overridden must not raise. Records are named by
-    their ids, as `service.owners` has them.
+    their ids, as `partition.record_ids` has them.
     """
 
     def chunk_emitted(self, chunk: Chunk, record_ids: Owners) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import structlog
 
 from partition.chunk import Chunk
+from partition.record_ids import Owners
 from service.dead_letter_sender import DeadLetterSender
-from service.owners import Owners
 from service.trees import LETTERED, TreeTracker
 from topology.complaints import text_of
 from topology.errors import BoltError
@@ -26,9 +26,9 @@ from topology.sink import DeadLetter
 from topology.steps import Retries
 
 if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
+    from partition.consumer import Consumer
     from service.committers import BatchCommitter, RefusedRow, TransactionCommitter
     from service.context import RunContext
-    from service.reader import Reader
     from service.spark_engine.staging import Staging
 
 log = structlog.get_logger()
@@ -70,7 +70,7 @@ class FailureHandler:
     def __init__(
         self,
         trees: TreeTracker,
-        reader: "Reader",
+        reader: "Consumer",
         dead_letters: DeadLetterSender,
         committer: "BatchCommitter | TransactionCommitter | Staging",
         retries: Mapping[str, Retries],

@@ -3,12 +3,12 @@
 from dataclasses import fields
 from typing import Protocol
 
+from partition.consumer import Consumer
 from partition.fetcher import Fetcher
+from partition.statistics import CommitAges
 from partition.store import OffsetStore
-from service.commit_ages import CommitAges
 from service.dead_letter_sender import DeadLetterSender
 from service.engine import Engine
-from service.reader import Reader
 from service.references import ReferenceStatistics
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
 
@@ -27,7 +27,7 @@ class Observed(Protocol):
         ...
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> Consumer:
         """The partitions."""
         ...
 
@@ -94,15 +94,15 @@ def snapshot_of(
         **{each.name: getattr(engine, each.name) for each in fields(engine)},
         taken_at=now,
         partitions=tuple(ages.of(parts.reader.statistics(now), now)),
-        halted=parts.reader.halted(),
-        settled=parts.reader.is_settled,
+        halted=parts.reader.assignment.halted,
+        settled=parts.reader.assignment.is_settled,
         mirror_failures=parts.fetcher.mirror_failures,
         letters_pending=parts.letters.pending,
         letters_waiting_seconds=parts.letters.waiting_seconds(now),
         letters_refused=parts.letters.refused + engine.apart.letters_refused,
         references=references,
-        departed=parts.reader.departed,
-        moves=parts.reader.moves,
+        departed=parts.reader.assignment.departed,
+        moves=parts.reader.assignment.moves,
         spark=None
         if spark is None
         else SparkStatistics(spark.running, spark.restarts, spark.renewals),

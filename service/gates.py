@@ -5,6 +5,7 @@ from typing import Any
 
 from partition.chunk import Partition
 from partition.delivery import AtLeastOnce, CommitBeforeEmit, DeliveryFactory
+from partition.discovery import TopicName
 from partition.ledger import CommitProgress, Ledger
 from partition.transaction import Resumed
 from topology.steps import SinkStep
@@ -43,3 +44,12 @@ def delivery_of(topology: Topology, policy: TransactionPolicy) -> DeliveryFactor
 
 def _sinks(topology: Topology) -> list[SinkStep]:
     return [step for step in topology.steps() if isinstance(step, SinkStep)]
+
+
+def limits_of(topology: Topology) -> dict[TopicName, float]:
+    """The rate limits of a topology's sources."""
+    return {
+        source.topic: source.records_per_second
+        for source in topology.sources
+        if source.records_per_second is not None
+    }

@@ -18,10 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from partition.catalogue import Catalogue
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.fetcher import Fetcher
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
 from partition.loss import Loss
+from partition.opening import Ways
 from partition.replicas.balance import Copartitions
 from partition.replicas.beat import Mine
 from partition.store import OffsetStore
@@ -32,13 +34,11 @@ from service.dead_letter_sender import DeadLetterSender
 from service.deadline import Deadline
 from service.engine import Engine
 from service.errors import BadConfig
-from service.failpoints import failpoints
+from service.failpoints import failpoints, nowhere
 from service.fences import Fences
-from service.gates import delivery_of, policy_of
+from service.gates import delivery_of, limits_of, policy_of
 from service.jars.resolver import resolve
 from service.letter_limit import LetterLimit
-from service.pacing import limits_of
-from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.sharing import Sharing, copartitions_of
 from service.sizes import sizes_of
@@ -88,7 +88,7 @@ class Parts:
     fetcher: Fetcher
     store: OffsetStore
     catalogue: Catalogue
-    reader: Reader
+    reader: Consumer
     sharing: Sharing
     letters: DeadLetterSender
     pipeline: Engine
@@ -204,7 +204,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     delivery = delivery_of(topology, cut)
     if on_spark:
         delivery = range_delivery(topology.transactions, config.range_policy())
-    policy = ReaderPolicy(
+    policy = ConsumerPolicy(
         assignment=config.assignment(delivery),
         commit_interval_seconds=config.pipeline.commit_interval_seconds,
         fetch_records=sizes.fetch_records,
@@ -214,17 +214,14 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     )
     topics = [source.topic for source in topology.sources]
 
-    def make_reader(notify: Callable[[Loss], Future[None]], fences: Fences | None) -> Reader:
-        return Reader(
+    def make_reader(notify: Callable[[Loss], Future[None]], fences: Fences | None) -> Consumer:
+        return Consumer(
             fetcher,
-            store,
-            catalogue,
-            notify,
+            Ways(store, catalogue, notify, fences),
             topics,
             policy,
             random.SystemRandom(),
-            fencing=fences,
-            at=at,
+            at=None if at is nowhere else at,
         )
 
     behind = [each for step in sinks for each in chain_of(step.sink)]
@@ -310,7 +307,7 @@ def _for_one_host(topology: Topology, config: Config) -> str | None:
 
 
 def _sharing(
-    config: Config, store: ZooKeeperStore, name: str, reader: Reader, topology: Topology
+    config: Config, store: ZooKeeperStore, name: str, reader: Consumer, topology: Topology
 ) -> Sharing:
     policy = replace(config.sharing(), alone=_for_one_host(topology, config))
     mine = Mine(
@@ -329,7 +326,7 @@ def _sharing(
         mine=mine,
         copartitions=copartitions,
     )
-    return Sharing(registry, reader, policy, copartitions)
+    return Sharing(registry, reader.assignment, policy, copartitions)
 
 
 def _read_reference(

@@ -22,14 +22,14 @@ import pyarrow as pa
 from acker.acker import Trees
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from partition.chunk import Chunk
+from partition.consumer import Consumer
+from partition.record_ids import Owners, places_of
 from service.backpressure import Backpressure
 from service.committers import BatchCommitter, TransactionCommitter
 from service.context import RunContext
 from service.dead_letter_sender import DeadLetterSender
 from service.engine import Apart, EngineStatistics
 from service.failures import FailureHandler
-from service.owners import Owners, places_of
-from service.reader import Reader
 from service.router import Router
 from service.sink_buffer import BatchBuffer, TransactionBuffer
 from service.trees import TreeTracker
@@ -53,7 +53,7 @@ class Pipeline:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: Consumer,
         router: Router,
         trees: TreeTracker,
         committer: Committer,

@@ -12,10 +12,10 @@ import numpy as np
 
 from acker.acker import Edges, Trees
 from partition.chunk import Chunk
+from partition.record_ids import MAX_PLACE, Owners, places_of
 from service.committers import BatchCommitter
 from service.context import RunContext
 from service.failures import FailureHandler
-from service.owners import MAX_PLACE, Owners, places_of
 from service.trees import SUNK, TreeTracker
 from topology.advanced import Actions
 from topology.advanced_runner import AdvancedRunner

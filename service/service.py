@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import structlog
 
+from partition.statistics import CommitAges
 from service.account import Account
-from service.commit_ages import CommitAges
 from service.deadline import Deadline
 from service.figures import snapshot_of
 from service.garbage import rare_collections
@@ -151,7 +151,7 @@ class Service:
         """The account; the logs' ends are those that the client heard of last."""
         parts = self._parts
         return self._figures(time.monotonic()).account(
-            {str(partition): end for partition, end in parts.reader.goals().items()},
+            {str(partition): end for partition, end in parts.reader.assignment.goals.items()},
             seconds=seconds,
             table=parts.table,
             dead_letters=parts.dead_letters,

@@ -1,15 +1,13 @@
 """Which partitions this replica has: it beats, and does what the plan says."""
 
 import math
-from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import structlog
 
-from partition.chunk import Partition
+from partition.assignment import Assignment
 from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
 from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import Report, View
@@ -34,38 +32,6 @@ def copartitions_of(topology: Topology) -> Copartitions:
     return Copartitions(group_of)
 
 
-class Shares(Protocol):
-    """The partitions, as far as sharing goes: the reader."""
-
-    @property
-    def known(self) -> frozenset[Partition] | None:
-        """Every partition that there is; None: not known yet."""
-        ...
-
-    @property
-    def holds(self) -> frozenset[Partition]:
-        """Those that are open or being opened."""
-        ...
-
-    def want(
-        self, partitions: Collection[Partition], *, planned_at: float, leave_by: float
-    ) -> None:
-        """Learn which are to be ours."""
-        ...
-
-    def suspend(self) -> None:
-        """Emit and store nothing more before it is claimed again."""
-        ...
-
-    def trust(self, until: float) -> None:
-        """Emit nothing after that moment, unless another one is told by then."""
-        ...
-
-    def pause(self, *, is_paused: bool) -> None:
-        """Emit nothing new, or go on."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class SharingPolicy:
     """How partitions are shared. Seconds are of the owner's monotonic clock."""
@@ -78,7 +44,7 @@ class SharingPolicy:
 
 
 class Sharing:
-    """Keeps one beat outstanding, and tells the reader what comes of it. The owner calls it.
+    """Keeps one beat outstanding, and tells the assignment what comes of it. The owner calls it.
 
     A beat registers this replica, says what it holds, and brings the plan; if this replica leads,
     it also makes the plan, and that as soon as it knows of partitions: the only one starts
@@ -91,12 +57,12 @@ class Sharing:
     def __init__(
         self,
         registry: Registry,
-        reader: Shares,
+        assignment: Assignment,
         policy: SharingPolicy,
         copartitions: Copartitions = SINGLY,
     ) -> None:
         self._registry = registry
-        self._reader = reader
+        self._assignment = assignment
         self._policy = policy
         self._copartitions = copartitions
         self._known = 0  # how many partitions there are, as far as they were checked
@@ -130,13 +96,13 @@ class Sharing:
             self._beaten_at = now
             self._check()
             self._beat = self._registry.beat(
-                Report(self._reader.holds, self._seen, self._reader.known)
+                Report(self._assignment.holds, self._seen, self._assignment.known)
             )
         self._look_at_the_clock(now)
 
     def _check(self) -> bool:
         """Look at partitions that are new. Raises CountsDiffer; False: there is none yet."""
-        known = self._reader.known or ()
+        known = self._assignment.known or ()
         if len(known) != self._known:
             self._copartitions.check(known)
             self._known = len(known)
@@ -175,9 +141,9 @@ class Sharing:
                 by=note.by if note else None,
                 why=note.why if note else None,
             )
-            self._reader.pause(is_paused=self.is_paused)
+            self._assignment.pause(is_paused=self.is_paused)
             if note is None:
-                self._reader.suspend()  # offsets may have been moved meanwhile: claimed again
+                self._assignment.suspend()  # offsets may have been moved meanwhile: claimed again
         self._want(view, now)
 
     def _want(self, view: View, now: float) -> None:
@@ -188,7 +154,7 @@ class Sharing:
             log.info("plan_followed", number=view.plan.number, partitions=len(partitions))
         self._seen = view.plan.number
         leave_by = now + self._policy.handover_seconds
-        self._reader.want(partitions, planned_at=self._beaten_at, leave_by=leave_by)
+        self._assignment.want(partitions, planned_at=self._beaten_at, leave_by=leave_by)
 
     def _look_at_the_clock(self, now: float) -> None:
         """Suspend everything while it is not known whether our session lives."""
@@ -199,10 +165,10 @@ class Sharing:
         if is_silent and not self._is_suspended and not self._is_only_one:
             self.suspended += 1
             log.warning("ownership_suspended", silent_seconds=round(now - heard_at, 3))
-            self._reader.suspend()
+            self._assignment.suspend()
         self._is_suspended = is_silent
         # Also if we stand still before the next look at the clock.
-        self._reader.trust(
+        self._assignment.trust(
             math.inf if self._is_only_one else heard_at + self._policy.suspend_seconds
         )
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from acker.acker import Edges, Trees
+from partition.record_ids import Owners, offsets_of
 from service.engine import SinkStatistics
-from service.owners import Owners, offsets_of
 from service.trees import TreeTracker
 from sinks.tries import WriteRetries
 from sinks.writer import BatchCommitted, Done, FencesRaised, SinkWriter

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Acker, Edges, Flags, Trees
-from service.owners import MAX_PLACE, OFFSET_BITS, OFFSET_MASK, Owners
+from partition.record_ids import MAX_PLACE, OFFSET_BITS, OFFSET_MASK, Owners
 from topology.advanced import Emission, moved
 from topology.advanced_runner import late
 from topology.complaints import text_of

@@ -13,6 +13,7 @@ import numpy as np
 
 from acker.acker import Acker
 from partition.loss import Loss
+from partition.record_ids import places_of
 from service.account import Tally
 from service.backpressure import Backpressure
 from service.committers import BatchCommitter, TransactionCommitter
@@ -21,7 +22,6 @@ from service.dead_letter_sender import DeadLetterSender
 from service.failpoints import nowhere
 from service.failures import FailureHandler, ScreenPolicy
 from service.fences import Fences
-from service.owners import places_of
 from service.pipeline import Committer, Pipeline
 from service.router import Router, tree_seconds
 from service.sink_buffer import BatchBuffer, TransactionBuffer

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from partition.throttle import Throttle
+from partition.flow_control import Throttle
 from service.dead_letters.errors import AnotherAtWork
 from service.dead_letters.judging import Row
 from service.dead_letters.letter import Content, Letter, Place, sent_again

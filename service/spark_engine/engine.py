@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
+from partition.consumer import Consumer
 from service.account import Tally
 from service.dead_letter_sender import DeadLetterSender
 from service.engine import EngineStatistics
 from service.failpoints import nowhere
 from service.fences import Fences
-from service.reader import Reader
 from service.spark_engine.ends import Ends
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.plans import RangePlans
@@ -70,7 +70,7 @@ class SparkEngine:
     def __init__(
         self,
         topology: Topology,
-        reader: Reader,
+        reader: Consumer,
         letters: DeadLetterSender,
         ends: Ends,
         executors: Executors,
@@ -113,7 +113,11 @@ class SparkEngine:
         self._submissions = Submissions(executors, self._results.put)
         self._in_flight = InFlight(self._groups, self._submissions)
         maker = TryMaker(
-            self.outlets, policy.settings, folder.place, folder.tables, reader.epoch_of
+            self.outlets,
+            policy.settings,
+            folder.place,
+            folder.tables,
+            lambda index: reader.partition(index).epoch,
         )
         self._runs = Runs(self._in_flight, maker, self._submissions, executors, reader, ends, at)
         self._commits = RangeCommits(self._in_flight, maker, reader, at)
@@ -149,7 +153,7 @@ class SparkEngine:
         if read:
             self._hear_of_ends(now, lines)
             self._in_flight.leaders_away(self._ends.leaderless, now)
-            if not self._reader.is_paused:
+            if not self._reader.assignment.is_paused:
                 moved |= self._plans.plan(now, self._readable(now, lines), flush=flush)
             moved |= self._runs.run(now)
         moved |= self._commits.commit_next()
@@ -176,7 +180,7 @@ class SparkEngine:
     @property
     def has_last(self) -> bool:
         """Whether all partitions are open: then what was there at the start is there to plan."""
-        return self._reader.is_settled
+        return self._reader.assignment.is_settled
 
     def settle(self) -> None:
         """Do nothing: tasks have tables of their own."""
@@ -250,10 +254,10 @@ class SparkEngine:
             end = self._ends.of(line.partition)
             trouble = self._ends.trouble(now, line.partition, line.planned_to)
             if trouble is not None:
-                self._reader.stopped(line.partition, trouble)
+                self._reader.assignment.fail(line.partition, trouble)
                 self._in_flight.leave_out(place, at_once=False)
             elif end is not None and end.offset >= line.planned_to:
-                self._reader.heard_of_end(place, end.offset)
+                self._reader.assignment.heard_of_end(place, end.offset)
 
     def _take_results(self, now: float) -> bool:
         taken = False

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from partition.catalogue import LogEnd
-from service.reader import Reader
+from partition.consumer import Consumer
 from service.spark_engine.ends import Ends
 from service.spark_engine.rates import Rates
 from transactions.groups import Member, RangePlanner, TransactionGroups
@@ -21,7 +21,7 @@ class RangePlans:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: Consumer,
         groups: TransactionGroups,
         ends: Ends,
         planner: RangePlanner,
@@ -74,7 +74,7 @@ class RangePlans:
             return False
         if self._since is None:
             self._since = now
-        return self._reader.is_settled or now - self._since >= _TOGETHER_SECONDS
+        return self._reader.assignment.is_settled or now - self._since >= _TOGETHER_SECONDS
 
 
 def _begun(line: PartitionTransactions, end: int, log: LogEnd) -> int:

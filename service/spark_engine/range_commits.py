@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from partition.consumer import Consumer
 from partition.errors import Fenced
 from service.account import Tally
-from service.reader import Reader
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork, StagedLost
 from service.spark_engine.refusals import again
@@ -29,7 +29,7 @@ class RangeCommits:
         self,
         in_flight: InFlight,
         maker: TryMaker,
-        reader: Reader,
+        reader: Consumer,
         at: Callable[[str], object],
     ) -> None:
         """`at` is told when the seals of a group are stored, and its commit begins."""
@@ -144,7 +144,8 @@ class RangeCommits:
             partition = member.line.partition
             found = ended.fenced.get(str(partition))
             if found is not None:
-                self._reader.refuse(partition, member.place, Fenced(partition, found))
+                fenced = Fenced(partition, found)
+                self._reader.assignment.refuse(partition, fenced, place=member.place)
                 self._in_flight.leave_out(member.place, at_once=True)
         self._in_flight.groups.failed(ended.number, ended.attempt, now)  # if none was its member
         self._in_flight.look()

@@ -6,10 +6,10 @@ from typing import Any
 
 import structlog
 
+from partition.consumer import Consumer
 from partition.errors import KafkaUnavailable
 from partition.position import later_epoch
 from service.errors import ServiceError, TaskError
-from service.reader import Reader
 from service.spark_engine.ends import Ends
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.submissions import Executors, Submissions, TasksEnded
@@ -30,7 +30,7 @@ class Runs:
         maker: TryMaker,
         submissions: Submissions,
         executors: Executors,
-        reader: Reader,
+        reader: Consumer,
         ends: Ends,
         at: Callable[[str], object],
     ) -> None:
@@ -123,7 +123,7 @@ class Runs:
                 epoch = later_epoch(begins.leader_epoch, line.position_of(txid).leader_epoch)
                 begins = replace(begins, leader_epoch=epoch)
                 trouble = trouble_of(failure, ran.asked_at(line.partition), begins)
-                self._reader.stopped(line.partition, trouble)
+                self._reader.assignment.fail(line.partition, trouble)
                 self._in_flight.leave_out(place, at_once=False)
 
     def _sealed(self, ran: Try) -> Try | None:
@@ -136,7 +136,7 @@ class Runs:
         for member in ran.members:
             differs = member.line.replay_error(log_moved=False)
             if differs is not None:
-                self._reader.halt(member.line.partition, differs)
+                self._reader.assignment.halt(member.line.partition, differs)
                 self._in_flight.leave_out(member.place, at_once=True)
         self._in_flight.look()
         if self._in_flight.is_live(ran):

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Flags, Trees
+from partition.record_ids import Owners, offsets_of, owners_of, places_of
 from service.account import Tally
 from service.committers import RefusedRow
-from service.owners import Owners, offsets_of, owners_of, places_of
 from service.sink_buffer import estimated_bytes
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of

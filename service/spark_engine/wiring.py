@@ -5,6 +5,7 @@ from pathlib import Path
 
 from partition.catalogue import Catalogue
 from partition.chunk import Partition
+from partition.consumer import Consumer
 from partition.delivery import DeliveryFactory
 from partition.fetcher import Fetcher
 from partition.kafka.catalogue import KafkaCatalogue
@@ -14,7 +15,6 @@ from partition.transaction import Resumed, TransactionKind
 from service.config import Config
 from service.dead_letter_sender import DeadLetterSender
 from service.fences import Fences
-from service.reader import Reader
 from service.sizes import sizes_of
 from service.spark_engine.ends import Ends
 from service.spark_engine.engine import SparkEngine, SparkPolicy
@@ -74,7 +74,7 @@ def spark_engine(
     target: str | None,
     storage: Storage,
     spark: SparkDriver,
-    reader: Reader,
+    reader: Consumer,
     letters: DeadLetterSender,
     ends: Ends,
     fences: Fences,

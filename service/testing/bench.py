@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from partition.assignment import AssignmentPolicy
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.loss import Loss
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
+from partition.opening import Ways
 from partition.retries import RetryPolicy
 from service.failures import ScreenPolicy
 from service.fences import Fences
-from service.gates import delivery_of
-from service.pacing import limits_of
-from service.reader import Reader, ReaderPolicy
+from service.gates import delivery_of, limits_of
 from service.sizes import sizes_of
 from service.testing.recording import RecordingObserver
 from service.wiring import PipelinePolicy, Ports, build_pipeline
@@ -86,7 +86,7 @@ class Bench:
             ),
             [self.recording],
         )
-        self.reader: Reader = self.pipeline.reader
+        self.reader: Consumer = self.pipeline.reader
         self.letters = self.pipeline.dead_letters
         self._called_later = [step for step in topology.bolts() if step.has_runner]
         self._keeps_transactions = topology.reliability == "exactly-once"
@@ -99,20 +99,17 @@ class Bench:
         seed: int,
         notify: Callable[[Loss], Future[None]],
         fences: Fences | None,
-    ) -> Reader:
-        return Reader(
+    ) -> Consumer:
+        return Consumer(
             self.fetcher,
-            self.store,
-            MemoryCatalogue(self.log),
-            notify,
+            Ways(self.store, MemoryCatalogue(self.log), notify, fences),
             [source.topic for source in self.topology.sources],
-            ReaderPolicy(
+            ConsumerPolicy(
                 assignment,
                 **sizes_of(self.topology)._asdict(),
                 records_per_second=limits_of(self.topology),
             ),
             random.Random(seed),  # noqa: S311  # a test wants the same numbers again
-            fencing=fences,
         )
 
     @property

@@ -116,7 +116,7 @@ class Driver:
         reader, now = self._bench.reader, self._bench.now
         parts = list(reader.statistics(now))
         return (
-            reader.is_settled
+            reader.assignment.is_settled
             and self._sent_to <= {part.partition for part in parts}
             and all(
                 reader.is_held_up(part.partition.topic, now)

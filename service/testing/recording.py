@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from partition.chunk import Chunk, Partition
+from partition.record_ids import Owners, offset_of, place_of
 from service.context import Observer
-from service.owners import Owners, offset_of, place_of
 from service.testing.timeline import Timeline, What
 from topology.complaints import text_of
 from topology.outcome import Failure

@@ -23,8 +23,8 @@ from opentelemetry.trace import (
 
 from acker.acker import Edges
 from partition.chunk import Chunk, Partition
+from partition.record_ids import OFFSET_BITS, Owners, offset_of, place_of
 from service.context import Observer
-from service.owners import OFFSET_BITS, Owners, offset_of, place_of
 from service.sink_buffer import PendingBatch
 from service.tracing.headers import NO_CONTEXT, carried, is_sampled, parents_in
 from service.tracing.record import TracedRecord, error_attributes, shortened

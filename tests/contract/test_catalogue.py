@@ -13,13 +13,14 @@ from confluent_kafka import KafkaError
 from partition.assignment import AssignmentPolicy
 from partition.catalogue import Log, LogEnd, Topic
 from partition.chunk import Partition
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.properties import FORCED
 from partition.manager import Window
 from partition.memory import MemoryStore
+from partition.opening import Ways
 from partition.statistics import PartitionStatistics
-from service.reader import Reader, ReaderPolicy
 from tests.support.patience import Limit, slack
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 
@@ -284,13 +285,11 @@ def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world: Any) -> N
     world.append(place, numbers(1_000))
     done: Future[None] = Future()
     done.set_result(None)
-    reader = Reader(
+    reader = Consumer(
         world.fetcher(),
-        MemoryStore(),
-        world.catalogue(),
-        lambda _loss: done,
+        Ways(MemoryStore(), world.catalogue(), lambda _loss: done),
         [topic],
-        ReaderPolicy(AssignmentPolicy(window=Window(max_pending=50)), fetch_records=100),
+        ConsumerPolicy(AssignmentPolicy(window=Window(max_pending=50)), fetch_records=100),
         random.Random(1),
     )
 

@@ -12,11 +12,12 @@ from confluent_kafka import KafkaError, Producer
 
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import TopicMissing
 from partition.kafka.fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryLog, MemoryStore
-from service.owners import offset_of
-from service.reader import Reader, ReaderPolicy
+from partition.opening import Ways
+from partition.record_ids import offset_of
 from tests.support.mock_kafka import MockKafka
 from tests.worlds.fetching import BRISK
 
@@ -56,13 +57,11 @@ class Reading:
         self.read: list[int] = []
         done: Future[None] = Future()
         done.set_result(None)
-        self.reader = Reader(
+        self.reader = Consumer(
             self.fetcher,
-            MemoryStore(),
-            SlowCatalogue(self.log),
-            lambda _loss: done,
+            Ways(MemoryStore(), SlowCatalogue(self.log), lambda _loss: done),
             ["t"],
-            ReaderPolicy(AssignmentPolicy()),
+            ConsumerPolicy(AssignmentPolicy()),
             random.Random(1),
         )
         self.reader.open()
@@ -76,7 +75,7 @@ class Reading:
     def until(self, ask: Callable[[], bool]) -> None:
         end = time.monotonic() + SECONDS
         while not ask():
-            assert time.monotonic() < end, (len(self.read), self.reader.halted())
+            assert time.monotonic() < end, (len(self.read), self.reader.assignment.halted)
             self.reader.poll(now := time.monotonic())
             while (emission := self.reader.next(now)) is not None:
                 self.read += [offset_of(each) for each in emission[1].tolist()]
@@ -105,7 +104,7 @@ def test_a_topic_that_is_unknown_for_a_moment_is_read_on(reading: Reading) -> No
     reading.send(6)
     reading.until(lambda: len(reading.read) == 10)
     assert sorted(reading.read) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    assert not reading.reader.halted()
+    assert not reading.reader.assignment.halted
 
 
 def test_a_topic_that_stays_unknown_ends_a_run_that_has_no_other(reading: Reading) -> None:

@@ -1,4 +1,4 @@
-"""One life of a replica: the real Reader and Acker, between a simulated world's two ends.
+"""One life of a replica: the real Consumer and Acker, between a simulated world's two ends.
 
 It stands in for `service.pipeline`, whose threads have no place here: same order of calls,
 one small event each.
@@ -13,6 +13,7 @@ import numpy as np
 
 from partition.assignment import Assigned, PartitionChange, Revoked
 from partition.chunk import Partition
+from partition.consumer import Consumer, Time
 from partition.errors import (
     CorruptRecord,
     OffsetOutOfRange,
@@ -25,8 +26,8 @@ from partition.errors import (
 from partition.loss import Loss
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import OffsetNodes
-from service.owners import place_of, places_of
-from service.reader import Reader
+from partition.opening import Ways
+from partition.record_ids import place_of, places_of
 from tests.simulation.bolts import Bolts
 from tests.simulation.fetching import SimCatalogue, SimFetcher
 from tests.simulation.kafka import SimRecord
@@ -69,12 +70,19 @@ class Life(Bolts):
         topics = TOPICS[: len(world.settings.partitions)]
         self.transacting = self._make_transacting()
         policy = world.settings.policy(heal=heal)
-        self.reader = Reader(
-            self.fetcher, self.store, catalogue, self.notify, topics, policy, rng,
-            world.wall_clock,
-            sleep=lambda _seconds: None,
-            fencing=self.transacting.fences if self.transacting is not None else None,
-        )  # fmt: skip
+        self.reader = Consumer(
+            self.fetcher,
+            Ways(
+                self.store,
+                catalogue,
+                self.notify,
+                self.transacting.fences if self.transacting is not None else None,
+            ),
+            topics,
+            policy,
+            rng,
+            Time(wall_clock=world.wall_clock, sleep=lambda _seconds: None),
+        )
         if self.transacting is not None:
             self.transacting.bind(self.reader)
         self.assigned: set[Partition] = set()  # what was told
@@ -102,12 +110,12 @@ class Life(Bolts):
     def want(self, partitions: Collection[Partition]) -> None:
         """Follow a plan that is made now."""
         now = self.world.now
-        self.reader.want(partitions, planned_at=now, leave_by=now + HANDOVER_SECONDS)
+        self.reader.assignment.want(partitions, planned_at=now, leave_by=now + HANDOVER_SECONDS)
 
     def do_plan(self, dice: int) -> None:
         """A new plan gives this process some of the partitions."""
         if self.world.settings.shared and not self.draining:
-            known = sorted(self.reader.known or ())
+            known = sorted(self.reader.assignment.known or ())
             self.want([each for place, each in enumerate(known) if dice >> place & 1])
 
     def run(self, kind: str, dice: int) -> None:
@@ -115,10 +123,10 @@ class Life(Bolts):
         try:
             getattr(self, f"do_{kind}")(dice)
             # The next turn of a pipeline begins with it, before anything else can happen.
-            self.hear(self.reader._assignment._take_changes())
+            self.hear(self.reader.assignment._take_changes())
         except PartitionError as error:
             self.world.seen(f"process_ended_by_{type(error).__name__}")
-            halted = [held.halted for held in self.reader._assignment]
+            halted = [held.halted for held in self.reader.assignment]
             if any(isinstance(each, FOR_OPERATORS) for each in [error, *halted]):
                 self.world.waits_for_operator = True
             self.end()
@@ -175,7 +183,7 @@ class Life(Bolts):
 
     def _lost(self, place: int) -> None:
         self._note_loss(place)
-        self.world.oracle.lost(self, self.reader._assignment.at(place))
+        self.world.oracle.lost(self, self.reader.assignment.at(place))
         self.acker.discard(lambda owners: places_of(owners) == place)
         self.lane.drop(lambda call: call.partition == place)
         self.lane.resume(place)
@@ -360,7 +368,7 @@ class Life(Bolts):
         if self.transacting is not None:
             self.transacting.void(owner)
         again = self.reader.fail(owner, self.world.now, after)
-        if self.reader._assignment.at(place_of(owner)).loss is not None:
+        if self.reader.assignment.at(place_of(owner)).loss is not None:
             self.world.oracle.left(self, attempt, again=again)
             return
         self.world.oracle.retried(self, attempt, after, again=again)

@@ -54,7 +54,7 @@ class Oracle:
             self._had_room(life, emission[0])
             return
         now = self._world.now
-        for held in life.reader._assignment:
+        for held in life.reader.assignment:
             if held.manager is None or not held.is_owned:
                 continue
             flight = self.flight(life, held.partition, held.manager)
@@ -69,7 +69,7 @@ class Oracle:
     def _had_room(self, life: "Life", chunk: Chunk) -> None:
         """Nothing new is emitted while the window's bytes are used up, by values and keys (10)."""
         settings = self._world.settings
-        manager = life.reader._assignment[chunk.partition].manager
+        manager = life.reader.assignment[chunk.partition].manager
         flight = self.flight(life, chunk.partition, manager)
         if settings.exactly_once or chunk.offsets[0] <= flight.last:
             return
@@ -89,7 +89,7 @@ class Oracle:
         self._is_owned(life, partition)
         if partition not in life.assigned:
             raise Violation(9, f"{life.name} emitted of {partition}, which it was not told is its")
-        manager = life.reader._assignment[partition].manager
+        manager = life.reader.assignment[partition].manager
         flight = attempt.flight = self.flight(life, partition, manager)
         if not (before is None or before.resolved):
             raise Violation(5, f"{record} was emitted while it was in flight")
@@ -288,7 +288,7 @@ class Oracle:
 
     def let_go(self, life: "Life") -> None:
         """In the end nothing is kept of partitions that are another's."""
-        for held in life.reader._assignment._held:
+        for held in life.reader.assignment._held:
             if held.loss is not None and life.holds(held.place):
                 raise Violation(9, f"{life.name} keeps what was in flight of {held.partition}")
 
@@ -299,7 +299,7 @@ class Oracle:
 
     def drained(self, life: "Life") -> None:
         """A life has ended by itself: all is resolved but retries, and all of it is stored."""
-        for held in life.reader._assignment:
+        for held in life.reader.assignment:
             if held.manager is None or not held.is_owned or held.is_moving:
                 continue
             if held.steps is not None:
@@ -317,7 +317,7 @@ class Oracle:
         """By the end of an event a process has heard of what is not its any more (9)."""
         if not life.alive:  # it hears of all when it closes
             return
-        for held in life.reader._assignment:
+        for held in life.reader.assignment:
             is_ours = held.manager is None or held.is_owned
             if life.alive and held.partition in life.assigned and not is_ours:
                 raise Violation(9, f"{life.name} was not told that {held.partition} is not its")
@@ -325,7 +325,7 @@ class Oracle:
     def check(self, life: "Life") -> None:
         """Committed <= frontier <= every unresolved; the window; nothing moves back (1, 2, 10)."""
         settings = self._world.settings
-        for held in life.reader._assignment:
+        for held in life.reader.assignment:
             manager = held.manager
             if manager is None:
                 continue

@@ -237,7 +237,7 @@ class SimRanges:
 
     @property
     def _halted(self) -> set[Partition]:
-        return {held.partition for held in self._life.reader._assignment if held.halted}
+        return {held.partition for held in self._life.reader.assignment if held.halted}
 
 
 class RangeLife(Life):
@@ -287,7 +287,7 @@ class RangeLife(Life):
         self.world.oracle.revoked(self, partition)
 
     def _lost(self, place: int) -> None:
-        self.world.oracle.lost(self, self.reader._assignment.at(place))
+        self.world.oracle.lost(self, self.reader.assignment.at(place))
 
     def hear(self, changes: Iterable[PartitionChange]) -> None:
         """Let the engine learn of it, too."""

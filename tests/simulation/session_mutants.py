@@ -6,7 +6,7 @@ from partition.assignment import Assignment
 from partition.chunk import Partition
 from partition.delivery import AtLeastOnce
 from partition.errors import OwnershipLost
-from service.flow import Flow
+from partition.flow_control import FlowControl
 from tests.simulation.mutants import Patches, around, mutant, put
 from transactions.partition_transactions import PartitionTransactions
 
@@ -49,11 +49,11 @@ def refuse_forgets_what_is_under_way() -> Patches:
 def not_owned_and_not_paused() -> Patches:
     """What waits for its claim is fetched on and on."""
 
-    def pause(original: Any, flow: Flow, held: Any) -> None:
+    def pause(original: Any, flow: FlowControl, held: Any) -> None:
         if held.is_owned:
             original(flow, held)
 
-    return [around(Flow, "pause_if_full", pause)]
+    return [around(FlowControl, "pause_if_full", pause)]
 
 
 @mutant

@@ -14,7 +14,7 @@ def session_ended(life: "Life") -> None:
     seen = life.world.seen
     if life.store.move_has_landed:
         seen("session_ended_after_a_move_had_landed")
-    for held in life.reader._assignment:
+    for held in life.reader.assignment:
         if held.halted is not None:
             if _owes(held):
                 seen("session_ended_with_a_halted_frontier_not_stored")
@@ -32,16 +32,16 @@ def urgency(life: "Life") -> int:
     """How rare what a process is in the middle of is, and what a session's end may upset."""
     if life.store.operation == "move":
         return 3
-    if any(_owes(held) for held in life.reader._assignment):
+    if any(_owes(held) for held in life.reader.assignment):
         return 2
-    return 1 if is_reclaiming(life) or any(_is_mended(h) for h in life.reader._assignment) else 0
+    return 1 if is_reclaiming(life) or any(_is_mended(h) for h in life.reader.assignment) else 0
 
 
 def is_reclaiming(life: "Life") -> bool:
     """Whether a process takes up again what was its own in an earlier session."""
     return any(
         held.manager is not None and not held.is_owned and held.steps is not None
-        for held in life.reader._assignment
+        for held in life.reader.assignment
     )
 
 

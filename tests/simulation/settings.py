@@ -6,13 +6,13 @@ from typing import Literal, TypeAlias
 
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
+from partition.consumer import ConsumerPolicy
 from partition.delivery import AtLeastOnce, DeliveryMode
 from partition.ledger import CommitProgress, Ledger
 from partition.manager import Window
 from partition.opening import StartPolicy
 from partition.retries import RetryPolicy
 from partition.transaction import Resumed, TransactionKind
-from service.reader import ReaderPolicy
 from transactions.groups import RangePolicy
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 
@@ -126,9 +126,9 @@ class Settings:
         policy = replace(self.transactions, by_executors=self.by_ranges)
         return PartitionTransactions(partition, ledger, progress, resumed, policy)
 
-    def policy(self, *, heal: bool = False) -> ReaderPolicy:
+    def policy(self, *, heal: bool = False) -> ConsumerPolicy:
         """The reader's policy; when all is to heal, the operator has looked into every loss."""
-        return ReaderPolicy(
+        return ConsumerPolicy(
             assignment=AssignmentPolicy(
                 start=StartPolicy(
                     start_from=self.start_from,

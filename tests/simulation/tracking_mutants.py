@@ -8,10 +8,10 @@ import numpy as np
 from acker.acker import Acker
 from acker.slots import FREE, SLOT, SlotTable
 from partition.chunk import Chunk
+from partition.consumer import Consumer
 from partition.ledger import Ledger
 from partition.manager import PartitionManager
 from partition.retries import RetryPolicy, RetryQueue
-from service.reader import Reader
 from tests.simulation.life import Life
 from tests.simulation.mutants import Patches, around, mutant, put
 
@@ -197,13 +197,13 @@ def retries_wait_for_room() -> Patches:
 def one_full_window_stops_all() -> Patches:
     """A partition whose window is full holds the others back."""
 
-    def give(original: Any, reader: Reader, now: float) -> Any:
-        managers = [held.manager for held in reader._assignment]
+    def give(original: Any, reader: Consumer, now: float) -> Any:
+        managers = [held.manager for held in reader.assignment]
         full = any(manager is not None and manager.is_full for manager in managers)
         due = any(m is not None and (m.next_due() or now + 1) <= now for m in managers)
         return None if full and not due else original(reader, now)
 
-    return [around(Reader, "next", give)]
+    return [around(Consumer, "next", give)]
 
 
 @mutant

@@ -11,14 +11,14 @@ import numpy as np
 
 from acker.acker import Flags
 from partition.chunk import Partition
+from partition.consumer import Consumer
+from partition.record_ids import Owners
 from partition.store import StoredOffset
 from partition.transaction import Resumed
 from service.account import Tally
 from service.committers import TransactionCommitter
 from service.context import Observers
 from service.fences import Fences
-from service.owners import Owners
-from service.reader import Reader
 from service.sink_buffer import TransactionBuffer, WriterEvent
 from sinks.memory import MemorySink
 from tests.simulation.transaction_sink import Row, SimTable
@@ -67,7 +67,7 @@ class SimTransacting:
         self._tables = tables
         self.fences = SimFences(life.world)
 
-    def bind(self, reader: Reader) -> None:
+    def bind(self, reader: Consumer) -> None:
         """Learn what reads."""
         outlets = [self._outlet(table) for table in self._tables]
         self.fences.bind(outlets)

@@ -285,7 +285,7 @@ class TransactionOracle:
     def halted(self, life: "Life") -> set[Partition]:
         """The partitions whose open transactions cannot be replayed: then the log is another."""
         found = set()
-        for held in life.reader._assignment:
+        for held in life.reader.assignment:
             if isinstance(held.halted, SinkAhead | SinkStateLost | KindChanged):
                 raise Violation(14, f"{life.name}: {held.halted}")
             if isinstance(held.halted, ReplayDiffers):

@@ -22,6 +22,7 @@ from headrace import SKIP, AdvancedBolt, Bolt, Record, Reject, Retry, To, Topolo
 from headrace.sinks import Batch, MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
+from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import PartitionError, StoreUnavailable
 from partition.manager import Window
 from partition.memory import (
@@ -32,10 +33,10 @@ from partition.memory import (
     MemoryRegistry,
     MemoryStore,
 )
+from partition.opening import Ways
 from partition.replicas.beat import Mine
 from partition.retries import RetryPolicy
 from service.gates import delivery_of, policy_of
-from service.reader import Reader, ReaderPolicy
 from service.sharing import Sharing, SharingPolicy, copartitions_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.tries import WriteRetries
@@ -342,7 +343,11 @@ class World:
             for each in self.partitions
         }
         parts = {
-            name: process and (sorted(map(str, process.reader.holds)), process.reader.halted())
+            name: process
+            and (
+                sorted(map(str, process.reader.assignment.holds)),
+                process.reader.assignment.halted,
+            )
             for name, process in self.processes.items()
         }
         raise AssertionError(f"not all is stored: (stored, done, sent) {left}; {parts}")
@@ -453,13 +458,11 @@ class Process:
         self.store = MemoryStore(world.nodes, clock=clock)
 
         def make_reader(notify, fences):
-            return Reader(
+            return Consumer(
                 MemoryFetcher(world.log),
-                self.store,
-                MemoryCatalogue(world.log),
-                notify,
+                Ways(self.store, MemoryCatalogue(world.log), notify, fences),
                 plan.sources,
-                ReaderPolicy(
+                ConsumerPolicy(
                     AssignmentPolicy(
                         window=Window(max_pending=8),
                         retries=RetryPolicy(limit=5),
@@ -472,9 +475,7 @@ class Process:
                     chunk_records=3,
                 ),
                 random.Random(f"{world.seed} {number}"),
-                sleep=lambda _: None,
-                fencing=fences,
-                clock=clock,
+                Time(clock, sleep=lambda _: None),
             )
 
         self.pipeline = build_pipeline(
@@ -492,7 +493,7 @@ class Process:
             copartitions=copartitions_of(topology),
         )
         policy = SharingPolicy(name, handover_seconds=6.0, suspend_seconds=6.0)
-        self.sharing = Sharing(registry, self.reader, policy)
+        self.sharing = Sharing(registry, self.reader.assignment, policy)
 
     def _clock(self) -> float:
         return self.world.now

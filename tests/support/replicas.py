@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace import Topology
 from partition.assignment import AssignmentPolicy
+from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.memory import (
     MemoryCatalogue,
     MemoryFetcher,
@@ -16,8 +17,8 @@ from partition.memory import (
     MemoryRegistry,
     MemoryStore,
 )
+from partition.opening import Ways
 from partition.replicas.beat import Mine
-from service.reader import Reader, ReaderPolicy
 from service.sharing import Sharing, SharingPolicy, copartitions_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetterSink
@@ -41,19 +42,17 @@ class Replica:
         assert isinstance(letters_sink, DeadLetterSink)
         store = MemoryStore(nodes)
 
-        def make_reader(notify: Any, _fences: Any) -> Reader:
-            return Reader(
+        def make_reader(notify: Any, _fences: Any) -> Consumer:
+            return Consumer(
                 MemoryFetcher(log),
-                store,
-                MemoryCatalogue(log),
-                notify,
+                Ways(store, MemoryCatalogue(log), notify),
                 [source.topic for source in topology.sources],
-                ReaderPolicy(
+                ConsumerPolicy(
                     AssignmentPolicy(shared=True, discover_interval_seconds=0),
                     commit_interval_seconds=0,
                 ),
                 random.Random(1),
-                clock=lambda: self.now,
+                Time(clock=lambda: self.now),
             )
 
         self.pipeline = build_pipeline(
@@ -71,7 +70,7 @@ class Replica:
             copartitions=copartitions,
         )
         policy = SharingPolicy(name, beat_seconds)
-        self.sharing = Sharing(registry, self.reader, policy, copartitions)
+        self.sharing = Sharing(registry, self.reader.assignment, policy, copartitions)
 
     def open(self) -> None:
         """Open everything; nothing is read yet."""

@@ -12,14 +12,14 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
-from partition.opening import StartPolicy
+from partition.opening import StartPolicy, Ways
 from partition.store import StoredOffset
 from service.config import load
 from service.dead_letter_sender import DeadLetterSender
 from service.fences import Fences
 from service.parts import Parts
-from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.spark_engine.ends import Ends
 from service.spark_engine.engine import SparkEngine, SparkPolicy
@@ -230,20 +230,17 @@ class Driving:
         self.letters_out = DeadLetterSender(self.letters_sink)
         self.fetcher = NoFetcher(self.ends, MemoryFetcher(self.log))
         self.store = MemoryStore(self.nodes)
-        self.reader = Reader(
+        self.reader = Consumer(
             self.fetcher,
-            self.store,
-            self.catalogue,
-            self.letters_out.send_notice,
+            Ways(self.store, self.catalogue, self.letters_out.send_notice, self.fences),
             ["t"],
-            ReaderPolicy(
+            ConsumerPolicy(
                 AssignmentPolicy(
                     start=start or StartPolicy(), delivery=range_delivery(kind, policy)
                 ),
                 commit_interval_seconds=0,
             ),
             random.Random(1),
-            fencing=self.fences,
         )
         make = executors or HereExecutors
         self.executors = make(topology, self.log, self.letters_sink)
@@ -265,7 +262,9 @@ class Driving:
         self.reader.open()
         self.engine.open()
         self.until(
-            lambda: self.reader.is_settled and len(list(self.reader.statistics(0.0))) > 0,
+            lambda: (
+                self.reader.assignment.is_settled and len(list(self.reader.statistics(0.0))) > 0
+            ),
             read=False,
             opens=True,
         )

@@ -15,13 +15,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from partition.assignment import AssignmentPolicy
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.delivery import CommitBeforeEmit
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
 from partition.loss import Loss
 from partition.manager import Window
+from partition.opening import Ways
 from partition.zookeeper.store import ZooKeeperStore
-from service.reader import Reader, ReaderPolicy
 
 _IN_FLIGHT = 3  # chunks that are emitted and not resolved
 
@@ -40,7 +41,7 @@ def main() -> None:
     reader.close()
 
 
-def _turn(reader: Reader, notes: int, flying: deque[Any], *, reads: bool) -> None:
+def _turn(reader: Consumer, notes: int, flying: deque[Any], *, reads: bool) -> None:
     now = time.monotonic()
     reader.poll(now, opens=reads)
     emission = reader.next(now)
@@ -59,19 +60,21 @@ def _turn(reader: Reader, notes: int, flying: deque[Any], *, reads: bool) -> Non
     reader.commit(now, force=not reads)
 
 
-def _reader(facts: dict[str, Any]) -> Reader:
+def _reader(facts: dict[str, Any]) -> Consumer:
     kafka = {"bootstrap.servers": facts["kafka"]}
     topic = facts["topic"]
-    return Reader(
+    return Consumer(
         KafkaFetcher(kafka),
-        ZooKeeperStore(
-            facts["zookeeper"], root=facts["root"], pipeline="p", topology_id="p",
-            session_timeout_seconds=8.0,
+        Ways(
+            ZooKeeperStore(
+                facts["zookeeper"], root=facts["root"], pipeline="p", topology_id="p",
+                session_timeout_seconds=8.0,
+            ),
+            KafkaCatalogue(kafka),
+            _durable,
         ),
-        KafkaCatalogue(kafka),
-        _durable,
         [topic],
-        ReaderPolicy(
+        ConsumerPolicy(
             AssignmentPolicy(
                 window=Window(max_pending=facts["max_pending"]), delivery=CommitBeforeEmit
             ),

@@ -9,15 +9,15 @@ import numpy as np
 
 from partition.assignment import Assigned, AssignmentPolicy, Lost, PartitionChange
 from partition.chunk import Partition
+from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.loss import Loss
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
-from partition.opening import StartPolicy
+from partition.opening import StartPolicy, Ways
 from partition.position import Position
 from partition.retries import RetryPolicy
 from partition.store import Progress, split_progress
 from partition.transaction import Transactions
 from service.failpoints import nowhere
-from service.reader import Reader, ReaderPolicy
 
 RETRY_SECONDS = 1.0
 SKIP_LOSS = StartPolicy(on_data_loss="skip")
@@ -118,7 +118,7 @@ class Bench:
         self.at = at
         self.fencing = fencing  # exactly once: the sinks' side
         retries = RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0)
-        self.policy = ReaderPolicy(
+        self.policy = ConsumerPolicy(
             AssignmentPolicy(
                 start=start or StartPolicy(), **{"retries": retries, **(assignment or {})}
             ),
@@ -126,21 +126,17 @@ class Bench:
         )
         self.reader = self.another()
 
-    def another(self) -> Reader:
+    def another(self) -> Consumer:
         """A reader in the next life of the process."""
         self.store = Journal(self.nodes, self.events, **self.names)
         self.fetcher = WatchedFetcher(self.log, self.events)
-        reader = Reader(
+        reader = Consumer(
             self.fetcher,
-            self.store,
-            MemoryCatalogue(self.log),
-            self._notify,
+            Ways(self.store, MemoryCatalogue(self.log), self._notify, self.fencing),
             self.sources,
             self.policy,
             random.Random(1),
-            wall_clock=lambda: 100.0,
-            sleep=self.slept.append,
-            fencing=self.fencing,
+            Time(wall_clock=lambda: 100.0, sleep=self.slept.append),
             at=self.at,
         )
         poll, release = reader.poll, reader.release
@@ -167,7 +163,7 @@ class Bench:
         self.reader.close()
         self.events.clear()
         if changes:
-            self.policy = ReaderPolicy(AssignmentPolicy(**changes))
+            self.policy = ConsumerPolicy(AssignmentPolicy(**changes))
         self.reader = self.another()
         self.start()
 
@@ -223,7 +219,7 @@ class Bench:
 
     def loss_of(self, partition: Partition) -> Exception | None:
         """Why a partition is lost for good."""
-        return self.reader._assignment[partition].loss
+        return self.reader.assignment[partition].loss
 
     def reasons(self) -> list[tuple[str, int, int]]:
         """What was lost or skipped: why, from which offset, to which."""

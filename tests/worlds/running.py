@@ -14,13 +14,14 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, Sink
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.ledger import LedgerStatistics
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.opening import Ways
 from partition.retries import RetryPolicy
 from service.failpoints import nowhere
 from service.gates import delivery_of, policy_of
-from service.reader import Reader, ReaderPolicy
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.tries import WriteRetries
 from tests.support.patience import seconds, until
@@ -131,7 +132,7 @@ class Works:
         shared: bool = False,
         configure: Callable[[Any], Any] = lambda stream: stream,
     ) -> None:
-        """With `shared` nothing is read before `reader.want` was told of it."""
+        """With `shared` nothing is read before `reader.assignment.want` was told of it."""
         self.now = 0.0
         self.log = log or MemoryLog({"t": partitions})
         self.nodes = nodes or MemoryNodes()
@@ -164,13 +165,11 @@ class Works:
         self.store = MemoryStore(self.nodes)
 
         def make_reader(notify, fences):
-            return Reader(
+            return Consumer(
                 self.fetcher,
-                self.store,
-                MemoryCatalogue(self.log),
-                notify,
+                Ways(self.store, MemoryCatalogue(self.log), notify, fences),
                 ["t"],
-                ReaderPolicy(
+                ConsumerPolicy(
                     AssignmentPolicy(
                         window=window or Window(),
                         retries=retries
@@ -184,7 +183,6 @@ class Works:
                     records_per_second={"t": records_per_second} if records_per_second else {},
                 ),
                 random.Random(1),
-                fencing=fences,
                 at=at,
             )
 
@@ -214,7 +212,8 @@ class Works:
             return self
 
         def opened() -> bool:
-            return self.reader.is_settled and bool(list(self.reader.statistics(self.now)))
+            is_settled = self.reader.assignment.is_settled
+            return is_settled and bool(list(self.reader.statistics(self.now)))
 
         until("all is open", opened, PATIENCE_SECONDS, turn=self.pipeline.step)
         return self
@@ -245,8 +244,9 @@ class Works:
     def want(self, *numbers: int, leave_by: float = math.inf) -> None:
         """Share the partitions: let a plan of this moment give us those; turn until all is so."""
         partitions = [Partition("t", number) for number in numbers]
-        self.reader.want(partitions, planned_at=self.now, leave_by=leave_by)
-        self.until(lambda: self.reader.holds >= set(partitions) and self.reader.is_settled)
+        known = self.reader.assignment
+        known.want(partitions, planned_at=self.now, leave_by=leave_by)
+        self.until(lambda: known.holds >= set(partitions) and known.is_settled)
 
     def turn(self, times: int = 1) -> None:
         """Let the owner's loop turn, at the same moment."""

@@ -97,7 +97,7 @@ def test_a_partition_that_its_log_halts_is_revoked_when_nothing_of_it_is_left():
     for now in range(21, 40):
         bench.emit(float(now))
         bench.poll(float(now))
-    assert list(bench.reader.halted()) == [ONE]
+    assert list(bench.reader.assignment.halted) == [ONE]
     assert bench.told[2:] == [f"-{ONE}"]
 
 
@@ -108,7 +108,7 @@ def test_a_topic_that_goes_and_comes_again_is_revoked_and_assigned_again():
     bench.log.delete_topic("t")
     bench.emit(1.0)
     bench.poll(1.0)
-    assert isinstance(bench.reader._assignment[ONE].halted, TopicMissing)
+    assert isinstance(bench.reader.assignment[ONE].halted, TopicMissing)
     assert bench.told[3:] == [f"-{ONE}", f"-{TWO}"]
     bench.log.create_topic("t", 2)
     for now in range(100, 110):
@@ -120,6 +120,6 @@ def test_a_topic_that_goes_and_comes_again_is_revoked_and_assigned_again():
 def test_a_partition_that_cannot_be_opened_is_not_assigned(bench):
     bench.nodes.put("/headrace/memory/t/partition_0", b"no JSON")
     bench.start()
-    assert list(bench.reader.halted()) == [ONE]
+    assert list(bench.reader.assignment.halted) == [ONE]
     bench.reader.release()
     assert bench.told == [f"+{TWO}", f"-{TWO}"]

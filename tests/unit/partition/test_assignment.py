@@ -50,8 +50,8 @@ def test_an_offset_to_start_from_that_the_log_does_not_hold_is_told():
     bench = Bench(start=StartPolicy(AtOffset(7)))
     bench.fill(ONE, 9)
     bench.start()
-    assert list(bench.reader.halted()) == [TWO]
-    assert "start_from" in bench.reader.halted()[TWO]
+    assert list(bench.reader.assignment.halted) == [TWO]
+    assert "start_from" in bench.reader.assignment.halted[TWO]
 
 
 def test_where_to_start_from_is_asked_once_per_pipeline_and_not_at_a_restart():
@@ -106,7 +106,7 @@ def test_an_unreadable_offset_halts_its_partition_only(data):
     bench.nodes.put(path(ONE), data)
     bench.fill(TWO, 1)
     bench.restart()
-    assert list(bench.reader.halted()) == [ONE]
+    assert list(bench.reader.assignment.halted) == [ONE]
     assert bench.drain(2.0) == 1
     assert bench.stored(TWO) == 3
     assert bench.nodes.nodes[path(ONE)][0] == data
@@ -123,7 +123,7 @@ def test_a_node_that_is_missing_where_one_was_halts_its_partition():
     bench.drain(1.0)
     del bench.nodes.nodes[path(ONE)]
     bench.restart()
-    assert list(bench.reader.halted()) == [ONE]
+    assert list(bench.reader.assignment.halted) == [ONE]
     del bench.nodes.nodes[path(TWO)]
     with pytest.raises(StoreMissing):
         bench.restart()
@@ -195,7 +195,7 @@ def test_topics_that_match_a_pattern_are_read_also_those_that_come_later():
 def test_a_pattern_that_matches_nothing_yet_is_waited_for():
     bench = Bench(sources=[re.compile("later")], assignment={"discover_interval_seconds": 10})
     bench.start()
-    assert bench.reader.is_settled
+    assert bench.reader.assignment.is_settled
     bench.log.create_topic("later")
     bench.fill(Partition("later", 0), 1)
     bench.poll(11.0)
@@ -226,11 +226,11 @@ def test_a_deleted_topic_halts_its_partitions_until_it_is_there_again():
     bench.emit(2.0)
     bench.emit(2.5)
     bench.poll(3.0)  # the catalogue says so, too
-    assert set(bench.reader.halted()) == {ONE, TWO}
+    assert set(bench.reader.assignment.halted) == {ONE, TWO}
     bench.log.create_topic("t", 2)
     bench.poll(11.0)
     bench.poll(22.0)
-    assert "recreated" in bench.reader.halted()[ONE]
+    assert "recreated" in bench.reader.assignment.halted[ONE]
 
 
 def test_when_nothing_is_left_to_read_the_error_is_raised():

@@ -32,7 +32,7 @@ def test_a_partition_is_claimed_then_fenced_and_only_then_read():
         future.set_result({"table": 0})
     bench.poll()
     assert bench.of_one() == ["fenced it 2", "reads it 0"]
-    assert bench.reader.epoch_of(0) == 2
+    assert bench.reader.partition(0).epoch == 2
     assert [place for place, _manager in bench.reader.owned()] == [0, 1]
 
 
@@ -42,7 +42,7 @@ def test_a_partition_that_was_never_begun_is_begun_before_it_is_fenced():
     bench.start()
     assert bench.of_one() == ["stored it 0", "fenced it 1", "reads it 0"]
     assert bench.store.load(ONE).transactions == Transactions("transactional")
-    assert bench.reader.epoch_of(0) == 1
+    assert bench.reader.partition(0).epoch == 1
 
 
 def test_what_is_open_goes_on_as_it_is_stored_and_as_the_sinks_say():
@@ -79,7 +79,7 @@ def test_sinks_that_are_ahead_of_the_store_halt_the_partition_alone(begun):
 
     bench.fencing.resumes = resume
     bench.start()
-    assert "has transaction 7" in bench.reader.halted()[ONE]
+    assert "has transaction 7" in bench.reader.assignment.halted[ONE]
     assert [place for place, _manager in bench.reader.owned()] == [1]
     assert isinstance(bench.loss_of(ONE), SinkAhead)
 
@@ -122,7 +122,7 @@ def test_a_log_that_lacks_what_is_to_be_replayed_halts_whatever_policy_says(how)
     bench.plan_and_stop(4, 9)
     LOSSES[how](bench)
     bench.start()
-    halted = bench.reader._assignment[ONE].halted
+    halted = bench.reader.assignment[ONE].halted
     assert isinstance(halted, ReplayDiffers)
     within = how == "cut off within"
     assert halted.txid == (2 if within else 1)
@@ -185,7 +185,7 @@ def test_a_session_that_ends_fences_no_sink_and_the_new_epoch_is_known():
     bench.reader.poll(0.0)
     bench.poll()
     assert "fenced" not in " ".join(bench.events)
-    assert bench.reader.epoch_of(0) == 2
+    assert bench.reader.partition(0).epoch == 2
     assert dict(bench.reader.owned())[0].delivery is gate
 
 
@@ -193,7 +193,7 @@ def test_a_session_that_ends_fences_no_sink_and_the_new_epoch_is_known():
 
 
 def trouble(bench, error):
-    bench.reader._assignment.fail(ONE, error)
+    bench.reader.assignment.fail(ONE, error)
     bench.poll()
 
 

@@ -21,7 +21,7 @@ class Shared(Bench):
         self.reader.open()
 
     def want(self, *partitions, planned_at=0.0, leave_by=FOREVER, now=0.0):
-        self.reader.want(partitions, planned_at=planned_at, leave_by=leave_by)
+        self.reader.assignment.want(partitions, planned_at=planned_at, leave_by=leave_by)
         for _ in range(5):
             self.reader.poll(now)
 
@@ -49,7 +49,11 @@ class Shared(Bench):
 
 
 def place_of(bench, partition):
-    return bench.reader._assignment[partition].place
+    return bench.reader.assignment[partition].place
+
+
+def refuse(bench, partition, place, error):
+    bench.reader.assignment.refuse(partition, error, place=place)
 
 
 def test_nothing_is_opened_before_a_plan_says_so():
@@ -57,16 +61,16 @@ def test_nothing_is_opened_before_a_plan_says_so():
     for _ in range(5):
         bench.reader.poll(0.0)
     assert bench.told == []
-    assert bench.reader.known == {ONE, TWO}
-    assert not bench.reader.is_settled
+    assert bench.reader.assignment.known == {ONE, TWO}
+    assert not bench.reader.assignment.is_settled
 
 
 def test_what_is_wanted_is_opened_and_nothing_else():
     bench = Shared()
     bench.want(ONE)
     assert bench.told == [f"+{ONE}"]
-    assert bench.reader.holds == {ONE}
-    assert bench.reader.is_settled
+    assert bench.reader.assignment.holds == {ONE}
+    assert bench.reader.assignment.is_settled
     assert {chunk.partition for chunk, _ in bench.take()} == {ONE}
 
 
@@ -76,21 +80,21 @@ def test_a_partition_that_leaves_is_released_once_what_is_in_flight_is_resolved_
     bench.want(ONE, TWO)
     owners = np.concatenate([owners for _, owners in bench.take()])
     bench.want(TWO)
-    assert bench.reader.holds == {ONE, TWO}
+    assert bench.reader.assignment.holds == {ONE, TWO}
     assert bench.reader.leaving
     bench.fill(ONE, 3)
     assert bench.take() == []  # nothing new of it
     bench.reader.ack(owners)
     bench.reader.poll(0.0)
-    assert bench.reader.holds == {ONE, TWO}  # resolved, and not stored yet
+    assert bench.reader.assignment.holds == {ONE, TWO}  # resolved, and not stored yet
     bench.reader.commit(0.0, force=True)
     bench.reader.commit(0.0, force=True)
     bench.reader.poll(0.0)
-    assert bench.reader.holds == {TWO}
+    assert bench.reader.assignment.holds == {TWO}
     assert bench.stored(ONE) == 4
     assert bench.told[-1] == f"-{ONE}"
-    assert bench.reader.departed.read == 4
-    assert bench.reader.departed.given_up == 0
+    assert bench.reader.assignment.departed.read == 4
+    assert bench.reader.assignment.departed.given_up == 0
 
 
 def test_a_retry_of_a_partition_that_leaves_is_still_emitted():
@@ -107,7 +111,7 @@ def test_a_retry_of_a_partition_that_leaves_is_still_emitted():
     bench.reader.commit(2.0, force=True)
     bench.reader.commit(2.0, force=True)
     bench.reader.poll(2.0)
-    assert bench.reader.holds == frozenset()
+    assert bench.reader.assignment.holds == frozenset()
     assert bench.stored(ONE) == 4
 
 
@@ -119,14 +123,14 @@ def test_at_the_deadline_a_partition_is_given_up_with_what_is_in_flight():
     bench.named = {place_of(bench, ONE)}
     bench.want(leave_by=6.0)
     bench.reader.poll(5.9)
-    assert bench.reader.holds == {ONE}
+    assert bench.reader.assignment.holds == {ONE}
     bench.reader.poll(6.0)
-    assert bench.reader.holds == frozenset()
+    assert bench.reader.assignment.holds == frozenset()
     assert bench.told[-1] == f"-{ONE}"
-    assert bench.reader.departed.given_up == 4
+    assert bench.reader.assignment.departed.given_up == 4
     bench.reader.ack(owners)  # late: it counts, and stores nothing
     bench.reader.commit(7.0, force=True)
-    assert bench.reader.departed.given_up == 0
+    assert bench.reader.assignment.departed.given_up == 0
     assert bench.stored(ONE) == 0
 
 
@@ -136,9 +140,9 @@ def test_the_deadline_counts_from_the_plan_that_takes_a_partition_away():
     bench.want(ONE, planned_at=1.0, now=1.0)
     bench.take(1.0)
     bench.want(planned_at=100.0, leave_by=106.0, now=100.0)
-    assert bench.reader.holds == {ONE}
+    assert bench.reader.assignment.holds == {ONE}
     bench.reader.poll(106.0)
-    assert bench.reader.holds == frozenset()
+    assert bench.reader.assignment.holds == frozenset()
 
 
 def test_a_partition_that_comes_back_begins_where_its_offset_is_stored():
@@ -167,9 +171,9 @@ def test_a_partition_that_was_released_in_order_keeps_its_place():
     place = place_of(bench, ONE)
     for turn in range(1, 5):
         bench.want(planned_at=float(turn), now=float(turn))
-        assert bench.reader.holds == frozenset()
+        assert bench.reader.assignment.holds == frozenset()
         bench.want(ONE, planned_at=turn + 0.5, now=turn + 0.5)
-        assert bench.reader.holds == {ONE}
+        assert bench.reader.assignment.holds == {ONE}
     assert place_of(bench, ONE) == place
 
 
@@ -219,7 +223,7 @@ def test_a_loss_is_told_once_also_after_a_revocation():
     other.open()
     other.claim(ONE).result(0)
     bench.nodes.away = True
-    bench.reader.suspend()
+    bench.reader.assignment.suspend()
     bench.reader.poll(1.0)
     assert (bench.told, bench.lost) == ([f"+{ONE}", f"-{ONE}"], [])
     bench.nodes.away = False
@@ -244,12 +248,12 @@ def test_one_that_another_replica_took_is_given_up_and_not_opened_by_the_old_pla
     bench = Shared()
     bench.want(ONE, TWO, planned_at=1.0, now=1.0)
     bench.take(1.0)
-    bench.reader.refuse(ONE, place_of(bench, ONE), Fenced(ONE, "epoch 9"))
+    refuse(bench, ONE, place_of(bench, ONE), Fenced(ONE, "epoch 9"))
     bench.want(ONE, TWO, planned_at=1.0, now=2.0)  # what was asked before
-    assert bench.reader.holds == {TWO}
-    assert bench.reader.halted() == {}
+    assert bench.reader.assignment.holds == {TWO}
+    assert bench.reader.assignment.halted == {}
     bench.want(ONE, TWO, planned_at=3.0, now=3.0)
-    assert bench.reader.holds == {ONE, TWO}
+    assert bench.reader.assignment.holds == {ONE, TWO}
 
 
 def test_a_sink_that_is_told_late_of_another_owner_harms_no_later_ownership():
@@ -260,8 +264,8 @@ def test_a_sink_that_is_told_late_of_another_owner_harms_no_later_ownership():
     bench.want(leave_by=1.0)
     bench.reader.poll(1.0)
     bench.want(ONE, planned_at=2.0, now=2.0)
-    bench.reader.refuse(ONE, place, Fenced(ONE, "epoch 2"))
-    assert bench.reader.holds == {ONE}
+    refuse(bench, ONE, place, Fenced(ONE, "epoch 2"))
+    assert bench.reader.assignment.holds == {ONE}
 
 
 def test_a_partition_that_is_wanted_again_while_it_leaves_is_released_first():
@@ -284,7 +288,7 @@ def test_what_is_suspended_emits_nothing_until_it_is_claimed_again():
     bench = Shared()
     bench.want(ONE)
     bench.nodes.away = True
-    bench.reader.suspend()
+    bench.reader.assignment.suspend()
     bench.reader.poll(1.0)
     assert bench.take(1.0) == []
     bench.nodes.away = False
@@ -297,9 +301,9 @@ def test_what_is_suspended_emits_nothing_until_it_is_claimed_again():
 def test_a_pause_emits_nothing_new_and_ends():
     bench = Shared()
     bench.want(ONE)
-    bench.reader.pause(is_paused=True)
+    bench.reader.assignment.pause(is_paused=True)
     assert bench.take() == []
-    bench.reader.pause(is_paused=False)
+    bench.reader.assignment.pause(is_paused=False)
     assert len(bench.take()) == 1
 
 
@@ -308,7 +312,7 @@ def test_what_was_not_emitted_when_a_partition_left_is_read_by_the_next(delivery
     bench = Bench(assignment={"shared": True, "delivery": delivery}, chunk_records=1)
     bench.fill(ONE, 3)
     bench.reader.open()
-    bench.reader.want([ONE], planned_at=0.0, leave_by=FOREVER)
+    bench.reader.assignment.want([ONE], planned_at=0.0, leave_by=FOREVER)
     for _ in range(5):
         bench.reader.poll(0.0)
     emitted = []
@@ -322,11 +326,11 @@ def test_what_was_not_emitted_when_a_partition_left_is_read_by_the_next(delivery
 
     while not emitted:
         turn()
-    bench.reader.want([], planned_at=1.0, leave_by=FOREVER)
+    bench.reader.assignment.want([], planned_at=1.0, leave_by=FOREVER)
     for _ in range(10):
         bench.reader.poll(0.0)
         turn()
-    assert bench.reader.holds == frozenset()
+    assert bench.reader.assignment.holds == frozenset()
     assert emitted == list(range(bench.stored(ONE)))
 
 
@@ -342,18 +346,22 @@ def test_a_claim_that_waited_past_the_session_takes_nothing_from_who_has_it_by_n
     bench.nodes.away = False
     bench.want(ONE, planned_at=1.0, now=2.0)
     assert bench.epoch() == epoch
-    assert bench.reader.holds == set()
+    assert bench.reader.assignment.holds == set()
     bench.want(ONE, planned_at=3.0, now=3.0)
-    assert bench.reader.holds == {ONE}
+    assert bench.reader.assignment.holds == {ONE}
     assert bench.epoch() == epoch + 1
 
 
 def test_who_has_everything_ends_once_every_partition_is_halted():
     bench = Shared()
     bench.want(ONE, TWO)
-    bench.reader.refuse(ONE, place_of(bench, ONE), StoreCorrupt("/one", "no", "JSON"))
+    bench.reader.assignment.refuse(
+        ONE, place=place_of(bench, ONE), error=StoreCorrupt("/one", "no", "JSON")
+    )
     bench.reader.poll(0.0)
-    bench.reader.refuse(TWO, place_of(bench, TWO), StoreCorrupt("/two", "no", "JSON"))
+    bench.reader.assignment.refuse(
+        TWO, place=place_of(bench, TWO), error=StoreCorrupt("/two", "no", "JSON")
+    )
     with pytest.raises(StoreCorrupt):
         bench.reader.poll(0.0)
 
@@ -361,7 +369,9 @@ def test_who_has_everything_ends_once_every_partition_is_halted():
 def test_who_shares_goes_on_though_all_it_has_is_halted():
     bench = Shared()
     bench.want(ONE)
-    bench.reader.refuse(ONE, place_of(bench, ONE), StoreCorrupt("/one", "no", "JSON"))
+    bench.reader.assignment.refuse(
+        ONE, place=place_of(bench, ONE), error=StoreCorrupt("/one", "no", "JSON")
+    )
     bench.reader.poll(0.0)
     bench.want(ONE, TWO, planned_at=1.0)
-    assert bench.reader.holds == {ONE, TWO}
+    assert bench.reader.assignment.holds == {ONE, TWO}

@@ -8,7 +8,7 @@ import pytest
 from partition.errors import Fenced, OwnershipLost
 from partition.memory import MemoryStore
 from partition.position import Position
-from service.owners import place_of
+from partition.record_ids import place_of
 from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9
@@ -25,7 +25,7 @@ class Amid(Bench):
         self.want(ONE, TWO)
         owners = self.emit()
         self.of_two = [
-            owner for owner in owners if place_of(owner) == self.reader._assignment[TWO].place
+            owner for owner in owners if place_of(owner) == self.reader.assignment[TWO].place
         ]
         self.ack([owner for owner in owners if owner not in self.of_two])
         self.store.holding = True
@@ -33,7 +33,7 @@ class Amid(Bench):
         assert self.store.commits == [{ONE: 4}]
 
     def want(self, *partitions, planned_at=0.0, leave_by=FOREVER, now=0.0):
-        self.reader.want(partitions, planned_at=planned_at, leave_by=leave_by)
+        self.reader.assignment.want(partitions, planned_at=planned_at, leave_by=leave_by)
         self.poll(now)
 
     @property
@@ -58,26 +58,26 @@ def test_a_partition_whose_offset_is_being_stored_is_released_when_that_is_answe
     bench = Amid()
     bench.want(TWO, planned_at=1.0, now=1.0)
     bench.turn(1.0)
-    assert bench.reader.holds == {ONE, TWO}
+    assert bench.reader.assignment.holds == {ONE, TWO}
     assert f"-{ONE}" not in bench.told
     bench.land()
     bench.turn(2.0)
-    assert bench.reader.holds == {TWO}
+    assert bench.reader.assignment.holds == {TWO}
     assert bench.stored(ONE) == 4
     assert bench.told[-1] == f"-{ONE}"
-    assert bench.reader.departed.given_up == 0
+    assert bench.reader.assignment.departed.given_up == 0
 
 
 def test_without_an_answer_it_is_given_up_at_the_deadline_and_a_late_one_changes_nothing():
     bench = Amid()
     bench.want(TWO, planned_at=1.0, leave_by=6.0, now=1.0)
     bench.turn(6.0)
-    assert bench.reader.holds == {TWO}
+    assert bench.reader.assignment.holds == {TWO}
     assert bench.told[-1] == f"-{ONE}"
     bench.land()
     bench.turn(7.0)
-    assert bench.reader.holds == {TWO}
-    assert bench.reader.halted() == {}
+    assert bench.reader.assignment.holds == {TWO}
+    assert bench.reader.assignment.halted == {}
     assert bench.stored(ONE) == 4  # its write had landed, and the next owner reads from there
     bench.ack(bench.of_two)
     bench.turn(8.0)
@@ -93,13 +93,13 @@ def test_a_refusal_that_comes_late_harms_no_later_ownership(error):
     bench.store.holding = False
     bench.want(ONE, TWO, planned_at=7.0, now=7.0)
     bench.poll(7.0)
-    assert bench.reader.holds == {ONE, TWO}
+    assert bench.reader.assignment.holds == {ONE, TWO}
     told = list(bench.told)
     bench.under_way.set_result({ONE: error})
     bench.turn(8.0)
-    assert bench.reader.holds == {ONE, TWO}
+    assert bench.reader.assignment.holds == {ONE, TWO}
     assert bench.told == told
-    assert bench.reader.halted() == {}
+    assert bench.reader.assignment.halted == {}
     bench.ack(bench.emit(8.0))
     bench.turn(9.0)
     assert bench.stored(ONE) == 4

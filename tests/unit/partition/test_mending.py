@@ -52,7 +52,7 @@ def test_lost_records_halt_the_partition_and_move_no_offset(how):
     bench.emit(3.0)
     bench.poll(3.0)
     (reason, _offset, _resume), _count = LOSSES[how]
-    told = bench.reader.halted()[ONE]
+    told = bench.reader.assignment.halted[ONE]
     assert reason in told
     assert "on_data_loss" in told
     assert bench.stored() == 5
@@ -71,7 +71,7 @@ def test_lost_records_are_skipped_by_policy_told_and_counted(how):
     bench.work(3, 6)
     loss, count = LOSSES[how]
     assert [each for each in bench.reasons() if each[1]] == [loss]
-    assert not bench.reader.halted()
+    assert not bench.reader.assignment.halted
     assert bench.stored() == loss[2] + count
     one = next(bench.reader.statistics(5.0))
     assert one.lost.keys() == {loss[0]}
@@ -100,7 +100,7 @@ def test_a_run_to_the_end_does_not_end_before_a_place_past_the_end_is_cleared_up
     bench.start()
     assert not bench.reader.has_reached_goals
     bench.work(1, 3)
-    assert bench.reader.halted()
+    assert bench.reader.assignment.halted
     assert bench.reader.has_reached_goals
 
 
@@ -204,7 +204,7 @@ def test_a_corrupt_record_quarantines_its_partition_only():
     bench.work(1, 9)
     assert bench.stored(ONE) == 3
     assert bench.stored(TWO) == 2
-    assert list(bench.reader.halted()) == [ONE]
+    assert list(bench.reader.assignment.halted) == [ONE]
     assert bench.reader.has_reached_goals
     bench.log.corrupt(TWO, 2)
     bench.fill(TWO, 2)
@@ -227,9 +227,9 @@ def test_trouble_that_passes_halts_nothing():
     bench.fill(ONE, 3)
     bench.start()
     bench.drain(1.0)
-    bench.reader._assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
+    bench.reader.assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
     bench.poll(2.0)
-    assert not bench.reader.halted()
+    assert not bench.reader.assignment.halted
     bench.fill(ONE, 2)
     assert bench.drain(3.0) == 2
 
@@ -239,7 +239,7 @@ def test_trouble_that_passes_halts_nothing():
 
 def say_missing(bench):
     for place in (ONE, TWO):
-        bench.reader.stopped(place, TopicMissing("t"))
+        bench.reader.assignment.fail(place, TopicMissing("t"))
 
 
 def test_a_topic_that_only_one_answer_calls_missing_is_read_on():
@@ -251,7 +251,7 @@ def test_a_topic_that_only_one_answer_calls_missing_is_read_on():
     say_missing(bench)
     bench.fill(ONE, 3)
     bench.poll(1.0)
-    assert not bench.reader.halted()
+    assert not bench.reader.assignment.halted
     more = bench.emit(2.0)
     assert len(more) == 3
     bench.ack(owners)
@@ -269,7 +269,7 @@ def test_a_topic_that_the_catalogue_calls_missing_too_is_halted():
     bench.log.delete_topic("t")
     say_missing(bench)
     bench.poll(1.0)
-    assert list(bench.reader.halted()) == [ONE, TWO]
+    assert list(bench.reader.assignment.halted) == [ONE, TWO]
 
 
 def test_a_topic_that_is_another_when_it_is_asked_for_is_not_read_on_as_the_old_one():

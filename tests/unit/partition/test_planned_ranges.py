@@ -62,12 +62,12 @@ class RangeBench(GatedBench):
         line.take(txid)
         self.sink = txid
         covers = line.done(txid)
-        manager = self.reader._assignment[ONE].manager
+        manager = self.reader.assignment[ONE].manager
         manager.passed(covers.first, covers.end, covers.count, covers.leader_epoch)
         self.commit()
 
     def trouble(self, error):
-        self.reader._assignment.fail(ONE, error)
+        self.reader.assignment.fail(ONE, error)
         self.poll()
 
     def again(self):
@@ -157,7 +157,7 @@ def test_a_loss_halts_ranges_that_nobody_has_read_if_policy_says_so(is_running):
         bench.trouble(OffsetOutOfRange(ONE, 0))
     else:
         bench.again()
-    assert isinstance(bench.reader._assignment[ONE].halted, SourceLost)
+    assert isinstance(bench.reader.assignment[ONE].halted, SourceLost)
     assert bench.stored() == 0
 
 
@@ -175,7 +175,7 @@ def test_a_sealed_range_that_is_lost_before_it_ran_again_halts_the_partition(is_
     else:
         bench.again()
     assert isinstance(bench.loss_of(ONE), ReplayDiffers)
-    assert "offsets 0 to 6 (6 records)" in bench.reader.halted()[ONE]
+    assert "offsets 0 to 6 (6 records)" in bench.reader.assignment.halted[ONE]
     assert bench.stored() == 0
 
 
@@ -261,7 +261,7 @@ def test_trouble_that_passes_leaves_the_ranges_as_they_are():
     bench.trouble(OffsetOutOfRange(ONE, 0))
     assert bench.line is before
     assert bench.losses == []
-    assert not bench.reader._assignment[ONE].manager.is_moving
+    assert not bench.reader.assignment[ONE].manager.is_moving
     bench.read(1, 6)
     bench.done(1)
     assert bench.stored() == 6
@@ -273,7 +273,7 @@ def test_trouble_that_does_not_pass_halts_the_partition():
     bench.plan(6)
     for _turn in range(4):
         bench.trouble(OffsetOutOfRange(ONE, 0))
-    assert isinstance(bench.reader._assignment[ONE].halted, OffsetOutOfRange)
+    assert isinstance(bench.reader.assignment[ONE].halted, OffsetOutOfRange)
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -298,7 +298,7 @@ def test_ranges_that_no_sink_has_are_planned_anew_where_their_log_was_cut_off_wi
         bench.trouble(OffsetOutOfRange(ONE, 0))
     else:
         bench.again()
-    assert bench.reader.halted() == {}
+    assert bench.reader.assignment.halted == {}
     assert bench.losses == []
     assert bench.line is not before
     assert (bench.stored(), bench.line.planned_to) == (0, 0)
@@ -316,8 +316,8 @@ def test_troubles_with_good_ends_in_between_never_add_up():
     bench.open(10)
     for _turn in range(9):
         bench.trouble(OffsetOutOfRange(ONE, 0))
-        bench.reader.heard_of_end(0, 10)
-    assert bench.reader.halted() == {}
+        bench.reader.assignment.heard_of_end(0, 10)
+    assert bench.reader.assignment.halted == {}
 
 
 def test_of_an_open_range_a_good_end_tells_nothing_but_its_run_does():
@@ -325,8 +325,8 @@ def test_of_an_open_range_a_good_end_tells_nothing_but_its_run_does():
     bench.open(10)
     bench.plan(6)
     bench.trouble(OffsetOutOfRange(ONE, 0))
-    bench.reader.heard_of_end(0, 10)
-    held = bench.reader._assignment[ONE]
+    bench.reader.assignment.heard_of_end(0, 10)
+    held = bench.reader.assignment[ONE]
     assert held.in_vain == (0, 1)
     bench.read(1, 6)
     bench.commit()
@@ -341,7 +341,7 @@ def test_of_an_open_range_no_corrupt_record_is_skipped_as_its_place_is_not_known
     bench.plan(6)
     for _turn in range(4):
         bench.trouble(CorruptRecord(ONE, 0))
-    assert isinstance(bench.reader._assignment[ONE].halted, CorruptRecord)
+    assert isinstance(bench.reader.assignment[ONE].halted, CorruptRecord)
     assert bench.losses == []
     assert bench.stored() == 0
 

@@ -72,13 +72,13 @@ def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_un
     bench = Bench()
     bench.fill(ONE, 3)
     bench.reader.open()
-    log, answers = bench.reader._catalogue.log, []
+    log, answers = bench.reader._ways.catalogue.log, []
 
     def held_back(partition, timestamp_ms=None):
         answers.append((Future(), log(partition, timestamp_ms)))
         return answers[-1][0]
 
-    bench.reader._catalogue.log = held_back
+    bench.reader._ways.catalogue.log = held_back
     bench.poll()
     bench.store.end_session()
     bench.nodes.away = True
@@ -133,7 +133,7 @@ def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
         bench.poll(float(now), times=1)
         bench.reader.commit(float(now), force=True)
     assert moved
-    assert not bench.reader.halted()
+    assert not bench.reader.assignment.halted
     assert bench.stored() == 30
 
 
@@ -147,7 +147,7 @@ def test_a_halted_partition_s_last_frontier_is_stored_after_a_session_s_end_too(
     for now in range(1, 9):
         bench.ack(bench.emit(float(now)))
         bench.poll(float(now))
-    assert list(bench.reader.halted()) == [ONE]
+    assert list(bench.reader.assignment.halted) == [ONE]
     bench.store.end_session()
     for now in range(20, 25):
         bench.poll(float(now))
@@ -178,10 +178,10 @@ def test_trouble_that_passed_is_forgotten_once_the_place_was_read():
     bench.start()
     bench.drain(1.0)
     for now in range(2, 12):
-        bench.reader._assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
+        bench.reader.assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
         bench.work(now, now + 1)
         bench.emit(float(now))
-    assert not bench.reader.halted()
+    assert not bench.reader.assignment.halted
 
 
 def test_a_drain_opens_nothing_new():
@@ -198,7 +198,7 @@ def test_of_many_errors_one_that_says_what_is_wrong_is_raised():
     bench = Bench()
     bench.fill(TWO, 3)
     bench.start()
-    bench.reader._assignment.refuse(ONE, Fenced(ONE, "another"))
+    bench.reader.assignment.refuse(ONE, Fenced(ONE, "another"))
     bench.log.corrupt(TWO, 3)
     bench.fill(TWO, 1)
     with pytest.raises(CorruptRecord):
@@ -219,5 +219,5 @@ def test_a_partition_that_was_taken_while_the_session_was_over_is_halted():
     bench.reader.commit(1.0)
     bench.reader.commit(2.0)
     bench.poll(2.0)
-    assert list(bench.reader.halted()) == [ONE]
+    assert list(bench.reader.assignment.halted) == [ONE]
     assert bench.stored() == 0

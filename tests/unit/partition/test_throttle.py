@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.throttle import Throttle
+from partition.flow_control import Throttle
 
 
 def passed(throttle, seconds, every, wanted=10**9):

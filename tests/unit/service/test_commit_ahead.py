@@ -190,7 +190,7 @@ def test_who_was_fenced_off_emits_nothing_more():
     assert successor.commit({ONE: Position(1)}).result() == {}
     owners = [owner for _ in range(10) for owner in turn(bench)]
     assert owners == [1 << 48]
-    assert isinstance(bench.reader._assignment[ONE].halted, Fenced)
+    assert isinstance(bench.reader.assignment[ONE].halted, Fenced)
 
 
 @pytest.mark.parametrize("seed", range(30))

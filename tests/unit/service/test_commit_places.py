@@ -107,12 +107,12 @@ def test_an_offset_of_a_partition_that_leaves_is_told_of(told: frozenset[Any], c
     passed: list[str] = []
     bench = Bench(assignment={"shared": True}, at=passed.append)
     bench.reader.open()
-    bench.reader.want({ONE, TWO}, planned_at=0.0, leave_by=60.0)
+    bench.reader.assignment.want({ONE, TWO}, planned_at=0.0, leave_by=60.0)
     bench.poll()
     bench.fill(ONE, 3)
     owners = bench.emit()
     assert len(owners) == 3
-    bench.reader.want(told, planned_at=1.0, leave_by=60.0)
+    bench.reader.assignment.want(told, planned_at=1.0, leave_by=60.0)
     bench.reader.poll(1.0)
     bench.ack(owners)
     bench.reader.commit(1.0, force=True)

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink
 from partition.chunk import Partition
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.loss import Loss
 from partition.memory import (
     MemoryCatalogue,
@@ -18,9 +19,9 @@ from partition.memory import (
     MemoryNodes,
     MemoryStore,
 )
+from partition.opening import Ways
 from partition.position import Position
 from service.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
-from service.reader import Reader, ReaderPolicy
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetter, DeadLetterSink, Delivered
 
@@ -206,13 +207,11 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
     topology.dead_letters.into(broker)
 
     def make_reader(notify, _fences):
-        return Reader(
+        return Consumer(
             MemoryFetcher(log),
-            MemoryStore(nodes),
-            MemoryCatalogue(log),
-            notify,
+            Ways(MemoryStore(nodes), MemoryCatalogue(log), notify),
             ["t"],
-            ReaderPolicy(),
+            ConsumerPolicy(),
             random.Random(1),
         )
 

@@ -317,7 +317,7 @@ def test_a_line_that_a_sink_gives_to_another_owner_is_left_out_and_the_others_go
         works.until(lambda: "b" in sink.rows)
         works.send(b"c", partition=1)
         works.until(lambda: sink.rows == ["b", "c"])
-        assert list(works.reader.halted()) == [PLACE]
+        assert list(works.reader.assignment.halted) == [PLACE]
         assert committed(works) == Committed("t[0]", 99, 0)
         works.until(lambda: works.pipeline.tally.sunk == 2)
 
@@ -391,10 +391,10 @@ def test_trouble_that_passes_does_not_halt_a_replay() -> None:
     with Works(
         text, sinks=[sink], exactly_once="transactional", nodes=first.nodes, log=first.log
     ) as second:
-        second.until(lambda: second.reader._assignment[PLACE].in_vain[0] == 5)
+        second.until(lambda: second.reader.assignment[PLACE].in_vain[0] == 5)
         first.log._logs[PLACE].corrupt.clear()
         second.until(lambda: second.advance(1) or len(sink.rows) == 10)
-        assert not second.reader.halted()
+        assert not second.reader.assignment.halted
 
 
 def test_a_slow_sink_holds_back_what_becomes_many_rows() -> None:

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from partition.chunk import Partition
+from partition.consumer import ConsumerPolicy
 from partition.manager import Window
-from service.reader import ReaderPolicy
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
 OTHER = Partition("u", 0)
@@ -171,4 +171,4 @@ def test_a_rate_limit_of_no_source_is_refused():
 
 
 def test_without_limits_the_policy_has_none():
-    assert ReaderPolicy().records_per_second == {}
+    assert ConsumerPolicy().records_per_second == {}

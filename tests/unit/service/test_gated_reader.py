@@ -142,7 +142,7 @@ def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
     bench = fetched()
     bench.modes[ONE].plan(4)
     bench.reader.commit(1.0)
-    bench.reader.refuse(ONE, bench.reader._assignment[ONE].place, Fenced(ONE, "epoch 9"))
+    bench.reader.assignment.refuse(ONE, Fenced(ONE, "epoch 9"))
     assert bench.reader.next(1.0) is None
     assert [place for place, _manager in bench.reader.owned()] == [1]
     bench.poll(1.0, times=1)
@@ -153,7 +153,7 @@ def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
 
 
 def waiting(bench, partition=ONE):
-    return bench.reader._assignment[partition].manager.waiting
+    return bench.reader.assignment[partition].manager.waiting
 
 
 def fetch_all(bench, now=0.0):

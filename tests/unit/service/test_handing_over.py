@@ -50,7 +50,7 @@ class Pairs(AdvancedBolt):
 
 
 def want(works, *partitions):
-    works.reader.want(partitions, planned_at=0.0, leave_by=math.inf)
+    works.reader.assignment.want(partitions, planned_at=0.0, leave_by=math.inf)
 
 
 def sharing(*bolts):
@@ -67,10 +67,10 @@ def test_what_is_kept_of_a_partition_that_leaves_is_drained(bolts):
         works.turn(5)
         assert works.sink.rows == []
         want(works, THERE)
-        works.until(lambda: works.reader.holds == {THERE})
+        works.until(lambda: works.reader.assignment.holds == {THERE})
         assert works.sink.rows == (["a", "b"] if len(bolts) == 1 else ["a+b"])
         assert works.stored == 2
-        assert works.reader.departed.given_up == 0
+        assert works.reader.assignment.departed.given_up == 0
 
 
 def test_what_is_kept_of_partitions_that_stay_is_not_asked_for():
@@ -79,6 +79,6 @@ def test_what_is_kept_of_partitions_that_stay_is_not_asked_for():
         works.send(b"a", partition=1)
         works.until(lambda: works.pipeline._acker.in_flight == 1)
         want(works, THERE)
-        works.until(lambda: works.reader.holds == {THERE})
+        works.until(lambda: works.reader.assignment.holds == {THERE})
         works.turn(5)
         assert (keep.drained, works.sink.rows) == (0, [])

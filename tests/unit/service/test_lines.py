@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from partition.manager import Window
+from partition.record_ids import offsets_of, places_of
 from partition.transaction import Resumed
-from service.owners import offsets_of, places_of
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
 from transactions.groups import GroupPhase, Member, TransactionGroups
@@ -142,7 +142,7 @@ def test_a_process_that_dies_again_and_again_leaves_each_record_once(kind, seed)
         bench.reader.close()
         bench.reader = bench.another()
         bench.start(now)
-        assert not bench.reader.halted()
+        assert not bench.reader.assignment.halted
     for _ in range(1500):
         now += 0.005
         bench.turn(now)

@@ -39,7 +39,7 @@ def ordered(step, order: str = "key", **options) -> Topology:
 
 def take_over(kit, number: int) -> None:
     place = Partition("words", number)
-    kit._bench.reader._assignment.refuse(place, Fenced(place, "offset 7"))
+    kit._bench.reader.assignment.refuse(place, Fenced(place, "offset 7"))
 
 
 RETRIES = RetryPolicy(limit=1, jitter=0, initial_seconds=5)

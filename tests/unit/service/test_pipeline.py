@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.reader import Reader
+from partition.consumer import Consumer
 from tests.worlds.running import Works
 
 
@@ -16,9 +16,11 @@ def test_after_a_wait_a_replica_emits_nothing_before_it_is_known_what_is_its_own
     with Works() as works:
         works.until(lambda: works.pipeline.outlets[0]._is_ready)  # what the sink reports first
         nexts, waits = [], []
-        monkeypatch.setattr(Reader, "is_shared", is_shared)
-        monkeypatch.setattr(Reader, "next", lambda _reader, now: nexts.append(now))
-        monkeypatch.setattr(Reader, "fetch", lambda _reader, _now, wait: waits.append(wait) or True)
+        monkeypatch.setattr(Consumer, "is_shared", is_shared)
+        monkeypatch.setattr(Consumer, "next", lambda _reader, now: nexts.append(now))
+        monkeypatch.setattr(
+            Consumer, "fetch", lambda _reader, _now, wait: waits.append(wait) or True
+        )
         monkeypatch.setattr(works.pipeline, "_idle_seconds", lambda: 0.0 if is_busy else 0.02)
         assert works.pipeline.step()
     assert waits == [0.0 if is_busy else 0.02]

@@ -72,11 +72,11 @@ def test_a_store_that_goes_away_during_the_start_is_waited_for(bench):
     bench.reader.open()
     bench.nodes.away = True
     bench.poll()
-    assert not bench.reader.is_settled
+    assert not bench.reader.assignment.is_settled
     assert bench.emit() == []
     bench.nodes.away = False
     bench.poll()
-    assert bench.reader.is_settled
+    assert bench.reader.assignment.is_settled
     assert len(bench.emit()) == 1
 
 
@@ -182,7 +182,7 @@ def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(
     bench.reader.commit(2.0)
     assert bench.stored() == 2
     assert bench.stored(TWO) == 4
-    assert list(bench.reader.halted()) == [ONE]
+    assert list(bench.reader.assignment.halted) == [ONE]
     bench.fill(ONE, 1)
     bench.fill(TWO, 1)
     assert {owner >> 48 for owner in bench.emit()} == {1}
@@ -295,7 +295,7 @@ def test_gaps_at_the_log_s_end_hold_nothing_back(bench):
     bench.fill(ONE, 2)
     bench.log.append_gap(ONE, 1)
     bench.start()
-    assert bench.reader.goals() == {ONE: 3, TWO: 0}
+    assert bench.reader.assignment.goals == {ONE: 3, TWO: 0}
     owners = bench.emit()
     assert bench.reader.has_emitted_goals
     assert not bench.reader.has_reached_goals
@@ -347,10 +347,10 @@ def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_l
     bench.start()
     bench.fill(ONE, 3)
     assert bench.reader.fetch(0.0, 0.0)
-    bench.reader.trust(time.monotonic() - 1.0)
+    bench.reader.assignment.trust(time.monotonic() - 1.0)
     assert bench.reader.next(0.0) is None
     assert not bench.reader.foresees
-    bench.reader.trust(time.monotonic() + 60.0)
+    bench.reader.assignment.trust(time.monotonic() + 60.0)
     assert len(bench.emit()) == 3
 
 
@@ -374,7 +374,7 @@ def test_ends_that_take_long_to_be_told_are_asked_for_more_rarely(monkeypatch):
     bench = Bench(assignment={"window": Window(max_pending=2)})
     bench.fill(ONE, 5)
     bench.start()
-    monkeypatch.setattr(bench.reader._catalogue, "ends", ends)
+    monkeypatch.setattr(bench.reader._ways.catalogue, "ends", ends)
     bench.emit(3.0)
     bench.poll(3.0)
     assert len(asked) == 1

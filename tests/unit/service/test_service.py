@@ -26,15 +26,16 @@ from headrace import (
 from headrace.sinks import MemoryDeadLetters, MemorySink, Sink, Staged
 from partition.assignment import AssignmentPolicy
 from partition.chunk import Partition
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import Fenced
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.opening import Ways
 from partition.position import Position
 from partition.retries import RetryPolicy
 from service.config import load
 from service.parts import Parts
 from service.pipeline import Pipeline
-from service.reader import Reader, ReaderPolicy
 from service.references import References
 from service.service import Service
 from service.wiring import PipelinePolicy, Ports, build_pipeline
@@ -104,7 +105,7 @@ class World:
         self.bolts = []
         self.batch_rows = policy.pop("batch_rows", 10)
         self.drain_seconds = policy.pop("drain_seconds", 5)
-        self.policy = ReaderPolicy(
+        self.policy = ConsumerPolicy(
             AssignmentPolicy(
                 retries=RetryPolicy(limit=1, jitter=0), window=policy.pop("window", Window())
             ),
@@ -131,7 +132,9 @@ class World:
 
         def make_reader(notify, _fences):
             topics = ["numbers"]
-            return Reader(fetcher, store, catalogue, notify, topics, self.policy, random.Random(1))
+            return Consumer(
+                fetcher, Ways(store, catalogue, notify), topics, self.policy, random.Random(1)
+            )
 
         ports = Ports(make_reader, self.letters, np.random.default_rng(1))
         pipeline = build_pipeline(topology, ports, PipelinePolicy())

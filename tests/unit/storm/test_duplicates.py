@@ -151,7 +151,7 @@ def test_a_session_that_ends_under_a_commit_ends_nothing():
     bench.reader.commit(1.0)
     bench.reader.commit(2.0)
     bench.poll(2.0)
-    assert not bench.reader.halted()
+    assert not bench.reader.assignment.halted
     bench.fill(TWO, 2)
     bench.work(3, 6)
     assert (bench.stored(ONE), bench.stored(TWO)) == (3, 2)

@@ -354,7 +354,7 @@ def test_what_was_there_is_known_though_a_log_seemed_to_end_too_early_when_it_wa
         assert not again.reader.has_reached_goals
         monkeypatch.setattr(again.log, "log", tell)
         again.until(lambda: again.reader.has_reached_goals)
-        assert again.reader.goals() == {ONE: 5}
+        assert again.reader.assignment.goals == {ONE: 5}
 
 
 class StepDriver(FrameDriver):

@@ -139,7 +139,7 @@ def test_trouble_that_stays_halts_the_partition_and_the_others_go_on(tmp_path: P
 
         drives.executors.answers = [fails]
         drives.send("b0", partition=1)
-        drives.until(lambda: TWO in drives.reader.halted())
+        drives.until(lambda: TWO in drives.reader.assignment.halted)
         drives.send("a0")
         drives.until(lambda: drives.stored_at(ONE) == 1)
         assert apart.rows == ["a0"]
@@ -195,7 +195,7 @@ def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_pa
         drives.executors.gate.set()
         drives.finish()
         assert apart.rows == values("a", 6)
-        assert drives.reader.halted() == {}
+        assert drives.reader.assignment.halted == {}
 
 
 class HeldExecutors(HereExecutors):
@@ -263,7 +263,7 @@ def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path: P
         drives.send(*values("b", 6))
         answer, asks = Future[Log](), drives.catalogue.log
         drives.catalogue.log = lambda _partition, _timestamp_ms=None: answer  # type: ignore[method-assign]
-        drives.reader._assignment._discovery._due = 0.0
+        drives.reader.assignment._discovery._due = 0.0
         ran = drives.executors.names
         drives.until(lambda: drives.engine.statistics().apart.failing_since is None or len(ran) > 1)
         assert ran == ["ranges-1-1"]
@@ -366,7 +366,7 @@ def test_a_sink_that_has_a_later_owner_takes_the_line_away_and_the_others_go_on(
         here.fence([Fence("t[1]", 99)])
         drives.executors.gate.set()
         drives.until(lambda: drives.stored_at(ONE) == 3)
-        assert TWO in drives.reader.halted()
+        assert TWO in drives.reader.assignment.halted
         assert here.rows == values("a", 3)
         # The other sink had no later owner, so it may have taken both; never one of them twice.
         assert Counter(apart.rows) == Counter(values("a", 3) + values("b", 3))
@@ -398,7 +398,7 @@ def test_a_partition_that_another_process_takes_leaves_its_groups(tmp_path: Path
         other.claim(TWO).result(1)
         drives.executors.gate.set()
         drives.until(lambda: drives.stored_at(ONE) == 3)
-        assert TWO in drives.reader.halted()
+        assert TWO in drives.reader.assignment.halted
         drives.send("a3")
         drives.until(lambda: drives.stored_at(ONE) == 4)
         assert [row for row in apart.rows if row[0] == "a"] == values("a", 4)
@@ -533,7 +533,7 @@ def test_a_group_that_vanishes_is_not_said_to_fail_any_more(tmp_path: Path) -> N
         other = MemoryStore(drives.nodes)
         other.open()
         other.claim(TWO).result(1)
-        drives.until(lambda: TWO in drives.reader.halted())
+        drives.until(lambda: TWO in drives.reader.assignment.halted)
         drives.until(lambda: drives.engine.is_idle)
         drives.turn()
         assert drives.engine.statistics().apart.failing_since is None

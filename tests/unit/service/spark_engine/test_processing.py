@@ -12,7 +12,7 @@ import pytest
 from headrace import SKIP, Hooks, Record, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.chunk import Partition
-from service.owners import OFFSET_BITS
+from partition.record_ids import OFFSET_BITS
 from service.spark_engine.refusals import EVERY_ROW
 from service.spark_engine.running import process
 from service.spark_engine.task import TaskDone

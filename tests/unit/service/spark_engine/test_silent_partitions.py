@@ -83,7 +83,7 @@ def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path
         shares = [each for each in world.apart.shares if each[0] == "t[1]"]
         assert shares[0] == ("t[1]", 1, open_then[0][1])
         assert world.engine.statistics().apart.failing_since is None
-        assert world.reader.halted() == {}
+        assert world.reader.assignment.halted == {}
     told = [each for each in logged if each["event"] == "range_silent"]
     assert told[0]["partition"] == "t[1]"
     assert "nothing was heard" in told[0]["error"]
@@ -154,7 +154,7 @@ def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_faili
         world.until(lambda: len(world.executors.names) == 1)
         (group,) = world.engine._in_flight.groups
         (member,) = [each for each in group.members if each.line.partition == TWO]
-        world.reader.halt(TWO, ReplayDiffers(TWO, 1, "these", "others"))
+        world.reader.assignment.halt(TWO, ReplayDiffers(TWO, 1, "these", "others"))
         world.engine._in_flight.fell_silent(member, "nothing was heard", time.monotonic())
         world.executors.gate.set()
         world.until(lambda: world.stored_at(ONE) == 3)

@@ -1,6 +1,6 @@
-"""Stores the frontiers of all partitions: one write at a time, as often as is needed."""
+"""Stores how far all partitions are done: one write at a time, as often as is needed."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ from partition.fetcher import Fetcher
 from partition.held import Held
 from partition.manager import PartitionManager
 from partition.store import OffsetStore, Progress
-from service.commit_places import CommitPlaces
 
 
 class _Submitted(NamedTuple):
@@ -21,8 +20,8 @@ class _Submitted(NamedTuple):
     progress: Progress
 
 
-class Commits:
-    """What the reader asks of the offset store while it reads. The owner thread calls everything.
+class OffsetCommitter:
+    """What the consumer asks of the offset store while it reads. The owner thread calls everything.
 
     A second write beside the first would race it for the nodes' versions. A partition's open
     transactions are stored with its offset: what is planned at once, as it is emitted only then.
@@ -35,7 +34,7 @@ class Commits:
         interval_seconds: float,
         mirror: Fetcher | None,
         *,
-        places: CommitPlaces | None = None,
+        places: "CommitPlaces | None" = None,
     ) -> None:
         """What is stored is committed to the consumer group of `mirror` too.
 
@@ -149,3 +148,41 @@ class Commits:
         for partition, error in refused.items():
             if self._assignment[partition].manager is self._committing[partition].manager:
                 self._assignment.refuse(partition, error)
+
+
+class CommitPlaces:
+    """The points of `OffsetCommitter`, by name: of a plan, of an offset, or of both in one write.
+
+    The owner thread calls everything. There is none where no test wants one.
+    """
+
+    def __init__(self, at: Callable[[str], object]) -> None:
+        """`at` is told the names, on the store's thread of what the owner was not told yet."""
+        self._at = at
+        self._kinds: list[str] = []
+
+    def begins(self, moved: Iterable[PartitionManager[Any]]) -> None:
+        """These have something to store, and nothing of it is on its way."""
+        managers = list(moved)
+        is_planned = any(each.delivery.stores_first and each.is_urgent for each in managers)
+        is_moved = any(each.position.offset > each.committed for each in managers)
+        self._kinds = ["plan"] * is_planned + ["offset"] * is_moved
+        for kind in self._kinds:
+            self._at(f"{kind}_before_store")
+
+    def sent(self, write: "Future[Any]", *, is_leaving: bool) -> None:
+        """It is on its way; `is_leaving`: with a partition that is let go."""
+        kinds = list(self._kinds)
+        write.add_done_callback(lambda _: [self._at(f"{kind}_after_store") for kind in kinds])
+        if is_leaving and "offset" in kinds:
+            self._at("leaving_offset_sent")
+
+    def heard(self) -> None:
+        """The answer is there, and nothing was made of it."""
+        if "offset" in self._kinds:
+            self._at("offset_stored")
+
+    def taken(self) -> None:
+        """What was planned may be emitted from now on."""
+        if "plan" in self._kinds:
+            self._at("plan_stored")

@@ -1,4 +1,4 @@
-"""How a record is named to the acker: its partition's place and its offset in one number."""
+"""How a record is named: the index of its partition, and its offset, in one number."""
 
 from collections.abc import Iterator
 from typing import TypeAlias

@@ -1,53 +1,74 @@
-"""What may be emitted and fetched of each partition now, and which partitions are paused."""
+"""Flow control: what each partition may emit and fetch now, and which are paused."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
 
+from partition.assignment import Assignment
+from partition.discovery import TopicName
 from partition.fetcher import Fetcher
 from partition.held import Held
 from partition.manager import Allowance, PartitionManager
-from service.pacing import Pacing
 
 log = structlog.get_logger()
 
 _COMMIT_SECONDS = 0.001  # how soon the end of a commit is noticed for which records wait
 _PLAN_SECONDS = 0.01  # how soon it is that something that waits has been planned
+_BURST_SECONDS = 0.1  # what was left unused is kept for so long
+_GROUP_SECONDS = 0.01  # so much is handed out at once: chunks, not single records
+_ROUNDING = 1e-6  # by so little sums of small parts miss a whole token
 
 
-class Flow:
+class FlowControl:
     """Keeps what waits bounded where records may not be emitted. The owner thread calls everything.
 
-    A partition is paused at its window's end, while it is not ours, and when enough of it
+    A partition is paused at its in-flight limit, while it is not ours, and when enough of it
     waits while others may go on. A pause costs what the client has prefetched. So when none
     may, nothing is fetched instead, and a pause lasts until half of what waited is emitted.
 
     At most once no more is stored ahead of each partition than is emitted soon: one fetch, and
     what its source's rate allows in a second; of a source that is held back nothing more.
-
     Exactly once what waits may be emitted once it is planned and that is stored. So meanwhile
     as much is fetched as is planned next, and a partition is paused only when no more of it
     can be planned.
+
+    A rate limit is a source's: all partitions of all its topics share it, and retries do not
+    count. A topic that several sources match belongs to the one that names it, else to the first.
     """
 
-    def __init__(self, fetcher: Fetcher, pacing: Pacing, fetch_records: int) -> None:
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        assignment: Assignment,
+        sources: Sequence[TopicName],
+        records_per_second: Mapping[TopicName, float],
+        fetch_records: int,
+    ) -> None:
+        """Raises ValueError for a rate that is no number above 0, or no source's."""
+        unknown = [source for source in records_per_second if source not in sources]
+        if unknown:
+            message = f"records_per_second limits {unknown[0]!r}; allowed are {list(sources)}"
+            raise ValueError(message)
         self._fetcher = fetcher
-        self._pacing = pacing
+        self._assignment = assignment
+        self._sources = sources
+        self._throttles = {source: Throttle(rate) for source, rate in records_per_second.items()}
+        self._throttle_of: dict[str, Throttle | None] = {}  # by topic
+        self._held_back: frozenset[str] = frozenset()
+        self._silent: frozenset[str] = frozenset()
         self._fetch_records = fetch_records
         self._free = Allowance(ahead=fetch_records)
         self._paused: list[Held] = []
         self._is_ending = False
-        self.is_paused = False
-        """Whether nothing new is emitted or fetched: an operator has said so."""
-        self.is_free = not pacing.has_limits  # whether only the partitions' own limits hold back
+        self.is_free = not self._throttles  # whether only the partitions' own limits hold back
         self.wake = math.inf  # when a record that waits may be emitted, as far as time tells
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str]) -> None:
         """Let these topics emit nothing new, those `silent` nothing at all; all others go on."""
-        self.is_free = not (topics or silent or self._pacing.has_limits)
-        self._pacing.hold_back(topics, silent)
+        self.is_free = not (topics or silent or self._throttles)
+        self._held_back, self._silent = topics | silent, silent
 
     def end(self) -> None:
         """Let what is stored ahead be emitted as soon as it can be taken on: the run ends."""
@@ -55,28 +76,31 @@ class Flow:
 
     def allowance(self, held: Held, manager: PartitionManager[Any], now: float) -> Allowance:
         """What a partition may emit now."""
-        if self.is_free and not (self.is_paused or held.is_leaving):
+        is_paused = self._assignment.is_paused
+        if self.is_free and not (is_paused or held.is_leaving):
             return self._free
         topic = held.partition.topic
-        if self._pacing.is_silent(topic):
+        if topic in self._silent:
             return Allowance(retries=False, new=0)
-        if self.is_paused or held.is_leaving:
+        if is_paused or held.is_leaving:
             # What must not be left is emitted: what is stored as read, or planned.
             return Allowance(new=None if manager.delivery.stores_first else 0)
-        if self._is_ending:
-            return Allowance()
-        if self._pacing.is_held_back(topic):
+        if topic in self._held_back and not self._is_ending:
             return Allowance(new=0)
-        allowed = self._pacing.allows(topic, now)
+        throttle = None if self._is_ending else self._throttle(topic)
+        if throttle is None:
+            return self._free
+        allowed = throttle.allows(now)
         if allowed == 0 and manager.waiting:
-            self.wake = min(self.wake, now + self._pacing.seconds_left(topic))
-        ahead = int(min(self._fetch_records, self._pacing.most_per_second(topic)))
+            self.wake = min(self.wake, now + throttle.seconds_left())
+        ahead = int(min(self._fetch_records, throttle.most_per_second))
         return Allowance(new=allowed, ahead=ahead)
 
     def emitted(self, topic: str, count: int) -> None:
         """Learn that so many records were emitted for the first time."""
-        if not (self.is_free or self._is_ending):
-            self._pacing.take(topic, count)
+        throttle = self._throttle(topic) if self._throttles else None
+        if throttle is not None and not self._is_ending:
+            throttle.take(count)
 
     def await_commit(
         self, manager: PartitionManager[Any], now: float, commit: float | None
@@ -92,15 +116,16 @@ class Flow:
 
     def is_held_up(self, topic: str, now: float) -> bool:
         """Whether nothing new of a topic may be emitted now, by its rate or by backpressure."""
-        return self._pacing.is_held_back(topic) or self._pacing.allows(topic, now) == 0
+        throttle = self._throttle(topic)
+        return topic in self._held_back or (throttle is not None and throttle.allows(now) == 0)
 
-    def has_room(self, partitions: Iterable[Held], now: float) -> bool:
+    def may_fetch(self, now: float) -> bool:
         """Whether something is to be fetched; pauses those of which enough waits."""
-        if self.is_paused:
+        if self._assignment.is_paused:
             return False
         sated: list[tuple[Held, PartitionManager[Any]]] = []
         waiting, enough, is_open = 0, self._fetch_records, False
-        for held in partitions:
+        for held in self._assignment:
             manager = held.manager
             if manager is None or not held.is_read or held.is_paused:
                 continue
@@ -159,3 +184,59 @@ class Flow:
                 held.is_paused = False
                 log.info("partition_unpaused", partition=str(held.partition))
         self._paused = [held for held in self._paused if held.is_paused]
+
+    def _throttle(self, topic: str) -> "Throttle | None":
+        if not self._throttles:
+            return None
+        if topic not in self._throttle_of:
+            self._throttle_of[topic] = self._throttles.get(self._source_of(topic))
+        return self._throttle_of[topic]
+
+    def _source_of(self, topic: str) -> TopicName:
+        """The source of a topic, as `Topology.source_of` tells it."""
+        if topic in self._sources:
+            return topic
+        patterns = (source for source in self._sources if not isinstance(source, str))
+        return next((pattern for pattern in patterns if pattern.fullmatch(topic)), topic)
+
+
+class Throttle:
+    """How many records may be emitted now. Seconds are of one monotonic clock.
+
+    In any t seconds it lets at most `records_per_second` * t records pass, and one more and
+    those of 0.1 seconds, which it may have saved up.
+    """
+
+    def __init__(self, records_per_second: float) -> None:
+        """Raises ValueError where that is not a number above 0."""
+        if not (records_per_second > 0 and math.isfinite(records_per_second)):
+            message = f"records_per_second is {records_per_second}; allowed is a number above 0"
+            raise ValueError(message)
+        self._rate = records_per_second
+        self._most = 1.0 + records_per_second * _BURST_SECONDS
+        self._group = max(1.0, records_per_second * _GROUP_SECONDS)
+        self._tokens = self._most
+        self._filled_at: float | None = None
+
+    @property
+    def most_per_second(self) -> float:
+        """How many records pass in a second, and at least one."""
+        return max(1.0, self._rate)
+
+    def allows(self, now: float) -> int:
+        """How many records may be emitted now; 0 until a group of them may."""
+        if self._filled_at is None:
+            self._filled_at = now
+        if now > self._filled_at:
+            self._tokens = min(self._most, self._tokens + (now - self._filled_at) * self._rate)
+            self._filled_at = now
+        tokens = self._tokens + _ROUNDING
+        return int(tokens) if tokens >= self._group else 0
+
+    def take(self, count: int) -> None:
+        """Learn that so many were emitted."""
+        self._tokens -= count
+
+    def seconds_left(self) -> float:
+        """How long, from the last `allows` on, until some may be emitted."""
+        return max(0.0, (self._group - self._tokens) / self._rate)

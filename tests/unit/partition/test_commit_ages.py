@@ -6,8 +6,7 @@ import pytest
 
 from partition.chunk import Partition
 from partition.ledger import Ledger
-from partition.statistics import PartitionStatistics
-from service.commit_ages import CommitAges
+from partition.statistics import CommitAges, PartitionStatistics
 
 
 def standing(committed: int, log_end: int, number: int = 0) -> PartitionStatistics:

@@ -1,0 +1,464 @@
+"""The Consumer: reads the partitions that are ours, and stores how far each is done."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from partition.assignment import Assignment, AssignmentPolicy, PartitionChange
+from partition.chunk import Chunk, Partition
+from partition.commits import CommitPlaces, OffsetCommitter
+from partition.discovery import LogEnds, TopicName
+from partition.fetcher import Fetcher
+from partition.flow_control import FlowControl
+from partition.held import Held
+from partition.manager import PartitionManager
+from partition.opening import Ways
+from partition.record_ids import Owners, by_place, offset_of, owners_of, place_of
+from partition.retries import Retries
+from partition.statistics import PartitionStatistics
+from partition.transaction import Range
+
+_FEW_CHUNKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPolicy:
+    """How topics are read. Seconds are of the owner's monotonic clock."""
+
+    assignment: AssignmentPolicy = field(default_factory=AssignmentPolicy)
+    commit_interval_seconds: float = 1.0
+    fetch_records: int = 4_000  # a fetch brings at most so many
+    chunk_records: int = 2_000  # a chunk has at most so many
+    mirror: bool = False  # commit to the consumer group too
+    # Of a source, by what it reads; a source that is not there has no limit. First emissions
+    # count, retries do not.
+    records_per_second: Mapping[TopicName, float] = field(default_factory=dict)
+
+
+class Time(NamedTuple):
+    """What tells the time, and lets it pass."""
+
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time  # what records are stamped by
+    sleep: Callable[[float], object] = time.sleep
+
+
+REAL_TIME = Time()
+
+
+class Consumer:
+    """Reads topics through one PartitionManager per partition, and stores how far each is done.
+
+    The owner thread calls everything, and nothing waits but `fetch`. With ZooKeeper away it
+    works on inside the partitions' limits (promise 15).
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        ways: Ways,
+        sources: Sequence[TopicName],
+        policy: ConsumerPolicy,
+        rng: random.Random,
+        real: Time = REAL_TIME,
+        at: Callable[[str], object] | None = None,
+    ) -> None:
+        """`ways` has a fencing if transactions are kept, and only then (exactly once).
+
+        `at` is told of the points of a commit, where a test may end the process.
+        """
+        self._fetcher = fetcher
+        self._ways = ways
+        self._policy = policy
+        self._time = real
+        self.assignment = Assignment(fetcher, ways, sources, policy.assignment, rng)
+        """Which partitions are ours."""
+        self.late = 0
+        """Answers for records of partitions that are gone, which are ignored."""
+        self._flow = FlowControl(
+            fetcher,
+            self.assignment,
+            sources,
+            policy.records_per_second,
+            policy.fetch_records,
+        )
+        self._commits = OffsetCommitter(
+            ways.store,
+            self.assignment,
+            policy.commit_interval_seconds,
+            fetcher if policy.mirror else None,
+            places=None if at is None else CommitPlaces(at),
+        )
+        self._ends = LogEnds(ways.catalogue)
+        self._latency: dict[Partition, float] = {}
+        self._turn = 0
+
+    def open(self) -> None:
+        """Open the store, the fetcher and the catalogue. Raises what they raise.
+
+        `poll` then finds the partitions and opens each; nothing is read before.
+        """
+        self._ways.store.open()
+        self._fetcher.open()
+        self._ways.catalogue.open()
+
+    def close(self) -> None:
+        """Stop fetching and let go of ZooKeeper; what is not committed stays so."""
+        self._fetcher.close()
+        self._ways.catalogue.close()
+        self._ways.store.close()
+
+    # Partitions
+
+    def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:
+        """Find, open, mend and halt partitions; return what has become of them, in order.
+
+        Without `opens` the run ends: at most once, nothing more is stored ahead. What is
+        stored or planned is emitted as soon as it can be.
+        """
+        changes = self.assignment.poll(now, opens=opens)
+        self._ends.poll(now, (held.partition for held in self.assignment if _is_unfetched(held)))
+        if not opens:
+            self._flow.end()
+            for held in self.assignment:
+                if held.manager is not None:
+                    held.manager.stop()
+        self._flow.resume()
+        return changes
+
+    def release(self) -> list[PartitionChange]:
+        """Revoke every partition. Idempotent.
+
+        Nothing is emitted or polled any more; what is resolved may still be committed.
+        """
+        return self.assignment.release()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may take partitions over at any time."""
+        return self._policy.assignment.shared
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics of which a partition is known."""
+        return {held.partition.topic for held in self.assignment}
+
+    def topic_at(self, place: int) -> str | None:
+        """The topic of the partition of an index; None if it is no partition's."""
+        is_known = 0 <= place < len(self.assignment)
+        return self.assignment.at(place).partition.topic if is_known else None
+
+    def partition(self, place: int) -> Held:
+        """The partition of an index, whether it is ours or not."""
+        return self.assignment.at(place)
+
+    def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
+        """The partitions that are ours, by index."""
+        for held in self.assignment:
+            if held.is_owned and held.manager is not None:
+                yield held.place, held.manager
+
+    @property
+    def leaving(self) -> list[int]:
+        """The indexes of partitions that leave: what is in flight of them should not wait."""
+        return self.assignment.leaving
+
+    def given_up(self, now: float) -> list[int]:
+        """Indexes of partitions that were given up, to be freed by `forget`; rarely any."""
+        return self.assignment.given_up(now)
+
+    def forget(self, index: int) -> None:
+        """Learn that nothing is left that names a record of a partition that was given up."""
+        self.assignment.forget(index)
+
+    @property
+    def has_reached_goals(self) -> bool:
+        """Whether every record below the goals is resolved, halted partitions aside."""
+        known = self.assignment
+        return known.is_settled and all(held.has_resolved_goal for held in known)
+
+    @property
+    def has_emitted_goals(self) -> bool:
+        """Whether every record below the goals is emitted, halted partitions aside."""
+        known = self.assignment
+        return known.is_settled and all(held.has_emitted_goal for held in known)
+
+    def next_due(self) -> float | None:
+        """When the next retry is due, or a rate limit lets the next records pass; or None."""
+        managers = [held.manager for held in self.assignment]
+        dues = [manager.next_due() for manager in managers if manager is not None]
+        dues += [self._flow.wake] if math.isfinite(self._flow.wake) else []
+        return min((due for due in dues if due is not None), default=None)
+
+    def is_held_up(self, topic: str, now: float) -> bool:
+        """Whether nothing new of a topic may be emitted now, by its rate or by backpressure."""
+        return self._flow.is_held_up(topic, now)
+
+    # Records come
+
+    def fetch(self, now: float, timeout_seconds: float) -> bool:
+        """Take what the fetcher has; True if there was anything.
+
+        It takes nothing, and waits, if what waits already is enough for every partition.
+        """
+        timeout_seconds = min(timeout_seconds, max(0.0, self._flow.wake - now))
+        if not self._flow.may_fetch(now):
+            self._time.sleep(timeout_seconds)
+            return False
+        fetched = self._fetcher.fetch(self._policy.fetch_records, timeout_seconds)
+        for chunk in fetched.chunks:
+            held = self.assignment[chunk.partition]
+            if held.manager is None:
+                continue
+            held.manager.fetched(chunk, now)
+            self._check_replay(held, held.manager)
+            newest: Any = chunk.messages[-1]
+            written_ms = newest.timestamp()[1]
+            if written_ms > 0:
+                latency = self._time.wall_clock() - written_ms / 1000
+                self._latency[chunk.partition] = max(0.0, latency)
+            self._commits.look_at(held.manager)
+        for partition, end in fetched.ends.items():
+            held = self.assignment[partition]
+            if held.manager is not None:
+                held.manager.log_end(end)
+                self._check_replay(held, held.manager)
+                self.assignment.read_to_end(held, end)
+        for chunk in fetched.chunks:
+            self._flow.pause_if_full(self.assignment[chunk.partition])
+        for partition, trouble in fetched.failures.items():
+            self.assignment.fail(partition, trouble)
+        return bool(fetched.chunks)
+
+    def _check_replay(self, held: Held, manager: PartitionManager[Any]) -> None:
+        """Halt a partition that did not give the records of an open transaction again."""
+        error = manager.delivery.replay_error(log_moved=False)
+        if error is not None and held.halted is None:
+            self.assignment.halt(held.partition, error)
+
+    def next(self, now: float) -> tuple[Chunk, Owners] | None:
+        """The next records to emit, with their ids; partitions take turns, a chunk each.
+
+        None, whatever waits, once the partitions may be another's (`Assignment.trust`).
+        """
+        if not self._is_trusted:
+            return None
+        self._flow.wake = math.inf
+        for held in self._in_turn():
+            manager = held.manager
+            if manager is None or not held.is_owned:
+                continue
+            due = manager.next_due()
+            if (due is None or due > now) and not manager.waiting:
+                continue
+            allowance = self._flow.allowance(held, manager, now)
+            before = manager.read
+            chunk = manager.next_chunk(now, self._policy.chunk_records, allowance)
+            if chunk is not None:
+                self._commits.look_at(manager)
+                self._flow.emitted(held.partition.topic, manager.read - before)
+                self._turn = held.place + 1
+                return chunk, owners_of(held.place, chunk.offsets)
+            if manager.delivery.stores_first:
+                self._commits.look_at(manager)
+                if allowance.new != 0:
+                    self._flow.await_commit(manager, now, self._commits.seconds_under_way(now))
+        return None
+
+    def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
+        """Let partitions of these topics emit nothing new, and all others go on (backpressure).
+
+        Those that are `silent` emit no retries either.
+        """
+        self._flow.hold_back(topics, silent)
+
+    @property
+    def has_stored_waiting(self) -> bool:
+        """Whether records wait that are stored as read, or planned, or about to be.
+
+        A drain emits them: else they would be lost (at most once), or their transactions be
+        left open (exactly once).
+        """
+        return any(manager.delivery.owes_emission() for _, manager in self.owned())
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every partition that has records waiting has used up its limit."""
+        managers = [held.manager for held in self.assignment]
+        waiting = [manager for manager in managers if manager is not None and manager.waiting]
+        return bool(waiting) and all(manager.is_full for manager in waiting)
+
+    # What comes next, for bolts that run ahead
+
+    @property
+    def foresees(self) -> bool:
+        """Whether `upcoming` can tell: no rate, and nothing that is held back, has a say."""
+        return self._flow.is_free and self._is_trusted
+
+    def upcoming(self) -> list[Chunk]:
+        """The chunks that, as things stand, `next` gives whole, in turn."""
+        queues = [
+            held.manager.upcoming(self._policy.chunk_records)
+            for held in ([] if self.assignment.is_paused else self._in_turn())
+            if held.is_owned and held.manager is not None and not held.is_leaving
+        ]
+        return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
+
+    @property
+    def waits_little(self) -> bool:
+        """Whether few chunks and fewer records than two fetches wait that may be emitted soon.
+
+        With records alone, short chunks that come fast would pile up, one emitted a turn.
+        """
+        chunks = records = 0
+        for _, manager in self.owned():
+            # What waits for its plan counts: it comes in a moment.
+            if manager.may_emit or manager.accepts_more:
+                chunks += manager.waiting_chunks
+                records += manager.waiting
+        return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
+
+    def _in_turn(self) -> Iterator[Held]:
+        """Every partition, the one whose turn it is first."""
+        count = len(self.assignment)
+        for turn in range(self._turn, self._turn + count):
+            yield self.assignment.at(turn % count)
+
+    @property
+    def _is_trusted(self) -> bool:
+        return self._time.clock() <= self.assignment.trusted_until
+
+    # What comes of records
+
+    def ack(self, owners: Owners) -> None:
+        """Resolve records."""
+        if not len(owners):
+            return
+        for manager, offsets in self._by_manager(owners):
+            manager.ack(offsets)
+            self._commits.look_at(manager)
+        self._flow.resume()
+
+    def processed(self, owners: Owners) -> None:
+        """Learn that records are done, but for the transactions they are in."""
+        for manager, offsets in self._by_manager(owners):
+            manager.processed(offsets)
+
+    def resolve_to(self, place: int, end: int) -> int:
+        """Resolve what was emitted of a partition below `end`; return how many records.
+
+        Their transaction is committed: the mode was told in this same turn, so that no offset
+        is stored in between.
+        """
+        manager = self._manager(place)
+        resolved = manager.resolve_below(end)
+        self._commits.look_at(manager)
+        self._flow.resume()
+        return resolved
+
+    def passed(self, place: int, covers: Range) -> None:
+        """Learn that a range is done which others have read; the mode was told in this turn."""
+        manager = self._manager(place)
+        manager.passed(covers.first, covers.end, covers.count or 0, covers.leader_epoch)
+        self.assignment.passed(place)
+        self._commits.look_at(manager)
+
+    def fail(
+        self,
+        owner: int,
+        now: float,
+        after_seconds: float | None = None,
+        policy: Retries | None = None,
+    ) -> bool:
+        """Schedule a retry; False when the record's retries are used up.
+
+        `policy` is that of the step that failed; None: the pipeline's. Of a partition that is
+        lost nothing is scheduled: whoever has it now tries the record.
+        """
+        held = self.assignment.at(place_of(owner))
+        if held.manager is None:
+            self.late += 1
+        if held.manager is None or held.loss is not None:
+            return True
+        return held.manager.fail(offset_of(owner), now, after_seconds, policy)
+
+    def comes_again(self, owner: int) -> bool:
+        """Whether a record is not done, and is, or may yet be, emitted again.
+
+        False for what is no record of ours, and for those of a partition that is lost.
+        """
+        place = place_of(owner)
+        if not 0 <= place < len(self.assignment):
+            return False
+        held = self.assignment.at(place)
+        if held.manager is None or held.loss is not None:
+            return False
+        return held.manager.comes_again(offset_of(owner))
+
+    def attempts(self, owner: int) -> int:
+        """How often the record has been tried."""
+        return self._manager(place_of(owner)).attempts(offset_of(owner))
+
+    def message(self, owner: int) -> Any:
+        """The message of a record in flight."""
+        return self._manager(place_of(owner)).message(offset_of(owner))
+
+    def _by_manager(self, owners: Owners) -> Iterator[tuple[PartitionManager[Any], Owners]]:
+        """The offsets of records, by whose they are; those of nobody are counted."""
+        for place, offsets in by_place(owners):
+            manager = self.assignment.at(place).manager
+            if manager is None:
+                self.late += len(offsets)
+            else:
+                yield manager, offsets
+
+    def _manager(self, place: int) -> PartitionManager[Any]:
+        manager = self.assignment.at(place).manager
+        if manager is None:
+            raise KeyError(place)
+        return manager
+
+    # Offsets
+
+    def commit(self, now: float, *, force: bool = False) -> None:
+        """Store what moved, at most once per interval and one write at a time.
+
+        A partition that the store refuses is halted, or claimed again if only the session
+        has ended. Raises StoreError when the store refuses everything.
+        """
+        self._commits.commit(now, force=force)
+
+    def commit_seconds(self, now: float) -> float:
+        """How long the last write of offsets took, or the one under way if that is longer."""
+        return self._commits.seconds(now)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether everything that can be stored is stored."""
+        return self._commits.is_done
+
+    def statistics(self, now: float) -> Iterator[PartitionStatistics]:
+        """Where each partition stands that was opened."""
+        for held in self.assignment:
+            if held.manager is None:
+                continue
+            start, end = self._fetcher.log_range(held.partition) or (None, None)
+            yield replace(
+                held.manager.statistics(now),
+                log_start=start,
+                log_end=self._ends.later(held.partition, end),
+                fetch_latency_seconds=self._latency.get(held.partition),
+                transaction_wait_seconds=self._fetcher.transaction_wait_seconds(held.partition),
+                lost=dict(held.lost),
+                epoch=held.epoch,
+            )
+
+
+def _is_unfetched(held: Held) -> bool:
+    """Whether nothing of a partition is fetched now, or perhaps not: enough of it waits."""
+    manager = held.manager
+    return manager is not None and (not held.is_read or held.is_paused or manager.waiting > 0)
