@@ -1,7 +1,6 @@
 """Dead letters on their way: a record's tree is acked when its letter is durable."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -11,7 +10,6 @@ import structlog
 
 from acker.acker import Edges, Trees
 from partition.loss import Loss
-from service.failpoints import nowhere
 from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
 
 log = structlog.get_logger()
@@ -45,11 +43,9 @@ class DeadLetterSender:
     takes: its record's offset does not pass. The owner thread calls everything.
     """
 
-    def __init__(self, sink: DeadLetterSink, at: Callable[[str], object] = nowhere) -> None:
-        """`at` is told when a letter was given to the sink, and when it is durable."""
+    def __init__(self, sink: DeadLetterSink) -> None:
         self._sink = sink
         self.name = sink.name
-        self._at = at
         self._sent: dict[int, _Sent] = {}
         self._again: list[tuple[float, int]] = []
         self._token = 0
@@ -80,14 +76,12 @@ class DeadLetterSender:
         self._token += 1
         self._sent[self._token] = sent
         self._sink.send(sent.letter, self._token)
-        self._at("letter_sent")
 
     def poll(self, now: float) -> tuple[Trees, Edges]:
         """Give the trees and edges whose letters have become durable since the last call."""
         durable: list[_Place] = []
         for delivered in self._sink.poll():
             if delivered.error is None:
-                self._at("letter_durable")
                 self._waiting_since = None
                 sent = self._sent.pop(delivered.token)
                 answer = sent.answer

@@ -1,8 +1,8 @@
 """Ends this process at a named place, for tests of crashes; without its variable, nothing does.
 
 `HEADRACE_FAILPOINT=name:n:action`: when the place is passed for the n-th time, this process is
-killed, as by `kill -9`, or stopped, or told to end, or an error is raised. Whoever has such
-places gets a callable at wiring, since the rooms share no module.
+killed, as by `kill -9`, or stopped, or told to end, or an error is raised. Sinks are put behind
+ports that pass their places; who else has some gets a callable at wiring.
 """
 
 import contextlib
@@ -11,10 +11,25 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from service.errors import BadConfig
+from topology.sink import (
+    Batch,
+    Committed,
+    DeadLetter,
+    DeadLetterSink,
+    Delivered,
+    Fence,
+    RangeNotice,
+    Share,
+    Sink,
+    Staged,
+)
+
+Port = TypeVar("Port", Sink[Any], DeadLetterSink)
 
 VARIABLE = "HEADRACE_FAILPOINT"
 PLACES = (
@@ -128,6 +143,73 @@ def _jvms() -> Iterator[int]:
                 with contextlib.suppress(OSError):
                     if Path(f"/proc/{pid}/exe").resolve().name == "java":
                         yield int(pid)
+
+
+class FailpointSink:
+    """A sink that passes its places; for whom it is anything else, it is the sink itself."""
+
+    def __init__(self, sink: Sink[Any], at: Callable[[str], object]) -> None:
+        self._sink = sink
+        self._at = at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """See `Sink.fence`."""
+        self._at("sink_before_fence")
+        committed = self._sink.fence(fences)
+        self._at("sink_after_fence")
+        return committed
+
+    def stage(self, batch: Batch) -> Staged:
+        """See `Sink.stage`."""
+        self._at("sink_before_stage")
+        return self._sink.stage(batch)
+
+    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+        """See `Sink.joined`."""
+        self._at("sink_before_stage")
+        return self._sink.joined(shares, staged)
+
+    def commit(self, staged: Staged) -> None:
+        """See `Sink.commit`."""
+        self._at("sink_before_commit")
+        self._sink.commit(staged)
+        self._at("sink_after_commit")
+
+
+class FailpointLetters:
+    """A sink of dead letters that passes its places."""
+
+    def __init__(self, sink: DeadLetterSink, at: Callable[[str], object]) -> None:
+        self._sink = sink
+        self._at = at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
+        """See `DeadLetterSink.send`."""
+        self._sink.send(letter, token)
+        self._at("letter_sent")
+
+    def poll(self) -> list[Delivered]:
+        """See `DeadLetterSink.poll`."""
+        delivered = self._sink.poll()
+        for each in delivered:
+            if each.error is None:
+                self._at("letter_durable")
+        return delivered
+
+
+def with_places(port: Port, at: Callable[[str], object]) -> Port:
+    """Return a sink, or one of dead letters, that passes its places if there are any to pass."""
+    if at is nowhere:
+        return port
+    make: Any = FailpointLetters if isinstance(port, DeadLetterSink) else FailpointSink
+    passing: Port = make(port, at)
+    return passing
 
 
 def nowhere(place: str) -> None:

@@ -34,7 +34,7 @@ from service.dead_letter_sender import DeadLetterSender
 from service.deadline import Deadline
 from service.engine import Engine
 from service.errors import BadConfig
-from service.failpoints import failpoints, nowhere
+from service.failpoints import failpoints, nowhere, with_places
 from service.fences import Fences
 from service.gates import delivery_of, limits_of, policy_of
 from service.jars.resolver import resolve
@@ -229,7 +229,10 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     tracing = _tracing(config, name)
     pipeline: Engine
     if ends is not None and spark is not None:
-        fences, letters = Fences(topology.transactions), DeadLetterSender(dead_letter_sink, at)
+        fences, letters = (
+            Fences(topology.transactions),
+            DeadLetterSender(with_places(dead_letter_sink, at)),
+        )
         reader = make_reader(letters.send_notice, fences)
         pipeline = spark_engine(
             topology,

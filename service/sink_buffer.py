@@ -49,14 +49,11 @@ class SinkBuffer(ABC):
         *,
         at_most_once: bool = False,
         write_retries: WriteRetries | None = None,
-        at: Callable[[str], object] | None = None,
     ) -> None:
         """`sink` is what the writer's threads call; see `SinkWriter` for the rest."""
         self.step = step
         self.name = step.name
-        self.writer = SinkWriter(
-            sink, on_done, at_most_once=at_most_once, retries=write_retries, at=at
-        )
+        self.writer = SinkWriter(sink, on_done, at_most_once=at_most_once, retries=write_retries)
         self.rows_written = 0
         self.batches_written = 0
         self.rows_rejected = 0
@@ -140,7 +137,6 @@ class BatchBuffer(SinkBuffer):
         *,
         at_most_once: bool = False,
         write_retries: WriteRetries | None = None,
-        at: Callable[[str], object] | None = None,
         traces: "Traces | None" = None,
     ) -> None:
         """With `at_most_once` no commit is tried twice."""
@@ -150,7 +146,6 @@ class BatchBuffer(SinkBuffer):
             lambda done: put(WriterEvent(step.name, done)),
             at_most_once=at_most_once,
             write_retries=write_retries,
-            at=at,
         )
         self._traces = traces
         self._sequence = 0
@@ -292,9 +287,8 @@ class GroupBuffer(SinkBuffer, Generic[W]):
         on_done: Callable[[Done], object],
         *,
         write_retries: WriteRetries | None,
-        at: Callable[[str], object] | None,
     ) -> None:
-        super().__init__(step, sink, on_done, write_retries=write_retries, at=at)
+        super().__init__(step, sink, on_done, write_retries=write_retries)
         self._groups = 0
         self._works: dict[int, W] = {}
         self._committing: W | None = None
@@ -386,7 +380,6 @@ class TransactionBuffer(GroupBuffer[Work]):
         put: Callable[[WriterEvent], object],
         *,
         write_retries: WriteRetries | None = None,
-        at: Callable[[str], object] | None = None,
         traces: "Traces | None" = None,
     ) -> None:
         super().__init__(
@@ -394,7 +387,6 @@ class TransactionBuffer(GroupBuffer[Work]):
             sink,
             lambda done: put(WriterEvent(step.name, done)),
             write_retries=write_retries,
-            at=at,
         )
         self._rows = Rows()
         self._traces = traces

@@ -19,7 +19,7 @@ from service.backpressure import Backpressure
 from service.committers import BatchCommitter, TransactionCommitter
 from service.context import Observer, Observers, ResultQueue, RunContext
 from service.dead_letter_sender import DeadLetterSender
-from service.failpoints import nowhere
+from service.failpoints import nowhere, with_places
 from service.failures import FailureHandler, ScreenPolicy
 from service.fences import Fences
 from service.pipeline import Committer, Pipeline
@@ -96,7 +96,7 @@ def build_pipeline(
     advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
     advanced = AdvancedRunner(advanced_steps, acker.owners, places_of)
     trees = TreeTracker(acker, advanced.holders, timeout_seconds, ports.rng)
-    dead_letters = DeadLetterSender(ports.dead_letter_sink, ports.at)
+    dead_letters = DeadLetterSender(with_places(ports.dead_letter_sink, ports.at))
     make_committer, fences = _guarantee_of(topology, ports, policy, context)
     reader = ports.source(dead_letters.send_notice, fences)
     committer = make_committer(reader, trees)
@@ -113,7 +113,8 @@ def build_pipeline(
 
 def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any]]]:
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-    return [(step, ports.sinks.get(step.name, step.sink)) for step in steps]
+    sinks = ports.sinks
+    return [(step, with_places(sinks.get(step.name, step.sink), ports.at)) for step in steps]
 
 
 def _guarantee_of(
@@ -126,7 +127,6 @@ def _guarantee_of(
     sinks = _sinks_of(topology, ports)
     options: Any = {
         "write_retries": policy.write_retries,
-        "at": ports.at,
         "traces": ports.traces,
     }
     if topology.reliability == "exactly-once":

@@ -70,8 +70,7 @@ class SinkWriter:
 
     With `at_most_once` a commit that has failed is not tried again, since it may be durable all the
     same: all rows of the batch are reported as rejected. SinkBusy says that nothing was written,
-    so such a batch comes again. `at` is told the points of the way by name, for tests that end
-    the process there.
+    so such a batch comes again.
     """
 
     def __init__(
@@ -83,13 +82,11 @@ class SinkWriter:
         retries: WriteRetries | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
-        at: Callable[[str], object] | None = None,
     ) -> None:
         self._sink = sink
         self._on_done = on_done
         self._at_most_once = at_most_once
         self._clock = clock
-        self._at = at or _nothing
         self._stopping = threading.Event()
         self._staging, self._committing = (
             _Hand(
@@ -194,9 +191,7 @@ class SinkWriter:
         lines = ", ".join(fence.line for fence in fences) or "the sink"
 
         def work() -> list[Committed]:
-            self._at("sink_before_fence")
             committed = self._sink.fence(fences)
-            self._at("sink_after_fence")
             self._check_told(committed, [fence.line for fence in fences])
             return committed
 
@@ -223,7 +218,6 @@ class SinkWriter:
         self, batch: Batch, by: Callable[[Batch], Staged]
     ) -> tuple[Staged | None, Exception | None]:
         def work() -> Staged:
-            self._at("sink_before_stage")
             staged = by(batch)
             check_rejected(staged.rejected, batch.num_rows, self._sink.name)
             if staged.shares != batch.shares:
@@ -270,7 +264,6 @@ class SinkWriter:
         self._tell(self._committing, BatchCommitted(committed or staged, error, seconds))
 
     def _try_commit(self, staged: Staged, batch: Batch | None) -> Staged:
-        self._at("sink_before_commit")
         try:
             self._sink.commit(staged)
         except RowsRejected as rejection:
@@ -281,7 +274,6 @@ class SinkWriter:
             num_rows = staged.num_rows - len(rejection.reasons)
             rejected = {**staged.rejected, **rejection.reasons}
             return replace(staged, num_rows=num_rows, rejected=rejected)
-        self._at("sink_after_commit")
         return staged
 
     def _given_up(self, staged: Staged, batch: Batch) -> Staged:
@@ -353,11 +345,6 @@ class _Hand:
     def _run(self) -> None:
         while (work := self._inbox.get()) is not None:
             work()
-
-
-def _nothing(name: str) -> None:
-    """No point of the way is of interest."""
-    del name
 
 
 def _named(shares: Sequence[Share]) -> str:

@@ -25,7 +25,7 @@ from partition.consumer import Consumer
 from service.account import Tally
 from service.dead_letter_sender import DeadLetterSender
 from service.engine import EngineStatistics
-from service.failpoints import nowhere
+from service.failpoints import nowhere, with_places
 from service.fences import Fences
 from service.spark_engine.ends import Ends
 from service.spark_engine.in_flight import InFlight
@@ -99,10 +99,9 @@ class SparkEngine:
         self.outlets = [
             RangeOutlet(
                 step,
-                step.sink,
+                with_places(step.sink, at),
                 self._results.put,
                 write_retries=policy.write_retries,
-                at=at,
             )
             for step in steps
         ]

@@ -109,14 +109,12 @@ class RangeOutlet(GroupBuffer[RangeWork]):
         on_told: Callable[[RangeTold], object],
         *,
         write_retries: WriteRetries | None = None,
-        at: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__(
             step,
             sink,
             lambda done: on_told(RangeTold(self, done)),
             write_retries=write_retries,
-            at=at,
         )
         self._sink = sink
         self.bytes_written = None

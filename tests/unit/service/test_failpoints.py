@@ -6,13 +6,23 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.sinks import MemoryDeadLetters, MemorySink
 from service.errors import BadConfig
-from service.failpoints import ACTIONS, PLACES, VARIABLE, FailpointReached, failpoints
+from service.failpoints import (
+    ACTIONS,
+    PLACES,
+    VARIABLE,
+    FailpointReached,
+    failpoints,
+    with_places,
+)
 from service.variables import OTHER_VARIABLES
 from tests.support.patience import seconds, until
+from topology.sink import Batch, Fence, RangeNotice, Share
 
 ROOT = Path(__file__).parents[3]
 PASSES = """
@@ -175,3 +185,37 @@ def _runs(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def staged_and_committed(sink: Any) -> None:
+    sink.fence([Fence("orders[0]", 1)])
+    share = Share("orders[0]", 1, 1, 1, 1, 2, "0" * 32, 1)
+    sink.commit(sink.stage(Batch(1, [["row"]], 1, (share,))))
+
+
+def test_a_sink_passes_its_places_in_order_and_is_the_same_sink_else():
+    passed, sink = [], MemorySink("rows")
+    staged_and_committed(with_places(sink, passed.append))
+    assert passed == [
+        "sink_before_fence",
+        "sink_after_fence",
+        "sink_before_stage",
+        "sink_before_commit",
+        "sink_after_commit",
+    ]
+    assert sink.rows == ["row"]
+    assert with_places(sink, passed.append).name == "rows"
+
+
+def test_a_letter_passes_its_places_when_it_is_sent_and_when_it_is_durable():
+    passed, letters = [], MemoryDeadLetters()
+    passing = with_places(letters, passed.append)
+    passing.send(RangeNotice("t", 0, 1, 2, 1, "expired", "", 0), 7)
+    assert passed == ["letter_sent"]
+    assert [each.token for each in passing.poll()] == [7]
+    assert passed == ["letter_sent", "letter_durable"]
+
+
+def test_without_a_place_ports_stay_as_they_are():
+    sink = MemorySink("rows")
+    assert with_places(sink, failpoints({})) is sink

@@ -79,7 +79,6 @@ class Desk:
         self,
         sink: MemorySink[Any],
         retries: WriteRetries = FAST,
-        at: Callable[[str], object] | None = None,
         *,
         at_most_once: bool = False,
     ) -> SinkWriter:
@@ -89,7 +88,6 @@ class Desk:
             at_most_once=at_most_once,
             retries=retries,
             rng=random.Random(1),
-            at=at,
         )
         writer.start()
         self.writers.append(writer)
@@ -346,26 +344,6 @@ def test_stopping_waits_only_so_long_for_a_commit_under_way(desk: Desk) -> None:
 
 def test_one_that_was_never_started_stops(desk: Desk) -> None:
     assert SinkWriter(Script(), desk.done.put).stop(0)
-
-
-def test_the_points_of_the_way_are_told_in_order(desk: Desk) -> None:
-    points: queue.SimpleQueue[str] = queue.SimpleQueue()
-    sink = Script()
-    writer = desk.writer(sink, at=points.put)
-    writer.fence([Fence(LINE, 1)])
-    desk.fenced()
-    writer.stage(group())
-    staged = desk.staged().staged
-    assert staged is not None
-    writer.commit(staged)
-    desk.committed()
-    assert [points.get_nowait() for _ in range(points.qsize())] == [
-        "sink_before_fence",
-        "sink_after_fence",
-        "sink_before_stage",
-        "sink_before_commit",
-        "sink_after_commit",
-    ]
 
 
 # Without transactions
