@@ -41,7 +41,7 @@ MOST_PAUSE_SECONDS = 1.0  # between what we read and our commit, drawn, so that 
 APPENDS = 5  # of a foreign writer before it does something else
 TURN = 50  # transactions of one owner
 THEIRS = 1_000_000  # their numbers begin here
-RETAINED_HOURS = 0.03  # no file of ours waits so long for its commit
+RETAINED = "'delta.deletedFileRetentionDuration' = 'interval 3 minutes'"  # VACUUM's own: hours
 
 EXPIRE = (
     "CALL lake.system.expire_snapshots(table => 'OURS', "
@@ -161,9 +161,11 @@ def test_spark_appends_optimizes_and_vacuums_beside_a_delta_sink(
         unchecked = "SET spark.databricks.delta.retentionDurationCheck.enabled = false"
         table.sql(unchecked, statement.replace(" OURS", " TABLE_PATH"))
 
+    table.fenced()
+    sql(f"ALTER TABLE OURS SET TBLPROPERTIES ({RETAINED})")  # no file of ours waits so long
     foreign = [
         Foreign(THEIRS, sql, "OPTIMIZE OURS"),
-        Foreign(2 * THEIRS, sql, f"VACUUM OURS RETAIN {RETAINED_HOURS} HOURS"),
+        Foreign(2 * THEIRS, sql, "VACUUM OURS"),
     ]
     txids = beside(lambda: table.sink(exactly_once=True), delta_table.group, foreign)
     check(txids, foreign, conflicts, table.read(), evidence.read_table(table.path))
