@@ -58,12 +58,14 @@ class SmallDisk:
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
-        """Nothing may be written meanwhile (EROFS)."""
-        _run("mount", "-o", "remount,ro", str(self.path))
+        """Nothing may be written meanwhile (EROFS), though SQLite has its file open."""
+        path = str(self.path)
+        _run("mount", "--bind", path, path)
         try:
+            _run("mount", "-o", "remount,bind,ro", path)
             yield
         finally:
-            _run("mount", "-o", f"remount,rw,{self._size}", str(self.path))
+            _run("umount", "--lazy", path)
 
 
 @contextmanager
