@@ -26,7 +26,7 @@ from service.sink_buffer import (
     good_rows,
 )
 from service.trees import LETTERED, SUNK, TreeTracker
-from sinks.writer import BatchCommitted, BatchStaged, FencesRaised
+from sinks.writer import BatchCommitted, FencesRaised
 from topology.errors import SinkFenced
 from topology.outcome import Failure
 from topology.signals import Reject
@@ -355,33 +355,38 @@ class TransactionCommitter:
     def handle(self, event: WriterEvent) -> list[RefusedRow]:
         """Hear what a sink's threads report; give the rows it refused. Raises what ends the run."""
         outlet, done = self.by_name[event.sink], event.done
-        if isinstance(done, BatchStaged):
-            return self._staged(outlet, done)
         if isinstance(done, FencesRaised):
             self._fences.take(outlet.name, done)
-        else:
-            self._committed(outlet, done)
-        return []
-
-    def _staged(self, outlet: TransactionBuffer, done: BatchStaged) -> list[RefusedRow]:
-        if done.staged is None:
+            return []
+        refused: list[RefusedRow] = []
+        if isinstance(done, BatchCommitted):
+            group = self._committed(outlet, done)
+        elif done.staged is None:
             raise done.error or RuntimeError(outlet.name)
-        work = outlet.staged(done.batch.sequence, done.staged)
-        group = self._group_of(work)
+        else:
+            work = outlet.staged(done.batch.sequence, done.staged)
+            group = self._group_of(work)
+            refused = self._refused(work, done.staged.rejected, group)
+            if group.phase is GroupPhase.COMMITTING:  # it was staged anew, less what is lost
+                outlet.commit(work)
+        if group.phase is GroupPhase.COMMITTING:
+            self._end_if_done(group)
+        return refused
+
+    def _refused(
+        self, work: Work, rejected: Mapping[int, str], group: TransactionGroup
+    ) -> list[RefusedRow]:
+        """Give a row of each record of which a sink refused one, and wait for its letter."""
         ours = {each.place for each in group.members if self._lines.get(each.place) is each.line}
         reasons: dict[int, str] = {}
-        for row, reason in done.staged.rejected.items():
+        for row, reason in rejected.items():
             reasons.setdefault(work.owner_of(row), reason)
-        refused = [
-            RefusedRow(Failure(outlet.name, Reject(reason)), owner)
+        return [
+            RefusedRow(Failure(work.sink, Reject(reason)), owner)
             for owner, reason in reasons.items()
             # Else it was lost meanwhile, and perhaps claimed again, or it has its letter.
             if place_of(owner) in ours and self._awaits_letter(owner)
         ]
-        if group.phase is GroupPhase.COMMITTING:  # it was staged anew, without a line that is lost
-            outlet.commit(work)
-            self._end_if_done(group)
-        return refused
 
     def _awaits_letter(self, owner: int) -> bool:
         """Wait for the letter of a record of which a sink refused a row; False: it has one."""
@@ -396,7 +401,7 @@ class TransactionCommitter:
         line.awaits(offset)
         return True
 
-    def _committed(self, outlet: TransactionBuffer, done: BatchCommitted) -> None:
+    def _committed(self, outlet: TransactionBuffer, done: BatchCommitted) -> TransactionGroup:
         if isinstance(done.error, SinkFenced):
             work = outlet.refused(done.error.line)
             group = self._group_of(work)
@@ -413,7 +418,7 @@ class TransactionCommitter:
             for notify in self._on.rows_written:
                 notify(outlet.name, work.good_owners())
             group = self._group_of(work)
-        self._end_if_done(group)
+        return group
 
     def _group_of(self, work: Work) -> TransactionGroup:
         group = self._groups.of(work.group)
