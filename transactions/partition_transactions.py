@@ -209,11 +209,6 @@ class PartitionTransactions:
         """Nothing is planned unless it is asked for."""
 
     @property
-    def begins_at(self) -> int | None:
-        """The begin of the lowest open transaction: the offset to store; None: none is open."""
-        return self._open[0].range.first if self._open else None
-
-    @property
     def awaits_commit(self) -> bool:
         """True if the lowest open one is read: its commit needs nothing more of the log."""
         return bool(self._open) and self._open[0].phase is not Phase.PLANNED
