@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter, is_
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -26,7 +26,7 @@ from topology.outcome import Delivery, Failure, Outcome
 from topology.record import Message
 from topology.running.call import Answers, Call, Inputs, Many, TickFailed
 from topology.running.runners import Runners
-from topology.steps import BoltStep, SinkStep, Source
+from topology.steps import BoltStep, SinkStep
 from topology.topology import Topology
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
@@ -57,8 +57,7 @@ class Router:
         failures: FailureHandler,
         context: RunContext,
     ) -> None:
-        self._source_of = topology.source_of
-        self._sources: dict[str, Source] = {}  # by topic
+        self._source_of = cache(topology.source_of)
         self.executor = executor
         self.runners = runners
         self.advanced = advanced
@@ -96,11 +95,7 @@ class Router:
         """
         # To the partition room a message is only something with a length.
         messages = cast("list[Message]", chunk.messages)
-        source = self._sources.get(chunk.partition.topic)
-        if source is None:
-            source = self._source_of(chunk.partition.topic)
-            self._sources[chunk.partition.topic] = source
-        outcome = self.executor.run_source(source, messages)
+        outcome = self.executor.run_source(self._source_of(chunk.partition.topic), messages)
         for notify in self._on.bolts_ran:
             notify(owners, outcome)
         roots = np.zeros(len(owners), np.uint64)

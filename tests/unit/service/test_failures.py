@@ -1,12 +1,13 @@
-"""Which records no bolt sees."""
+"""What becomes of records that fail in a chunk, and which of them no bolt sees."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from headrace import Topology, bolt
+from headrace import SKIP, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.testing import RetryPolicy, topology_test
 from partition.chunk import Chunk, Partition
 from partition.memory import MemoryMessage
 from service.context import Observers
@@ -81,3 +82,43 @@ def test_only_unusual_records_are_set_apart():
     assert (owner, failure.step) == (72, "screen")
     assert isinstance(failure.error, Oversized)
     assert handler.screen(kept, kept_owners)[0] is kept
+
+
+@bolt
+def judged(record):
+    value = record.value.decode()
+    if value == "rejected":
+        raise Reject(f"rejected {record.offset}")
+    if value == "broken":
+        return None
+    if value == "failing" or (value == "late" and record.offset not in LATE):
+        LATE.add(record.offset)
+        raise ValueError(f"failing {record.offset}")
+    return SKIP if value == "skipped" else {"offset": record.offset}
+
+
+LATE: set[int] = set()
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_of_a_chunk_s_records_each_failed_one_gets_its_own_letter_or_its_retry(limit):
+    """Promise 13; Storm 22. They get their letters together, in trees of their own."""
+    LATE.clear()
+    topology = Topology("judged")
+    topology.source("orders").then(judged).into(MemorySink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    kinds = ["good", "rejected", "failing", "broken", "late", "skipped", "rejected", "good"]
+    with topology_test(topology, retries=RetryPolicy(limit=limit, jitter=0)) as test:
+        test.send(*(kind.encode() for kind in kinds))
+        test.advance(120)
+        letters = {each.record.offset: each for each in test.rejected}
+        assert len(letters) == len(test.rejected)
+        told = {offset: (each.error_class, each.attempts) for offset, each in letters.items()}
+        lost = {2: ("ValueError", limit + 1)} | ({} if limit else {4: ("ValueError", 1)})
+        assert told == {1: ("Reject", 1), 3: ("NothingReturned", 1), 6: ("Reject", 1)} | lost
+        assert {letters[place].reason for place in (1, 6)} == {"rejected 1", "rejected 6"}
+        assert sorted(row["offset"] for row in test.rows) == [0, *([4] if limit else []), 7]
+        assert test.unresolved == 0
+        tally = test._bench.pipeline.tally
+        assert (tally.sunk, tally.filtered) == (len(test.rows), 1)
+        assert tally.dead_lettered == len(letters)
