@@ -1,15 +1,6 @@
 """The pipeline: the page to read first.
 
-One turn of the owner thread's loop:
-
-0. partitions that are opened, mended or halted;
-1. results that other threads handed over: answers of async bolts, ends of batches;
-2. dead letters that have become durable;
-3. trees that resolved: acked ones move the frontier, failed ones wait for their retry;
-4. batches that are due go to their writers;
-5. if nothing holds it back, one chunk: fetched, run through the bolts, delivered;
-6. frontiers that moved are stored, trees that are too old expire.
-
+`Pipeline.step` is one turn of the owner thread's loop; `service.wiring` makes what it uses.
 No step blocks, but the fetch, for some milliseconds, when there is nothing else to do, and
 the first reading of a topic, for a second at most.
 """
