@@ -32,7 +32,7 @@ from topology.outcome import Failure
 from topology.signals import Reject
 from topology.sink import Piece, Share
 from transactions.groups import GroupPhase, Member, TransactionGroup, TransactionGroups
-from transactions.partition_transactions import PartitionTransactions, Transaction
+from transactions.partition_transactions import PartitionTransactions, Phase, Transaction
 
 _MOST_GROUPS = 2  # one that is committed, one that is staged
 _TOGETHER_SECONDS = 0.25  # at most so long lines that are ready wait for those that are not
@@ -253,7 +253,9 @@ class TransactionCommitter:
             line.is_held = is_held
             if self._reader.assignment.may_plan(place):
                 line.plan(now, managers[place].room)
-        filling = [(line, managers[place].room) for place, line in owned if line.filling]
+        filling = [
+            (line, managers[place].room) for place, line in owned if line.filling is not None
+        ]
         self._close(filling, now, flush=flush)
         return self._begin(owned, now, flush=flush) or self._commit_next()
 
@@ -269,7 +271,7 @@ class TransactionCommitter:
         """Close lines; with each comes how many more records have room."""
         if not filling:
             return
-        since = min(line.filling_since or now for line, _ in filling)
+        since = min(line.filling.since for line, _ in filling if line.filling is not None)
         is_due = now - since >= self._seconds or any(line.is_full(room) for line, room in filling)
         if flush or is_due or any(outlet.is_due for outlet in self.by_name.values()):
             for line, _ in filling:
@@ -293,7 +295,7 @@ class TransactionCommitter:
             return False
         if self._ready_since is None:
             self._ready_since = now
-        waits = any(line.closing and line.ready() is None for _, line in owned)
+        waits = any(line.ready() is None and _is_closed(line.ungrouped) for _, line in owned)
         if waits and not flush and now - self._ready_since < self._patience:
             return False
         self._ready_since = None
@@ -447,6 +449,11 @@ class TransactionCommitter:
             return False
         lines = [cast("PartitionTransactions", each.delivery) for _, each in self._reader.owned()]
         return not any(line.is_due or line.filling or line.ready() for line in lines)
+
+
+def _is_closed(waiting: Sequence[Transaction]) -> bool:
+    """Tell whether the lowest of some transactions grows no more."""
+    return bool(waiting) and waiting[0].phase is not Phase.FILLING
 
 
 def share_of(line: str, epoch: int, transaction: Transaction) -> Share:

@@ -142,7 +142,8 @@ class PartitionTransactions:
             Transaction(each.txid, self._least(each.attempt), each.range, Phase.PLANNED)
             for each in resumed.transactions.checked(resumed.position.offset).open
         ]
-        self._open_to = resumed.position.offset
+        self.open_to = resumed.position.offset
+        """Records below this offset may be emitted: they are stored as a transaction's."""
         self._epochs = LeaderEpochs(resumed.position)
         self._unplanned = Unplanned()
         self._planned_at = float("-inf")
@@ -153,17 +154,12 @@ class PartitionTransactions:
     # What the partition asks
 
     @property
-    def open_to(self) -> int:
-        """Records below this offset may be emitted: they are stored as a transaction's."""
-        return self._open_to
-
-    @property
     def ends_at(self) -> int:
         """The end of the transaction that is being emitted: no chunk reaches beyond."""
         for each in self._open:
             if each.emitted < each.count or not each.range.is_sealed:
                 return each.range.end
-        return self._open_to
+        return self.open_to
 
     def in_flight(self) -> int:
         """Records emitted behind what is stored."""
@@ -181,7 +177,7 @@ class PartitionTransactions:
             return True
         if self.is_held:
             return False
-        if self.filling and not self.is_full(room):
+        if self.filling is not None and not self.is_full(room):
             return True
         if not self.may_begin:
             return False
@@ -264,7 +260,7 @@ class PartitionTransactions:
             found = self._find(each.txid)
             if found is not None and found.attempt == each.attempt:
                 found.stored = each.range
-                self._open_to = max(self._open_to, each.range.end)
+                self.open_to = max(self.open_to, each.range.end)
 
     def replay_error(self, *, log_moved: bool) -> ReplayDiffers | None:
         """The reason why the log cannot give a sealed range's records again; None: it does so far.
@@ -319,39 +315,23 @@ class PartitionTransactions:
             self._fill(now, room)
 
     @property
-    def filling(self) -> int:
-        """Records planned into the newest transaction; 0: it is closed, or there is none."""
-        newest = self._newest
-        return 0 if newest is None else newest.count
-
-    @property
-    def filling_since(self) -> float | None:
-        """When the first record of the newest was planned; None: as `filling`."""
-        newest = self._newest
-        return None if newest is None else newest.since
+    def filling(self) -> Transaction | None:
+        """The newest transaction, if it grows."""
+        is_filling = self._open and self._open[-1].phase is Phase.FILLING
+        return self._open[-1] if is_filling else None
 
     def is_full(self, room: int) -> bool:
         """True if the newest takes no more: not the next chunk, or none at all."""
-        newest = self._newest
-        if newest is None:
+        if self.filling is None:
             return False
-        left = min(self._policy.records - newest.count, self._space(room))
+        left = min(self._policy.records - self.filling.count, self._space(room))
         return left < max(1, self._unplanned.chunk_records)
 
-    def close(self) -> bool:
-        """Let the newest grow no more; False if there is none that does."""
-        newest = self._newest
-        if newest is None:
-            return False
-        newest.phase = Phase.PROCESSING
-        self._process(newest, 0)
-        return True
-
-    @property
-    def _newest(self) -> Transaction | None:
-        """The transaction that grows."""
-        is_filling = self._open and self._open[-1].phase is Phase.FILLING
-        return self._open[-1] if is_filling else None
+    def close(self) -> None:
+        """Let the newest grow no more."""
+        if self.filling is not None:
+            closed, self._open[-1].phase = self.filling, Phase.PROCESSING
+            self._process(closed, 0)
 
     def _is_time(self, now: float) -> bool:
         waited = self._unplanned.waited(now)
@@ -371,7 +351,7 @@ class PartitionTransactions:
         return self._unplanned.fits(self._policy.records, space, count, splits=not self._open)
 
     def _fill(self, now: float, room: int) -> None:
-        newest = self._newest
+        newest = self.filling
         if newest is None and not self.may_begin:
             return
         space = self._space(room)
@@ -528,11 +508,6 @@ class PartitionTransactions:
                 each.cut_under = latest
 
     # What is processed
-
-    @property
-    def closing(self) -> int:
-        """Transactions that grow no more, and that no group has."""
-        return sum(each.phase is not Phase.FILLING for each in self.ungrouped)
 
     def transactions_of(self, offsets: Offsets) -> npt.NDArray[np.int64]:
         """The txid of each record of an open transaction; 0 for all others."""

@@ -110,7 +110,11 @@ def ranges_not_persisted() -> Patches:
 @mutant
 def emitted_before_stored() -> Patches:
     """What is planned is emitted at once."""
-    return [put(PartitionTransactions, "open_to", property(lambda line: line.planned_to))]
+
+    def emit_limit(line: PartitionTransactions, _room: int, _ahead: int) -> int:
+        return line._ledger.waiting_below(min(line.planned_to, line.ends_at))
+
+    return [put(PartitionTransactions, "emit_limit", emit_limit)]
 
 
 @mutant
@@ -118,10 +122,10 @@ def growth_emitted_before_stored() -> Patches:
     """What a stored transaction grows by is emitted at once."""
 
     def fill(original: Any, line: PartitionTransactions, *rest: Any) -> None:
-        grows = line._newest is not None and line._newest.stored is not None
+        grows = line.filling is not None and line.filling.stored is not None
         original(line, *rest)
         if grows:
-            line._open_to = line.planned_to
+            line.open_to = line.planned_to
 
     return [around(PartitionTransactions, "_fill", fill)]
 

@@ -62,8 +62,7 @@ class LineAndModel(RuleBasedStateMachine):
 
     @property
     def filled(self):
-        assert (self.line.filling > 0) is (self.line.filling_since is not None)
-        return self.line.filling
+        return 0 if self.line.filling is None else self.line.filling.count
 
     @property
     def planned(self):
@@ -120,14 +119,13 @@ class LineAndModel(RuleBasedStateMachine):
         self.line.plan(self.now, self.line.room())
         assert self.filled >= before
         if self.filled > before == 0:
-            assert self.now - seconds / 2 <= self.line.filling_since <= self.now
+            assert self.now - seconds / 2 <= self.line.filling.since <= self.now
 
     @precondition(lambda self: self.line.filling)
     @rule()
     def close(self):
-        assert self.line.close()
-        assert not self.line.close()
-        assert self.line.filling == 0
+        self.line.close()
+        assert self.line.filling is None
 
     @property
     def may_ask(self):
@@ -308,7 +306,7 @@ class LineAndModel(RuleBasedStateMachine):
         counts = [each.range.count or 0 for each in wanted.open]
         assert max(counts, default=0) <= self.policy.records
         assert len(self.uncommitted) + self.planned <= self.max_pending
-        assert not line.is_full(line.room()) or line.filling > 0
+        assert not line.is_full(line.room()) or self.filled > 0
         is_planned = bool(wanted.open and wanted.open[-1].range.end > line.open_to)
         sealed = {each.txid for each in wanted.open if each.range.is_sealed}
         standing = [] if self.node.transactions is None else self.node.transactions.open
