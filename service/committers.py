@@ -6,7 +6,7 @@ transaction. Both tell of rows that a sink refused, and know nothing of what bec
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -222,9 +222,9 @@ class TransactionCommitter:
         self._lines.pop(place, None)
         for outlet in self.by_name.values():
             outlet.partition_lost(place)
-        for tallies in (self._tallies, self._lettered):
-            for key in [key for key in tallies if key[0] == place]:
-                del cast("dict[tuple[int, int], object]", tallies)[key]
+        for key in [key for key in (*self._tallies, *self._lettered) if key[0] == place]:
+            self._tallies.pop(key, None)
+            self._lettered.pop(key, None)
 
     def holds(self, place: int) -> bool:
         """Tell whether a transaction of a partition is staged or committed, also of one lost."""
@@ -243,9 +243,8 @@ class TransactionCommitter:
         """
         self._fences.submit()
         managers = dict(self._reader.owned())
-        owned = [
-            (place, cast("PartitionTransactions", each.delivery))
-            for place, each in managers.items()
+        owned: list[tuple[int, PartitionTransactions]] = [
+            (place, each.delivery) for place, each in managers.items()
         ]
         self._lines.update(owned)
         is_held = self._is_held
@@ -447,7 +446,7 @@ class TransactionCommitter:
         """True if nothing is staged or committed, and nothing could be without a retry."""
         if len(self._groups):
             return False
-        lines = [cast("PartitionTransactions", each.delivery) for _, each in self._reader.owned()]
+        lines: list[PartitionTransactions] = [each.delivery for _, each in self._reader.owned()]
         return not any(line.is_due or line.filling or line.ready() for line in lines)
 
 
