@@ -210,7 +210,7 @@ def test_a_sink_whose_next_batch_is_due_stops_the_emitting_and_the_loop_turns_on
         works.send(*(b"%d" % n for n in range(40)))
         works.until(lambda: works.pipeline.statistics().held_back)
         works.turn(20)
-        assert works.pipeline._backpressure.held_sources == {"t"}
+        assert works.pipeline.backpressure.held_sources == {"t"}
         assert works.ledger.pending - works.ledger.waiting <= 15
         works.now += 3.0
         works.turn(1)
@@ -244,7 +244,7 @@ def test_dead_letters_that_are_not_durable_stop_the_emitting(monkeypatch):
         works.send(*([b"x"] * 200))
         for _ in range(20):
             works.advance(1.0)
-        assert works.pipeline._backpressure.held_sources == {"t"}
+        assert works.pipeline.backpressure.held_sources == {"t"}
         assert works.ledger.pending - works.ledger.waiting < 200
         assert works.pipeline.statistics().held_back_seconds[DEAD_LETTERS] > 0
         works.letters_sink.holding = False

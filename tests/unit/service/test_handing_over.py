@@ -77,7 +77,7 @@ def test_what_is_kept_of_partitions_that_stay_is_not_asked_for():
     keep = Keep()
     with sharing(keep) as works:
         works.send(b"a", partition=1)
-        works.until(lambda: works.pipeline._acker.in_flight == 1)
+        works.until(lambda: works.pipeline.acker.in_flight == 1)
         want(works, THERE)
         works.until(lambda: works.reader.assignment.holds == {THERE})
         works.turn(5)

@@ -89,5 +89,5 @@ def test_a_drain_does_not_wait_for_what_comes_after_a_retry(first):
     with topology_test(topology, retries=RetryPolicy(initial_seconds=100)) as kit:
         kit.send(b"alone").send(b"a").send(b"a")
         assert (kit.unresolved, kit.retrying) == (3, 1)
-        assert kit._bench.pipeline._acker.in_flight > 0
+        assert kit._bench.pipeline.acker.in_flight > 0
         assert kit._bench.pipeline.is_idle

@@ -64,13 +64,13 @@ def test_a_call_that_fails_after_its_partition_was_taken_over_holds_no_key():
             kit._bench.pipeline.step(flush=True)
         take_over(kit, 0)
         goes_on.set()
-        while not kit._bench.pipeline._runners.held:
+        while not kit._bench.pipeline.runners.held:
             kit._bench.pipeline.step(flush=True)
         kit.send(b"x", key=b"k", partition=1)
         kit.advance(60)
         assert len(kit.rows) == 3
         assert kit.rejected == []
-        assert not kit._bench.pipeline._runners.held
+        assert not kit._bench.pipeline.runners.held
 
 
 def test_of_a_partition_that_was_taken_over_nothing_that_waits_is_begun():
@@ -127,7 +127,7 @@ def test_a_drain_waits_for_what_runs_beside_a_held_key():
     with topology_test(ordered(look_up, workers=4), retries=RETRIES) as kit:
         for value, key in ((b"bad", b"k"), (b"x", b"k"), (b"slow", b"l")):
             kit._bench.log.append(Partition("words", 0), value, key=key)
-        while not kit._bench.pipeline._runners.held:
+        while not kit._bench.pipeline.runners.held:
             kit._bench.pipeline.step(flush=True)
         assert not kit._bench.pipeline.is_idle
         goes_on.set()

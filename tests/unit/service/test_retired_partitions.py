@@ -165,7 +165,7 @@ def test_what_waits_of_a_lost_partition_never_starts(kind, order):
         works.turn(5)
         assert (gated.calls, waiting(works)) == (["first"], 1)
         works.nodes.away = False
-        works.until(lambda: works.pipeline._acker.in_flight == 0)
+        works.until(lambda: works.pipeline.acker.in_flight == 0)
         works.turn(5)
         assert (gated.calls, waiting(works)) == (["first"], 0)
         assert works.pipeline.is_idle
