@@ -1,4 +1,4 @@
-"""A fetcher that ends where a task's ranges end, over one that is kept from task to task."""
+"""Fetches a task's ranges to their ends, by a fetcher that is kept from task to task."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ class RangesSilent(KafkaError):
 
 
 class RangeFetcher:
-    """A `Fetcher` of some ranges at a time; nothing at or beyond their ends is delivered.
+    """Fetches some ranges at a time; nothing at or beyond their ends is delivered.
 
     What the inner fetcher has brought beyond an end is kept, and so is its place: if the next
     range of the partition begins there, what was prefetched is of use. `begin` says which ranges
@@ -58,16 +58,6 @@ class RangeFetcher:
         self._ranges: dict[Partition, TaskRange] = {}
         self._standing: dict[Partition, Standing] = {}
         self._reading: dict[Partition, Standing] = {}  # whose ends are not told yet
-
-    @property
-    def available(self) -> bool:
-        """Whether the source answered when it was last heard of."""
-        return self._inner.available
-
-    @property
-    def mirror_failures(self) -> int:
-        """None: a task mirrors nothing."""
-        return 0
 
     def begin(self, ranges: Sequence[TaskRange]) -> None:
         """Forget the ranges before; these may be added from now on, one of a partition."""
@@ -139,20 +129,6 @@ class RangeFetcher:
     def resume(self, partition: Partition) -> None:
         """Deliver a paused partition's records again."""
         self._hold(partition, held=False)
-
-    def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
-        """The log's first offset and its end as the client last heard of them."""
-        return self._inner.log_range(partition)
-
-    def transaction_wait_seconds(self, partition: Partition) -> float:
-        """How long a transaction that is open has held readers up."""
-        return self._inner.transaction_wait_seconds(partition)
-
-    def mirror(self, positions: Mapping[Partition, Position]) -> None:
-        """Do nothing: the driver mirrors what is committed."""
-
-    def close(self) -> None:
-        """Do nothing: the client is kept for the next task."""
 
     def let_go(self) -> None:
         """Close the inner fetcher, and forget everything. Idempotent."""

@@ -412,20 +412,15 @@ def test_what_is_fetched_after_every_end_waits_a_moment_only() -> None:
     assert time.monotonic() - started < slack(1)
 
 
-def test_closing_keeps_the_client_and_letting_go_closes_it() -> None:
+def test_the_client_is_kept_until_it_is_let_go() -> None:
     world = World()
     world.read(ranged(0, 10))
-    world.fetcher.close()
     world.read(ranged(10, 20))
     assert world.inner.added == [A]
     world.fetcher.let_go()
     world.fetcher.let_go()
     world.read(ranged(20, 30))
     assert world.inner.added == [A, A]
-    assert (world.fetcher.available, world.fetcher.mirror_failures) == (True, 0)
-    world.fetcher.mirror({A: Position(3)})
-    assert world.log.mirrored == {}
-    assert world.fetcher.log_range(A) == (0, 100)
 
 
 def chunk(first: int, count: int, epochs: tuple[tuple[int, int], ...]) -> Chunk:
