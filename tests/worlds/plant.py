@@ -55,6 +55,8 @@ class Plant(Works):
     def __init__(self, kind: str, warehouse: Path, spark: SparkDriver, guarantee: str) -> None:
         make, self._read = SINKS[kind]
         self.folder = warehouse / "rows"
+        # pyiceberg puts a table below its namespace.
+        self.files = warehouse / "default" / "rows" if kind == "iceberg" else self.folder
         self.table = make("rows", schema=Row)
         exactly_once = guarantee == "exactly-once"
         super().__init__(

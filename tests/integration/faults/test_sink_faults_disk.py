@@ -81,7 +81,7 @@ def test_a_table_that_may_not_be_written_pauses_the_run_and_no_row_is_lost_or_re
 ) -> None:
     """S03, promise 15: to root, who ignores modes, it is refused by chattr's +i."""
     with Plant(kind, tmp_path / "warehouse", spark, guarantee) as plant, capture_logs() as logs:
-        goes_on_after(plant, immutable(plant.folder), REFUSED.get(kind, "not permitted"), logs)
+        goes_on_after(plant, immutable(plant.files), REFUSED.get(kind, "not permitted"), logs)
 
 
 @pytest.mark.parametrize("kind", KEEP_TRANSACTIONS)
