@@ -29,7 +29,8 @@ NOTES = f"""\
 - `writers`: {WRITERS} processes, each with a partition of its own, commit to one table once a
   second for {SECONDS} seconds, after a first commit that is not counted. All rows are there once.
 - `pipeline`: `headrace run` with two vectorised bolts into a `DeltaSink`, the default
-  configuration, a topic that is full. `peak_mb` is the most memory that its one process has had,
+  configuration, a topic that is full, and no pandas, as in the images: where it is installed,
+  pyarrow imports it (40 MB). `peak_mb` is the most memory that its one process has had,
   `first_row_seconds` what passes from its start until the first row can be read."""
 
 

@@ -1,5 +1,6 @@
 """The public surface of Headrace: all that a user imports."""
 
+from headrace import _heap as _heap  # before Arrow is loaded
 from headrace import _shadow as _shadow  # first: a foreign room must not be imported
 from partition.retries import RetryPolicy
 from topology.advanced import AdvancedBolt, Collector, Tuple

@@ -63,7 +63,8 @@ def test_what_is_fetched_ahead_is_bounded_by_its_property(real: Any) -> None:
         if number % 1000 == 0:
             producer.poll(0)
     assert producer.flush(seconds(60)) == 0
-    little, much = grown(real, topic, "4096"), grown(real, topic, "default")
+    little, much = grown(real, topic, "4096"), grown(real, topic, "65536")
     assert little < 30_000_000
     assert much > little + 20_000_000
     assert much < 100_000_000
+    assert grown(real, topic, "default") < 50_000_000
