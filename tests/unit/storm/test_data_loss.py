@@ -7,6 +7,7 @@ import pytest
 
 from headrace import Record, Reject, Retry, bolt
 from partition.chunk import Chunk
+from partition.delivery import AtLeastOnce
 from partition.manager import PartitionManager, Window
 from partition.opening import StartPolicy
 from partition.position import Position
@@ -36,14 +37,15 @@ def test_the_acks_of_later_records_complete_no_older_one(behind):
         window=Window(max_pending=1_000_000),
         retry_policy=RetryPolicy(initial_seconds=1.0, jitter=0),
         rng=random.Random(1),
+        delivery=AtLeastOnce,
     )
     offsets = np.arange(behind + 1, dtype=np.int64)
-    manager.offer(Chunk(ONE, offsets, [b"x"] * len(offsets)), 0.0)
-    manager.next(0.0, len(offsets))
+    manager.fetched(Chunk(ONE, offsets, [b"x"] * len(offsets)), 0.0)
+    manager.next_chunk(0.0, len(offsets))
     manager.ack(offsets[1:])
     assert manager.frontier == 0
     assert manager.fail(0, 0.0)
-    again = manager.next(1.0, 10)
+    again = manager.next_chunk(1.0, 10)
     assert again is not None
     assert again.offsets.tolist() == [0]
 
