@@ -414,7 +414,7 @@ class Assignment:
                 held.halted = None
                 held.again_at = 0.0
             elif held.manager is not None and held.steps is None and held.halted is None:
-                was = held.manager.position.topic_id
+                was = held.manager.fetch_position.topic_id
                 if was and topic.topic_id and was != topic.topic_id:
                     held.again_at = 0.0
 

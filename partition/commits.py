@@ -50,11 +50,8 @@ class OffsetCommitter:
         self._begun_at = 0.0
         self._took = 0.0
         self._due = 0.0
-        self._is_urgent = False
-
-    def look_at(self, manager: PartitionManager[Any]) -> None:
-        """Learn that something has happened to a partition that may make a commit urgent."""
-        self._is_urgent |= manager.is_urgent
+        self.is_urgent = False
+        """Whether to wait for the interval may stall a partition; told where one has changed."""
 
     def seconds_under_way(self, now: float) -> float | None:
         """For how long a write has been under way, or None."""
@@ -74,10 +71,10 @@ class OffsetCommitter:
         if not self._ended():
             return
         self._took = self._took if under_way is None else under_way
-        if not force and now < self._due and not self._is_urgent and not self._is_planned():
+        if not force and now < self._due and not self.is_urgent and not self._is_planned():
             return
         self._due = now + self._interval_seconds
-        self._is_urgent = False
+        self.is_urgent = False
         if self._places is not None:
             self._places.begins(manager for _held, manager in self._moved())
         moved = {
@@ -122,6 +119,7 @@ class OffsetCommitter:
                 yield held, held.manager
 
     def _ended(self) -> bool:
+        """Whether no write is under way; learns of what one has stored, and what was refused."""
         if self._commit is None:
             return True
         if not self._commit.done():
@@ -130,24 +128,20 @@ class OffsetCommitter:
         refused = ended.result()
         if self._places is not None:
             self._places.heard()
-        self._take(refused)
-        if self._places is not None:
-            self._places.taken()
-        return True
-
-    def _take(self, refused: Mapping[Partition, StoreError]) -> None:
-        """Learn what is stored, and what the store has refused."""
         stored = {p: each for p, each in self._committing.items() if p not in refused}
         for partition, submitted in stored.items():
             if self._assignment[partition].manager is not submitted.manager:
                 continue  # given up since then; if it is ours again, then by another claim
             submitted.manager.stored(submitted.progress)
-            self.look_at(submitted.manager)
+            self.is_urgent |= submitted.manager.is_urgent
         if self._mirror is not None and stored:
             self._mirror.mirror({p: each.progress.position for p, each in stored.items()})
         for partition, error in refused.items():
             if self._assignment[partition].manager is self._committing[partition].manager:
                 self._assignment.refuse(partition, error)
+        if self._places is not None:
+            self._places.taken()
+        return True
 
 
 class CommitPlaces:

@@ -221,7 +221,7 @@ class Consumer:
             if written_ms > 0:
                 latency = self._time.wall_clock() - written_ms / 1000
                 self._latency[chunk.partition] = max(0.0, latency)
-            self._commits.look_at(held.manager)
+            self._commits.is_urgent |= held.manager.is_urgent
         for partition, end in fetched.ends.items():
             held = self.assignment[partition]
             if held.manager is not None:
@@ -259,12 +259,12 @@ class Consumer:
             before = manager.read
             chunk = manager.next_chunk(now, self._policy.chunk_records, allowance)
             if chunk is not None:
-                self._commits.look_at(manager)
+                self._commits.is_urgent |= manager.is_urgent
                 self._flow.emitted(held.partition.topic, manager.read - before)
                 self._turn = held.place + 1
                 return chunk, owners_of(held.place, chunk.offsets)
             if manager.delivery.stores_first:
-                self._commits.look_at(manager)
+                self._commits.is_urgent |= manager.is_urgent
                 if allowance.new != 0:
                     self._flow.await_commit(manager, now, self._commits.seconds_under_way(now))
         return None
@@ -340,7 +340,7 @@ class Consumer:
             return
         for manager, offsets in self._by_manager(owners):
             manager.ack(offsets)
-            self._commits.look_at(manager)
+            self._commits.is_urgent |= manager.is_urgent
         self._flow.resume()
 
     def processed(self, owners: Owners) -> None:
@@ -356,7 +356,7 @@ class Consumer:
         """
         manager = self._manager(place)
         resolved = manager.resolve_below(end)
-        self._commits.look_at(manager)
+        self._commits.is_urgent |= manager.is_urgent
         self._flow.resume()
         return resolved
 
@@ -365,7 +365,7 @@ class Consumer:
         manager = self._manager(place)
         manager.passed(covers.first, covers.end, covers.count or 0, covers.leader_epoch)
         self.assignment.passed(place)
-        self._commits.look_at(manager)
+        self._commits.is_urgent |= manager.is_urgent
 
     def fail(
         self,

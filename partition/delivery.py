@@ -125,7 +125,7 @@ class AtLeastOnce:
 
     def in_flight(self) -> int:
         """Records emitted behind what is stored: what a crash would repeat."""
-        return self._committed.unstored
+        return self._committed.read - self._committed.read_below
 
     def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
         """All that wait, as far as there is room."""

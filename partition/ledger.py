@@ -257,13 +257,14 @@ class CommitProgress:
         """What was stored last."""
         self.read = 0
         """Records that were emitted here, or done elsewhere, since the start."""
-        self._read_below = 0  # how many of them lie below `offset`
+        self.read_below = 0
+        """How many of them lie below `offset`."""
         self._submitted = (offset, 0)  # one that is on its way, and the same of it
 
     @property
     def unstored(self) -> int:
         """Records read behind the offset that is stored."""
-        return self.read - self._read_below
+        return self.read - self.read_below
 
     @property
     def stored_or_submitted(self) -> int:
@@ -278,11 +279,11 @@ class CommitProgress:
         """Learn that an offset is stored."""
         self.offset = max(self.offset, offset)
         if offset == self._submitted[0]:
-            self._read_below = max(self._read_below, self._submitted[1])
+            self.read_below = max(self.read_below, self._submitted[1])
 
     def restart(self, offset: int, *, is_stored: bool) -> None:
         """Go on from an offset; `is_stored`: it is what the store holds now."""
         self._submitted = (offset, 0)
         if is_stored:
             self.offset = offset
-            self._read_below = self.read
+            self.read_below = self.read

@@ -163,7 +163,7 @@ class PartitionTransactions:
 
     def in_flight(self) -> int:
         """Records emitted behind what is stored."""
-        return self._progress.unstored
+        return self._progress.read - self._progress.read_below
 
     def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
         """Records that wait of a transaction that is stored, to its end."""

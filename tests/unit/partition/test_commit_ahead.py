@@ -204,3 +204,11 @@ def test_a_commit_from_before_a_restart_lets_nothing_be_emitted():
     assert emit(partition) == []
     assert stored(partition).offset == 10
     assert len(emit(partition)) == 10
+
+
+def test_nothing_is_foreseen_since_a_call_ahead_of_the_stored_offset_may_come_twice():
+    partition = manager()
+    partition.fetched(chunk(0, 1), 0.0)
+    stored(partition)
+    assert partition.upcoming(100) == []
+    assert emit(partition) == [0, 1]
