@@ -257,7 +257,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         )
         tracked = PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen())
         pipeline = local = build_pipeline(topology, ports, tracked)
-        reader, letters = local.reader, local.dead_letters
+        reader, letters = local.consumer, local.dead_letters
     return Parts(
         name=name,
         config=config,

@@ -44,7 +44,7 @@ class Pipeline:
 
     def __init__(
         self,
-        reader: Consumer,
+        consumer: Consumer,
         router: Router,
         trees: TreeTracker,
         committer: Committer,
@@ -53,7 +53,7 @@ class Pipeline:
         backpressure: Backpressure,
         context: RunContext,
     ) -> None:
-        self.reader = reader
+        self.consumer = consumer
         self.router = router
         self.committer = committer
         self.dead_letters = dead_letters
@@ -116,7 +116,7 @@ class Pipeline:
         # 4. Trees that resolved: offsets are acked, failed records wait for their retry.
         moved |= self._resolve(now)
         # 5. Ticks; time-outs of calls, and of tuples that bolts hold.
-        moved |= self.router.tick(now, drain=drain, leaving=self.reader.leaving)
+        moved |= self.router.tick(now, drain=drain, leaving=self.consumer.leaving)
         # 6. Batches or transactions that are due go to the writers' threads.
         moved |= self.committer.step(now, flush=flush, plan=read)
         if not read:
@@ -127,14 +127,14 @@ class Pipeline:
         if may_read:
             if read and self.router.executor.prefetches:
                 self._prefetch(now)
-            chunk = self.reader.next(now)
+            chunk = self.consumer.next(now)
         if chunk is None and may_read and read:
             seconds = 0.0 if moved else self._idle_seconds()
-            if self.reader.fetch(now, seconds):
+            if self.consumer.fetch(now, seconds):
                 moved = True
                 # A frozen process goes on after a wait: first it is asked what is ours yet.
-                if not seconds or not self.reader.is_shared:
-                    chunk = self.reader.next(now)
+                if not seconds or not self.consumer.is_shared:
+                    chunk = self.consumer.next(now)
         elif chunk is None and not moved:
             self.results.wait(_IDLE_SECONDS)
         if chunk is not None:
@@ -142,7 +142,7 @@ class Pipeline:
             self._run(*chunk, now)
         # 8. Offsets that moved are stored, one write at a time; trees that are too old expire.
         self._resolve(now)
-        self.reader.commit(now)
+        self.consumer.commit(now)
         self._trees.expire(now, self._waiting_trees)
         if now >= self._tell_due:
             self._tell_due = now + _TELL_EVERY_SECONDS
@@ -164,11 +164,11 @@ class Pipeline:
 
     def _prefetch(self, now: float) -> None:
         """Have some chunks wait, and begin their concurrent bolts, but what is to be screened."""
-        if not self.reader.foresees:
+        if not self.consumer.foresees:
             return
-        while self.reader.waits_little and self.reader.fetch(now, 0):
+        while self.consumer.waits_little and self.consumer.fetch(now, 0):
             pass
-        self.router.prefetch([each for each in self.reader.upcoming() if not each.unusual])
+        self.router.prefetch([each for each in self.consumer.upcoming() if not each.unusual])
 
     def _idle_seconds(self) -> float:
         """How many seconds there are to wait for records."""
@@ -183,9 +183,11 @@ class Pipeline:
         if pressure.silences_all:
             return False
         held, silent = pressure.held_sources, pressure.silent_sources
-        topics = self.reader.topics if held else ()
-        self.reader.hold_back(pressure.topics_of(held, topics), pressure.topics_of(silent, topics))
-        return read or self.reader.has_stored_waiting
+        topics = self.consumer.topics if held else ()
+        self.consumer.hold_back(
+            pressure.topics_of(held, topics), pressure.topics_of(silent, topics)
+        )
+        return read or self.consumer.has_stored_waiting
 
     @property
     def is_idle(self) -> bool:
@@ -193,7 +195,7 @@ class Pipeline:
 
         So may those that come after such a one in the order of a key or a partition.
         """
-        if not self.committer.is_idle or self.reader.has_stored_waiting:
+        if not self.committer.is_idle or self.consumer.has_stored_waiting:
             return False
         return self.acker.in_flight == self.router.num_blocked()
 
@@ -207,7 +209,7 @@ class Pipeline:
     @property
     def has_last(self) -> bool:
         """Whether every record below the goals is emitted."""
-        return self.reader.has_emitted_goals
+        return self.consumer.has_emitted_goals
 
     @property
     def outlets(self) -> "Sequence[BatchBuffer | TransactionBuffer]":
@@ -234,11 +236,11 @@ class Pipeline:
 
         Without `opens` no further one is opened. Raises what hooks raise.
         """
-        for change in self.reader.poll(now, opens=opens):
+        for change in self.consumer.poll(now, opens=opens):
             self._partition_changed(change)
-        for index in self.reader.given_up(now):
+        for index in self.consumer.given_up(now):
             if not self._names_records_of(index):
-                self.reader.forget(index)
+                self.consumer.forget(index)
 
     def _partition_changed(self, change: PartitionChange) -> None:
         """Tell who has to know.
@@ -285,7 +287,7 @@ class Pipeline:
         """Stop the threads and close the bolts; False if a thread did not end in time."""
         self.runners.stop(timeout_seconds)
         ended = [outlet.stop(timeout_seconds) for outlet in self.outlets]
-        for change in self.reader.release():
+        for change in self.consumer.release():
             self._partition_changed(change)
         self._context.complaints.tell(all_of_it=True)
         ended.append(self.router.executor.close(timeout_seconds))

@@ -59,9 +59,9 @@ class PipelinePolicy:
 class Ports:
     """What a pipeline is connected to.
 
-    `source` makes a Reader, or in a task a RangeReader with `staging`, which makes what stages the
-    task's rows. `sinks` stand in for those of the topology, by their steps' names, and `hooks` for
-    its own. `at` is told of the points where a test may end the process.
+    `source` makes a Consumer, in a task a RangeReader, and `staging` what stages the task's rows.
+    `sinks` stand in for those of the topology, by their steps' names, and `hooks` for its own. `at`
+    is told of the points where a test may end the process.
     """
 
     source: OpenSource
@@ -98,17 +98,19 @@ def build_pipeline(
     trees = TreeTracker(acker, advanced.holders, timeout_seconds, ports.rng)
     dead_letters = DeadLetterSender(with_places(ports.dead_letter_sink, ports.at))
     make_committer, fences = _guarantee_of(topology, ports, policy, context)
-    reader = ports.source(dead_letters.send_notice, fences)
-    committer = make_committer(reader, trees)
+    consumer = ports.source(dead_letters.send_notice, fences)
+    committer = make_committer(consumer, trees)
     retries = {step.name: step.retries for step in bolts if step.retries is not None}
     failures = FailureHandler(
-        trees, reader, dead_letters, committer, retries, policy.screen, context
+        trees, consumer, dead_letters, committer, retries, policy.screen, context
     )
     schemas = {step.name: sink.row_schema for step, sink in _sinks_of(topology, ports)}
     executor = Executor(topology.sources, {k: v for k, v in schemas.items() if v is not None})
     router = Router(topology, executor, runners, advanced, trees, committer, failures, context)
-    backpressure = Backpressure(topology, committer.by_name, runners, advanced, reader.topic_at)
-    return Pipeline(reader, router, trees, committer, failures, dead_letters, backpressure, context)
+    backpressure = Backpressure(topology, committer.by_name, runners, advanced, consumer.topic_at)
+    return Pipeline(
+        consumer, router, trees, committer, failures, dead_letters, backpressure, context
+    )
 
 
 def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any]]]:
@@ -120,10 +122,10 @@ def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any
 def _guarantee_of(
     topology: Topology, ports: Ports, policy: PipelinePolicy, context: RunContext
 ) -> "tuple[Callable[[Any, TreeTracker], Committer], Fences | None]":
-    """Return what makes the committer of a reader, and the fences that partitions open with."""
+    """Return what makes the committer of a consumer, and the fences that partitions open with."""
     staging, put = ports.staging, context.results.put
     if staging is not None:
-        return (lambda reader, _trees: staging(reader, put)), None
+        return (lambda consumer, _trees: staging(consumer, put)), None
     sinks = _sinks_of(topology, ports)
     options: Any = {
         "write_retries": policy.write_retries,
@@ -133,10 +135,12 @@ def _guarantee_of(
         groups = [TransactionBuffer(step, sink, put, **options) for step, sink in sinks]
         fences = Fences(topology.transactions, groups)
         return (
-            lambda reader, _trees: TransactionCommitter(
-                reader, groups, fences, Tally(), ports.at, context.on
+            lambda consumer, _trees: TransactionCommitter(
+                consumer, groups, fences, Tally(), ports.at, context.on
             )
         ), fences
     options["at_most_once"] = topology.reliability == "at-most-once"
     buffers = [BatchBuffer(step, sink, put, **options) for step, sink in sinks]
-    return (lambda reader, trees: BatchCommitter(buffers, trees, reader, Tally(), context.on)), None
+    return (
+        lambda consumer, trees: BatchCommitter(buffers, trees, consumer, Tally(), context.on)
+    ), None

@@ -93,7 +93,7 @@ def _run(
     )
     policy = PipelinePolicy(task.settings.message_timeout_seconds, task.settings.screen)
     pipeline = build_pipeline(topology, ports, policy)
-    reader: Any = pipeline.reader
+    reader: Any = pipeline.consumer
     with ExitStack() as closing:  # last in, first out
         reader.open()
         closing.callback(pipeline.close, _CLOSE_SECONDS)

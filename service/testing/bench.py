@@ -86,7 +86,7 @@ class Bench:
             ),
             [self.recording],
         )
-        self.reader: Consumer = self.pipeline.reader
+        self.reader: Consumer = self.pipeline.consumer
         self.letters = self.pipeline.dead_letters
         self._called_later = [step for step in topology.bolts() if step.has_runner]
         self._keeps_transactions = topology.reliability == "exactly-once"

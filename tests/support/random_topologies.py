@@ -483,7 +483,7 @@ class Process:
             Ports(make_reader, letters_sink, np.random.default_rng(number), clock),
             PipelinePolicy(TIMEOUT_SECONDS, write_retries=WriteRetries(0.001, 0.005)),
         )
-        self.reader, self.letters = self.pipeline.reader, self.pipeline.dead_letters
+        self.reader, self.letters = self.pipeline.consumer, self.pipeline.dead_letters
         mine = Mine(name=name, process=f"{name}/{number}")
         registry = MemoryRegistry(
             self.store,

@@ -60,7 +60,7 @@ class Replica:
             Ports(make_reader, letters_sink, np.random.default_rng(1), lambda: self.now),
             PipelinePolicy(message_timeout_seconds=30.0),
         )
-        self.reader = self.pipeline.reader
+        self.reader = self.pipeline.consumer
         copartitions = copartitions_of(topology)
         registry = MemoryRegistry(
             store,

@@ -201,7 +201,7 @@ class Works:
                 write_retries=write_retries or WriteRetries(),
             ),
         )
-        self.reader, self.letters = self.pipeline.reader, self.pipeline.dead_letters
+        self.reader, self.letters = self.pipeline.consumer, self.pipeline.dead_letters
 
     def __enter__(self) -> Self:
         """Open everything, the partition too."""

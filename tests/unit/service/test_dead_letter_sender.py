@@ -217,7 +217,7 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
 
     ports = Ports(make_reader, broker, np.random.default_rng(1), lambda: now)
     pipeline = build_pipeline(topology, ports, PipelinePolicy())
-    reader = pipeline.reader
+    reader = pipeline.consumer
     reader.open()
     pipeline.open()
     committed = []

@@ -138,7 +138,7 @@ class World:
 
         ports = Ports(make_reader, self.letters, np.random.default_rng(1))
         pipeline = build_pipeline(topology, ports, PipelinePolicy())
-        reader = pipeline.reader
+        reader = pipeline.consumer
         parts = Parts(
             name="numbers",
             config=load(None, CONFIG),
