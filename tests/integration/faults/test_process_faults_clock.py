@@ -49,7 +49,7 @@ def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) ->
     made.end()
 
 
-@pytest.mark.parametrize("output", ["lines", "messages"])
+@pytest.mark.parametrize("output", ["lines", "delta"])  # a broker refuses records of next year
 def test_sessions_ownership_and_the_account_do_not_hang_on_the_wall_clock(
     trial: Trial, tmp_path: Path, output: Output
 ) -> None:
