@@ -17,7 +17,6 @@ from benchmarks.scale_model import OPERATIONS
 from benchmarks.scale_weights import Cluster
 from partition.assignment import Assignment, AssignmentPolicy
 from partition.catalogue import Topic
-from partition.chunk import Partition
 from partition.delivery import AtLeastOnce
 from partition.held import Held
 from partition.manager import PartitionManager, Window
@@ -26,7 +25,7 @@ from partition.memory.fetcher import MemoryFetcher
 from partition.memory.log import MemoryLog
 from partition.memory.store import MemoryStore
 from partition.opening import Ways
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.replicas.beat import Mine, Report, View
 from partition.retries import RetryPolicy
 from partition.zookeeper.registry import ZooKeeperRegistry

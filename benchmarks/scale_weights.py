@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from partition.chunk import Partition
 from partition.offsets.znode import (
     Broker,
     OffsetNode,
@@ -19,7 +18,7 @@ from partition.offsets.znode import (
     incarnation_path,
     node_path,
 )
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.replicas.nodes import decode_member, decode_plan, encode_member, encode_plan
 from partition.replicas.plan import Control, Member, Plan, next_plan
 from partition.store import StoredOffset

@@ -8,8 +8,8 @@ from typing import Self
 import msgspec
 
 from benchmarks.job import Job
-from partition.chunk import Partition
 from partition.offsets.znode import node_path
+from partition.records import Partition
 from partition.zookeeper.reader import ZooKeeperReader
 from service.zookeeper_config import ZooKeeperConfig
 

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import structlog
 
 from partition.catalogue import Topic
-from partition.chunk import Partition
 from partition.delivery import AtLeastOnce, DeliveryFactory
 from partition.departures import Departures
 from partition.discovery import Discovery, TopicName
@@ -27,6 +26,7 @@ from partition.fetcher import Fetcher
 from partition.held import Held
 from partition.manager import PartitionManager, Window
 from partition.opening import Opened, StartPolicy, Ways, opening, reclaiming, recovering
+from partition.records import Partition
 from partition.retries import RetryPolicy
 from partition.statistics import Departed, Moves
 from partition.steps import Steps

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from partition.chunk import Partition
+from partition.records import Partition
 
 
 @dataclass(frozen=True, slots=True)

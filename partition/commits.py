@@ -5,11 +5,11 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from partition.assignment import Assignment
-from partition.chunk import Partition
 from partition.errors import StoreError
 from partition.fetcher import Fetcher
 from partition.held import Held
 from partition.manager import PartitionManager
+from partition.records import Partition
 from partition.store import OffsetStore, Progress
 
 

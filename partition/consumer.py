@@ -9,7 +9,6 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from partition.assignment import Assignment, AssignmentPolicy, PartitionChange
-from partition.chunk import Chunk, Partition
 from partition.commits import CommitPlaces, OffsetCommitter
 from partition.discovery import LogEnds, TopicName
 from partition.fetcher import Fetcher
@@ -17,7 +16,7 @@ from partition.flow_control import FlowControl
 from partition.held import Held
 from partition.manager import PartitionManager
 from partition.opening import Ways
-from partition.record_ids import Owners, by_place, offset_of, owners_of, place_of
+from partition.records import Chunk, Owners, Partition, by_place, offset_of, owners_of, place_of
 from partition.retries import Retries
 from partition.statistics import PartitionStatistics
 from partition.transaction import Range

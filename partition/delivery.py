@@ -6,10 +6,9 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from partition.chunk import Chunk, Partition
 from partition.errors import PartitionError
 from partition.ledger import CommitProgress, Ledger
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from partition.store import Progress
 from partition.transaction import Resumed, Transactions
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import structlog
 
 from partition.catalogue import Catalogue, LogEnd, Topic
-from partition.chunk import Partition
 from partition.errors import KafkaError, KafkaUnavailable, TopicMissing
+from partition.records import Partition
 
 log = structlog.get_logger()
 

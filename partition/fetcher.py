@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from partition.chunk import Chunk, Partition
 from partition.errors import KafkaError
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 
 
 @dataclass(frozen=True, slots=True)

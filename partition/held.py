@@ -4,9 +4,9 @@ from collections import Counter
 from typing import Any
 
 from partition.catalogue import Topic
-from partition.chunk import Partition
 from partition.errors import KafkaError, PartitionError, StoreError, TransactionError
 from partition.manager import PartitionManager
+from partition.records import Partition
 from partition.steps import Steps
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from partition.chunk import Offsets
+from partition.records import Offsets
 
 RESOLVED, WAITING, EMITTED, FAILED, PROCESSED = 0, 1, 2, 3, 4
 

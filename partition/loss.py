@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from partition.catalogue import Log
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 
 Reason: TypeAlias = Literal["expired", "truncated", "recreated", "behind", "corrupt"]
 

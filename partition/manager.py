@@ -16,10 +16,9 @@ from typing import Generic, NamedTuple
 
 import numpy as np
 
-from partition.chunk import Chunk, Offsets, Partition
 from partition.delivery import D, DeliveryFactory
 from partition.ledger import CommitProgress, Ledger
-from partition.position import LeaderEpochs, Position
+from partition.records import Chunk, LeaderEpochs, Offsets, Partition, Position
 from partition.retries import Retries, RetryPolicy, RetryQueue
 from partition.statistics import PartitionStatistics
 from partition.store import Progress

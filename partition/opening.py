@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 import structlog
 
 from partition.catalogue import AtOffset, AtTimestamp, Catalogue, Log, StartFrom
-from partition.chunk import Partition
 from partition.errors import (
     CorruptRecord,
     Fenced,
@@ -27,7 +26,7 @@ from partition.errors import (
 )
 from partition.loss import Loss, behind, corrupt, loss_of
 from partition.manager import PartitionManager
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.steps import Chain
 from partition.store import Claim, OffsetStore, StoredOffset
 from partition.transaction import OpenTransaction, Resumed, Transactions

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from partition.chunk import Partition
 from partition.ledger import LedgerStatistics
+from partition.records import Partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from partition.chunk import Partition
 from partition.errors import StoreError
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.transaction import Transactions
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from partition.position import Position
+from partition.records import Position
 
 TransactionKind: TypeAlias = Literal["transactional", "opaque"]
 

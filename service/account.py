@@ -1,40 +1,7 @@
 """The account: where every record that was read is now."""
 
-from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
-
-import numpy as np
-
-from acker.acker import Flags
-
-
-@dataclass(slots=True)
-class Tally:
-    """How records resolved, counted by the owner thread."""
-
-    sunk: int = 0  # every row durable in its sinks
-    filtered: int = 0  # dropped on purpose: no row, no letter
-    dead_lettered: int = 0  # a dead letter of it is durable
-    failures: Counter[str] = field(default_factory=Counter)  # by step; tries that are repeated
-    letters: Counter[tuple[str, int]] = field(default_factory=Counter)  # sent, by partition
-    buried: Counter[tuple[str, str]] = field(default_factory=Counter)  # by step and kind of error
-
-    def acked(self, flags: Flags, sunk: int, lettered: int) -> None:
-        """Count trees that were acked, by their flags."""
-        letters = int(np.count_nonzero(flags & lettered))
-        rows = int(np.count_nonzero(flags & sunk == sunk)) - int(
-            np.count_nonzero(flags & (sunk | lettered) == (sunk | lettered))
-        )
-        self.dead_lettered += letters
-        self.sunk += rows
-        self.filtered += len(flags) - letters - rows
-
-    def add(self, other: "Tally") -> None:
-        """Count what another has counted of records."""
-        self.sunk += other.sunk
-        self.filtered += other.filtered
-        self.dead_lettered += other.dead_lettered
 
 
 @dataclass(frozen=True, slots=True)

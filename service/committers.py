@@ -13,8 +13,7 @@ import numpy as np
 from acker.acker import Flags, Trees
 from partition.consumer import Consumer
 from partition.errors import Fenced
-from partition.record_ids import Owners, offset_of, offsets_of, place_of, places_of
-from service.account import Tally
+from partition.records import Owners, offset_of, offsets_of, place_of, places_of
 from service.context import Observers
 from service.fences import Fences
 from service.sink_buffer import (
@@ -25,7 +24,7 @@ from service.sink_buffer import (
     WriterEvent,
     good_rows,
 )
-from service.trees import LETTERED, SUNK, TreeTracker
+from service.trees import LETTERED, Tally, TreeTracker
 from sinks.writer import BatchCommitted, FencesRaised
 from topology.errors import SinkFenced
 from topology.outcome import Failure
@@ -104,7 +103,7 @@ class BatchCommitter:
 
     def resolved(self, owners: Owners, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
-        self.tally.acked(flags, SUNK, LETTERED)
+        self.tally.acked(flags)
         for notify in self._on.records_resolved:
             notify(owners)
         self._reader.ack(owners)
@@ -206,7 +205,7 @@ class TransactionCommitter:
             if not txid:
                 continue
             there = txids == txid
-            self._tallies.setdefault((place, txid), Tally()).acked(flags[there], SUNK, LETTERED)
+            self._tallies.setdefault((place, txid), Tally()).acked(flags[there])
             letters = owners[there & (flags & LETTERED > 0)]
             if len(letters):
                 self._lettered.setdefault((place, txid), set()).update(letters.tolist())

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from acker.acker import Edges
-from partition.chunk import Chunk
-from partition.record_ids import Owners
+from partition.records import Chunk, Owners
 from topology.complaints import Complaints
 from topology.life import Life
 from topology.outcome import Failure, Outcome

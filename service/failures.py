@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import structlog
 
-from partition.chunk import Chunk
-from partition.record_ids import Owners
+from partition.records import Chunk, Owners
 from service.dead_letter_sender import DeadLetterSender
 from service.trees import LETTERED, TreeTracker
 from topology.complaints import text_of

@@ -6,9 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from partition.chunk import Partition
 from partition.errors import Fenced
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import Resumed, TransactionKind, Transactions
 from sinks.writer import FencesRaised

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from partition.chunk import Partition
 from partition.delivery import AtLeastOnce, CommitBeforeEmit, DeliveryFactory
 from partition.discovery import TopicName
 from partition.ledger import CommitProgress, Ledger
+from partition.records import Partition
 from partition.transaction import Resumed
 from topology.steps import SinkStep
 from topology.topology import Topology

@@ -1,9 +1,12 @@
 """How many records may become dead letters before something else must be wrong than they."""
 
 from collections import deque
+from typing import TYPE_CHECKING
 
-from service.account import Tally
 from service.errors import TooManyDeadLetters
+
+if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
+    from service.trees import Tally
 
 _MARKS = 10  # the window moves on by a tenth of itself
 
@@ -21,7 +24,7 @@ class LetterLimit:
         self._of_records = of_records
         self._marks: deque[tuple[int, int]] = deque([(0, 0)])  # resolved, and letters of them
 
-    def look(self, tally: Tally) -> None:
+    def look(self, tally: "Tally") -> None:
         """Look at how records have resolved until now. Raises TooManyDeadLetters."""
         if self._max_ratio is None:
             return

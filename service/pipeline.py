@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from acker.acker import Trees
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
-from partition.chunk import Chunk
 from partition.consumer import Consumer
-from partition.record_ids import Owners, places_of
+from partition.records import Chunk, Owners, places_of
 from service.backpressure import Backpressure
 from service.committers import BatchCommitter, TransactionCommitter
 from service.context import RunContext

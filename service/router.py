@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from acker.acker import Edges, Trees
-from partition.chunk import Chunk
-from partition.record_ids import MAX_PLACE, Owners, places_of
+from partition.records import MAX_PLACE, Chunk, Owners, places_of
 from service.committers import BatchCommitter
 from service.context import RunContext
 from service.failures import FailureHandler

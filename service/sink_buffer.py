@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from acker.acker import Edges, Trees
-from partition.record_ids import Owners, offsets_of
+from partition.records import Owners, offsets_of
 from service.engine import SinkStatistics
 from service.trees import TreeTracker
 from sinks.tries import WriteRetries

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.statistics import Departed, Moves, PartitionStatistics
 from service.account import Account, PartitionAccount
 from service.engine import EngineStatistics

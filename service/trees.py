@@ -7,6 +7,7 @@ edge in each, which is acked when it is acked, and they fail when it fails or ex
 without an anchor gets a joint tree of none.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Acker, Edges, Flags, Trees
-from partition.record_ids import MAX_PLACE, OFFSET_BITS, OFFSET_MASK, Owners
+from partition.records import MAX_PLACE, OFFSET_BITS, OFFSET_MASK, Owners
 from topology.advanced import Emission, moved
 from topology.advanced_runner import late
 from topology.complaints import text_of
@@ -49,6 +50,34 @@ class Resolved:
 
 
 _NOTHING = Resolved()
+
+
+@dataclass(slots=True)
+class Tally:
+    """How records resolved, counted by the owner thread."""
+
+    sunk: int = 0  # every row durable in its sinks
+    filtered: int = 0  # dropped on purpose: no row, no letter
+    dead_lettered: int = 0  # a dead letter of it is durable
+    failures: Counter[str] = field(default_factory=Counter)  # by step; tries that are repeated
+    letters: Counter[tuple[str, int]] = field(default_factory=Counter)  # sent, by partition
+    buried: Counter[tuple[str, str]] = field(default_factory=Counter)  # by step and kind of error
+
+    def acked(self, flags: Flags) -> None:
+        """Count trees that were acked, by their flags."""
+        letters = int(np.count_nonzero(flags & LETTERED))
+        rows = int(np.count_nonzero(flags & SUNK == SUNK)) - int(
+            np.count_nonzero(flags & (SUNK | LETTERED) == (SUNK | LETTERED))
+        )
+        self.dead_lettered += letters
+        self.sunk += rows
+        self.filtered += len(flags) - letters - rows
+
+    def add(self, other: "Tally") -> None:
+        """Count what another has counted of records."""
+        self.sunk += other.sunk
+        self.filtered += other.filtered
+        self.dead_lettered += other.dead_lettered
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ import numpy as np
 
 from acker.acker import Acker
 from partition.loss import Loss
-from partition.record_ids import places_of
-from service.account import Tally
+from partition.records import places_of
 from service.backpressure import Backpressure
 from service.committers import BatchCommitter, TransactionCommitter
 from service.context import Observer, Observers, ResultQueue, RunContext
@@ -25,7 +24,7 @@ from service.fences import Fences
 from service.pipeline import Committer, Pipeline
 from service.router import Router, tree_seconds
 from service.sink_buffer import BatchBuffer, TransactionBuffer
-from service.trees import TreeTracker
+from service.trees import Tally, TreeTracker
 from sinks.tries import WriteRetries
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind

@@ -120,7 +120,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
 def headers_of(message: Any) -> Sequence[tuple[str, bytes | None]] | None:
     """A message's headers in order, or None. Raises HeadersUnreadable.
 
-    Nobody else may call a client's `headers()`, but `partition.kafka.runs`, in the same way. Of a
+    Nobody else may call a client's `headers()`, but `partition.records`, in the same way. Of a
     name that is not UTF-8 it makes a null pointer in its list, which it keeps, and returns the list
     with an error set: code that the interpreter has specialised does not see the error, nor does
     whoever asks a second time, and both crash when they look at the name.

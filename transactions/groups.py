@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.transaction import Range
 from transactions.partition_transactions import (
     OutOfOrder,

@@ -8,10 +8,9 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from partition.chunk import Chunk, Offsets, Partition
 from partition.errors import ReplayDiffers
 from partition.ledger import CommitProgress, Ledger
-from partition.position import LeaderEpochs, Position, later_epoch
+from partition.records import Chunk, LeaderEpochs, Offsets, Partition, Position, later_epoch
 from partition.store import Progress
 from partition.transaction import OpenTransaction, Range, Resumed, TransactionKind, Transactions
 from transactions.records import Lengths, RangeDigest, Unplanned

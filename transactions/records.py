@@ -6,7 +6,7 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from partition.chunk import Offsets
+from partition.records import Offsets
 
 Lengths = npt.NDArray[np.int64]
 

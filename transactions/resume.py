@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 
 from partition.errors import KindChanged, SinkAhead, SinkStateLost
-from partition.position import Position
+from partition.records import Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, Resumed, TransactionKind, Transactions
 

@@ -17,7 +17,6 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 
 from partition.catalogue import Log, LogEnd, Topic
-from partition.chunk import Partition
 from partition.errors import (
     KafkaFailed,
     KafkaMisconfigured,
@@ -29,6 +28,7 @@ from partition.kafka.complaints import Complaints
 from partition.kafka.errors import MISSING, asked, code_of, is_refused
 from partition.kafka.properties import Scalar, admin_properties
 from partition.kafka.questions import EARLIEST, LATEST, Cluster, Offset, at_timestamp
+from partition.records import Partition
 
 ASK_SECONDS = 10.0
 _NEW_SECONDS = 3.0  # brokers hear of a new topic one after the other

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Message
 
-from partition.chunk import Partition
 from partition.errors import (
     CorruptRecord,
     KafkaError,
@@ -17,6 +16,7 @@ from partition.errors import (
     PartitionError,
     TopicMissing,
 )
+from partition.records import Partition
 
 EOF = Code._PARTITION_EOF  # noqa: SLF001
 ALL_DOWN = Code._ALL_BROKERS_DOWN  # noqa: SLF001

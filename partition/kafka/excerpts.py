@@ -7,11 +7,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from partition.chunk import Partition
 from partition.errors import KafkaFailed, KafkaMisconfigured, KafkaUnavailable
 from partition.kafka.complaints import Complaints
 from partition.kafka.errors import EOF, code_of, failure_of, is_refused
 from partition.kafka.properties import Scalar, consumer_properties
+from partition.records import Partition
 
 _AT_ONCE = 1_000  # messages
 _POLL_SECONDS = 0.2

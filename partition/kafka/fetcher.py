@@ -15,7 +15,6 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message, ThrottleEvent, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from partition.chunk import Partition
 from partition.errors import (
     KafkaError,
     KafkaFailed,
@@ -44,7 +43,7 @@ from partition.kafka.places import Places
 from partition.kafka.properties import Scalar, consumer_properties
 from partition.kafka.seats import Seats
 from partition.kafka.transactions import OpenTransactions
-from partition.position import Position
+from partition.records import Partition, Position
 
 log = structlog.get_logger()
 

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from partition.chunk import Partition
 from partition.kafka.complaints import Complaints
 from partition.kafka.errors import code_of
-from partition.position import Position
+from partition.records import Partition, Position
 
 
 class GroupMirror:

@@ -1,14 +1,14 @@
 """Where each partition is read on, and records made into chunks by it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sized
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from confluent_kafka import Message
 
-from partition.chunk import Chunk, Offsets, Partition
-from partition.kafka.runs import epoch_runs, other_bytes, runs_by_key, unseen
-from partition.position import Position
+from partition.records import Chunk, Offsets, Partition, Position, epoch_runs, other_bytes
 
 _TOPIC_SHIFT = 32
 
@@ -99,3 +99,18 @@ class Places:
 
     def _key(self, partition: Partition) -> int:
         return (self._topics[partition.topic] << _TOPIC_SHIFT) + partition.number
+
+
+def runs_by_key(keys: npt.NDArray[np.int64]) -> dict[int, list[slice]]:
+    """Return where each key's runs of neighbours lie, in order; `keys` is not empty."""
+    starts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
+    runs: dict[int, list[slice]] = {}
+    for start, end in pairwise(starts):
+        runs.setdefault(int(keys[start]), []).append(slice(start, end))
+    return runs
+
+
+def unseen(offsets: Offsets, position: int) -> npt.NDArray[np.intp]:
+    """Return the places of the offsets that lie at or after `position` and all before them."""
+    highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets[:-1])))
+    return np.flatnonzero(offsets > highest)

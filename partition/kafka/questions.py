@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
 from partition.catalogue import Topic
-from partition.chunk import Partition
 from partition.kafka.errors import code_of
+from partition.records import Partition
 
 Key = TypeVar("Key")
 Offset: TypeAlias = tuple[int, int | None] | Code  # with its leader's epoch

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from partition.chunk import Partition
 from partition.errors import KafkaFailed
 from partition.kafka.mirror import place
 from partition.kafka.places import Places
+from partition.records import Partition
 
 _HEAR_SECONDS = 1.0  # the catalogue has just had an answer, so this is the rare case
 _MOST = 4  # how often a partition is sought out anew before its error is believed

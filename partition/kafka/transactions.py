@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from partition.chunk import Partition
+from partition.records import Partition
 
 
 class OpenTransactions:

@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import TypeVar
 
 from partition.catalogue import Log, LogEnd, Topic
-from partition.chunk import Partition
 from partition.errors import KafkaFailed, KafkaUnavailable, PartitionError
 from partition.memory.log import MemoryLog
+from partition.records import Partition
 
 Answer = TypeVar("Answer")
 

@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from partition.chunk import Chunk, Partition
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
 from partition.fetcher import Fetched
-from partition.kafka.runs import epoch_runs, other_bytes
 from partition.memory.log import MemoryLog, MemoryMessage
-from partition.position import Position
+from partition.records import Chunk, Partition, Position, epoch_runs, other_bytes
 
 
 class MemoryFetcher:

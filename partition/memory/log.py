@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from partition.catalogue import Log, Topic
-from partition.chunk import Partition
 from partition.errors import TopicMissing
-from partition.position import Position
+from partition.records import Partition, Position
 
 _CREATE_TIME = 1  # Kafka's TIMESTAMP_CREATE_TIME
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from partition.chunk import Partition
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import OffsetNodes
@@ -35,7 +34,7 @@ from partition.offsets.requests import (
     Steps,
     missing_parents,
 )
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Claim, Progress, StoredOffset
 from partition.transaction import Transactions
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from partition.chunk import Partition
 from partition.errors import OwnershipLost, StoreError
 from partition.offsets.requests import (
     CreateNode,
@@ -29,7 +28,7 @@ from partition.offsets.znode import (
     node_path,
     topic_path,
 )
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import Transactions
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from partition.chunk import Partition
 from partition.errors import Fenced, StoreConflict, StoreCorrupt, StoreForeign, StoreMissing
 from partition.offsets.access import Access, Known, whose
 from partition.offsets.requests import (
@@ -16,7 +15,7 @@ from partition.offsets.requests import (
     Steps,
 )
 from partition.offsets.znode import OffsetNode, Writer, decode, encode, incarnation_path
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Claim
 from partition.transaction import Transactions
 

@@ -21,7 +21,6 @@ from typing import NamedTuple, cast
 
 import structlog
 
-from partition.chunk import Partition
 from partition.errors import (
     Fenced,
     OffsetWouldMoveBack,
@@ -43,7 +42,7 @@ from partition.offsets.requests import (
     size_of,
 )
 from partition.offsets.znode import OffsetNode, Writer, encode, incarnation_path
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Claim, Progress, StoredOffset, split_progress
 from partition.transaction import Transactions
 

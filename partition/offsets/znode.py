@@ -21,9 +21,8 @@ from typing import Annotated
 
 import msgspec
 
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from partition.chunk import Partition
 from partition.errors import CountsDiffer
+from partition.records import Partition
 
 
 @dataclass(frozen=True, slots=True)

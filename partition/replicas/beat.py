@@ -14,7 +14,6 @@ from typing import cast
 
 import structlog
 
-from partition.chunk import Partition
 from partition.errors import ReplicaReplaced, StoreCorrupt, StoreError
 from partition.offsets.requests import (
     ANY_VERSION,
@@ -38,6 +37,7 @@ from partition.offsets.requests import (
     Write,
 )
 from partition.offsets.znode import MAX_BYTES
+from partition.records import Partition
 from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.nodes import (
     check_name,

@@ -15,9 +15,9 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt
 from partition.offsets.znode import said, shown
+from partition.records import Partition
 from partition.replicas.plan import Control, Leaving, Member, Note, Plan
 from partition.replicas.ranges import by_topic, from_topics
 

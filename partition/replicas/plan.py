@@ -12,7 +12,7 @@ This needs one thing of whoever writes a plan: that nobody registered between th
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.replicas.balance import SINGLY, Copartitions, balanced, one_for_all
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from partition.chunk import Partition
+from partition.records import Partition
 
 MAX_NUMBER = 2**31 - 1  # Kafka's own limit
 MAX_COUNT = 1_000_000  # of one topic: a corrupt text is refused before it fills the memory

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from partition.chunk import Partition
 from partition.errors import StormUnreadable
+from partition.records import Partition
 from partition.storm.nodes import StormNode, client_batch, core, kafka_batch, transaction
 
 Layout: TypeAlias = Literal["core", "trident", "trident-client"]

@@ -13,13 +13,12 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from partition.chunk import Partition
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import Steps
 from partition.offsets.znode import Broker
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Claim, Progress, StoredOffset
 from partition.transaction import Transactions
 from partition.zookeeper.carrying import carry_out, carry_out_together

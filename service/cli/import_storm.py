@@ -18,7 +18,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from partition.catalogue import Catalogue, Log
-from partition.chunk import Partition
 from partition.errors import (
     PartitionError,
     StoreConflict,
@@ -27,6 +26,7 @@ from partition.errors import (
     StormUnreadable,
     TopicMissing,
 )
+from partition.records import Partition
 from partition.store import OffsetStore, StoredOffset
 from partition.storm.takeover import Found, Layout, StormOffset, Tree, read_offsets
 from partition.zookeeper.reader import ZooKeeperReader

@@ -8,9 +8,8 @@ from typing import Any, Literal, Self, TypeAlias
 import typer
 
 from partition.catalogue import AtOffset, AtTimestamp, Log, StartFrom, Topic
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt, StoreError
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.replicas.plan import Control, Member
 from partition.replicas.ranges import by_topic
 from partition.store import StoredOffset

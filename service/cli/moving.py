@@ -18,7 +18,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from partition.catalogue import AtTimestamp, Catalogue, StartFrom, Topic
-from partition.chunk import Partition
 from partition.errors import (
     PartitionError,
     StoreCorrupt,
@@ -27,6 +26,7 @@ from partition.errors import (
     StoreUnavailable,
     TopicMissing,
 )
+from partition.records import Partition
 from partition.store import OffsetStore, StoredOffset
 from service.cli.changes import Change
 from service.cli.lines import describe, print_json

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.cli.topics import answer, partitions_of
 from service.config import Config, HttpConfig
 from service.parts import wire

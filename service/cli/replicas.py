@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from partition.catalogue import Catalogue, Log
-from partition.chunk import Partition
 from partition.errors import KafkaError, StoreError, StoreUnavailable
+from partition.records import Partition
 from partition.replicas.plan import Control, Member, Plan, leader_of
 from partition.store import OffsetStore, StoredOffset
 from service.cli.changes import Change

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partition.chunk import Partition
 from partition.errors import TransactionError
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, TransactionKind
 from service.cli.lines import describe

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from partition.catalogue import Log
-from partition.chunk import Partition
 from partition.errors import StoreError, StormUnreadable
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.storm.takeover import StormOffset
 

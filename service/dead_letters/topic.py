@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from typing import NoReturn, TypeAlias, TypeVar, cast
 
 from partition.catalogue import Log, Topic
-from partition.chunk import Partition
 from partition.errors import TopicMissing
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.excerpts import Excerpts
+from partition.records import Partition
 from service.dead_letters.errors import NoSuchLetter
 from service.dead_letters.letter import (
     Content,

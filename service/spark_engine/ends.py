@@ -7,8 +7,8 @@ from typing import NamedTuple
 import structlog
 
 from partition.catalogue import Catalogue, LogEnd, Topic
-from partition.chunk import Partition
 from partition.errors import KafkaError, KafkaFailed, OffsetOutOfRange, TopicMissing
+from partition.records import Partition
 
 log = structlog.get_logger()
 

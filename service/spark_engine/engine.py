@@ -22,7 +22,6 @@ from typing import cast
 
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
-from service.account import Tally
 from service.dead_letter_sender import DeadLetterSender
 from service.engine import EngineStatistics
 from service.failpoints import nowhere, with_places
@@ -38,6 +37,7 @@ from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.submissions import Executors, Submissions, TasksEnded
 from service.spark_engine.task import TaskSettings
 from service.spark_engine.tries import TryMaker
+from service.trees import Tally
 from sinks.tries import WriteRetries
 from sinks.writer import BatchStaged, FencesRaised
 from topology.life import Life

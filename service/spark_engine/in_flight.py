@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import structlog
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.engine import Apart
 from service.spark_engine.silences import Silences
 from service.spark_engine.submissions import Submissions

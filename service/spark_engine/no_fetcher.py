@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from partition.chunk import Partition
 from partition.fetcher import Fetched, Fetcher
-from partition.position import Position
+from partition.records import Partition, Position
 from service.spark_engine.ends import Ends
 
 

@@ -3,10 +3,9 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from partition.chunk import Chunk, Partition
 from partition.errors import KafkaError, OffsetOutOfRange
 from partition.fetcher import Fetched, Fetcher
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from service.spark_engine.standing import Standing
 from service.spark_engine.task import RangeRead, TaskRange
 

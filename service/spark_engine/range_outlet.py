@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from partition.chunk import Offsets
+from partition.records import Offsets
 from service.sink_buffer import GroupBuffer
 from service.spark_engine.refusals import Origin, origin_of
 from service.spark_engine.spool import SpoolChanged, SpoolStager, read_lines

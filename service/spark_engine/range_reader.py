@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from partition.assignment import Assigned, PartitionChange, Revoked
-from partition.chunk import Chunk, Partition
 from partition.delivery import AtLeastOnce
 from partition.manager import FREE, Allowance, PartitionManager, Window
-from partition.record_ids import Owners, by_place, offset_of, owners_of, place_of
+from partition.records import Chunk, Owners, Partition, by_place, offset_of, owners_of, place_of
 from partition.retries import Retries
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import TaskRange, TaskSettings

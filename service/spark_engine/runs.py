@@ -8,7 +8,7 @@ import structlog
 
 from partition.consumer import Consumer
 from partition.errors import KafkaUnavailable
-from partition.position import later_epoch
+from partition.records import later_epoch
 from service.errors import ServiceError, TaskError
 from service.spark_engine.ends import Ends
 from service.spark_engine.in_flight import InFlight

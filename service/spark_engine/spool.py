@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from partition.chunk import Offsets
+from partition.records import Offsets
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, Staged
 

@@ -15,13 +15,12 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Flags, Trees
-from partition.record_ids import Owners, offsets_of, owners_of, places_of
-from service.account import Tally
+from partition.records import Owners, offsets_of, owners_of, places_of
 from service.committers import RefusedRow
 from service.sink_buffer import estimated_bytes
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
-from service.trees import LETTERED, SUNK
+from service.trees import LETTERED, Tally
 from sinks.tries import Tries, check_rejected
 from topology.errors import SinkFailed
 from topology.outcome import Failure
@@ -193,7 +192,7 @@ class Staging:
 
     def resolved(self, owners: Owners, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
-        self.tally.acked(flags, SUNK, LETTERED)
+        self.tally.acked(flags)
         self._reader.processed(owners)
         numbers, _places = self._sections_of(owners)
         letters = flags & LETTERED > 0

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from partition.chunk import Chunk
-from partition.position import Position
+from partition.records import Chunk, Position
 from transactions.records import RangeDigest
 
 _MOST_RECORDS = 20_000  # kept behind a range's end; a client that is paused fetches them again

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.retries import RetryPolicy
-from service.account import Tally
 from service.failures import ScreenPolicy
+from service.trees import Tally
 from sinks.storage import Storage
 from topology.sink import Staged, Stager
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.spark_engine.task import TaskRange
 
 _EXCESS = 1.25  # so much more than its part a slot may get for a partition it had before

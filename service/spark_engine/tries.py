@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from service.committers import share_of
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskRange, TaskSettings

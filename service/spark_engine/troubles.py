@@ -1,7 +1,7 @@
 """What a task says of a partition, as the partition's owner takes it. Pure."""
 
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
-from partition.position import Position
+from partition.records import Position
 from service.spark_engine.task import TaskFailed
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.testing.bench import Bench
 
 _TURN_SECONDS = 0.005

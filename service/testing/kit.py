@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.retries import RetryPolicy
 from service.failures import ScreenPolicy
 from service.figures import snapshot_of

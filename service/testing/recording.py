@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from partition.chunk import Chunk, Partition
-from partition.record_ids import Owners, offset_of, place_of
+from partition.records import Chunk, Owners, Partition, offset_of, place_of
 from service.context import Observer
 from service.testing.timeline import Timeline, What
 from topology.complaints import text_of

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from partition.chunk import Partition
+from partition.records import Partition
 
 What: TypeAlias = Literal["read", "failed", "retried", "written", "rejected", "resolved"]
 

@@ -22,8 +22,7 @@ from opentelemetry.trace import (
 )
 
 from acker.acker import Edges
-from partition.chunk import Chunk, Partition
-from partition.record_ids import OFFSET_BITS, Owners, offset_of, place_of
+from partition.records import OFFSET_BITS, Chunk, Owners, Partition, offset_of, place_of
 from service.context import Observer
 from service.sink_buffer import PendingBatch
 from service.tracing.headers import NO_CONTEXT, carried, is_sampled, parents_in

@@ -12,7 +12,6 @@ from confluent_kafka import KafkaError
 
 from partition.assignment import AssignmentPolicy
 from partition.catalogue import Log, LogEnd, Topic
-from partition.chunk import Partition
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
 from partition.kafka.catalogue import KafkaCatalogue
@@ -20,6 +19,7 @@ from partition.kafka.properties import FORCED
 from partition.manager import Window
 from partition.memory import MemoryStore
 from partition.opening import Ways
+from partition.records import Partition
 from partition.statistics import PartitionStatistics
 from tests.support.patience import Limit, slack
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt, StoreForeign, StoreMissing
-from partition.position import Position
+from partition.records import Partition, Position
 from tests.worlds.storing import BOTH, SECONDS, NodesWorld, begin, commit, node, opened
 
 MANY = [Partition("orders", number) for number in range(70)]

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Chunk, Partition
 from partition.fetcher import Fetched
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
 from topology.record import Record
 

@@ -5,11 +5,10 @@ import json
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from partition.chunk import Partition
 from partition.errors import KafkaFailed
 from partition.kafka.fetcher import KafkaFetcher
 from partition.kafka.properties import FORCED
-from partition.position import Position
+from partition.records import Partition, Position
 from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
 
 

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from partition.chunk import Chunk, Partition
 from partition.errors import CorruptRecord, KafkaFailed, OffsetOutOfRange, TopicMissing
 from partition.fetcher import Fetched
 from partition.kafka.fetcher import KafkaFetcher
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 
 A, B, GONE = Partition("t", 0), Partition("t", 1), Partition("t", 2)
 CUT = (

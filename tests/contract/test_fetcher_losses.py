@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
-from partition.position import Position
+from partition.records import Partition, Position
 from tests.worlds.fetching import Reading, numbers
 
 

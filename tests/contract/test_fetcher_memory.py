@@ -15,9 +15,9 @@ pytestmark = pytest.mark.integration
 RECORDS, BYTES, PARTITIONS = 25_000, 2048, 8  # 51 MB
 READER = """
     import os, sys, time
-    from partition.chunk import Partition
+    from partition.records import Partition
     from partition.kafka.fetcher import KafkaFetcher
-    from partition.position import Position
+    from partition.records import Position
 
     def resident():
         with open("/proc/self/statm") as pages:

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from tests.worlds.fetching import KafkaWorld, Reading, numbers
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, TopicPartition
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.support.patience import Limit
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 

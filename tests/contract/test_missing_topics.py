@@ -11,13 +11,12 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from partition.assignment import AssignmentPolicy
-from partition.chunk import Partition
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import TopicMissing
 from partition.kafka.fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryLog, MemoryStore
 from partition.opening import Ways
-from partition.record_ids import offset_of
+from partition.records import Partition, offset_of
 from tests.support.mock_kafka import MockKafka
 from tests.worlds.fetching import BRISK
 

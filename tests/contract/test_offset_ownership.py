@@ -11,7 +11,7 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
-from partition.position import Position
+from partition.records import Position
 from partition.store import Claim, StoredOffset
 from tests.worlds.storing import (
     BOTH,

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from partition.chunk import Partition
 from partition.errors import (
     Fenced,
     OffsetWouldMoveBack,
@@ -22,7 +21,7 @@ from partition.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Claim, Progress, StoredOffset
 from tests.support.patience import slack, until
 from tests.worlds.storing import (

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import TaskRange
 from tests.worlds.fetching import KafkaWorld, Reading, numbers

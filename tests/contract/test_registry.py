@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import ReplicaReplaced, StoreCorrupt, StoreUnavailable
 from partition.memory import MemoryRegistry
 from partition.offsets.requests import CreateNode, SetNode, Steps, Write
+from partition.records import Partition
 from partition.replicas.beat import Beats, Mine, Report, View
 from partition.replicas.nodes import (
     control_path,

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
-from partition.position import Position
+from partition.records import Position
 from partition.store import Claim, StoredOffset
 from partition.zookeeper.store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper

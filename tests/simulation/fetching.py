@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from partition.catalogue import Log, LogEnd, Topic
-from partition.chunk import Chunk, Partition
 from partition.errors import (
     CorruptRecord,
     KafkaError,
@@ -18,7 +17,7 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.fetcher import Fetched
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from tests.simulation.kafka import Cluster, SimLog, SimRecord
 from tests.simulation.network import Message, Network
 

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.replicas import plan as plans
 from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.plan import Control, Member, Note, leader_of

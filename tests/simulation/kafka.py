@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from partition.chunk import Partition
+from partition.records import Partition
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partition.assignment import Assigned, PartitionChange, Revoked
-from partition.chunk import Partition
 from partition.consumer import Consumer, Time
 from partition.errors import (
     CorruptRecord,
@@ -27,7 +26,7 @@ from partition.loss import Loss
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import OffsetNodes
 from partition.opening import Ways
-from partition.record_ids import place_of, places_of
+from partition.records import Partition, place_of, places_of
 from tests.simulation.bolts import Bolts
 from tests.simulation.fetching import SimCatalogue, SimFetcher
 from tests.simulation.kafka import SimRecord

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from partition.chunk import Chunk, Partition
 from partition.errors import Fenced, PartitionError
 from partition.loss import Loss
+from partition.records import Chunk, Partition
 from tests.simulation.errors import Violation
 from tests.simulation.fetching import LARGEST_DELIVERY
 from tests.simulation.kafka import SimLog

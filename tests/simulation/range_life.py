@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partition.assignment import PartitionChange
-from partition.chunk import Partition
 from partition.fetcher import Fetched
-from partition.position import Position
+from partition.records import Partition, Position
 from service.spark_engine import engine
 from service.spark_engine.ends import Ends
 from service.spark_engine.engine import SparkEngine, SparkPolicy

@@ -12,7 +12,7 @@ never go back, while the topic stays.
 
 from typing import TYPE_CHECKING, Any
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimRecord
 from tests.simulation.range_tasks import RangeRun, TaskRows

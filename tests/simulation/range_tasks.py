@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partition.chunk import Partition
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
-from service.account import Tally
+from partition.records import Partition
 from service.spark_engine.submissions import TasksEnded
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed, TaskRange
+from service.trees import Tally
 from tests.simulation.kafka import SimLog, SimRecord
 from tests.simulation.recorded import Open
 from tests.simulation.spooled import SpooledRun, spool_all

@@ -3,10 +3,10 @@
 from typing import Any
 
 from partition.assignment import Assignment
-from partition.chunk import Partition
 from partition.delivery import AtLeastOnce
 from partition.errors import OwnershipLost
 from partition.flow_control import FlowControl
+from partition.records import Partition
 from tests.simulation.mutants import Patches, around, mutant, put
 from transactions.partition_transactions import PartitionTransactions
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from partition.assignment import AssignmentPolicy
-from partition.chunk import Partition
 from partition.consumer import ConsumerPolicy
 from partition.delivery import AtLeastOnce, DeliveryMode
 from partition.ledger import CommitProgress, Ledger
 from partition.manager import Window
 from partition.opening import StartPolicy
+from partition.records import Partition
 from partition.retries import RetryPolicy
 from partition.transaction import Resumed, TransactionKind
 from transactions.groups import RangePolicy

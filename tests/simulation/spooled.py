@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partition.record_ids import owners_of
+from partition.records import owners_of
 from service.spark_engine import range_outlet, spool
 from service.spark_engine.spool import SpoolStager
 from service.spark_engine.staging import TaskSink, sinks_of

@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from partition.chunk import Partition
 from partition.errors import PartitionError, StoreUnavailable
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import OutcomeUnknown, Pause, Read, Request, SessionEnded
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Claim, Progress, StoredOffset
 from partition.transaction import Transactions
 from tests.simulation.network import Message, Network

@@ -10,7 +10,7 @@ from partition.offsets.access import Known
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import OutcomeUnknown, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
-from partition.position import LeaderEpochs, Position
+from partition.records import LeaderEpochs, Position
 from partition.store import Claim, StoredOffset
 from tests.simulation.mutants import Patches, around, mutant, put
 from tests.simulation.zookeeper import ANY

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimLog
 from tests.simulation.recorded import Recorded, look_at

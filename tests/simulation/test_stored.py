@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimLog
 from tests.simulation.stored import Seen, StoredOffsets

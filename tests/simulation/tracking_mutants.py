@@ -7,10 +7,10 @@ import numpy as np
 
 from acker.acker import Acker
 from acker.slots import FREE, SLOT, SlotTable
-from partition.chunk import Chunk
 from partition.consumer import Consumer
 from partition.ledger import Ledger
 from partition.manager import PartitionManager
+from partition.records import Chunk
 from partition.retries import RetryPolicy, RetryQueue
 from tests.simulation.life import Life
 from tests.simulation.mutants import Patches, around, mutant, put

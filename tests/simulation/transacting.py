@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from acker.acker import Flags
-from partition.chunk import Partition
 from partition.consumer import Consumer
-from partition.record_ids import Owners
+from partition.records import Owners, Partition
 from partition.store import StoredOffset
 from partition.transaction import Resumed
-from service.account import Tally
 from service.committers import TransactionCommitter
 from service.context import Observers
 from service.fences import Fences
 from service.sink_buffer import TransactionBuffer, WriterEvent
+from service.trees import Tally
 from sinks.memory import MemorySink
 from tests.simulation.transaction_sink import Row, SimTable
 from tests.simulation.transaction_writer import SimWriter

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.simulation.stored import partition_of
 
 if TYPE_CHECKING:

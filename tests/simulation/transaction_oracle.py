@@ -11,8 +11,8 @@ import hashlib
 import struct
 from typing import TYPE_CHECKING
 
-from partition.chunk import Partition
 from partition.errors import KindChanged, ReplayDiffers, SinkAhead, SinkStateLost
+from partition.records import Partition
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimRecord
 from tests.simulation.recorded import NOTHING, Open, Recorded

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.simulation.errors import Violation
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ world, so any part of a tape is a tape; nothing else decides anything.
 from collections import Counter
 from typing import TypeAlias
 
-from partition.chunk import Partition
 from partition.errors import PartitionError
+from partition.records import Partition
 from tests.simulation.cluster_events import ClusterEvents
 from tests.simulation.errors import Violation
 from tests.simulation.kafka import Cluster

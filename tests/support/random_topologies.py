@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from headrace import SKIP, AdvancedBolt, Bolt, Record, Reject, Retry, To, Topology, bolt, fields
 from headrace.sinks import Batch, MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
-from partition.chunk import Partition
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import PartitionError, StoreUnavailable
 from partition.manager import Window
@@ -34,6 +33,7 @@ from partition.memory import (
     MemoryStore,
 )
 from partition.opening import Ways
+from partition.records import Partition
 from partition.replicas.beat import Mine
 from partition.retries import RetryPolicy
 from service.gates import delivery_of, policy_of

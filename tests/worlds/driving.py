@@ -11,10 +11,10 @@ from typing import Any, Self
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
-from partition.chunk import Partition
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.opening import StartPolicy, Ways
+from partition.records import Partition
 from partition.store import StoredOffset
 from service.config import load
 from service.dead_letter_sender import DeadLetterSender

@@ -10,13 +10,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from partition.catalogue import Catalogue, Log
-from partition.chunk import Chunk, Partition
 from partition.errors import KafkaError
 from partition.fetcher import Fetched, Fetcher
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from service.embedded.kafka import EmbeddedKafka
 from tests.support.patience import Limit, seconds, until
 

@@ -5,10 +5,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from partition.chunk import Chunk, Partition
 from partition.errors import PartitionError
 from partition.ledger import CommitProgress, Ledger
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from partition.store import Progress, StoredOffset
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
 from tests.worlds.reading import ONE, Bench

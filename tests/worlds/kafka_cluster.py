@@ -8,7 +8,7 @@ from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.embedded.kafka import EmbeddedKafka, new_cluster_id
 from service.embedded.ports import HOST, free_ports
 from tests.support.patience import Limit, seconds

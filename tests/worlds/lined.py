@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from partition.chunk import Partition
 from partition.ledger import CommitProgress, Ledger
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Progress
 from partition.transaction import Resumed, Transactions
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy

@@ -3,9 +3,8 @@
 from typing import Any
 
 from partition.catalogue import StartFrom
-from partition.chunk import Partition
 from partition.memory import MemoryCatalogue, MemoryLog, MemoryNodes, MemoryStore
-from partition.position import Position
+from partition.records import Partition, Position
 from service.cli.moves import Row
 from service.cli.moving import Order, Rooms, carry_out
 from tests.worlds import compacting

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from partition.assignment import Assigned, AssignmentPolicy, Lost, PartitionChange
-from partition.chunk import Partition
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.loss import Loss
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.opening import StartPolicy, Ways
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.retries import RetryPolicy
 from partition.store import Progress, split_progress
 from partition.transaction import Transactions

@@ -13,12 +13,12 @@ import numpy as np
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, Sink
 from partition.assignment import AssignmentPolicy
-from partition.chunk import Partition
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.ledger import LedgerStatistics
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.opening import Ways
+from partition.records import Partition
 from partition.retries import RetryPolicy
 from service.failpoints import nowhere
 from service.gates import delivery_of, policy_of

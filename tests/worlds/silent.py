@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
 from partition.catalogue import LogEnd
-from partition.chunk import Partition
 from partition.fetcher import Fetched
 from partition.memory import MemoryCatalogue, MemoryLog
+from partition.records import Partition
 from tests.worlds.tasking import CountingFetcher
 
 

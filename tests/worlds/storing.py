@@ -12,10 +12,9 @@ from typing import Any, Protocol
 import pytest
 from kazoo.client import KazooClient
 
-from partition.chunk import Partition
 from partition.errors import StoreError
 from partition.memory import MemoryNodes, MemoryStore
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Claim, OffsetStore, Progress
 from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
 from partition.zookeeper.store import ZooKeeperStore

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from headrace import Record, bolt
-from partition.chunk import Partition
 from partition.fetcher import Fetched
 from partition.memory import MemoryFetcher, MemoryLog
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.retries import RetryPolicy
 from service.failures import ScreenPolicy
 from service.spark_engine.range_fetcher import RangeFetcher

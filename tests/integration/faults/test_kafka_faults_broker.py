@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.integration.faults.conftest import MakeServing
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.serving import Running

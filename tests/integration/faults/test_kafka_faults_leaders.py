@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import stored
 from tests.worlds.fetching import SECONDS, numbers

@@ -11,7 +11,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.errors import TooManyDeadLetters
 from tests.integration.faults.conftest import MakeServing
 from tests.support.patience import seconds

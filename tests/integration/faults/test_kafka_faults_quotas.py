@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.embedded.java import find_java, java_command
 from service.jars.resolver import resolve
 from tests.integration.faults.conftest import MakeServing

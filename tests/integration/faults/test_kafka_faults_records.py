@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.integration.faults.conftest import MakeServing
 from tests.support.patience import Limit
 from tests.support.raw_headers import RawRecord, send_raw

@@ -9,8 +9,8 @@ import confluent_kafka.admin as kafka_admin
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from partition.chunk import Partition
 from partition.errors import KafkaFailed
+from partition.records import Partition
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.ports import HOST, free_ports
 from service.embedded.zookeeper import EmbeddedZooKeeper

@@ -2,8 +2,8 @@
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import SourceLost
+from partition.records import Partition
 from tests.integration.faults.conftest import MakeServing
 from tests.worlds.fetching import KafkaWorld, numbers
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.integration.faults.conftest import MakeServing
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.health import STALLED_SECONDS

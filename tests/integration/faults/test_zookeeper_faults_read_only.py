@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import StoreUnavailable
+from partition.records import Partition
 from service.embedded.kafka import EmbeddedKafka
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.serving import Serving

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from partition.chunk import Partition
 from partition.errors import PartitionError, SinkAhead, StoreBehind
+from partition.records import Partition
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.acceptance import stored

@@ -7,8 +7,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from partition.chunk import Partition
 from partition.errors import StoreError, StoreUnavailable
+from partition.records import Partition
 from partition.storm.takeover import read_offsets
 from partition.zookeeper.reader import ZooKeeperReader
 from service.embedded.zookeeper import EmbeddedZooKeeper

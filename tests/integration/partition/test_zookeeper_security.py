@@ -14,9 +14,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, Permissions
 
-from partition.chunk import Partition
 from partition.errors import StoreError, StoreUnavailable
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.zookeeper.store import ZooKeeperStore
 from service.zookeeper_config import ZooKeeperConfig
 from tests.support.patience import Limit, seconds, slack

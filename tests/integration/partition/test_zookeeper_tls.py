@@ -8,9 +8,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
-from partition.chunk import Partition
 from partition.errors import StoreUnavailable
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.zookeeper.store import ZooKeeperStore
 from service.zookeeper_config import ZooKeeperConfig
 from tests.support.patience import seconds, slack

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.replicas.nodes import encode_member, replica_path
 from partition.replicas.plan import Member
 from tests.support.patience import Limit, seconds

@@ -24,7 +24,7 @@ from headrace.sinks import (
     SinkContext,
     SparkSink,
 )
-from partition.chunk import Partition
+from partition.records import Partition
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from service.embedded.kafka import EmbeddedKafka
 from service.spark_engine.spool import SpoolStager, read_lines
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange

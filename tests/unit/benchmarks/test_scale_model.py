@@ -16,10 +16,9 @@ from benchmarks.scale_model import (
     takeover,
 )
 from benchmarks.scale_weights import Cluster, Weights, weigh
-from partition.chunk import Partition
 from partition.memory.store import MemoryNodes, MemoryStore
 from partition.offsets.requests import Write
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.replicas.beat import Beats, Mine, Report
 
 WEIGHTS = Weights(

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt, StormUnreadable
 from partition.offsets.znode import (
     Broker,
@@ -24,7 +23,7 @@ from partition.offsets.znode import (
     encode,
     encode_topic,
 )
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.replicas.nodes import decode_control, decode_member, decode_plan
 from partition.store import StoredOffset
 from partition.storm import nodes as storm

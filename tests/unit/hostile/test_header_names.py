@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from opentelemetry.trace import INVALID_SPAN
 
-from partition.chunk import Chunk, Partition
+from partition.records import Chunk, Partition
 from service.dead_letters.letter import content_of, read_message
 from service.dead_letters.marks import Marks
 from service.tracing.traces import Traces

@@ -5,7 +5,7 @@ import pytest
 from partition.errors import TopicMissing
 from partition.memory import MemoryStore
 from partition.opening import StartPolicy
-from partition.position import Position
+from partition.records import Position
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
 
 

@@ -5,7 +5,6 @@ import re
 import pytest
 
 from partition.catalogue import AtOffset, AtTimestamp
-from partition.chunk import Partition
 from partition.errors import (
     StoreCorrupt,
     StoreForeign,
@@ -14,7 +13,7 @@ from partition.errors import (
 )
 from partition.memory import MemoryStore
 from partition.opening import StartPolicy
-from partition.position import Position
+from partition.records import Partition, Position
 from tests.worlds.reading import ONE, TWO, Bench
 
 

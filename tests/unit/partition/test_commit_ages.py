@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from partition.chunk import Partition
 from partition.ledger import Ledger
+from partition.records import Partition
 from partition.statistics import CommitAges, PartitionStatistics
 
 

@@ -4,10 +4,9 @@ import random
 
 import numpy as np
 
-from partition.chunk import Chunk, Partition
 from partition.delivery import CommitBeforeEmit
 from partition.manager import Allowance, PartitionManager, Window
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from partition.retries import RetryPolicy
 
 FLIGHTS = Partition("flights", 0)

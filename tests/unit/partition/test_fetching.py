@@ -5,9 +5,8 @@ import random
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from partition.chunk import Partition
 from partition.kafka.fetcher import KafkaFetcher
-from partition.position import Position
+from partition.records import Partition, Position
 
 PLACES = [Partition(topic, number) for topic in "ab" for number in range(2)]
 A, B = PLACES[:2]

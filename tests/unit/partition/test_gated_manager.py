@@ -5,9 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from partition.chunk import Chunk, Partition
 from partition.manager import PartitionManager, Window
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from partition.retries import RetryPolicy
 from partition.transaction import Resumed, Transactions
 from tests.worlds.gating import FakeDelivery

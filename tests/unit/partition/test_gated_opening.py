@@ -12,7 +12,7 @@ from partition.errors import (
 )
 from partition.memory import MemoryStore
 from partition.opening import StartPolicy
-from partition.position import Position
+from partition.records import Position
 from partition.transaction import Resumed, Transactions
 from tests.worlds.gating import GatedBench, transactions_of
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO

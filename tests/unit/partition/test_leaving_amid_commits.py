@@ -7,8 +7,7 @@ import pytest
 
 from partition.errors import Fenced, OwnershipLost
 from partition.memory import MemoryStore
-from partition.position import Position
-from partition.record_ids import place_of
+from partition.records import Position, place_of
 from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9

@@ -3,9 +3,8 @@
 import pytest
 
 from partition.catalogue import Log
-from partition.chunk import Partition
 from partition.loss import behind, corrupt, loss_of
-from partition.position import Position
+from partition.records import Partition, Position
 
 ORDERS = Partition("orders", 0)
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partition.chunk import Chunk, Partition
 from partition.delivery import AtLeastOnce
 from partition.manager import PartitionManager, Window
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from partition.retries import RetryPolicy
 
 FLIGHTS = Partition("flights", 0)

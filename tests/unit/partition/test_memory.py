@@ -3,11 +3,10 @@
 import pytest
 
 from partition.catalogue import Log
-from partition.chunk import Partition
 from partition.errors import CorruptRecord, KafkaUnavailable, OffsetOutOfRange, TopicMissing
 from partition.fetcher import Fetched
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
-from partition.position import Position
+from partition.records import Partition, Position
 
 A = Partition("t", 0)
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from partition.chunk import Partition
 from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
 from partition.memory import MemoryNodes
 from partition.offsets.access import NodeNames
@@ -23,7 +22,7 @@ from partition.offsets.requests import (
     missing_parents,
     size_of,
 )
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Progress
 from tests.worlds.storing import opened_transactions, plan
 

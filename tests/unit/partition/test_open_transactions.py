@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from partition.chunk import Partition
 from partition.kafka.transactions import OpenTransactions
+from partition.records import Partition
 
 A, B = Partition("t", 0), Partition("t", 1)
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.kafka.runs import epoch_runs
+from partition.records import epoch_runs
 
 
 def runs(epochs: list[int | None]) -> tuple[tuple[int, int], ...]:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.chunk import Partition
 from partition.errors import StoreUnavailable, StormUnreadable
+from partition.records import Partition
 from partition.storm.takeover import StormOffset, read_offsets
 
 P0, P1 = Partition("t", 0), Partition("t", 1)

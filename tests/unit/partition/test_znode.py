@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt
 from partition.offsets.znode import MAX_BYTES, Broker, OffsetNode, Writer, decode, encode, node_path
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from service.account import Account, PartitionAccount, Tally
+from service.account import Account, PartitionAccount
+from service.trees import Tally
 
 SUNK, LETTERED = 1, 2
 
@@ -61,9 +62,9 @@ def test_a_run_of_no_time_has_no_rate():
 def test_a_tally_counts_each_tree_once_by_what_became_of_it():
     tally = Tally()
     flags = np.array([0, SUNK, SUNK | LETTERED, LETTERED, SUNK, 0, 0], np.uint8)
-    tally.acked(flags, SUNK, LETTERED)
+    tally.acked(flags)
     assert (tally.filtered, tally.sunk, tally.dead_lettered) == (3, 2, 2)
-    tally.acked(flags[:0], SUNK, LETTERED)
+    tally.acked(flags[:0])
     assert tally.filtered + tally.sunk + tally.dead_lettered == len(flags)
 
 

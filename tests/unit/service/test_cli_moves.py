@@ -4,9 +4,8 @@ import pytest
 import typer
 
 from partition.catalogue import AtOffset, AtTimestamp, Log, Topic
-from partition.chunk import Partition
 from partition.errors import StoreError
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.replicas.plan import Control
 from partition.store import StoredOffset
 from service.cli.moves import (

@@ -19,7 +19,7 @@ from partition.errors import (
     StoreUnavailable,
     TopicMissing,
 )
-from partition.position import Position
+from partition.records import Position
 from partition.replicas.plan import Control
 from partition.transaction import Transactions
 from service.cli import main as main_module

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from partition.chunk import Partition
 from partition.errors import KafkaUnavailable, StoreCorrupt, StoreUnavailable
 from partition.memory import MemoryCatalogue, MemoryLog, MemoryNodes, MemoryStore
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.replicas.plan import Control, Leaving, Plan
 from service.cli import main as main_module
 from service.cli import status as module

@@ -9,10 +9,9 @@ import pytest
 
 from headrace import Topology
 from headrace.sinks import Committed, Fence, MemoryDeadLetters, MemorySink
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt
 from partition.memory import MemoryCatalogue, MemoryLog
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, Range, Transactions
 from service.cli import main as main_module

@@ -8,7 +8,7 @@ from partition.delivery import CommitBeforeEmit
 from partition.errors import Fenced
 from partition.manager import Window
 from partition.memory import MemoryStore
-from partition.position import Position
+from partition.records import Position
 from tests.worlds.reading import ONE, TWO, Bench
 
 

@@ -8,7 +8,6 @@ from structlog.testing import capture_logs
 
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink
-from partition.chunk import Partition
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.loss import Loss
 from partition.memory import (
@@ -20,7 +19,7 @@ from partition.memory import (
     MemoryStore,
 )
 from partition.opening import Ways
-from partition.position import Position
+from partition.records import Partition, Position
 from service.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetter, DeadLetterSink, Delivered

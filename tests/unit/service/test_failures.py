@@ -8,8 +8,8 @@ import pytest
 from headrace import SKIP, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
-from partition.chunk import Chunk, Partition
 from partition.memory import MemoryMessage
+from partition.records import Chunk, Partition
 from service.context import Observers
 from service.failures import FailureHandler, Oversized, ScreenPolicy
 from service.testing.kit import TopologyTest

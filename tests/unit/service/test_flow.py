@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from partition.chunk import Partition
 from partition.consumer import ConsumerPolicy
 from partition.manager import Window
+from partition.records import Partition
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
 OTHER = Partition("u", 0)

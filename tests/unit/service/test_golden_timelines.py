@@ -17,8 +17,7 @@ import pytest
 from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest, topology_test
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.retries import RetryPolicy
 from partition.store import Progress, split_progress
 from service.testing.timeline import Event

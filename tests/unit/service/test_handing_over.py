@@ -5,7 +5,7 @@ import math
 import pytest
 
 from headrace import AdvancedBolt, bolt
-from partition.chunk import Partition
+from partition.records import Partition
 from tests.worlds.running import Works
 
 HERE, THERE = Partition("t", 0), Partition("t", 1)

@@ -7,7 +7,7 @@ import pytest
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
-from partition.chunk import Partition
+from partition.records import Partition
 from service.engine import Apart, SinkStatistics
 from service.health import STALLED_SECONDS, Health, HealthCheck
 from service.snapshot import Snapshot

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from partition.catalogue import Log, Topic
-from partition.chunk import Partition
 from partition.errors import (
     StoreError,
     StoreForeign,
@@ -19,7 +18,7 @@ from partition.errors import (
     StormUnreadable,
     TopicMissing,
 )
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import Claim, StoredOffset
 from partition.storm.takeover import Layout
 from service.cli.app import offsets_import_storm

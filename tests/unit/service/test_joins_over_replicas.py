@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.chunk import Partition
 from partition.errors import CountsDiffer
 from partition.memory import MemoryLog, MemoryNodes
+from partition.records import Partition
 from tests.support.replicas import Replica
 
 PAGE = Path("docs/how-to/join-and-aggregate.md")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.account import Tally
 from service.errors import TooManyDeadLetters
 from service.letter_limit import LetterLimit
+from service.trees import Tally
 
 
 def feed(limit: LetterLimit, tally: Tally, letters: int, good: int) -> None:

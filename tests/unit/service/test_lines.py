@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from partition.manager import Window
-from partition.record_ids import offsets_of, places_of
+from partition.records import offsets_of, places_of
 from partition.transaction import Resumed
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO

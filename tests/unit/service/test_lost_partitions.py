@@ -8,8 +8,8 @@ import pytest
 from headrace import Bolt, Record, Reject, Topology, all_tasks, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
-from partition.chunk import Partition
 from partition.errors import Fenced
+from partition.records import Partition
 from tests.support.patience import seconds
 
 

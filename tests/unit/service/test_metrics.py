@@ -8,7 +8,7 @@ import pytest
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.statistics import Moves
 from service.engine import Apart, SinkStatistics
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics

@@ -6,8 +6,8 @@ import pytest
 
 from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.chunk import Partition
 from partition.memory import MemoryLog, MemoryNodes
+from partition.records import Partition
 from tests.support.replicas import Replica
 
 BEAT_SECONDS = 1000.0  # no test lives to see the second one

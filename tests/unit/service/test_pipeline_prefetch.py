@@ -9,8 +9,8 @@ import pytest
 from headrace import Topology, bolt
 from headrace.payloads import json_columns
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.chunk import Partition
 from partition.manager import Window
+from partition.records import Partition
 from partition.retries import RetryPolicy
 from service.sizes import Sizes, sizes_of
 from tests.worlds.reading import Bench

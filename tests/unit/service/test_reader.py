@@ -12,7 +12,7 @@ from partition.errors import Fenced, KafkaUnavailable, StoreUnavailable, TopicMi
 from partition.manager import Window
 from partition.memory import MemoryStore
 from partition.opening import StartPolicy
-from partition.position import Position
+from partition.records import Position
 from partition.retries import RetryPolicy
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 

@@ -7,8 +7,8 @@ import pytest
 
 from headrace import Record, bolt
 from headrace.sinks import Sink, Staged
-from partition.chunk import Partition
 from partition.memory import MemoryStore
+from partition.records import Partition
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, Works
 
 OUTAGE_SECONDS = 950.0

@@ -8,8 +8,8 @@ import pytest
 from acker.acker import Acker
 from headrace import Bolt, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.chunk import Chunk, Partition
 from partition.memory import MemoryMessage
+from partition.records import Chunk, Partition
 from service.context import Observers
 from service.router import Router, tree_seconds
 from service.trees import TreeTracker

@@ -25,13 +25,12 @@ from headrace import (
 )
 from headrace.sinks import MemoryDeadLetters, MemorySink, Sink, Staged
 from partition.assignment import AssignmentPolicy
-from partition.chunk import Partition
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import Fenced
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.opening import Ways
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.retries import RetryPolicy
 from service.config import load
 from service.parts import Parts

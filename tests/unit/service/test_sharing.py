@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import CountsDiffer, ReplicaReplaced, StoreCorrupt
+from partition.records import Partition
 from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import View
 from partition.replicas.plan import Control, Member, Note, Plan

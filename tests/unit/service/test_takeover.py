@@ -3,9 +3,8 @@
 import pytest
 
 from partition.catalogue import Log
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt, StormUnreadable
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.storm.takeover import StormOffset
 from service.cli.takeover import Known, Row, judge, refused

@@ -1,6 +1,6 @@
 """What a timeline says of a record."""
 
-from partition.chunk import Partition
+from partition.records import Partition
 from service.testing.timeline import Timeline
 
 ORDERS = Partition("orders", 1)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from headrace import Record, bolt
-from partition.chunk import Partition
 from partition.memory import MemoryLog, MemoryNodes, MemoryStore
+from partition.records import Partition
 from partition.retries import RetryPolicy
 from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.memory import MemoryState

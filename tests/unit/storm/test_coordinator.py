@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
 from tests.worlds.lined import NotingTransactions

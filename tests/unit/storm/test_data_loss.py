@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from headrace import Record, Reject, Retry, bolt
-from partition.chunk import Chunk
 from partition.delivery import AtLeastOnce
 from partition.manager import PartitionManager, Window
 from partition.opening import StartPolicy
-from partition.position import Position
+from partition.records import Chunk, Position
 from partition.retries import RetryPolicy
 from service.config import load
 from service.errors import BadConfig

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Record, bolt
-from partition.chunk import Partition
 from partition.manager import Window
 from partition.opening import StartPolicy
+from partition.records import Partition
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 from tests.worlds.running import Door, Works
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
+from partition.records import Partition
 from topology.columns import columns_of, has_line_breaks
 from topology.executor import _records_of
 from topology.record import Record

@@ -7,8 +7,8 @@ import pytest
 
 from headrace import Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
+from partition.records import Partition
 from tests.support.patience import seconds
 from topology import prefetch
 from topology.executor import Executor

@@ -15,8 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import Resumed, Transactions
 from service.spark_engine.task import RangeRead

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from partition.chunk import Chunk, Partition
 from partition.errors import ReplayDiffers
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
 from tests.worlds.lined import NotingTransactions
 from transactions.partition_transactions import (

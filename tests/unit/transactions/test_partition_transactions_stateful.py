@@ -14,8 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from partition.chunk import Chunk, Partition
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import Range, Resumed, Transactions
 from tests.worlds.lined import NotingTransactions

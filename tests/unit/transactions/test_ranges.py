@@ -2,9 +2,8 @@
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import ReplayDiffers
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.transaction import OpenTransaction, Range, Resumed, Transactions
 from tests.worlds.lined import NotingTransactions
 from transactions.groups import Member, TransactionGroups

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.chunk import Partition
 from partition.errors import KindChanged, SinkAhead, SinkStateLost
-from partition.position import Position
+from partition.records import Partition, Position
 from partition.store import StoredOffset
 from partition.transaction import OpenTransaction, Range, Transactions
 from transactions.resume import resumed

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.chunk import Partition
 from partition.errors import CountsDiffer
+from partition.records import Partition
 from partition.replicas.balance import Copartitions, balanced, one_for_all
 
 NAMES = ["a", "b", "c", "d", "e"]

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import ReplicaReplaced, StoreError
 from partition.memory import MemoryNodes
 from partition.offsets.requests import (
@@ -16,6 +15,7 @@ from partition.offsets.requests import (
     SessionEnded,
     Write,
 )
+from partition.records import Partition
 from partition.replicas.beat import Beats, Mine, Report
 from partition.replicas.nodes import decode_member, decode_plan
 

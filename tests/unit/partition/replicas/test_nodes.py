@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from partition.chunk import Partition
 from partition.errors import StoreCorrupt
+from partition.records import Partition
 from partition.replicas import nodes
 from partition.replicas.plan import Control, Leaving, Member, Note, Plan
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.replicas.balance import Copartitions
 from partition.replicas.plan import Control, Leaving, Member, Note, Plan, leader_of, next_plan
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.chunk import Partition
+from partition.records import Partition
 from partition.replicas.ranges import (
     MAX_COUNT,
     MAX_NUMBER,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.testing import topology_test
-from partition.chunk import Partition
+from partition.records import Partition
 from service.health import HealthCheck
 from service.page.status import MOST_PARTITIONS, StatusPage
 from service.snapshot import Snapshot

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace import Topology
 from headrace.sinks import MemorySink
-from partition.chunk import Partition
+from partition.records import Partition
 from service.spark_engine.rates import Rates
 from service.spark_engine.tasks import dealt
 from tests.worlds.tasking import ranged

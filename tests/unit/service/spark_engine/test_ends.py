@@ -8,10 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from partition.catalogue import LogEnd, Topic
-from partition.chunk import Partition
 from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange, TopicMissing
 from partition.memory import MemoryFetcher, MemoryLog
-from partition.position import Position
+from partition.records import Partition, Position
 from service.spark_engine.ends import Ends
 from service.spark_engine.no_fetcher import NoFetcher
 

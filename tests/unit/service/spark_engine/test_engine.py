@@ -11,7 +11,7 @@ import pytest
 from headrace import SKIP, Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
 from headrace.sinks import MemorySink, SparkSink
 from partition.catalogue import Log
-from partition.chunk import Partition
+from partition.records import Partition
 from service.service import Service
 from service.spark_engine.wiring import check_runs_on_spark
 from sinks.rows import rows_of

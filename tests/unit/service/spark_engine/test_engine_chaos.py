@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.sinks import MemoryDeadLetters
-from partition.chunk import Partition
 from partition.errors import PartitionError
 from partition.memory import MemoryLog, MemoryNodes
+from partition.records import Partition
 from service.spark_engine.task import Task
 from tests.support.patience import Limit
 from tests.worlds.driving import ApartSink, Driving, HereExecutors, HereSink

@@ -4,8 +4,7 @@ import pytest
 
 from headrace import Record, Reject, bolt
 from headrace.sinks import MemoryDeadLetters
-from partition.chunk import Partition
-from partition.position import Position
+from partition.records import Partition, Position
 from service.spark_engine.kept import LettersAway
 from service.spark_engine.task import TaskFailed, TaskRange
 from tests.worlds.tasking import TaskWorld, numbers, ranged, rows_in, text, texts

@@ -11,10 +11,8 @@ import pytest
 
 from headrace import InvalidTopology, Reject, SinkFailed, Topology, bolt, reference
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.chunk import Partition
 from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
-from partition.position import Position
-from service.account import Tally
+from partition.records import Partition, Position
 from service.config import load
 from service.errors import TaskError
 from service.parts import wire
@@ -27,6 +25,7 @@ from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.submissions import Submissions, TasksEnded
 from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
 from service.spark_engine.troubles import trouble_of
+from service.trees import Tally
 from sinks.errors import SparkDied, TaskRaised
 from tests.support.patience import seconds, until
 from tests.worlds.driving import text

@@ -11,8 +11,7 @@ import pytest
 
 from headrace import SKIP, Hooks, Record, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.chunk import Partition
-from partition.record_ids import OFFSET_BITS
+from partition.records import OFFSET_BITS, Partition
 from service.spark_engine.refusals import EVERY_ROW
 from service.spark_engine.running import process
 from service.spark_engine.task import TaskDone

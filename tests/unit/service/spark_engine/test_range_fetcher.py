@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partition.chunk import Chunk, Partition
 from partition.errors import OffsetOutOfRange
 from partition.fetcher import Fetched
 from partition.memory import MemoryLog
-from partition.position import Position
+from partition.records import Chunk, Partition, Position
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
 from service.spark_engine.standing import Standing
 from service.spark_engine.task import TaskRange

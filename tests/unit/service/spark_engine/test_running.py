@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partition.chunk import Partition
 from partition.memory import MemoryLog
+from partition.records import Partition
 from service.spark_engine import kept
 from service.spark_engine.kept import LateLetters, LettersAway, TableAway, kept_here
 from service.spark_engine.running import run_task

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from partition.chunk import Partition
 from partition.errors import ReplayDiffers
+from partition.records import Partition
 from service.spark_engine import ends, range_fetcher, silences
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.running import process

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from partition.chunk import Chunk, Partition
+from partition.records import Chunk, Partition
 from service.tracing.config import TracingConfig
 from service.tracing.exporting import Tracing, _Complaints
 from tests.support.patience import slack

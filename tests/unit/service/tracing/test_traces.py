@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink, Staged
-from partition.chunk import Chunk, Partition
 from partition.memory import MemoryStore
+from partition.records import Chunk, Partition
 from partition.retries import RetryPolicy
 from service.tracing.config import TracingConfig
 from service.tracing.exporting import Tracing

@@ -10,9 +10,8 @@ import pytest
 
 from headrace import Record, RowsRejected, SinkFailed
 from headrace.sinks import Batch, ForeachSink, MemorySink, Sink, SinkContext
-from partition.chunk import Partition
 from partition.memory import MemoryFetcher, MemoryLog
-from partition.position import Position
+from partition.records import Partition, Position
 from sinks.columns import fit
 from sinks.errors import TaskRaised
 from sinks.rows import rows_of

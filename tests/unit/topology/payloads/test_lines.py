@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from partition.chunk import Partition
 from partition.memory.log import MemoryMessage
+from partition.records import Partition
 from topology.columns import call_columns, columns_of
 from topology.payloads.columns import json_columns
 from topology.payloads.limits import Limits

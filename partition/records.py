@@ -1,0 +1,200 @@
+"""Records of a partition: their names, their chunks, and where to read on.
+
+A record id is the index of its partition among all that this process knows, in the high bits, and
+its offset below. The functions on messages ask few of them, and touch no other.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+Owners: TypeAlias = npt.NDArray[np.int64]
+OFFSET_BITS = 48
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+MAX_PLACE = (1 << 63 - OFFSET_BITS) - 1  # of no partition: what is no record has it
+_SAMPLED = 16
+_ask_headers = methodcaller("headers")
+
+
+class Partition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.number}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of one partition handed over at once.
+
+    `offsets` ascend strictly and may have gaps (compaction, transaction markers).
+    `messages[i]` belongs to `offsets[i]`; this room asks a message only for its
+    length, the payload's bytes. `leader_epochs` holds (first offset, leader epoch) of each
+    run of records that one leader wrote, in order; empty where it is not known. `unusual`
+    says that one of the messages may be empty or too large, so that they are looked at.
+    `other_bytes` is what their keys hold, and their headers by an estimate.
+    """
+
+    partition: Partition
+    offsets: Offsets
+    messages: list[Sized]
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    unusual: bool = False
+    other_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The resume key: an offset means a record only within one incarnation of a log.
+
+    A topic that was deleted and created again has another topic id (KIP-516); a log that
+    was cut off has a later leader epoch from an earlier offset on (KIP-101).
+    """
+
+    offset: int  # the next to read
+    # Of the record before it, or, where none was read, of the leader then; None: not known.
+    leader_epoch: int | None = None
+    topic_id: str | None = None  # None: not known
+
+
+def later_epoch(epoch: int | None, other: int | None) -> int | None:
+    """The later of two leader epochs that may not be known."""
+    if epoch is None or other is None:
+        return other if epoch is None else epoch
+    return max(epoch, other)
+
+
+class LeaderEpochs:
+    """Gives an offset its resume key: the leader epoch of the record before it."""
+
+    def __init__(self, start: Position) -> None:
+        self._start = start
+        self._runs: deque[tuple[int, int]] = deque()  # from which offset on, which
+
+    def fetched(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Learn of (first offset, leader epoch) of records that were fetched, in order."""
+        for first, epoch in runs:
+            if not self._runs or self._runs[-1][1] != epoch:
+                self._runs.append((first, epoch))
+
+    def at(self, offset: int) -> Position:
+        """An offset with its resume key."""
+        epoch = self.fetched_before(offset)
+        if epoch is None:
+            epoch = self._start.leader_epoch
+        return Position(offset, epoch, self._start.topic_id)
+
+    def fetched_before(self, offset: int) -> int | None:
+        """The leader epoch of the last record before an offset; None: none with one was fetched."""
+        epoch = None
+        for first, led_by in self._runs:
+            if first >= offset:
+                break
+            epoch = led_by
+        return epoch
+
+    def forget_below(self, offset: int) -> None:
+        """Learn that no offset below will be asked for."""
+        while len(self._runs) > 1 and self._runs[1][0] < offset:
+            self._runs.popleft()
+
+
+def owners_of(place: int, offsets: Owners) -> Owners:
+    """Name the records of the partition at a place."""
+    return offsets | place << OFFSET_BITS
+
+
+def places_of(owners: Owners) -> Owners:
+    """The number of each record's partition."""
+    return owners >> OFFSET_BITS
+
+
+def offsets_of(owners: Owners) -> Owners:
+    """Each record's offset."""
+    return owners & OFFSET_MASK
+
+
+def place_of(owner: int) -> int:
+    """The number of a record's partition."""
+    return owner >> OFFSET_BITS
+
+
+def offset_of(owner: int) -> int:
+    """A record's offset."""
+    return owner & OFFSET_MASK
+
+
+def by_place(owners: Owners) -> Iterator[tuple[int, Owners]]:
+    """The offsets of some records, ascending, by their partition's place."""
+    if not len(owners):
+        return
+    places = owners >> OFFSET_BITS
+    offsets = owners & OFFSET_MASK
+    if places[0] == places[-1] and (places == places[0]).all():
+        yield int(places[0]), _ascending(offsets)
+        return
+    for place in np.flatnonzero(np.bincount(places)).tolist():
+        yield place, _ascending(offsets[places == place])
+
+
+def _ascending(offsets: Owners) -> Owners:
+    """The offsets in order: the ledger is fastest on neighbours."""
+    in_order = len(offsets) < 2 or bool((offsets[1:] > offsets[:-1]).all())  # noqa: PLR2004
+    return offsets if in_order else np.sort(offsets)
+
+
+def other_bytes(messages: Sequence[Any], key: Callable[[Any], bytes | None]) -> int:
+    """Return how many bytes the messages' keys hold, and their headers by an estimate.
+
+    The client makes Python objects of the headers it is asked for, which costs as much as parsing
+    a record does: 16 messages of a chunk, spread evenly, stand for all.
+    """
+    keys = sum(map(len, filter(None, map(key, messages))))
+    sample = messages[:: max(len(messages) // _SAMPLED, 1)]
+    return keys + sum(map(_header_bytes, sample)) * len(messages) // len(sample)
+
+
+def _header_bytes(message: Any) -> int:
+    try:
+        headers = _ask_headers(message)
+    except (SystemError, UnicodeDecodeError) as error:  # topology.record.headers_of says why
+        message.set_headers(error.with_traceback(None))
+        return 0
+    return sum(len(name) + len(value or b"") for name, value in headers or ())
+
+
+def epoch_runs(
+    messages: Sequence[Any], offsets: Offsets, epoch: Callable[[Any], int | None]
+) -> tuple[tuple[int, int], ...]:
+    """Return (first offset, leader epoch) of each run; epochs never fall within a log.
+
+    Asks the first and the last message only, and bisects where they differ. Nothing is
+    returned where an epoch is not known.
+    """
+    first, last = epoch(messages[0]), epoch(messages[-1])
+    if first is None or last is None:
+        return ()
+    if first == last:
+        return ((int(offsets[0]), first),)
+    runs = []
+    start = 0
+    while start < len(messages):
+        current = epoch(messages[start])
+        if current is None:
+            return ()
+        runs.append((int(offsets[start]), current))
+        start = bisect_right(messages, current, lo=start, key=lambda each: epoch(each) or 0)
+    return tuple(runs)
