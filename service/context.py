@@ -47,7 +47,7 @@ class Observer:
     """Hears what becomes of records, a chunk at a time. Override what is of use.
 
     The owner thread calls everything; what is overridden must not raise. Records are named by
-    their ids, as `partition.record_ids` has them.
+    their ids, as `partition.records` has them.
     """
 
     def chunk_emitted(self, chunk: Chunk, record_ids: Owners) -> None:
