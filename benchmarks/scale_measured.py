@@ -28,6 +28,7 @@ from partition.opening import Ways
 from partition.records import Partition, Position
 from partition.replicas.beat import Mine, Report, View
 from partition.retries import RetryPolicy
+from partition.store import Progress
 from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
@@ -183,7 +184,8 @@ def _begun(store: ZooKeeperStore, partitions: Sequence[Partition]) -> float:
 
 def _commit(store: ZooKeeperStore, partitions: Sequence[Partition], offset: int) -> float:
     started = time.perf_counter()
-    refused = store.commit({each: Position(offset, 7) for each in partitions}).result(WAIT_SECONDS)
+    done = dict.fromkeys(partitions, Progress(Position(offset, 7)))
+    refused = store.commit(done).result(WAIT_SECONDS)
     if refused:
         raise SystemExit(f"{len(refused)} of {len(partitions)} partitions were refused")
     return time.perf_counter() - started

@@ -35,13 +35,6 @@ class Progress:
     restarts: int = field(default=0, compare=False)  # of the manager by then; not stored
 
 
-def split_progress(progress: Position | Progress) -> tuple[Position, Transactions | None]:
-    """Return what is stored of a partition in its two parts."""
-    if isinstance(progress, Progress):
-        return progress.position, progress.transactions
-    return progress, None
-
-
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A partition that is ours now, under a new epoch, and what was stored of it."""
@@ -129,7 +122,7 @@ class OffsetStore(Protocol):
         """
 
     def commit(
-        self, progress: Mapping[Partition, Position | Progress]
+        self, progress: Mapping[Partition, Progress]
     ) -> Future[Mapping[Partition, StoreError]]:
         """Store what partitions have come to; ends with those that were refused, and why.
 

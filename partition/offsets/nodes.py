@@ -43,7 +43,7 @@ from partition.offsets.requests import (
 )
 from partition.offsets.znode import OffsetNode, Writer, encode, incarnation_path
 from partition.records import Partition, Position
-from partition.store import Claim, Progress, StoredOffset, split_progress
+from partition.store import Claim, Progress, StoredOffset
 from partition.transaction import Transactions
 
 log = structlog.get_logger()
@@ -144,9 +144,7 @@ class OffsetNodes:
             reason=reason,
         )
 
-    def commit(
-        self, progress: Mapping[Partition, Position | Progress]
-    ) -> Steps[dict[Partition, StoreError]]:
+    def commit(self, progress: Mapping[Partition, Progress]) -> Steps[dict[Partition, StoreError]]:
         """Store what our partitions have come to, in as few writes as the limits allow.
 
         A position and its transactions are one node's bytes: both are stored, or neither.
@@ -155,17 +153,18 @@ class OffsetNodes:
         changes: list[Change] = []
         at = self._access()
         for partition, each in progress.items():
-            asked, transactions = split_progress(each)
+            asked, transactions = each.position, each.transactions
             known = self._held.owned(partition)
             if known is None:
                 refused[partition] = self._held.refusal(partition)
                 continue
             stored = known.node.stored
-            if asked.offset < stored.offset:
-                refused[partition] = OffsetWouldMoveBack(partition, stored.offset, asked.offset)
+            before = stored.position
+            if asked.offset < before.offset:
+                refused[partition] = OffsetWouldMoveBack(partition, before.offset, asked.offset)
                 continue
-            position = _merged(stored.position, asked)
-            if (position, transactions) != (stored.position, stored.transactions):
+            position = _merged(before, asked)
+            if (position, transactions) != (before, stored.transactions):
                 changes.append(change_to(at, partition, known, position, transactions))
         for batch in batches(changes):
             yield from set_all(at, batch, refused)

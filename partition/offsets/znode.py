@@ -158,7 +158,7 @@ def encode(partition: Partition, node: OffsetNode, broker: Broker) -> bytes:
     return msgspec.json.encode(
         _Written(
             topology=_Topology(stored.topology_id, stored.topology_name),
-            offset=stored.offset,
+            offset=stored.position.offset,
             partition=partition.number,
             broker=_Broker(broker.host, broker.port),
             topic=partition.topic,
@@ -207,7 +207,7 @@ def check_version(path: str, data: bytes) -> None:
 def _as_written(stored: StoredOffset) -> _Transactions | msgspec.UnsetType:
     if stored.transactions is None:
         return msgspec.UNSET
-    found = stored.transactions.checked(stored.offset)
+    found = stored.transactions.checked(stored.position.offset)
     entries = [
         _Open(
             each.txid,

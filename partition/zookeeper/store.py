@@ -170,7 +170,7 @@ class ZooKeeperStore:
         )
 
     def commit(
-        self, progress: Mapping[Partition, Position | Progress]
+        self, progress: Mapping[Partition, Progress]
     ) -> Future[Mapping[Partition, StoreError]]:
         """Store what partitions have come to; see `OffsetStore.commit`."""
         asked = dict(progress)

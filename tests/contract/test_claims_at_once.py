@@ -6,6 +6,7 @@ import pytest
 
 from partition.errors import StoreCorrupt, StoreForeign, StoreMissing
 from partition.records import Partition, Position
+from partition.store import Progress
 from tests.worlds.storing import BOTH, SECONDS, NodesWorld, begin, commit, node, opened
 
 MANY = [Partition("orders", number) for number in range(70)]
@@ -67,7 +68,7 @@ def test_what_is_asked_for_between_two_claims_is_done_between_them(begun: NodesW
     store.claim(MANY[0]).result(SECONDS)
     asked = [
         store.claim(MANY[1]),
-        store.commit({MANY[0]: Position(40)}),
+        store.commit({MANY[0]: Progress(Position(40))}),
         store.claim(MANY[0]),
     ]
     assert asked[1].result(SECONDS) == {}

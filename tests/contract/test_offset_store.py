@@ -115,10 +115,10 @@ def test_a_position_is_stored_whole(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
     whole = Position(9, leader_epoch=0, topic_id="kf3UUGa7QW2JdZjQPBpGJw")
-    assert store.commit({A: whole}).result(SECONDS) == {}
-    assert store.commit({A: Position(9)}).result(SECONDS) == {}
+    assert store.commit({A: Progress(whole)}).result(SECONDS) == {}
+    assert store.commit({A: Progress(Position(9))}).result(SECONDS) == {}
     assert world.store().load(A).position == whole
-    assert store.commit({A: Position(9, 4)}).result(SECONDS) == {}
+    assert store.commit({A: Progress(Position(9, 4))}).result(SECONDS) == {}
     assert claim(world.store(), A).stored.position == Position(9, 4, whole.topic_id)
 
 
@@ -467,7 +467,7 @@ def test_everything_waits_for_the_server_to_come_back(fragile: NodesWorld) -> No
     fragile.lose()
     until("not store.available", lambda: not store.available, SECONDS)
     futures = [
-        store.commit({A: Position(9)}),
+        store.commit({A: Progress(Position(9))}),
         store.claim(A),
         store.begin(B, Position(1)),
         store.move(B, Position(0), "a test"),
@@ -486,7 +486,11 @@ def test_close_fails_what_waits(fragile: NodesWorld) -> None:
     begin(store, A, 5)
     fragile.lose()
     until("not store.available", lambda: not store.available, SECONDS)
-    futures = [store.commit({A: Position(9)}), store.claim(A), store.begin(B, Position(1))]
+    futures = [
+        store.commit({A: Progress(Position(9))}),
+        store.claim(A),
+        store.begin(B, Position(1)),
+    ]
     started = time.monotonic()
     store.close()
     assert time.monotonic() - started < slack(5.0)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.records import Position
-from partition.store import Claim, StoredOffset
+from partition.store import Claim, Progress, StoredOffset
 from partition.zookeeper.store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.patience import slack, until
@@ -96,7 +96,10 @@ def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: 
     begin(store, A, 5)
     before = world.raw(A)
     proxy.hears.clear()
-    under_way, queued = store.commit({A: Position(9)}), store.commit({A: Position(10)})
+    under_way, queued = (
+        store.commit({A: Progress(Position(9))}),
+        store.commit({A: Progress(Position(10))}),
+    )
     client = kazoo_of(store)
     ended = client.client_id[0]
     with capture_logs() as logs:
@@ -148,7 +151,7 @@ def test_a_frozen_server_delays_a_commit_and_fences_nobody(tmp_path: Path) -> No
         store = world.store(session_timeout_seconds=2.0)
         begin(store, A, 5)
         server.freeze()
-        future = store.commit({A: Position(9)})
+        future = store.commit({A: Progress(Position(9))})
         until("not store.available", lambda: not store.available, SECONDS)
         server.thaw()
         refused = future.result(SECONDS)  # whether the session outlives it is the server's choice

@@ -117,7 +117,7 @@ class SimStore:
         self.moves.setdefault(partition, []).append((position, reason))
         return self._begin(self._nodes.move(partition, position, reason, transactions), "move")
 
-    def commit(self, progress: Mapping[Partition, Position | Progress]) -> "Future[Any]":
+    def commit(self, progress: Mapping[Partition, Progress]) -> "Future[Any]":
         """See `OffsetStore.commit`."""
         return self._begin(self._nodes.commit(progress), "commit")
 

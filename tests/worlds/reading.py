@@ -14,7 +14,7 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.opening import StartPolicy, Ways
 from partition.records import Partition, Position
 from partition.retries import RetryPolicy
-from partition.store import Progress, split_progress
+from partition.store import Progress
 from partition.transaction import Transactions
 from service.failpoints import nowhere
 
@@ -55,10 +55,9 @@ class Journal(MemoryStore):
         self.events.append(f"moved {partition} {position.offset} {reason}")
         return super().move(partition, position, reason, transactions)
 
-    def commit(self, progress: Mapping[Partition, Position | Progress]) -> Future[Any]:
+    def commit(self, progress: Mapping[Partition, Progress]) -> Future[Any]:
         """Note it, and hold the answer back if told to."""
-        parts = {partition: split_progress(each) for partition, each in progress.items()}
-        self.commits.append({partition: at.offset for partition, (at, _) in parts.items()})
+        self.commits.append({at: each.position.offset for at, each in progress.items()})
         if not self.holding:
             return super().commit(progress)
         future: Future[Any] = Future()

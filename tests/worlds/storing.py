@@ -206,8 +206,8 @@ def claim(store: OffsetStore, partition: Partition, *, adopt: bool = False) -> C
 
 
 def commit(store: OffsetStore, offsets: dict[Partition, int]) -> dict[Partition, StoreError]:
-    positions = {partition: Position(offset) for partition, offset in offsets.items()}
-    return dict(store.commit(positions).result(SECONDS))
+    made = {partition: Progress(Position(offset)) for partition, offset in offsets.items()}
+    return dict(store.commit(made).result(SECONDS))
 
 
 def opened_transactions(
@@ -228,7 +228,7 @@ def plan(first: int, *ends: int, committed: int = 0) -> Progress:
 
 
 def commit_plans(
-    store: OffsetStore, plans: Mapping[Partition, Position | Progress]
+    store: OffsetStore, plans: Mapping[Partition, Progress]
 ) -> dict[Partition, StoreError]:
     return dict(store.commit(plans).result(SECONDS))
 

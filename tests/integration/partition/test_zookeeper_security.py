@@ -16,6 +16,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, Permissions
 
 from partition.errors import StoreError, StoreUnavailable
 from partition.records import Partition, Position
+from partition.store import Progress
 from partition.zookeeper.store import ZooKeeperStore
 from service.zookeeper_config import ZooKeeperConfig
 from tests.support.patience import Limit, seconds, slack
@@ -103,7 +104,7 @@ def test_every_node_of_the_store_is_its_creators_only(place, connect, client, ro
     address, keys = place
     store = connect(address, **keys)
     store.begin(A, Position(5)).result(SECONDS)
-    assert store.commit({A: Position(6)}).result(SECONDS) == {}
+    assert store.commit({A: Progress(Position(6))}).result(SECONDS) == {}
     owner, stranger = client(address, **identity(address, keys)), client(address)
     for path in nodes(root):
         ((entry,), _) = owner.get_acls(path)
@@ -134,7 +135,7 @@ def test_the_same_user_reads_on_after_a_restart(place, connect):
     second = connect(address, **keys)
     assert second.claim(A).result(SECONDS).stored.offset == 5
     second.begin(B, Position(1)).result(SECONDS)
-    assert second.commit({A: Position(7), B: Position(2)}).result(SECONDS) == {}
+    assert second.commit({A: Progress(Position(7)), B: Progress(Position(2))}).result(SECONDS) == {}
     assert second.load(A).offset == 7
 
 
@@ -199,7 +200,7 @@ def test_credentials_that_are_refused_later_end_every_wait(secured, connect):
     while kazoo.connected and not deadline.passed:
         time.sleep(0.01)
     with pytest.raises(StoreError, match="refuses the credentials"):
-        store.commit({A: Position(6)}).result(SECONDS)
+        store.commit({A: Progress(Position(6))}).result(SECONDS)
     with pytest.raises(StoreError, match="refuses the credentials"):
         store.load(A)
     assert not store.available

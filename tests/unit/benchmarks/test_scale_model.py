@@ -20,6 +20,7 @@ from partition.memory.store import MemoryNodes, MemoryStore
 from partition.offsets.requests import Write
 from partition.records import Partition, Position
 from partition.replicas.beat import Beats, Mine, Report
+from partition.store import Progress
 
 WEIGHTS = Weights(
     name_bytes=10, plan_bytes=4_000, member_bytes=600, offset_bytes=500, topic_bytes=4_000
@@ -81,7 +82,7 @@ def test_a_commit_of_few_partitions_is_one_write_of_two_operations_each():
         store.claim(partition).result(0)
         store.begin(partition, Position(0), len(ALL)).result(0)
     nodes.taken()
-    store.commit({partition: Position(5) for partition in ALL}).result(0)
+    store.commit({partition: Progress(Position(5)) for partition in ALL}).result(0)
     assert nodes.taken() == (0, 1, OPERATIONS * len(ALL))
 
 

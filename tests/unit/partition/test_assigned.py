@@ -6,6 +6,7 @@ from partition.errors import TopicMissing
 from partition.memory import MemoryStore
 from partition.opening import StartPolicy
 from partition.records import Position
+from partition.store import Progress
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
 
 
@@ -70,7 +71,7 @@ def test_a_partition_that_another_process_took_is_revoked_and_the_other_is_not(b
     successor = MemoryStore(bench.nodes)
     successor.open()
     successor.claim(ONE).result()
-    assert successor.commit({ONE: Position(1)}).result() == {}
+    assert successor.commit({ONE: Progress(Position(1))}).result() == {}
     bench.ack(owners)
     bench.reader.commit(1.0)
     bench.reader.commit(2.0)

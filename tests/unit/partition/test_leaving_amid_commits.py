@@ -8,6 +8,7 @@ import pytest
 from partition.errors import Fenced, OwnershipLost
 from partition.memory import MemoryStore
 from partition.records import Position, place_of
+from partition.store import Progress
 from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9
@@ -43,7 +44,7 @@ class Amid(Bench):
     def land(self) -> None:
         """Let the write take effect, and its answer come."""
         self.store.holding = False
-        MemoryStore.commit(self.store, {ONE: Position(4)}).result()
+        MemoryStore.commit(self.store, {ONE: Progress(Position(4))}).result()
         self.under_way.set_result({})
 
     def turn(self, now: float, times: int = 5) -> None:

@@ -101,14 +101,14 @@ def progress(server: MemoryNodes, partition: Partition) -> Progress:
 def test_a_write_that_is_done_late_is_done_once(server: MemoryNodes) -> None:
     """Promise 9: "may be done yet" is answered by the version: one of the two is refused."""
     nodes = owner(server, A)
-    call = Call(server, nodes.commit({A: Position(6)}))
+    call = Call(server, nodes.commit({A: Progress(Position(6))}))
     late = call.to_the_write()
     call.go(OutcomeUnknown())
     again = call.to_the_write()  # it was not there on reading back
     assert again == late
     call.carry_out(late)
     assert call.finish() == {}
-    assert run(server, nodes.commit({A: Position(7)})) == {}
+    assert run(server, nodes.commit({A: Progress(Position(7))})) == {}
     assert isinstance(call.carry_out(late), NodeChanged)
     assert offset(server, A) == 7
 
@@ -119,7 +119,7 @@ def test_commit_is_cut_into_requests_of_at_most_512_kib(server: MemoryNodes) -> 
     partitions = [Partition("orders", number) for number in range(300)]
     for partition in partitions:
         run(server, nodes.begin(partition, Position(5)))
-    call = Call(server, nodes.commit(dict.fromkeys(partitions, Position(6))))
+    call = Call(server, nodes.commit(dict.fromkeys(partitions, Progress(Position(6)))))
     sizes = []
     while not call.done:
         if isinstance(call.request, Write):
@@ -134,7 +134,7 @@ def test_commit_is_cut_into_requests_of_at_most_512_kib(server: MemoryNodes) -> 
 def test_a_late_write_of_a_zombie_is_done_never(server: MemoryNodes) -> None:
     """Promise 9: paused between reading and writing, and a successor has claimed meanwhile."""
     zombie, successor = owner(server, A), process()
-    call = Call(server, zombie.commit({A: Position(9)}))
+    call = Call(server, zombie.commit({A: Progress(Position(9))}))
     late = call.to_the_write()
     assert run(server, successor.claim(A)).stored.offset == 5
     before = dict(server.nodes)
@@ -151,10 +151,10 @@ def test_a_zombies_write_that_landed_before_the_claim_is_what_the_claim_tells(
     former, successor = owner(server, A), process()
     claiming = Call(server, successor.claim(A))
     claiming.to_the_write()
-    assert run(server, former.commit({A: Position(9)})) == {}
+    assert run(server, former.commit({A: Progress(Position(9))})) == {}
     claim = claiming.finish()
     assert (claim.stored.offset, claim.stored.epoch) == (9, 2)
-    assert isinstance(run(server, former.commit({A: Position(10)}))[A], Fenced)
+    assert isinstance(run(server, former.commit({A: Progress(Position(10))}))[A], Fenced)
 
 
 def test_of_two_claims_at_once_one_is_fenced(server: MemoryNodes) -> None:
@@ -166,7 +166,7 @@ def test_of_two_claims_at_once_one_is_fenced(server: MemoryNodes) -> None:
     assert first.finish().stored.epoch == 2
     with pytest.raises(Fenced, match=one.process):
         second.finish()
-    assert isinstance(run(server, two.commit({A: Position(9)}))[A], Fenced)
+    assert isinstance(run(server, two.commit({A: Progress(Position(9))}))[A], Fenced)
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -179,7 +179,7 @@ def test_a_claim_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: b
         call.carry_out(write)
     call.go(OutcomeUnknown())
     assert call.finish().stored.epoch == 2
-    assert run(server, nodes.commit({A: Position(6)})) == {}
+    assert run(server, nodes.commit({A: Progress(Position(6))})) == {}
 
 
 @pytest.mark.parametrize("landed", ["at once", "late", "never"])
@@ -195,7 +195,7 @@ def test_a_first_offset_whose_reply_is_lost_is_read_back(server: MemoryNodes, la
     if landed == "late":
         call.carry_out(write)
     call.finish()
-    assert run(server, nodes.commit({A: Position(6)})) == {}
+    assert run(server, nodes.commit({A: Progress(Position(6))})) == {}
     with pytest.raises(StoreConflict):
         run(server, process().begin(A, Position(0)))
 
@@ -226,7 +226,7 @@ def test_a_partition_begun_while_it_is_claimed_is_not_missing(server: MemoryNode
 def test_nothing_is_sent_once_the_session_has_ended(server: MemoryNodes) -> None:
     """Promise 9: the generator under way ends before anything else is sent."""
     nodes = owner(server, A, B)
-    call = Call(server, nodes.commit({A: Position(6), B: Position(6)}))
+    call = Call(server, nodes.commit({A: Progress(Position(6)), B: Progress(Position(6))}))
     call.to_the_write()
     nodes.session_ended()
     call.go(SessionEnded())
@@ -257,7 +257,7 @@ def test_what_is_left_of_a_commit_is_not_sent_in_a_later_session(server: MemoryN
     partitions = [Partition("orders", number) for number in range(501)]
     nodes = owner(server, *partitions)
     before = dict(server.nodes)
-    call = Call(server, nodes.commit(dict.fromkeys(partitions, Position(6))))
+    call = Call(server, nodes.commit(dict.fromkeys(partitions, Progress(Position(6)))))
     call.to_the_write()
     nodes.session_ended()
     call.go(SessionEnded())
@@ -271,7 +271,7 @@ def test_a_write_that_a_session_took_with_it_interrupts_nothing(
     server: MemoryNodes, landed: bool
 ) -> None:
     nodes = owner(server, A)
-    call = Call(server, nodes.commit({A: Position(6)}))
+    call = Call(server, nodes.commit({A: Progress(Position(6))}))
     write = call.to_the_write()
     if landed:
         call.carry_out(write)
@@ -288,7 +288,7 @@ def test_a_claim_after_another_owner_is_interrupted_though_it_begins_anew(
     nodes, other = owner(server, A), process()
     nodes.session_ended()
     run(server, other.claim(A))
-    run(server, other.commit({A: Position(9)}))
+    run(server, other.commit({A: Progress(Position(9))}))
     call = Call(server, nodes.claim(A))
     call.carry_out(call.to_the_write())  # it lands, and the session ends before the reply
     nodes.session_ended()
@@ -402,13 +402,13 @@ def test_a_plan_that_does_not_go_on_from_its_position_is_not_sent(server: Memory
         Progress(Position(5), opened_transactions(6, 9)),
     ):
         with pytest.raises(ValueError, match="it was to begin at"):
-            run(server, nodes.commit({B: Position(7), A: wrong}))
+            run(server, nodes.commit({B: Progress(Position(7)), A: wrong}))
         with pytest.raises(ValueError, match="it was to begin at"):
             run(server, nodes.move(A, wrong.position, "a test", wrong.transactions))
         with pytest.raises(ValueError, match="it was to begin at"):
             run(server, nodes.begin(Partition("new", 0), wrong.position, 1, wrong.transactions))
     assert server.nodes == before
-    assert run(server, nodes.commit({A: plan(5, 9), B: Position(7)})) == {}
+    assert run(server, nodes.commit({A: plan(5, 9), B: Progress(Position(7))})) == {}
 
 
 def dropped(logs: Any) -> list[tuple[str, list[int]]]:
@@ -426,13 +426,13 @@ def test_transactions_that_a_plain_position_drops_are_told_once_and_when_it_is_s
     run(server, successor.claim(B))
     run(server, successor.commit({A: plan(5, 9, 12, committed=41)}))
     with capture_logs() as logs:
-        call = Call(server, successor.commit({A: Position(5), B: plan(9, committed=1)}))
+        call = Call(server, successor.commit({A: Progress(Position(5)), B: plan(9, committed=1)}))
         call.carry_out(call.to_the_write())
         assert dropped(logs) == []
         call.go(OutcomeUnknown())
         assert call.finish() == {}
-        assert run(server, successor.commit({A: Position(6)})) == {}
-        assert isinstance(run(server, nodes.commit({B: Position(7)}))[B], Fenced)
+        assert run(server, successor.commit({A: Progress(Position(6))})) == {}
+        assert isinstance(run(server, nodes.commit({B: Progress(Position(7))}))[B], Fenced)
     assert dropped(logs) == [("orders[0]", [42, 43])]
 
 

@@ -21,6 +21,7 @@ from partition.errors import (
 )
 from partition.records import Position
 from partition.replicas.plan import Control
+from partition.store import Progress
 from partition.transaction import Transactions
 from service.cli import main as main_module
 from service.cli import moving as module
@@ -70,7 +71,9 @@ def test_it_is_stored_with_the_topic_s_id_and_the_leader_s_epoch(world):
 def test_whoever_has_the_partition_is_fenced(world):
     """Promise 9: a move by an operator is a takeover."""
     world.move({P[0]: AtOffset(7)})
-    refused = world.owner.commit({P[0]: Position(12), P[1]: Position(12)}).result(0)
+    refused = world.owner.commit(
+        {P[0]: Progress(Position(12)), P[1]: Progress(Position(12))}
+    ).result(0)
     assert isinstance(refused[P[0]], Fenced)
     assert world.offsets() == [7, 12, None]
     assert world.store.load(P[0]).epoch == 2
@@ -174,7 +177,7 @@ def test_what_was_committed_since_it_was_judged_is_what_it_is_moved_from(world):
     claim = world.store.claim
 
     def late(partition):
-        world.owner.commit({partition: Position(13)}).result(0)
+        world.owner.commit({partition: Progress(Position(13))}).result(0)
         return claim(partition)
 
     world.store.claim = late

@@ -9,6 +9,7 @@ from partition.errors import Fenced
 from partition.manager import Window
 from partition.memory import MemoryStore
 from partition.records import Position
+from partition.store import Progress
 from tests.worlds.reading import ONE, TWO, Bench
 
 
@@ -187,7 +188,7 @@ def test_who_was_fenced_off_emits_nothing_more():
     successor = MemoryStore(bench.nodes)
     successor.open()
     successor.claim(ONE).result()
-    assert successor.commit({ONE: Position(1)}).result() == {}
+    assert successor.commit({ONE: Progress(Position(1))}).result() == {}
     owners = [owner for _ in range(10) for owner in turn(bench)]
     assert owners == [1 << 48]
     assert isinstance(bench.reader.assignment[ONE].halted, Fenced)
@@ -248,5 +249,5 @@ def _answer(bench, rng):
     store = bench.store
     if store.holding and store.open_commits and rng.random() < 0.5:
         future = store.open_commits.pop()
-        positions = {partition: Position(at) for partition, at in store.commits[-1].items()}
+        positions = {at: Progress(Position(to)) for at, to in store.commits[-1].items()}
         future.set_result(super(type(store), store).commit(positions).result())

@@ -17,9 +17,9 @@ import pytest
 from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest, topology_test
-from partition.records import Partition, Position
+from partition.records import Partition
 from partition.retries import RetryPolicy
-from partition.store import Progress, split_progress
+from partition.store import Progress
 from service.testing.timeline import Event
 
 FOLDER = Path(__file__).with_name("golden")
@@ -48,7 +48,7 @@ class Run:
         self._others: list[Event] = []
         self._tries: Counter[tuple[str, str]] = Counter()
         self._kinds: defaultdict[Partition, list[str]] = defaultdict(list)
-        self._stored: dict[Partition, Position | Progress] = {}
+        self._stored: dict[Partition, Progress] = {}
         self._rows: defaultdict[str, list[str]] = defaultdict(list)
         self._guarantee = guarantee
         self._test = self._prepared()
@@ -115,7 +115,7 @@ class Run:
     def _watch(self, test: TopologyTest) -> None:
         store, commit = test._bench.store, test._bench.store.commit
 
-        def stored(progress: Mapping[Partition, Position | Progress]) -> Any:
+        def stored(progress: Mapping[Partition, Progress]) -> Any:
             self._emissions()
             for partition, each in sorted(progress.items()):
                 self._stores(partition, each)
@@ -154,7 +154,7 @@ class Run:
         end = offset + 1 if self._guarantee == "at-least-once" else 0
         stored = self._stored.get(partition)
         if stored is not None:
-            position, transactions = split_progress(stored)
+            position, transactions = stored.position, stored.transactions
             if transactions is None:
                 end = max(end, position.offset)
             elif transactions.open:
@@ -162,8 +162,8 @@ class Run:
         if offset >= end:
             self.wrong.append(f"{partition}@{offset} was emitted too early")
 
-    def _stores(self, partition: Partition, progress: Position | Progress) -> None:
-        position, transactions = split_progress(progress)
+    def _stores(self, partition: Partition, progress: Progress) -> None:
+        position, transactions = progress.position, progress.transactions
         open_ones = () if transactions is None else transactions.open
         more = "".join(f", {t.txid}.{t.attempt}: {t.range.first}-{t.range.end}" for t in open_ones)
         self.lines.append(f"  store {partition} {position.offset}{more}")

@@ -14,6 +14,7 @@ from partition.memory import MemoryStore
 from partition.opening import StartPolicy
 from partition.records import Position
 from partition.retries import RetryPolicy
+from partition.store import Progress
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
 
@@ -176,7 +177,7 @@ def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(
     successor = MemoryStore(bench.nodes)
     successor.open()
     assert successor.claim(ONE).result().stored is not None
-    assert successor.commit({ONE: Position(2)}).result() == {}
+    assert successor.commit({ONE: Progress(Position(2))}).result() == {}
     bench.ack(owners)
     bench.reader.commit(1.0)
     bench.reader.commit(2.0)

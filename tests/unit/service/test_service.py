@@ -32,6 +32,7 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.opening import Ways
 from partition.records import Partition, Position
 from partition.retries import RetryPolicy
+from partition.store import Progress
 from service.config import load
 from service.parts import Parts
 from service.pipeline import Pipeline
@@ -358,7 +359,7 @@ def test_a_second_owner_of_the_offsets_ends_the_first_ones_run():
     second = world.store()
     second.open()
     second.claim(Partition("numbers", 0)).result(seconds(10))
-    second.commit({Partition("numbers", 0): Position(2)}).result(seconds(10))
+    second.commit({Partition("numbers", 0): Progress(Position(2))}).result(seconds(10))
     world.send(2, 3)
     running.thread.join(seconds(20))
     assert isinstance(running.error, Fenced)
