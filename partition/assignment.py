@@ -144,6 +144,12 @@ class Assignment:
         """The partition at a place."""
         return self._held[place]
 
+    def is_moving(self, held: Held) -> bool:
+        """Whether the stored offset may be about to jump, so that nothing of it may be stored."""
+        mends = held.halted is None and (held.steps is not None or held.again_at is not None)
+        manager = held.manager
+        return mends and (manager is None or manager.is_idle or manager.is_moving)
+
     @property
     def is_settled(self) -> bool:
         """Whether the topics were told, and every partition that is wanted is open or halted."""

@@ -114,8 +114,9 @@ class OffsetCommitter:
 
     def _storing(self) -> Iterator[tuple[Held, PartitionManager[Any]]]:
         """The partitions of which something may be stored."""
+        is_moving = self._assignment.is_moving
         for held in self._assignment:
-            if held.manager is not None and held.is_owned and not held.is_moving:
+            if held.manager is not None and held.is_owned and not is_moving(held):
                 yield held, held.manager
 
     def _ended(self) -> bool:

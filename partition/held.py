@@ -56,13 +56,6 @@ class Held:
         return self.halted if lost else None  # type: ignore[return-value]
 
     @property
-    def is_moving(self) -> bool:
-        """Whether its stored offset may be about to jump, so that no frontier may be stored."""
-        mends = self.halted is None and (self.steps is not None or self.again_at is not None)
-        manager = self.manager
-        return mends and (manager is None or manager.is_idle or manager.is_moving)
-
-    @property
     def is_ours(self) -> bool:
         """Whether records of it may be emitted, now or later.
 

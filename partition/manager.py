@@ -216,7 +216,7 @@ class PartitionManager(Generic[D]):
 
     def next_due(self) -> float | None:
         """When the next retry is due, or None."""
-        return self._retries.next_due()
+        return self._retries.due
 
     def fetched(self, chunk: Chunk, now: float) -> None:
         """Take fetched records; they wait until `next_chunk` hands them out.
@@ -254,7 +254,7 @@ class PartitionManager(Generic[D]):
     def next_chunk(self, now: float, limit: int, allowance: Allowance = FREE) -> Chunk | None:
         """Hand out at most `limit` records: due retries, else new ones, else None."""
         self._ahead = allowance.ahead
-        due = self._retries.next_due()
+        due = self._retries.due
         if due is not None and due <= now and allowance.retries:
             again = self._again(now, limit)
             if again is not None:
@@ -345,7 +345,8 @@ class PartitionManager(Generic[D]):
         while self._kept and self._kept[0].chunk.offsets[-1] < completed:
             self._num_bytes -= self._kept.popleft().num_bytes
             self._emitted -= 1
-        self._retries.forget_below(completed)
+        if self._retries.failures:
+            self._retries.forget_below(completed)
         self._epochs.forget_below(completed)
 
     def fail(

@@ -73,7 +73,10 @@ class RetryQueue:
     def __init__(self, policy: RetryPolicy, rng: random.Random) -> None:
         self._policy = policy
         self._rng = rng
-        self._failures: dict[int, int] = {}
+        self.due: float | None = None
+        """When the next retry is due."""
+        self.failures: dict[int, int] = {}
+        """How often records have failed, by offset."""
         self._queue: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
@@ -94,31 +97,28 @@ class RetryQueue:
         policy's pause, not its limit.
         """
         policy = self._policy if policy is None else policy
-        failures = self._failures.get(offset, 0) + 1
+        failures = self.failures.get(offset, 0) + 1
         if failures > policy.limit:
             return False
-        self._failures[offset] = failures
+        self.failures[offset] = failures
         if after_seconds is None:
             after_seconds = policy.delay_seconds(failures, self._rng)
         heapq.heappush(self._queue, (now + after_seconds, offset))
+        self.due = self._queue[0][0]
         return True
 
     def attempts(self, offset: int) -> int:
         """How often the record has been tried, the try under way or just ended included."""
-        return self._failures.get(offset, 0) + 1
-
-    def next_due(self) -> float | None:
-        """When the next retry is due, or None."""
-        return self._queue[0][0] if self._queue else None
+        return self.failures.get(offset, 0) + 1
 
     def take_due(self, now: float, limit: int) -> list[int]:
         """Take at most `limit` offsets that are due, in the order they fell due."""
         due: list[int] = []
         while self._queue and len(due) < limit and self._queue[0][0] <= now:
             due.append(heapq.heappop(self._queue)[1])
+        self.due = self._queue[0][0] if self._queue else None
         return due
 
     def forget_below(self, offset: int) -> None:
         """Forget the counts of records that the frontier has passed."""
-        if self._failures:
-            self._failures = {o: n for o, n in self._failures.items() if o >= offset}
+        self.failures = {o: n for o, n in self.failures.items() if o >= offset}

@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # only a task of the spark engine has it
     from service.spark_engine.staging import Staging
 
 _IDLE_SECONDS = 0.02
-_TELL_EVERY_SECONDS = 0.5
 
 Committer: TypeAlias = "BatchCommitter | TransactionCommitter | Staging"
 
@@ -70,7 +69,6 @@ class Pipeline:
         self._clock = context.clock
         self._life = context.life
         self._on = context.on
-        self._tell_due = 0.0
 
     def open(self) -> None:
         """Open the bolts and start the threads. The sinks and the reader are open already."""
@@ -143,9 +141,6 @@ class Pipeline:
         self._resolve(now)
         self.consumer.commit(now)
         self._trees.expire(now, self._waiting_trees)
-        if now >= self._tell_due:
-            self._tell_due = now + _TELL_EVERY_SECONDS
-            self._context.complaints.tell()
         return moved
 
     def _run(self, chunk: Chunk, owners: Owners, now: float) -> None:

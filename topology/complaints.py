@@ -76,7 +76,8 @@ class Complaints:
                 self._log(cause, told.count, told.error, now)
 
     def recent(self) -> tuple[Complaint, ...]:
-        """The newest lines, the oldest of them first."""
+        """The newest lines, the oldest of them first; those that are due are logged before."""
+        self.tell()
         return tuple(self._recent)
 
     def _log(self, cause: _Cause, count: int, error: str, now: float) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from partition.records import Partition
 from service.testing.bench import Bench
@@ -26,6 +27,7 @@ class Driver:
     def __init__(self, bench: Bench, patience_seconds: float) -> None:
         self._bench = bench
         self._patience = patience_seconds
+        self._source_of = cache(bench.topology.source_of)
         self._sent_to: set[Partition] = set()
 
     def append(
@@ -58,7 +60,7 @@ class Driver:
         if not isinstance(topic, str):
             raise ValueError(_PATTERN)  # noqa: TRY004 - the value of `topic` is missing
         try:
-            topology.source_of(topic)
+            self._source_of(topic)
         except KeyError:
             labels = ", ".join(source.label for source in topology.sources)
             raise ValueError(f"topic '{topic}' is not read; allowed are {labels}") from None

@@ -299,8 +299,9 @@ class Oracle:
 
     def drained(self, life: "Life") -> None:
         """A life has ended by itself: all is resolved but retries, and all of it is stored."""
-        for held in life.reader.assignment:
-            if held.manager is None or not held.is_owned or held.is_moving:
+        assignment = life.reader.assignment
+        for held in assignment:
+            if held.manager is None or not held.is_owned or assignment.is_moving(held):
                 continue
             if held.steps is not None:
                 continue

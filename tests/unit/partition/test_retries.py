@@ -18,7 +18,7 @@ def queue(policy=STEADY):
 def test_a_failed_record_is_due_after_its_delay_and_not_before():
     retries = queue()
     assert retries.failed(7, now=100)
-    assert retries.next_due() == 101
+    assert retries.due == 101
     assert retries.take_due(100.9, 10) == []
     assert retries.take_due(101, 10) == [7]
     assert len(retries) == 0
@@ -53,7 +53,7 @@ def test_records_come_in_the_order_they_fall_due():
 def test_a_delay_asked_for_replaces_the_policys():
     retries = queue()
     retries.failed(1, now=0, after_seconds=0.5)
-    assert retries.next_due() == 0.5
+    assert retries.due == 0.5
 
 
 def test_counts_below_the_frontier_are_forgotten():

@@ -60,7 +60,7 @@ class RetriesAndModel(RuleBasedStateMachine):
     @invariant()
     def agrees(self):
         assert len(self.queue) == len(self.waiting)
-        due = self.queue.next_due()
+        due = self.queue.due
         if due is None:
             assert not self.waiting
         else:
