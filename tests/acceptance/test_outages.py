@@ -89,6 +89,7 @@ def test_zookeeper_stopped_frozen_or_killed_only_pauses_the_commits(make_stage: 
         zookeeper.close()
         until("not ready", lambda: stage.ready() == NOT_READY, 15)
         committed = watch.total
+        waves.publish()
         table_grows(stage)
         zookeeper.open()
         until("ready again", lambda: stage.ready() == READY, 15)
