@@ -15,7 +15,7 @@ from tests.worlds.relay import Relay
 RECORDS = 2_000_000
 ROUNDS = 2
 TOPIC = "orders-tables-s3"
-LONG_RECORDS = 8_000_000  # so that the last commit is a small part
+LONG_RECORDS = 9_000_000  # so that the last commit is a small part
 LONG_TOPIC = "orders-tables-s3-long"
 DELAYED, LARGE = "delta_delayed", "delta_large"
 DELAY_SECONDS = 0.2  # of each request

@@ -32,7 +32,7 @@ from topology.topology import Reliability
 
 TRANSACTION_RECORDS = 1_000_000  # of the spark engine
 SPARK_SINK_ROWS = 500_000
-LARGE_ROWS, LARGE_BYTES = 1_000_000, 512 * 1024 * 1024
+LARGE_ROWS, LARGE_BYTES = 1_500_000, 512 * 1024 * 1024
 _LINE = f"{NAME}[0]"
 
 
