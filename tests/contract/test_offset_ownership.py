@@ -12,7 +12,7 @@ from partition.errors import (
     StoreMissing,
 )
 from partition.records import Position
-from partition.store import Claim, StoredOffset
+from partition.store import Claim, Progress, StoredOffset
 from tests.worlds.storing import (
     BOTH,
     SECONDS,
@@ -77,7 +77,7 @@ def test_a_fenced_owner_can_store_no_plan(world: NodesWorld) -> None:
     assert commit_plans(zombie, {A: plan(5, 9)}) == {}
     assert claim(successor, A).stored.transactions == opened_transactions(5, 9)
     before = world.raw(A)
-    for each in (plan(5, 12), plan(5, 9, 12), plan(9, committed=1), Position(9)):
+    for each in (plan(5, 12), plan(5, 9, 12), plan(9, committed=1), Progress(Position(9))):
         refused = commit_plans(zombie, {A: each, B: plan(5, 9)})
         assert list(refused) == [A]
         with pytest.raises(Fenced, match="epoch 2"):

@@ -211,7 +211,7 @@ def retry_count_forgotten() -> Patches:
     """Each failure counts as the first."""
 
     def failed(original: Any, queue: RetryQueue, offset: int, *rest: Any) -> bool:
-        queue._failures.clear()
+        queue.failures.clear()
         done: bool = original(queue, offset, *rest)
         return done
 
