@@ -12,16 +12,15 @@ One turn of the owner thread's loop:
 Nothing blocks, but for a moment when there is nothing else to do.
 """
 
-import queue
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
+from service.context import ResultQueue
 from service.dead_letter_sender import DeadLetterSender
 from service.engine import EngineStatistics
 from service.failpoints import nowhere, with_places
@@ -30,7 +29,7 @@ from service.spark_engine.ends import Ends
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.plans import RangePlans
 from service.spark_engine.range_commits import RangeCommits
-from service.spark_engine.range_outlet import RangeOutlet, RangeTold
+from service.spark_engine.range_outlet import RangeOutlet
 from service.spark_engine.rates import Rates
 from service.spark_engine.runs import Runs
 from service.spark_engine.shared_folder import SharedFolder
@@ -93,8 +92,7 @@ class SparkEngine:
         self._folder = folder
         self._fences = fences
         self._clock = clock
-        self._results: queue.SimpleQueue[TasksEnded | RangeTold] = queue.SimpleQueue()
-        self._awaited: list[TasksEnded | RangeTold] = []  # one at most: the next to be taken
+        self._results = ResultQueue()  # of TasksEnded, RangeTold
         steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
         self.outlets = [
             RangeOutlet(
@@ -260,9 +258,8 @@ class SparkEngine:
 
     def _take_results(self, now: float) -> bool:
         taken = False
-        while self._awaited or not self._results.empty():
+        for result in self._results.take_all():
             taken = True
-            result = self._awaited.pop() if self._awaited else self._results.get()
             if isinstance(result, TasksEnded):
                 sealed = self._runs.ended(result, now)
                 if sealed is not None:
@@ -279,5 +276,4 @@ class SparkEngine:
         """Wait for a result; the next turn begins with it."""
         is_storing = any(m.line.is_due for group in self._groups for m in group.members)
         seconds = _STORING_SECONDS if is_storing else _IDLE_SECONDS
-        with suppress(queue.Empty):
-            self._awaited.append(self._results.get(timeout=seconds))
+        self._results.wait(seconds)

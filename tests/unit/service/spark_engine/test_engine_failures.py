@@ -242,7 +242,7 @@ def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path: Path) -> None:
         drives.log.truncate(ONE, 0)
         drives.send(*values("b", 10))
         drives.until(lambda: len(drives.engine._in_flight.running) == 2)
-        results = drives.engine._results  # of both in the same turn, in this order
+        results = drives.engine._results._queue  # of both in the same turn, in this order
         holds["ranges-1-1"].set()
         until("an end", lambda: results.qsize() == 1, PATIENCE_SECONDS)
         holds["ranges-2-1"].set()
