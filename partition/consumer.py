@@ -16,7 +16,15 @@ from partition.flow_control import FlowControl
 from partition.held import Held
 from partition.manager import PartitionManager
 from partition.opening import Ways
-from partition.records import Chunk, Owners, Partition, by_place, offset_of, owners_of, place_of
+from partition.records import (
+    Chunk,
+    Partition,
+    RecordIds,
+    by_partition,
+    offset_of,
+    partition_index_of,
+    record_ids_of,
+)
 from partition.retries import Retries
 from partition.statistics import PartitionStatistics
 from partition.transaction import Range
@@ -239,7 +247,7 @@ class Consumer:
         if error is not None and held.halted is None:
             self.assignment.halt(held.partition, error)
 
-    def next(self, now: float) -> tuple[Chunk, Owners] | None:
+    def next(self, now: float) -> tuple[Chunk, RecordIds] | None:
         """The next records to emit, with their ids; partitions take turns, a chunk each.
 
         None, whatever waits, once the partitions may be another's (`Assignment.trust`).
@@ -261,7 +269,7 @@ class Consumer:
                 self._commits.is_urgent |= manager.is_urgent
                 self._flow.emitted(held.partition.topic, manager.read - before)
                 self._turn = held.place + 1
-                return chunk, owners_of(held.place, chunk.offsets)
+                return chunk, record_ids_of(held.place, chunk.offsets)
             if manager.delivery.stores_first:
                 self._commits.is_urgent |= manager.is_urgent
                 if allowance.new != 0:
@@ -333,18 +341,18 @@ class Consumer:
 
     # What comes of records
 
-    def ack(self, owners: Owners) -> None:
+    def ack(self, record_ids: RecordIds) -> None:
         """Resolve records."""
-        if not len(owners):
+        if not len(record_ids):
             return
-        for manager, offsets in self._by_manager(owners):
+        for manager, offsets in self._by_manager(record_ids):
             manager.ack(offsets)
             self._commits.is_urgent |= manager.is_urgent
         self._flow.resume()
 
-    def processed(self, owners: Owners) -> None:
+    def processed(self, record_ids: RecordIds) -> None:
         """Learn that records are done, but for the transactions they are in."""
-        for manager, offsets in self._by_manager(owners):
+        for manager, offsets in self._by_manager(record_ids):
             manager.processed(offsets)
 
     def resolve_to(self, place: int, end: int) -> int:
@@ -368,7 +376,7 @@ class Consumer:
 
     def fail(
         self,
-        owner: int,
+        record_id: int,
         now: float,
         after_seconds: float | None = None,
         policy: Retries | None = None,
@@ -378,37 +386,39 @@ class Consumer:
         `policy` is that of the step that failed; None: the pipeline's. Of a partition that is
         lost nothing is scheduled: whoever has it now tries the record.
         """
-        held = self.assignment.at(place_of(owner))
+        held = self.assignment.at(partition_index_of(record_id))
         if held.manager is None:
             self.late += 1
         if held.manager is None or held.loss is not None:
             return True
-        return held.manager.fail(offset_of(owner), now, after_seconds, policy)
+        return held.manager.fail(offset_of(record_id), now, after_seconds, policy)
 
-    def comes_again(self, owner: int) -> bool:
+    def comes_again(self, record_id: int) -> bool:
         """Whether a record is not done, and is, or may yet be, emitted again.
 
         False for what is no record of ours, and for those of a partition that is lost.
         """
-        place = place_of(owner)
+        place = partition_index_of(record_id)
         if not 0 <= place < len(self.assignment):
             return False
         held = self.assignment.at(place)
         if held.manager is None or held.loss is not None:
             return False
-        return held.manager.comes_again(offset_of(owner))
+        return held.manager.comes_again(offset_of(record_id))
 
-    def attempts(self, owner: int) -> int:
+    def attempts(self, record_id: int) -> int:
         """How often the record has been tried."""
-        return self._manager(place_of(owner)).attempts(offset_of(owner))
+        return self._manager(partition_index_of(record_id)).attempts(offset_of(record_id))
 
-    def message(self, owner: int) -> Any:
+    def message(self, record_id: int) -> Any:
         """The message of a record in flight."""
-        return self._manager(place_of(owner)).message(offset_of(owner))
+        return self._manager(partition_index_of(record_id)).message(offset_of(record_id))
 
-    def _by_manager(self, owners: Owners) -> Iterator[tuple[PartitionManager[Any], Owners]]:
+    def _by_manager(
+        self, record_ids: RecordIds
+    ) -> Iterator[tuple[PartitionManager[Any], RecordIds]]:
         """The offsets of records, by whose they are; those of nobody are counted."""
-        for place, offsets in by_place(owners):
+        for place, offsets in by_partition(record_ids):
             manager = self.assignment.at(place).manager
             if manager is None:
                 self.late += len(offsets)

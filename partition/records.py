@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
-Owners: TypeAlias = npt.NDArray[np.int64]
+RecordIds: TypeAlias = npt.NDArray[np.int64]
 OFFSET_BITS = 48
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
-MAX_PLACE = (1 << 63 - OFFSET_BITS) - 1  # of no partition: what is no record has it
+MAX_PARTITION_INDEX = (1 << 63 - OFFSET_BITS) - 1  # of no partition: what is no record has it
 _SAMPLED = 16
 _ask_headers = methodcaller("headers")
 
@@ -112,37 +112,37 @@ class LeaderEpochs:
             self._runs.popleft()
 
 
-def owners_of(place: int, offsets: Owners) -> Owners:
+def record_ids_of(place: int, offsets: RecordIds) -> RecordIds:
     """Name the records of the partition at a place."""
     return offsets | place << OFFSET_BITS
 
 
-def places_of(owners: Owners) -> Owners:
+def partition_indexes_of(record_ids: RecordIds) -> RecordIds:
     """The number of each record's partition."""
-    return owners >> OFFSET_BITS
+    return record_ids >> OFFSET_BITS
 
 
-def offsets_of(owners: Owners) -> Owners:
+def offsets_of(record_ids: RecordIds) -> RecordIds:
     """Each record's offset."""
-    return owners & OFFSET_MASK
+    return record_ids & OFFSET_MASK
 
 
-def place_of(owner: int) -> int:
+def partition_index_of(record_id: int) -> int:
     """The number of a record's partition."""
-    return owner >> OFFSET_BITS
+    return record_id >> OFFSET_BITS
 
 
-def offset_of(owner: int) -> int:
+def offset_of(record_id: int) -> int:
     """A record's offset."""
-    return owner & OFFSET_MASK
+    return record_id & OFFSET_MASK
 
 
-def by_place(owners: Owners) -> Iterator[tuple[int, Owners]]:
+def by_partition(record_ids: RecordIds) -> Iterator[tuple[int, RecordIds]]:
     """The offsets of some records, ascending, by their partition's place."""
-    if not len(owners):
+    if not len(record_ids):
         return
-    places = owners >> OFFSET_BITS
-    offsets = owners & OFFSET_MASK
+    places = record_ids >> OFFSET_BITS
+    offsets = record_ids & OFFSET_MASK
     if places[0] == places[-1] and (places == places[0]).all():
         yield int(places[0]), _ascending(offsets)
         return
@@ -150,7 +150,7 @@ def by_place(owners: Owners) -> Iterator[tuple[int, Owners]]:
         yield place, _ascending(offsets[places == place])
 
 
-def _ascending(offsets: Owners) -> Owners:
+def _ascending(offsets: RecordIds) -> RecordIds:
     """The offsets in order: the ledger is fastest on neighbours."""
     in_order = len(offsets) < 2 or bool((offsets[1:] > offsets[:-1]).all())  # noqa: PLR2004
     return offsets if in_order else np.sort(offsets)

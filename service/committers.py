@@ -13,7 +13,13 @@ import numpy as np
 from acker.acker import Flags, Trees
 from partition.consumer import Consumer
 from partition.errors import Fenced
-from partition.records import Owners, offset_of, offsets_of, place_of, places_of
+from partition.records import (
+    RecordIds,
+    offset_of,
+    offsets_of,
+    partition_index_of,
+    partition_indexes_of,
+)
 from service.context import Observers
 from service.fences import Fences
 from service.sink_buffer import (
@@ -41,7 +47,7 @@ class RefusedRow(NamedTuple):
     """A row that a sink does not take, by its record, or by its tree and edge if it has one."""
 
     failure: Failure
-    owner: int = -1
+    record_id: int = -1
     tree: int = -1
     edge: int = 0
 
@@ -90,7 +96,7 @@ class BatchCommitter:
         pending, staged = ended
         good, edges = good_rows(pending, staged)
         for notify in self._on.rows_written:
-            notify(event.sink, self._trees.owners(good))
+            notify(event.sink, self._trees.record_ids(good))
         self._trees.ack(good, edges)
         return [
             RefusedRow(
@@ -101,14 +107,14 @@ class BatchCommitter:
             for row, reason in staged.rejected.items()
         ]
 
-    def resolved(self, owners: Owners, flags: Flags) -> None:
+    def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
         self.tally.acked(flags)
         for notify in self._on.records_resolved:
-            notify(owners)
-        self._reader.ack(owners)
+            notify(record_ids)
+        self._reader.ack(record_ids)
 
-    def discard_attempt(self, owner: int) -> None:
+    def discard_attempt(self, record_id: int) -> None:
         """Do nothing: rows of a try that has failed may come again."""
 
     def partition_lost(self, place: int) -> None:
@@ -165,37 +171,39 @@ class TransactionCommitter:
 
     # What comes of records
 
-    def add(self, sink: str, piece: Piece, owners: Owners) -> None:
+    def add(self, sink: str, piece: Piece, record_ids: RecordIds) -> None:
         """Take rows for a sink; `owners` are their records, -1 where a try was given up."""
-        places = places_of(owners)
-        offsets = offsets_of(owners)
+        places = partition_indexes_of(record_ids)
+        offsets = offsets_of(record_ids)
         if len(places) and (places == places[0]).all():
             txids = self._txids(int(places[0]), offsets)
         else:
-            txids = np.zeros(len(owners), np.int64)
+            txids = np.zeros(len(record_ids), np.int64)
             for place in np.unique(places).tolist():
                 there = places == place
                 txids[there] = self._txids(place, offsets[there])
-        self.by_name[sink].add(piece, owners, txids, places)
+        self.by_name[sink].add(piece, record_ids, txids, places)
 
-    def _txids(self, place: int, offsets: Owners) -> Owners:
+    def _txids(self, place: int, offsets: RecordIds) -> RecordIds:
         line = self._lines.get(place)
         return np.zeros(len(offsets), np.int64) if line is None else line.transactions_of(offsets)
 
-    def resolved(self, owners: Owners, flags: Flags) -> None:
+    def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
-        if not len(owners):
+        if not len(record_ids):
             return
-        self._reader.processed(owners)
-        places, offsets = places_of(owners), offsets_of(owners)
+        self._reader.processed(record_ids)
+        places, offsets = partition_indexes_of(record_ids), offsets_of(record_ids)
         if (places == places[0]).all():
-            self._resolved(int(places[0]), offsets, owners, flags)
+            self._resolved(int(places[0]), offsets, record_ids, flags)
             return
         for place in np.unique(places).tolist():
             there = places == place
-            self._resolved(place, offsets[there], owners[there], flags[there])
+            self._resolved(place, offsets[there], record_ids[there], flags[there])
 
-    def _resolved(self, place: int, offsets: Owners, owners: Owners, flags: Flags) -> None:
+    def _resolved(
+        self, place: int, offsets: RecordIds, record_ids: RecordIds, flags: Flags
+    ) -> None:
         line = self._lines.get(place)
         if line is None:
             return
@@ -206,15 +214,15 @@ class TransactionCommitter:
                 continue
             there = txids == txid
             self._tallies.setdefault((place, txid), Tally()).acked(flags[there])
-            letters = owners[there & (flags & LETTERED > 0)]
+            letters = record_ids[there & (flags & LETTERED > 0)]
             if len(letters):
                 self._lettered.setdefault((place, txid), set()).update(letters.tolist())
 
-    def discard_attempt(self, owner: int) -> None:
+    def discard_attempt(self, record_id: int) -> None:
         """Leave out the rows of a record's try that has failed."""
-        place = place_of(owner)
+        place = partition_index_of(record_id)
         for outlet in self.by_name.values():
-            outlet.discard_attempt(owner, place)
+            outlet.discard_attempt(record_id, place)
 
     def partition_lost(self, place: int) -> None:
         """Forget what is ready of a partition: whoever has it now replays it."""
@@ -380,23 +388,23 @@ class TransactionCommitter:
         ours = {each.place for each in group.members if self._lines.get(each.place) is each.line}
         reasons: dict[int, str] = {}
         for row, reason in rejected.items():
-            reasons.setdefault(work.owner_of(row), reason)
+            reasons.setdefault(work.record_id_of(row), reason)
         return [
-            RefusedRow(Failure(work.sink, Reject(reason)), owner)
-            for owner, reason in reasons.items()
+            RefusedRow(Failure(work.sink, Reject(reason)), record_id)
+            for record_id, reason in reasons.items()
             # Else it was lost meanwhile, and perhaps claimed again, or it has its letter.
-            if place_of(owner) in ours and self._awaits_letter(owner)
+            if partition_index_of(record_id) in ours and self._awaits_letter(record_id)
         ]
 
-    def _awaits_letter(self, owner: int) -> bool:
+    def _awaits_letter(self, record_id: int) -> bool:
         """Wait for the letter of a record of which a sink refused a row; False: it has one."""
-        place, offset = place_of(owner), offset_of(owner)
+        place, offset = partition_index_of(record_id), offset_of(record_id)
         line = self._lines[place]
         txid = int(line.transactions_of(np.array([offset], np.int64))[0])
         letters = self._lettered.setdefault((place, txid), set())
-        if owner in letters:
+        if record_id in letters:
             return False
-        letters.add(owner)
+        letters.add(record_id)
         self._tallies[place, txid].sunk -= 1  # it had a row; `resolved` counts it again
         line.awaits(offset)
         return True
@@ -416,7 +424,7 @@ class TransactionCommitter:
         else:
             work = outlet.committed(done.seconds)
             for notify in self._on.rows_written:
-                notify(outlet.name, work.good_owners())
+                notify(outlet.name, work.good_record_ids())
             group = self._group_of(work)
         return group
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from acker.acker import Edges
-from partition.records import Chunk, Owners
+from partition.records import Chunk, RecordIds
 from topology.complaints import Complaints
 from topology.life import Life
 from topology.outcome import Failure, Outcome
@@ -50,19 +50,19 @@ class Observer:
     their ids, as `partition.records` has them.
     """
 
-    def chunk_emitted(self, chunk: Chunk, record_ids: Owners) -> None:
+    def chunk_emitted(self, chunk: Chunk, record_ids: RecordIds) -> None:
         """Records are given to the bolts, for the first time or again."""
 
-    def bolts_ran(self, record_ids: Owners, outcome: Outcome) -> None:
+    def bolts_ran(self, record_ids: RecordIds, outcome: Outcome) -> None:
         """Bolts were run over values of these records, one value of each."""
 
-    def calls_started(self, step: str, record_ids: Owners, edges: Edges) -> None:
+    def calls_started(self, step: str, record_ids: RecordIds, edges: Edges) -> None:
         """Calls of a bolt begin that end later; each has its edge."""
 
     def calls_ended(self, calls: Sequence[Call]) -> None:
         """Such calls have ended, or were given up."""
 
-    def advanced_ran(self, step: str, record_ids: Owners, seconds: float) -> None:
+    def advanced_ran(self, step: str, record_ids: RecordIds, seconds: float) -> None:
         """An advanced bolt was run over tuples of these records; some may have come of several."""
 
     def record_failed(self, record_id: int, failure: Failure) -> None:
@@ -71,10 +71,10 @@ class Observer:
     def dead_letter_sent(self, record_id: int, letter: DeadLetter) -> None:
         """A record's dead letter is on its way."""
 
-    def rows_written(self, sink: str, record_ids: Owners) -> None:
+    def rows_written(self, sink: str, record_ids: RecordIds) -> None:
         """Rows of these records are durable, one of each; -1 where the record failed meanwhile."""
 
-    def records_resolved(self, record_ids: Owners) -> None:
+    def records_resolved(self, record_ids: RecordIds) -> None:
         """Records are done: their offsets may pass."""
 
     def resolved_below(self, index: int, end: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import structlog
 
-from partition.records import Chunk, Owners
+from partition.records import Chunk, RecordIds
 from service.dead_letter_sender import DeadLetterSender
 from service.trees import LETTERED, TreeTracker
 from topology.complaints import text_of
@@ -95,7 +95,7 @@ class FailureHandler:
         """Schedule the retries of records, or send their dead letters where none may help."""
         self.reject_records([each for each in failed if not self._retries_it(*each, now)])
 
-    def _retries_it(self, owner: int, failure: Failure, now: float) -> bool:
+    def _retries_it(self, record_id: int, failure: Failure, now: float) -> bool:
         """Schedule a record's retry; False if none can help, or all are used up."""
         error = failure.error
         if is_final(error):
@@ -104,9 +104,9 @@ class FailureHandler:
         self._tally.failures[failure.step] += 1
         self.complain("step_failing", failure.step, error)
         for notify in self._on.record_failed:
-            notify(owner, failure)
-        self._committer.discard_attempt(owner)
-        if not self._reader.fail(owner, now, after, self._retries.get(failure.step)):
+            notify(record_id, failure)
+        self._committer.discard_attempt(record_id)
+        if not self._reader.fail(record_id, now, after, self._retries.get(failure.step)):
             return False
         log.debug("record_failed", step=failure.step, error=text_of(error))
         return True
@@ -115,22 +115,24 @@ class FailureHandler:
         """Send the dead letters of records, each in a tree of its own."""
         if not rejected:
             return
-        trees = self._trees.begin(np.array([owner for owner, _failure in rejected], np.int64))
+        trees = self._trees.begin(
+            np.array([record_id for record_id, _failure in rejected], np.int64)
+        )
         edges = self._trees.new_edges(len(rejected))
         self._trees.init(trees, edges, LETTERED)
         places = zip(trees.tolist(), edges.tolist(), strict=True)
-        for (owner, failure), (tree, edge) in zip(rejected, places, strict=True):
+        for (record_id, failure), (tree, edge) in zip(rejected, places, strict=True):
             self._complain_if_final(failure)
-            self._send(owner, tree, edge, failure)
+            self._send(record_id, tree, edge, failure)
 
     def reject_row(self, refused: "RefusedRow") -> None:
         """Send the dead letter of the record of a row that a sink does not take."""
         if refused.tree < 0:
-            self.reject_records([(refused.owner, refused.failure)])
+            self.reject_records([(refused.record_id, refused.failure)])
         else:
             self.reject_tuple(refused.tree, refused.edge, refused.failure)
 
-    def screen(self, chunk: Chunk, owners: Owners) -> tuple[Chunk, Owners]:
+    def screen(self, chunk: Chunk, record_ids: RecordIds) -> tuple[Chunk, RecordIds]:
         """Take out of a chunk what no bolt is to see: it is skipped, or gets a dead letter."""
         limit, null_values = self._screen_policy.max_record_bytes, self._screen_policy.null_values
         kept, skipped, rejected = [], [], []
@@ -147,14 +149,16 @@ class FailureHandler:
                 continue
             else:
                 refused = NullValue()
-            rejected.append((int(owners[place]), Failure("screen", refused)))
+            rejected.append((int(record_ids[place]), Failure("screen", refused)))
         self.reject_records(rejected)
         if skipped:
-            self._committer.resolved(owners[skipped], np.zeros(len(skipped), np.uint8))
+            self._committer.resolved(record_ids[skipped], np.zeros(len(skipped), np.uint8))
         if len(kept) == len(messages):
-            return chunk, owners
+            return chunk, record_ids
         offsets = chunk.offsets[np.array(kept, np.intp)]
-        return Chunk(chunk.partition, offsets, [messages[place] for place in kept]), owners[kept]
+        return Chunk(chunk.partition, offsets, [messages[place] for place in kept]), record_ids[
+            kept
+        ]
 
     # Tuples of trees
 
@@ -174,29 +178,29 @@ class FailureHandler:
         self._complain_if_final(failure)
         for one, its_edge in self._trees.split(tree, edge, failure):
             trees = np.array([one], np.int64)
-            owner = int(self._trees.owners(trees)[0])
-            if owner < 0:
+            record_id = int(self._trees.record_ids(trees)[0])
+            if record_id < 0:
                 continue
             if int(self._trees.flags(trees)[0]) & LETTERED:
                 self._trees.ack(trees, np.array([its_edge], np.uint64))
                 continue
             self._trees.mark(trees, LETTERED)
-            self._send(owner, one, its_edge, failure)
+            self._send(record_id, one, its_edge, failure)
 
     def _complain_if_final(self, failure: Failure) -> None:
         if is_final(failure.error):  # else `fail_records` has complained
             self.complain("step_failing", failure.step, failure.error)
 
-    def _send(self, owner: int, tree: int, edge: int, failure: Failure) -> None:
-        message = self._reader.message(owner)
-        letter = _letter(message, failure, self._reader.attempts(owner))
+    def _send(self, record_id: int, tree: int, edge: int, failure: Failure) -> None:
+        message = self._reader.message(record_id)
+        letter = _letter(message, failure, self._reader.attempts(record_id))
         self._tally.letters[message.topic(), message.partition()] += 1
         self._tally.buried[failure.step, letter.error_class] += 1
         span = None
         if self._traces is not None:
-            letter, span = self._traces.letter(owner, letter, self._dead_letters.name)
+            letter, span = self._traces.letter(record_id, letter, self._dead_letters.name)
         for notify in self._on.dead_letter_sent:
-            notify(owner, letter)
+            notify(record_id, letter)
         self._dead_letters.send(letter, tree, edge, span)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from acker.acker import Trees
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
-from partition.records import Chunk, Owners, places_of
+from partition.records import Chunk, RecordIds, partition_indexes_of
 from service.backpressure import Backpressure
 from service.committers import BatchCommitter, TransactionCommitter
 from service.context import RunContext
@@ -143,17 +143,17 @@ class Pipeline:
         self._trees.expire(now, self._waiting_trees)
         return moved
 
-    def _run(self, chunk: Chunk, owners: Owners, now: float) -> None:
+    def _run(self, chunk: Chunk, record_ids: RecordIds, now: float) -> None:
         """Run one chunk through the bolts; each record that does not fail gets a tree."""
         for notify in self._on.chunk_emitted:
-            notify(chunk, owners)
+            notify(chunk, record_ids)
         if chunk.unusual:  # null or oversized values; retries
-            chunk, owners = self._failures.screen(chunk, owners)
+            chunk, record_ids = self._failures.screen(chunk, record_ids)
         if not len(chunk):
             return
-        outcome = self.router.run(chunk, owners, now)
+        outcome = self.router.run(chunk, record_ids, now)
         if outcome.failures:
-            failed = [(int(owners[place]), each) for place, each in outcome.failures.items()]
+            failed = [(int(record_ids[place]), each) for place, each in outcome.failures.items()]
             self._failures.fail_records(failed, now)
 
     def _prefetch(self, now: float) -> None:
@@ -257,8 +257,8 @@ class Pipeline:
 
         Its trees come to nothing, its records hold no key, and what waits of them is not begun.
         """
-        orphans = self._trees.discard(lambda owners: places_of(owners) == index)
-        self.runners.drop(lambda call: call.partition == index or call.owner in orphans)
+        orphans = self._trees.discard(lambda record_ids: partition_indexes_of(record_ids) == index)
+        self.runners.drop(lambda call: call.partition == index or call.record_id in orphans)
         self.runners.resume(index)
         self.committer.partition_lost(index)
         for notify in self._on.partition_lost:
@@ -271,7 +271,7 @@ class Pipeline:
         `_drop` has let go of.
         """
         return (
-            self.acker.holds(lambda owners: places_of(owners) == index)
+            self.acker.holds(lambda record_ids: partition_indexes_of(record_ids) == index)
             or self.runners.holds(index)
             or self.router.advanced.holds(index)
             or self.committer.holds(index)

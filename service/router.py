@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from acker.acker import Edges, Trees
-from partition.records import MAX_PLACE, Chunk, Owners, places_of
+from partition.records import MAX_PARTITION_INDEX, Chunk, RecordIds, partition_indexes_of
 from service.committers import BatchCommitter
 from service.context import RunContext
 from service.failures import FailureHandler
@@ -87,7 +87,7 @@ class Router:
         """Count the ticks from now: the first ones come one interval later."""
         self._tick_due = {step: now + seconds for step, seconds in self._tick_seconds.items()}
 
-    def run(self, chunk: Chunk, owners: Owners, now: float) -> Outcome:
+    def run(self, chunk: Chunk, record_ids: RecordIds, now: float) -> Outcome:
         """Run a chunk's records through the bolts, up to where they are called later.
 
         Each record gets a tree, but those in the `failures` of what it returns.
@@ -96,17 +96,17 @@ class Router:
         messages = cast("list[Message]", chunk.messages)
         outcome = self.executor.run_source(self._source_of(chunk.partition.topic), messages)
         for notify in self._on.bolts_ran:
-            notify(owners, outcome)
-        roots = np.zeros(len(owners), np.uint64)
+            notify(record_ids, outcome)
+        roots = np.zeros(len(record_ids), np.uint64)
         if not outcome.failures:
-            trees = self._trees.begin(owners)
+            trees = self._trees.begin(record_ids)
             self._deliver(outcome.deliveries, trees, roots, now)
             self._trees.init(trees, roots)
         else:
-            good = np.ones(len(owners), np.bool_)
+            good = np.ones(len(record_ids), np.bool_)
             good[list(outcome.failures)] = False
-            trees = np.zeros(len(owners), np.int64)
-            trees[good] = self._trees.begin(owners[good])
+            trees = np.zeros(len(record_ids), np.int64)
+            trees[good] = self._trees.begin(record_ids[good])
             self._deliver(outcome.deliveries, trees, roots, now)
             self._trees.init(trees[good], roots[good])
         self._run_advanced(now)
@@ -129,7 +129,7 @@ class Router:
         step, calls = result.step, result.take()
         for notify in self._on.calls_ended:
             notify(calls)
-        live = self._trees.owners(_trees(calls)) >= 0
+        live = self._trees.record_ids(_trees(calls)) >= 0
         if not live.all() or not all(map(_is_none, map(_ERROR, calls))):
             calls = [
                 call
@@ -153,8 +153,8 @@ class Router:
         if call.error is None:
             return False
         self._failures.fail_tuple(call.tree, call.edge, Failure(step.name, call.error))
-        if self._trees.is_joint(call.owner):
-            self.runners.release([call.owner])  # it never comes again as it was
+        if self._trees.is_joint(call.record_id):
+            self.runners.release([call.record_id])  # it never comes again as it was
         return True
 
     def tick(self, now: float, *, drain: bool, leaving: Sequence[int] = ()) -> bool:
@@ -188,10 +188,10 @@ class Router:
             self.runners.release([each for each in self.runners.holders() if not again(each)])
         return bool(due)
 
-    def release_keys(self, owners: Owners) -> None:
+    def release_keys(self, record_ids: RecordIds) -> None:
         """Free the keys that records hold, because they are done."""
         if self._called_later and self.runners.held:
-            self.runners.release(owners.tolist())
+            self.runners.release(record_ids.tolist())
 
     def num_blocked(self) -> int:
         """Count the trees that cannot resolve before the retry of a record that holds their key."""
@@ -204,7 +204,7 @@ class Router:
             return 0  # others are on their way: no need to list those that are blocked
         blocked = np.array(runners.blocked(), np.int64)
         trees = np.unique(self._trees.with_anchors(blocked))
-        return int(np.count_nonzero(self._trees.owners(trees) >= 0))
+        return int(np.count_nonzero(self._trees.record_ids(trees) >= 0))
 
     def waiting_trees(self) -> list[tuple[Trees, float | None]]:
         """Give the trees of what waits for a worker, and the seconds that they have."""
@@ -229,7 +229,7 @@ class Router:
                     edges = self._new_edges(delivery, roots)
                     self._outlets[step.name].add(delivery.piece, own, edges, now)
                 else:
-                    self._add_rows(step.name, delivery.piece, self._trees.owners(own))
+                    self._add_rows(step.name, delivery.piece, self._trees.record_ids(own))
                 continue
             edges = self._new_edges(delivery, roots)
             seconds = tree_seconds(step)
@@ -255,19 +255,21 @@ class Router:
         """Have a bolt called for each value; the answers come as they end."""
         piece = delivery.piece
         values = piece if isinstance(piece, list) else piece.to_pylist()
-        owners = self._trees.owners(trees)
+        record_ids = self._trees.record_ids(trees)
         if self._trees.has_joint and self.runners.held:
             # A record that comes again as part of another tuple must not wait for itself.
             self.runners.release(self._trees.records_of(trees).tolist())
         for notify in self._on.calls_started:
-            notify(step.name, owners, edges)
-        inputs = Inputs(values, trees, edges, owners, places_of(owners), delivery.tasks)
+            notify(step.name, record_ids, edges)
+        inputs = Inputs(
+            values, trees, edges, record_ids, partition_indexes_of(record_ids), delivery.tasks
+        )
         self.runners.submit(step, inputs)
 
     def _hand_on(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
         """Deliver what came of tuples and ack them; `trees` and `edges` are theirs."""
         for notify in self._on.bolts_ran:
-            notify(self._trees.owners(trees), outcome)
+            notify(self._trees.record_ids(trees), outcome)
         for place, failure in outcome.failures.items():
             self._failures.fail_tuple(int(trees[place]), int(edges[place]), failure)
             edges[place] = 0  # the letter keeps the edge, or the tree has failed
@@ -299,7 +301,7 @@ class Router:
             seconds = perf_counter() - started
             self.executor.times.add(step.name, len(delivery.piece), seconds)
             for notify in self._on.advanced_ran:
-                own = np.concatenate([self._trees.owners(trees), self._trees.records_of(trees)])
+                own = np.concatenate([self._trees.record_ids(trees), self._trees.records_of(trees)])
                 notify(step.name, own, seconds)
             self._carry_out(step, actions, now)
 
@@ -325,7 +327,7 @@ class Router:
     def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
         """Whether a bolt keeps what is, or may be, made of records of these partitions."""
         kept = self.advanced.held_by_place(step)
-        return MAX_PLACE in kept or any(place in kept for place in places)
+        return MAX_PARTITION_INDEX in kept or any(place in kept for place in places)
 
     def _tick_here(self, step: BoltStep) -> None:
         try:

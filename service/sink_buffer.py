@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from acker.acker import Edges, Trees
-from partition.records import Owners, offsets_of
+from partition.records import RecordIds, offsets_of
 from service.engine import SinkStatistics
 from service.trees import TreeTracker
 from sinks.tries import WriteRetries
@@ -335,7 +335,7 @@ class Part:
     place: int
     share: Share
     pieces: list[Piece]
-    owners: Owners
+    record_ids: RecordIds
 
 
 @dataclass(slots=True, eq=False)
@@ -355,18 +355,18 @@ class Work:
         """True if it can be committed, or there is nothing to commit."""
         return self.is_done or self.staged is not None
 
-    def good_owners(self) -> Owners:
+    def good_record_ids(self) -> RecordIds:
         """Give the records of the rows that the sink took."""
-        owners = np.concatenate([part.owners for part in self.parts])
+        record_ids = np.concatenate([part.record_ids for part in self.parts])
         rejected = [] if self.staged is None else list(self.staged.rejected)
-        return np.delete(owners, rejected)
+        return np.delete(record_ids, rejected)
 
-    def owner_of(self, row: int) -> int:
+    def record_id_of(self, row: int) -> int:
         """Find which record a row of the group is of. Raises IndexError."""
         for part in self.parts:
-            if row < len(part.owners):
-                return int(part.owners[row])
-            row -= len(part.owners)
+            if row < len(part.record_ids):
+                return int(part.record_ids[row])
+            row -= len(part.record_ids)
         raise IndexError(row)
 
 
@@ -397,7 +397,7 @@ class TransactionBuffer(GroupBuffer[Work]):
     def rows_pending(self) -> int:
         """Rows that wait for their transaction's end, or are being written."""
         return self._rows.num_rows + sum(
-            len(part.owners) for work in self._works.values() for part in work.parts
+            len(part.record_ids) for work in self._works.values() for part in work.parts
         )
 
     def is_full(self, now: float) -> bool:  # noqa: ARG002 - as BatchBuffer
@@ -406,15 +406,15 @@ class TransactionBuffer(GroupBuffer[Work]):
 
     # Rows
 
-    def add(self, piece: Piece, owners: Owners, txids: Owners, places: Owners) -> None:
+    def add(self, piece: Piece, record_ids: RecordIds, txids: RecordIds, places: RecordIds) -> None:
         """Take rows of transactions."""
-        self._rows.add(piece, owners, txids, places)
+        self._rows.add(piece, record_ids, txids, places)
         self._fill_rows += len(piece)
         self._fill_bytes += estimated_bytes(piece)
 
-    def discard_attempt(self, owner: int, place: int) -> None:
+    def discard_attempt(self, record_id: int, place: int) -> None:
         """Leave out what came of a record so far: its try has failed."""
-        self._rows.void(owner, place)
+        self._rows.void(record_id, place)
 
     def partition_lost(self, place: int) -> None:
         """Forget its rows."""
@@ -440,7 +440,7 @@ class TransactionBuffer(GroupBuffer[Work]):
     def part(self, place: int, share: Share) -> Part:
         """Take a transaction's rows out."""
         taken = self._rows.take(place, share.txid)
-        return Part(place, replace(share, num_rows=taken.num_rows), taken.pieces, taken.owners)
+        return Part(place, replace(share, num_rows=taken.num_rows), taken.pieces, taken.record_ids)
 
     def stage(self, work: Work) -> None:
         """Have a group made ready. One without shares is done: the sink has them already."""
@@ -452,12 +452,12 @@ class TransactionBuffer(GroupBuffer[Work]):
         pieces = [piece for part in work.parts for piece in part.pieces]
         shares = tuple(part.share for part in work.parts)
         num_rows = sum(share.num_rows for share in shares)
-        owners = np.concatenate([part.owners for part in work.parts])
+        record_ids = np.concatenate([part.record_ids for part in work.parts])
         work.num_bytes = sum(map(estimated_bytes, pieces))
         traces = NO_TRACES
         if self._traces is not None:
-            traces = self._traces.group(self.name, number, shares, owners)
-        self.writer.stage(Batch(number, pieces, num_rows, shares, offsets_of(owners), traces))
+            traces = self._traces.group(self.name, number, shares, record_ids)
+        self.writer.stage(Batch(number, pieces, num_rows, shares, offsets_of(record_ids), traces))
 
     def staged(self, number: int, staged: Staged) -> Work:
         """Learn that a group is ready."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Acker, Edges, Flags, Trees
-from partition.records import MAX_PLACE, OFFSET_BITS, OFFSET_MASK, Owners
+from partition.records import MAX_PARTITION_INDEX, OFFSET_BITS, OFFSET_MASK, RecordIds
 from topology.advanced import Emission, moved
 from topology.advanced_runner import late
 from topology.complaints import text_of
@@ -33,15 +33,15 @@ _TOUCH_SECONDS = 1e-5  # per value that waits: looking at all of them costs a hu
 _Anchors: TypeAlias = tuple[int, ...]  # their trees
 
 # A joint tree's id is no record's: its partition index is above all that partitions have.
-_FIRST = MAX_PLACE << OFFSET_BITS
-_NONE: Owners = np.empty(0, np.int64)
+_FIRST = MAX_PARTITION_INDEX << OFFSET_BITS
+_NONE: RecordIds = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """Records that resolved: those that are done, with flags, and why others failed."""
 
-    acked: Owners = field(default_factory=lambda: _NONE)
+    acked: RecordIds = field(default_factory=lambda: _NONE)
     flags: Flags = field(default_factory=lambda: np.empty(0, np.uint8))
     failed: list[tuple[int, Failure]] = field(default_factory=list)
 
@@ -111,7 +111,7 @@ class TreeTracker:
         self.acker = acker
         # What changes nothing but the acker goes straight to it.
         self.begin, self.init, self.ack, self.mark = acker.begin, acker.init, acker.ack, acker.mark
-        self.owners, self.flags = acker.owners, acker.flags
+        self.record_ids, self.flags = acker.owners, acker.flags
         self._holders = holders
         self._timeout_seconds = timeout_seconds
         self._rng = rng
@@ -130,9 +130,9 @@ class TreeTracker:
         return bool(self._joint)
 
     @staticmethod
-    def is_joint(owner: int) -> bool:
+    def is_joint(record_id: int) -> bool:
         """Whether an id stands for a joint tree."""
-        return owner >= _FIRST
+        return record_id >= _FIRST
 
     def new_edges(self, count: int) -> Edges:
         """Draw random edges, never 0."""
@@ -141,9 +141,9 @@ class TreeTracker:
     def fail(self, tree: int, failure: Failure) -> None:
         """Fail a tree for a reason, which `drain` gives; does nothing if it has failed before."""
         trees = _trees([tree])
-        owner = int(self.owners(trees)[0])
-        if owner >= 0:
-            self._reasons[owner] = failure
+        record_id = int(self.record_ids(trees)[0])
+        if record_id >= 0:
+            self._reasons[record_id] = failure
             self.acker.fail(trees)
 
     def drain(self) -> Resolved:
@@ -151,23 +151,23 @@ class TreeTracker:
         ended = self.acker.drain()
         if not ended:
             return _NOTHING
-        acked: list[Owners] = []
+        acked: list[RecordIds] = []
         flags: list[Flags] = []
         failed: list[tuple[int, Failure]] = []
         expired: list[tuple[int, Failure]] = []
         holders = self._holders() if len(ended.expired) else {}
         while ended:
-            owners, marks = ended.acked, ended.acked_flags
+            record_ids, marks = ended.acked, ended.acked_flags
             if self._joint:
-                joint = owners >= _FIRST
-                self._ack_anchors(owners[joint].tolist(), marks[joint])
-                owners, marks = owners[~joint], marks[~joint]
-            acked.append(owners)
+                joint = record_ids >= _FIRST
+                self._ack_anchors(record_ids[joint].tolist(), marks[joint])
+                record_ids, marks = record_ids[~joint], marks[~joint]
+            acked.append(record_ids)
             flags.append(marks)
-            for owner in ended.failed.tolist():
-                self._fail_record(owner, self._reasons.pop(owner), failed)
-            for owner in ended.expired.tolist():
-                self._fail_record(owner, self._late(owner, holders), expired)
+            for record_id in ended.failed.tolist():
+                self._fail_record(record_id, self._reasons.pop(record_id), failed)
+            for record_id in ended.expired.tolist():
+                self._fail_record(record_id, self._late(record_id, holders), expired)
             ended = self.acker.drain()
         self._tell_lost()
         if len(acked) == 1:
@@ -180,7 +180,7 @@ class TreeTracker:
         An anchor whose tree has resolved counts no more: its record comes again, or is in the
         dead letters. A value all of whose anchors have resolved is left out.
         """
-        live = self.owners(emission.trees) >= 0
+        live = self.record_ids(emission.trees) >= 0
         if live.all():
             return Placed(emission.values, emission.trees, _zeros(len(live)), emission.tasks)
         trees, begun = emission.trees.copy(), {}
@@ -205,7 +205,7 @@ class TreeTracker:
         A tuple of a record's own tree stays as it is. One in a joint tree is acked there; each
         record it belongs to gets an edge for its letter first.
         """
-        if not self._joint or not self.is_joint(int(self.owners(_trees([tree]))[0])):
+        if not self._joint or not self.is_joint(int(self.record_ids(_trees([tree]))[0])):
             return [(tree, edge)]
         trees, is_lost = self._records(tree)
         if is_lost:
@@ -215,27 +215,30 @@ class TreeTracker:
         self.ack(_trees([tree]), np.array([edge], np.uint64))
         return list(zip(trees.tolist(), edges.tolist(), strict=True))
 
-    def records_of(self, trees: Trees) -> Owners:
+    def records_of(self, trees: Trees) -> RecordIds:
         """Give the unresolved records that the joint trees among these belong to."""
-        joint = trees[self.owners(trees) >= _FIRST].tolist()
+        joint = trees[self.record_ids(trees) >= _FIRST].tolist()
         found = [self._records(tree)[0] for tree in joint]
-        return self.owners(np.concatenate([_trees([]), *found]))
+        return self.record_ids(np.concatenate([_trees([]), *found]))
 
-    def discard(self, chosen: Callable[[Owners], npt.NDArray[np.bool_]]) -> set[int]:
+    def discard(self, chosen: Callable[[RecordIds], npt.NDArray[np.bool_]]) -> set[int]:
         """Drop the trees of the records for which `chosen` is true, without an outcome.
 
         So are joint trees none of whose anchors is left; returns their ids.
         """
         self.acker.discard(chosen)
         gone: set[int] = set()
-        for owner, (anchors, _edge) in self._joint.items():  # an anchor stands before its children
-            found = self.owners(_trees(anchors)).tolist()
+        for record_id, (
+            anchors,
+            _edge,
+        ) in self._joint.items():  # an anchor stands before its children
+            found = self.record_ids(_trees(anchors)).tolist()
             if anchors and all(each < 0 or each in gone for each in found):
-                gone.add(owner)
+                gone.add(record_id)
         if gone:
-            self.acker.discard(lambda owners: np.isin(owners, list(gone)))
-        for owner in gone:
-            del self._joint[owner]
+            self.acker.discard(lambda record_ids: np.isin(record_ids, list(gone)))
+        for record_id in gone:
+            del self._joint[record_id]
         return gone
 
     def touch(self, trees: Trees, seconds: float | None = None) -> None:
@@ -278,12 +281,12 @@ class TreeTracker:
         Each edge is the one in all of the anchors' trees, and the root edge of the joint tree.
         """
         numbers = np.arange(self._begun, self._begun + len(anchors), dtype=np.int64)
-        owners = numbers & OFFSET_MASK | _FIRST
-        trees = self.begin(owners)
+        record_ids = numbers & OFFSET_MASK | _FIRST
+        trees = self.begin(record_ids)
         self._begun += len(anchors)
         self.init(trees, edges)
         joints = list(zip(anchors, edges.tolist(), strict=True))
-        self._joint.update(zip(owners.tolist(), joints, strict=True))
+        self._joint.update(zip(record_ids.tolist(), joints, strict=True))
         self.acker.anchor(*_pairs(joints))
         self.acker.unanchored(sum(not each for each in anchors))
         return trees
@@ -291,41 +294,43 @@ class TreeTracker:
     def _live_anchors(self, several: dict[int, _Anchors]) -> dict[int, _Anchors]:
         """Give the anchors that have not resolved, by place."""
         flat = [tree for anchors in several.values() for tree in anchors]
-        live = dict(zip(flat, (self.owners(_trees(flat)) >= 0).tolist(), strict=True))
+        live = dict(zip(flat, (self.record_ids(_trees(flat)) >= 0).tolist(), strict=True))
         return {
             place: tuple(tree for tree in anchors if live[tree])
             for place, anchors in several.items()
         }
 
-    def _ack_anchors(self, owners: Sequence[int], flags: Flags) -> None:
+    def _ack_anchors(self, record_ids: Sequence[int], flags: Flags) -> None:
         """Ack the edges of joint trees in their anchors, which take over their flags."""
-        if not owners:
+        if not record_ids:
             return
-        joints = [self._joint.pop(owner) for owner in owners]
+        joints = [self._joint.pop(record_id) for record_id in record_ids]
         for flag in np.unique(flags[flags > 0]).tolist():
             marked = [joints[place] for place in np.flatnonzero(flags == flag).tolist()]
             self.mark(_pairs(marked)[0], flag)
         self.ack(*_pairs(joints))
 
-    def _fail_record(self, owner: int, failure: Failure, failed: list[tuple[int, Failure]]) -> None:
+    def _fail_record(
+        self, record_id: int, failure: Failure, failed: list[tuple[int, Failure]]
+    ) -> None:
         """Note a record that failed; a joint tree fails its anchors."""
-        if not self.is_joint(owner):
-            failed.append((owner, failure))
+        if not self.is_joint(record_id):
+            failed.append((record_id, failure))
             return
-        anchors, _edge = self._joint.pop(owner)
+        anchors, _edge = self._joint.pop(record_id)
         if not anchors:
             self._lose(failure)
             return
         trees = _trees(anchors)
-        owners = self.owners(trees)
-        live = owners >= 0
-        self._reasons.update(dict.fromkeys(owners[live].tolist(), failure))
+        record_ids = self.record_ids(trees)
+        live = record_ids >= 0
+        self._reasons.update(dict.fromkeys(record_ids[live].tolist(), failure))
         self.acker.fail(trees[live])
 
     def _anchors(self, trees: Trees) -> Trees:
         """Give the trees that the joint ones among these are children of."""
-        owners = self.owners(trees)
-        joint = np.unique(owners[owners >= _FIRST]).tolist()
+        record_ids = self.record_ids(trees)
+        joint = np.unique(record_ids[record_ids >= _FIRST]).tolist()
         return _trees(list(dict.fromkeys(tree for each in joint for tree in self._joint[each][0])))
 
     def _records(self, tree: int) -> tuple[Trees, bool]:
@@ -337,22 +342,24 @@ class TreeTracker:
         is_anchored = True
         trees = _trees([tree])
         while len(trees):
-            owners = self.owners(trees)
-            joint = owners >= _FIRST
-            records.update(dict.fromkeys(trees[(owners >= 0) & ~joint].tolist()))
-            is_anchored &= all(self._joint[owner][0] for owner in owners[joint].tolist())
+            record_ids = self.record_ids(trees)
+            joint = record_ids >= _FIRST
+            records.update(dict.fromkeys(trees[(record_ids >= 0) & ~joint].tolist()))
+            is_anchored &= all(
+                self._joint[record_id][0] for record_id in record_ids[joint].tolist()
+            )
             trees = self._anchors(trees)
         return _trees(list(records)), not records and not is_anchored
 
     # Why trees fail
 
-    def _late(self, owner: int, holders: Mapping[int, str]) -> Failure:
+    def _late(self, record_id: int, holders: Mapping[int, str]) -> Failure:
         """Say why a tree has expired.
 
         A bolt with a time-out of its own fails what it keeps by itself, before the tree expires.
         """
         limit = f"message_timeout_seconds={self._timeout_seconds:g}"
-        step = holders.get(owner)
+        step = holders.get(record_id)
         if step is not None:
             return Failure(step, TimeoutError(late(step, limit)))
         reason = f"the record's tree was not resolved in time: {limit}"

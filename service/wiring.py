@@ -13,7 +13,7 @@ import numpy as np
 
 from acker.acker import Acker
 from partition.loss import Loss
-from partition.records import places_of
+from partition.records import partition_indexes_of
 from service.backpressure import Backpressure
 from service.committers import BatchCommitter, TransactionCommitter
 from service.context import Observer, Observers, ResultQueue, RunContext
@@ -93,7 +93,7 @@ def build_pipeline(
     longest_seconds = max((tree_seconds(step) or 0 for step in bolts), default=None)
     acker = Acker(timeout_seconds=timeout_seconds, longest_seconds=longest_seconds)
     advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
-    advanced = AdvancedRunner(advanced_steps, acker.owners, places_of)
+    advanced = AdvancedRunner(advanced_steps, acker.owners, partition_indexes_of)
     trees = TreeTracker(acker, advanced.holders, timeout_seconds, ports.rng)
     dead_letters = DeadLetterSender(with_places(ports.dead_letter_sink, ports.at))
     make_committer, fences = _guarantee_of(topology, ports, policy, context)

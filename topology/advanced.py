@@ -141,12 +141,12 @@ class Collector(Generic[Out]):
     """
 
     def __init__(
-        self, step: str, streams: Iterable[str], owners: Callable[[Trees], Owners]
+        self, step: str, streams: Iterable[str], record_ids: Callable[[Trees], Owners]
     ) -> None:
         """`streams` are those besides the default one; `owners` says -1 for resolved trees."""
         self._step = step
         self._streams = frozenset([DEFAULT_STREAM, *streams])
-        self._owners = owners
+        self._record_ids = record_ids
         self._thread = 0
         self._actions = Actions()
         self.now = 0.0
@@ -232,8 +232,12 @@ class Collector(Generic[Out]):
         if get_ident() != self._thread:
             raise self._out_of_place("pending")
         kept = [each for each in tuples if not each.is_settled]
-        owners = self._owners(np.array([each.tree for each in kept], np.int64))
-        return [each for each, owner in zip(kept, owners.tolist(), strict=True) if owner >= 0]
+        record_ids = self._record_ids(np.array([each.tree for each in kept], np.int64))
+        return [
+            each
+            for each, record_id in zip(kept, record_ids.tolist(), strict=True)
+            if record_id >= 0
+        ]
 
     def _anchor(self, anchors: Iterable[Tuple[Any]]) -> int:
         """The tree of anchors that have one; else they are noted beside the value."""

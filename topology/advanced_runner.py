@@ -27,7 +27,7 @@ class AdvancedRunner:
     def __init__(
         self,
         steps: Collection[BoltStep],
-        owners: Callable[[Trees], Owners],
+        record_ids: Callable[[Trees], Owners],
         places: Callable[[Owners], Owners],
     ) -> None:
         """`owners` says whose trees are, -1 for those resolved (`Acker.owners`).
@@ -35,9 +35,9 @@ class AdvancedRunner:
         `places` says to which partition's records owners belong.
         """
         self._collectors: dict[str, Collector[Any]] = {
-            step.name: Collector(step.name, step.streams, owners) for step in steps
+            step.name: Collector(step.name, step.streams, record_ids) for step in steps
         }
-        self._kept = {step.name: Kept(step.timeout_seconds, owners, places) for step in steps}
+        self._kept = {step.name: Kept(step.timeout_seconds, record_ids, places) for step in steps}
 
     def run(
         self,
@@ -103,15 +103,19 @@ class AdvancedRunner:
 
     def held_by_place(self, step: BoltStep) -> Mapping[int, int]:
         """The same, by the place of the partition whose records they are."""
-        return self._kept[step.name].by_place
+        return self._kept[step.name].by_partition
 
     def holds(self, place: int) -> bool:
         """Whether a bolt keeps a tuple of a partition, by its place."""
-        return any(kept.by_place[place] for kept in self._kept.values())
+        return any(kept.by_partition[place] for kept in self._kept.values())
 
     def holders(self) -> dict[int, str]:
         """The step that keeps a tuple, by the record or joint tree that the tuple belongs to."""
-        return {owner: step for step, kept in self._kept.items() for owner in kept.of_owners()}
+        return {
+            record_id: step
+            for step, kept in self._kept.items()
+            for record_id in kept.of_record_ids()
+        }
 
     def forget_resolved(self) -> None:
         """Forget the tuples whose trees have resolved: their records come again, or are done."""
@@ -175,41 +179,41 @@ class Kept:
     def __init__(
         self,
         timeout_seconds: float | None,
-        owners: Callable[[Trees], Owners],
+        record_ids: Callable[[Trees], Owners],
         places: Callable[[Owners], Owners],
     ) -> None:
         """`places` says to which partition's records owners belong."""
         self._timeout_seconds = timeout_seconds
-        self._owners = owners
+        self._record_ids = record_ids
         self._places = places
-        self._owner: dict[Tuple[Any], int] = {}  # a record, or a joint tree
+        self._record_id: dict[Tuple[Any], int] = {}  # a record, or a joint tree
         self._since: dict[Tuple[Any], float] = {}  # the oldest first; empty without a time-out
-        self.by_place: Counter[int] = Counter()
+        self.by_partition: Counter[int] = Counter()
         """How many there are, by their partition's place."""
 
     def __len__(self) -> int:
         """How many are kept."""
-        return len(self._owner)
+        return len(self._record_id)
 
-    def of_owners(self) -> Iterable[int]:
+    def of_record_ids(self) -> Iterable[int]:
         """The record, or joint tree, of each."""
-        return self._owner.values()
+        return self._record_id.values()
 
     def add(self, tuples: Collection[Tuple[Any]], now: float) -> None:
         """Learn of tuples that a call has left unsettled."""
-        owners = self._owners_of(tuples)
-        self._owner.update(zip(tuples, owners.tolist(), strict=True))
-        self.by_place += self._counted(owners)
+        record_ids = self._record_ids_of(tuples)
+        self._record_id.update(zip(tuples, record_ids.tolist(), strict=True))
+        self.by_partition += self._counted(record_ids)
         if self._timeout_seconds is not None:
             self._since.update(dict.fromkeys(tuples, now))
 
     def drop(self, tuples: Iterable[Tuple[Any]]) -> None:
         """Learn that tuples were acked or failed; those that were not kept are ignored."""
-        pop = self._owner.pop
-        dropped = [each for each in tuples if each in self._owner]
+        pop = self._record_id.pop
+        dropped = [each for each in tuples if each in self._record_id]
         if dropped:
-            owners = np.array([pop(each) for each in dropped], np.int64)
-            self.by_place -= self._counted(owners)
+            record_ids = np.array([pop(each) for each in dropped], np.int64)
+            self.by_partition -= self._counted(record_ids)
         for each in dropped if self._since else ():
             self._since.pop(each, None)
 
@@ -231,16 +235,16 @@ class Kept:
 
     def forget_resolved(self) -> None:
         """Forget those whose trees have resolved: their records come again, or are done."""
-        owners = self._owners_of(self._owner)
-        resolved = owners < 0
+        record_ids = self._record_ids_of(self._record_id)
+        resolved = record_ids < 0
         if resolved.any():
-            pairs = zip(list(self._owner), resolved.tolist(), strict=True)
+            pairs = zip(list(self._record_id), resolved.tolist(), strict=True)
             self.drop([each for each, is_resolved in pairs if is_resolved])
 
-    def _owners_of(self, tuples: Collection[Tuple[Any]]) -> Owners:
+    def _record_ids_of(self, tuples: Collection[Tuple[Any]]) -> Owners:
         trees = np.fromiter((each.tree for each in tuples), np.int64, len(tuples))
-        return self._owners(trees)
+        return self._record_ids(trees)
 
-    def _counted(self, owners: Owners) -> Counter[int]:
-        places, counts = np.unique(self._places(owners), return_counts=True)
+    def _counted(self, record_ids: Owners) -> Counter[int]:
+        places, counts = np.unique(self._places(record_ids), return_counts=True)
         return Counter(dict(zip(places.tolist(), counts.tolist(), strict=True)))

@@ -19,7 +19,7 @@ class Taken:
     """One transaction's rows; `owners[i]` is the record of row i of the concatenated pieces."""
 
     pieces: list[Piece]
-    owners: _Numbers
+    record_ids: _Numbers
     num_rows: int
 
 
@@ -28,28 +28,28 @@ class _Collected:
     """Pieces that were added of one transaction."""
 
     pieces: list[Piece] = field(default_factory=list)
-    owners: list[_Numbers] = field(default_factory=list)
+    record_ids: list[_Numbers] = field(default_factory=list)
     num_rows: int = 0
     lowest: int = 0  # owner
     highest: int = -1
     voids: dict[int, int] = field(default_factory=dict)  # by owner: of how many first pieces
 
-    def add(self, piece: Piece, owners: _Numbers, lowest: int, highest: int) -> None:
+    def add(self, piece: Piece, record_ids: _Numbers, lowest: int, highest: int) -> None:
         self.lowest = min(self.lowest, lowest) if self.pieces else lowest
         self.highest = max(self.highest, highest)
         self.pieces.append(piece)
-        self.owners.append(owners)
-        self.num_rows += len(owners)
+        self.record_ids.append(record_ids)
+        self.num_rows += len(record_ids)
 
     def kept(self) -> list[npt.NDArray[np.bool_]]:
         """Of each piece, which rows are not void."""
         void = np.array(sorted(self.voids), np.int64)
-        pieces = np.array([self.voids[owner] for owner in void.tolist()], np.int64)
-        lengths = [len(owners) for owners in self.owners]
-        owners = np.concatenate(self.owners)
-        place = np.minimum(np.searchsorted(void, owners), len(void) - 1)
+        pieces = np.array([self.voids[record_id] for record_id in void.tolist()], np.int64)
+        lengths = [len(record_ids) for record_ids in self.record_ids]
+        record_ids = np.concatenate(self.record_ids)
+        place = np.minimum(np.searchsorted(void, record_ids), len(void) - 1)
         piece = np.repeat(np.arange(len(lengths)), lengths)
-        kept = (void[place] != owners) | (piece >= pieces[place])
+        kept = (void[place] != record_ids) | (piece >= pieces[place])
         return np.split(kept, np.cumsum(lengths[:-1]))
 
 
@@ -69,39 +69,41 @@ class Rows:
         """Rows added and not taken, void ones included."""
         return self._num_rows
 
-    def add(self, piece: Piece, owners: _Numbers, txids: _Numbers, places: _Numbers) -> None:
+    def add(self, piece: Piece, record_ids: _Numbers, txids: _Numbers, places: _Numbers) -> None:
         """Take a piece whose row i is of record owners[i], transaction txids[i], line places[i].
 
         Rows of no record (-1) and of no transaction (0) are dropped. Raises ValueError when the
         arrays are not as long as the piece.
         """
         length = piece.num_rows if isinstance(piece, pa.RecordBatch) else len(piece)
-        if not len(owners) == len(txids) == len(places) == length:
+        if not len(record_ids) == len(txids) == len(places) == length:
             raise ValueError(
-                f"a piece of {length} rows came with {len(owners)} owners, {len(txids)} txids, "
-                f"and {len(places)} places"
+                f"a piece of {length} rows came with {len(record_ids)} record ids, "
+                f"{len(txids)} txids, and {len(places)} places"
             )
         if not length:
             return
-        place, txid, lowest = int(places[0]), int(txids[0]), int(owners.min())
+        place, txid, lowest = int(places[0]), int(txids[0]), int(record_ids.min())
         if lowest >= 0 and (places == place).all() and (txids == txid).all():
             if txid > 0:
-                self._add(piece, owners, txid, place)
+                self._add(piece, record_ids, txid, place)
             return
-        known = np.flatnonzero((owners >= 0) & (txids > 0))
+        known = np.flatnonzero((record_ids >= 0) & (txids > 0))
         order = known[np.lexsort((txids[known], places[known]))]  # it keeps the order of rows
         sorted_places, sorted_txids = places[order], txids[order]
         changes = (np.diff(sorted_places) != 0) | (np.diff(sorted_txids) != 0)
         for part in np.split(order, np.flatnonzero(changes) + 1):
             if len(part):
                 first = part[0]
-                self._add(rows_at(piece, part), owners[part], int(txids[first]), int(places[first]))
+                self._add(
+                    rows_at(piece, part), record_ids[part], int(txids[first]), int(places[first])
+                )
 
-    def void(self, owner: int, place: int) -> None:
+    def void(self, record_id: int, place: int) -> None:
         """Leave out what was added of this record so far; what comes after this stays."""
         for collected in self._lines.get(place, {}).values():
-            if collected.lowest <= owner <= collected.highest:
-                collected.voids[owner] = len(collected.pieces)
+            if collected.lowest <= record_id <= collected.highest:
+                collected.voids[record_id] = len(collected.pieces)
 
     def take(self, place: int, txid: int) -> Taken:
         """Give and forget a transaction's rows, in the order of their records, less the void."""
@@ -110,34 +112,34 @@ class Rows:
             return Taken([], np.empty(0, np.int64), 0)
         self._num_rows -= collected.num_rows
         if not collected.voids:
-            return _taken(collected.pieces, np.concatenate(collected.owners))
+            return _taken(collected.pieces, np.concatenate(collected.record_ids))
         pieces: list[Piece] = []
-        owners = [np.empty(0, np.int64)]
-        for piece, its_owners, kept in zip(
-            collected.pieces, collected.owners, collected.kept(), strict=True
+        record_ids = [np.empty(0, np.int64)]
+        for piece, its_record_ids, kept in zip(
+            collected.pieces, collected.record_ids, collected.kept(), strict=True
         ):
             if kept.all():
                 pieces.append(piece)
-                owners.append(its_owners)
+                record_ids.append(its_record_ids)
             elif kept.any():
                 pieces.append(rows_at(piece, np.flatnonzero(kept)))
-                owners.append(its_owners[kept])
-        return _taken(pieces, np.concatenate(owners))
+                record_ids.append(its_record_ids[kept])
+        return _taken(pieces, np.concatenate(record_ids))
 
     def drop(self, place: int) -> None:
         """Forget a line's rows: it is lost."""
         dropped = self._lines.pop(place, {})
         self._num_rows -= sum(each.num_rows for each in dropped.values())
 
-    def _add(self, piece: Piece, owners: _Numbers, txid: int, place: int) -> None:
+    def _add(self, piece: Piece, record_ids: _Numbers, txid: int, place: int) -> None:
         collected = self._lines[place].setdefault(txid, _Collected())
-        collected.add(piece, owners, int(owners.min()), int(owners.max()))
-        self._num_rows += len(owners)
+        collected.add(piece, record_ids, int(record_ids.min()), int(record_ids.max()))
+        self._num_rows += len(record_ids)
 
 
-def _taken(pieces: list[Piece], owners: _Numbers) -> Taken:
+def _taken(pieces: list[Piece], record_ids: _Numbers) -> Taken:
     """Sort: answers of async bolts, and retries, come behind their successors until here."""
-    ordered, of_rows = in_order(pieces, owners)
+    ordered, of_rows = in_order(pieces, record_ids)
     return Taken(ordered, of_rows, len(of_rows))
 
 
@@ -150,16 +152,16 @@ def rows_at(piece: Piece, places: npt.NDArray[np.intp]) -> Piece:
     return [piece[place] for place in places.tolist()]
 
 
-def in_order(pieces: list[Piece], owners: _Numbers) -> tuple[list[Piece], _Numbers]:
+def in_order(pieces: list[Piece], record_ids: _Numbers) -> tuple[list[Piece], _Numbers]:
     """The rows by ascending owner; those of one owner stay in the order they came in.
 
     `owners[i]` is the record of row i of the concatenated pieces. What is in order already is
     given back as it is.
     """
-    if len(owners) < 2 or bool((owners[1:] >= owners[:-1]).all()):  # noqa: PLR2004 - two to compare
-        return pieces, owners
-    order = np.argsort(owners, kind="stable").astype(np.int64)
-    return _sorted(pieces, order), owners[order]
+    if len(record_ids) < 2 or bool((record_ids[1:] >= record_ids[:-1]).all()):  # noqa: PLR2004 - two to compare
+        return pieces, record_ids
+    order = np.argsort(record_ids, kind="stable").astype(np.int64)
+    return _sorted(pieces, order), record_ids[order]
 
 
 def _sorted(pieces: Sequence[Piece], order: _Numbers) -> list[Piece]:

@@ -12,7 +12,15 @@ import numpy.typing as npt
 from partition.assignment import Assigned, PartitionChange, Revoked
 from partition.delivery import AtLeastOnce
 from partition.manager import FREE, Allowance, PartitionManager, Window
-from partition.records import Chunk, Owners, Partition, by_place, offset_of, owners_of, place_of
+from partition.records import (
+    Chunk,
+    Partition,
+    RecordIds,
+    by_partition,
+    offset_of,
+    partition_index_of,
+    record_ids_of,
+)
 from partition.retries import Retries
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import TaskRange, TaskSettings
@@ -122,7 +130,7 @@ class RangeReader:
             self._managers[self._places[partition]].log_end(end)
         return bool(fetched.chunks)
 
-    def next(self, now: float) -> tuple[Chunk, Owners] | None:
+    def next(self, now: float) -> tuple[Chunk, RecordIds] | None:
         """The next records to emit, with their ids: due retries, else new ones."""
         for place in self._in_turn():
             manager, topic = self._managers[place], self._ranges[place].partition.topic
@@ -134,7 +142,7 @@ class RangeReader:
             self.emitted[place] += manager.read - before
             if chunk is not None:
                 self._turn = place + 1
-                return chunk, owners_of(place, chunk.offsets)
+                return chunk, record_ids_of(place, chunk.offsets)
         return None
 
     @property
@@ -164,9 +172,9 @@ class RangeReader:
         ]
         return bool(left) and all(map(self._is_shut, left))
 
-    def processed(self, owners: Owners) -> None:
+    def processed(self, record_ids: RecordIds) -> None:
         """Learn that records are done, but not staged yet."""
-        for place, offsets in by_place(owners):
+        for place, offsets in by_partition(record_ids):
             self._managers[place].processed(offsets)
 
     def resolve_to(self, place: int, end: int) -> None:
@@ -179,26 +187,26 @@ class RangeReader:
 
     def fail(
         self,
-        owner: int,
+        record_id: int,
         now: float,
         after_seconds: float | None = None,
         policy: Retries | None = None,
     ) -> bool:
         """Schedule a retry; False when the record's retries are used up."""
-        return self._manager(owner).fail(offset_of(owner), now, after_seconds, policy)
+        return self._manager(record_id).fail(offset_of(record_id), now, after_seconds, policy)
 
-    def comes_again(self, owner: int) -> bool:
+    def comes_again(self, record_id: int) -> bool:
         """Whether a record is not done, and is, or may yet be, emitted again."""
-        is_known = 0 <= place_of(owner) < len(self._managers)
-        return is_known and self._manager(owner).comes_again(offset_of(owner))
+        is_known = 0 <= partition_index_of(record_id) < len(self._managers)
+        return is_known and self._manager(record_id).comes_again(offset_of(record_id))
 
-    def attempts(self, owner: int) -> int:
+    def attempts(self, record_id: int) -> int:
         """How often the record has been tried."""
-        return self._manager(owner).attempts(offset_of(owner))
+        return self._manager(record_id).attempts(offset_of(record_id))
 
-    def message(self, owner: int) -> Any:
+    def message(self, record_id: int) -> Any:
         """The message of a record in flight."""
-        return self._manager(owner).message(offset_of(owner))
+        return self._manager(record_id).message(offset_of(record_id))
 
     # How far it is
 
@@ -227,8 +235,8 @@ class RangeReader:
             for manager, each in zip(self._managers, self._ranges, strict=True)
         )
 
-    def _manager(self, owner: int) -> PartitionManager[AtLeastOnce]:
-        return self._managers[place_of(owner)]
+    def _manager(self, record_id: int) -> PartitionManager[AtLeastOnce]:
+        return self._managers[partition_index_of(record_id)]
 
     def _in_turn(self) -> Iterator[int]:
         count = len(self._ranges)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Flags, Trees
-from partition.records import Owners, offsets_of, owners_of, places_of
+from partition.records import RecordIds, offsets_of, partition_indexes_of, record_ids_of
 from service.committers import RefusedRow
 from service.sink_buffer import estimated_bytes
 from service.spark_engine.range_reader import RangeReader
@@ -77,17 +77,19 @@ class TaskSink:
         """Never: what waits here is bounded by the records that may be in flight."""
         return False
 
-    def add(self, piece: Piece, owners: Owners, sections: Owners, places: Owners) -> None:
+    def add(
+        self, piece: Piece, record_ids: RecordIds, sections: RecordIds, places: RecordIds
+    ) -> None:
         """Take rows of records; `sections` are numbers from 1."""
         if self._skipped.any():
             sections = np.where(self._skipped[places], 0, sections)
-        self._rows.add(piece, owners, sections, places)
+        self._rows.add(piece, record_ids, sections, places)
         self._fill_rows += len(piece)
         self._fill_bytes += estimated_bytes(piece)
 
-    def void(self, owner: int, place: int) -> None:
+    def void(self, record_id: int, place: int) -> None:
         """Leave out what came of a record so far: its try has failed."""
-        self._rows.void(owner, place)
+        self._rows.void(record_id, place)
 
     @property
     def is_due(self) -> bool:
@@ -105,24 +107,26 @@ class TaskSink:
         What fails is tried again for as long as the task may run. Raises SinkFailed.
         """
         taken = [self._rows.take(place, number) for place in range(len(ranges))]
-        owners = np.concatenate([each.owners for each in taken])
-        reasons = self._refused_rows(owners)
+        record_ids = np.concatenate([each.record_ids for each in taken])
+        reasons = self._refused_rows(record_ids)
         pieces = [piece for each in taken for piece in each.pieces]
-        kept = np.delete(np.arange(len(owners)), list(reasons))
+        kept = np.delete(np.arange(len(record_ids)), list(reasons))
         if len(kept):
-            counts = np.bincount(places_of(owners[kept]), minlength=len(ranges)).tolist()
+            counts = np.bincount(
+                partition_indexes_of(record_ids[kept]), minlength=len(ranges)
+            ).tolist()
             shares = tuple(
                 Share(str(each.partition), 0, number, 1, each.position.offset, each.end, "", count)
                 for each, count in zip(ranges, counts, strict=True)
             )
             pieces = _only(pieces, kept) if reasons else pieces
-            batch = Batch(number, pieces, len(kept), shares, offsets_of(owners[kept]))
+            batch = Batch(number, pieces, len(kept), shares, offsets_of(record_ids[kept]))
             staged = self._tries.until_done(
                 lambda: self._try_stage(batch), f"section {number} was staged", rows=len(kept)
             )
             self.staged.append(staged)
             reasons |= {int(kept[row]): reason for row, reason in staged.rejected.items()}
-        return {int(owners[row]): reasons[row] for row in sorted(reasons, reverse=True)}
+        return {int(record_ids[row]): reasons[row] for row in sorted(reasons, reverse=True)}
 
     def discard(self) -> None:
         """Discard all that was staged: the task has failed. What cannot be discarded stays."""
@@ -141,11 +145,11 @@ class TaskSink:
         check_rejected(staged.rejected, batch.num_rows, self.step.name)
         return staged
 
-    def _refused_rows(self, owners: Owners) -> dict[int, str]:
+    def _refused_rows(self, record_ids: RecordIds) -> dict[int, str]:
         """Why rows are not to be staged, by their indices; the ids of their records ascend."""
         found: dict[int, str] = {}
-        for owner, reasons in self._refused.items():
-            first, end = np.searchsorted(owners, [owner, owner + 1]).tolist()
+        for record_id, reasons in self._refused.items():
+            first, end = np.searchsorted(record_ids, [record_id, record_id + 1]).tolist()
             for row in range(first, end):
                 reason = reason_of(reasons, row - first)
                 if reason is not None:
@@ -186,33 +190,33 @@ class Staging:
         self._first = 1  # the number of the lowest of these
         self._closed_at = reader.emitted.copy()
 
-    def add(self, sink: str, piece: Piece, owners: Owners) -> None:
+    def add(self, sink: str, piece: Piece, record_ids: RecordIds) -> None:
         """Take rows for a sink; `owners` are their records, -1 where a try was given up."""
-        self.by_name[sink].add(piece, owners, *self._sections_of(owners))
+        self.by_name[sink].add(piece, record_ids, *self._sections_of(record_ids))
 
-    def resolved(self, owners: Owners, flags: Flags) -> None:
+    def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         """Learn that the trees of records have resolved."""
         self.tally.acked(flags)
-        self._reader.processed(owners)
-        numbers, _places = self._sections_of(owners)
+        self._reader.processed(record_ids)
+        numbers, _places = self._sections_of(record_ids)
         letters = flags & LETTERED > 0
         for number, section in enumerate(self._sections, self._first):
             of_it = numbers == number
             if section.is_staged:  # the letter of a refused row
-                section.letters_out -= set(owners[of_it].tolist())
+                section.letters_out -= set(record_ids[of_it].tolist())
             else:
                 section.done += int(np.count_nonzero(of_it))
-                section.lettered |= set(owners[of_it & letters].tolist())
+                section.lettered |= set(record_ids[of_it & letters].tolist())
 
     def handle(self, event: "RowsRefused") -> list[RefusedRow]:
         """Give the rows that a sink refused."""
         return event.rows
 
-    def discard_attempt(self, owner: int) -> None:
+    def discard_attempt(self, record_id: int) -> None:
         """Leave out the rows of a record's try that has failed."""
-        place = int(places_of(np.array([owner]))[0])
+        place = int(partition_indexes_of(np.array([record_id]))[0])
         for sink in self.by_name.values():
-            sink.void(owner, place)
+            sink.void(record_id, place)
 
     def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:  # noqa: ARG002 - as TransactionCommitter
         """Close, stage and resolve the sections that can be; True if anything moved.
@@ -262,13 +266,13 @@ class Staging:
     def _new_section(self) -> _Section:
         return _Section(np.full(len(self._ranges), _NO_END, np.int64))
 
-    def _sections_of(self, owners: Owners) -> tuple[Owners, Owners]:
+    def _sections_of(self, record_ids: RecordIds) -> tuple[RecordIds, RecordIds]:
         """The numbers of records' sections, and their partitions' indices; 0 of no record."""
-        places, offsets = places_of(owners), offsets_of(owners)
-        known = (owners >= 0) & (places < len(self._ranges))
+        places, offsets = partition_indexes_of(record_ids), offsets_of(record_ids)
+        known = (record_ids >= 0) & (places < len(self._ranges))
         if not known.all():
             places = np.where(known, places, 0)
-        numbers = np.full(len(owners), self._first, np.int64)
+        numbers = np.full(len(record_ids), self._first, np.int64)
         for section in self._sections[:-1]:
             numbers += offsets >= section.ends[places]
         return np.where(known, numbers, 0), places
@@ -277,13 +281,13 @@ class Staging:
         section.is_staged = True
         refused: list[RefusedRow] = []
         for name, sink in self.by_name.items():
-            for owner, reason in sink.stage(number, self._ranges).items():
-                if owner in section.lettered:
+            for record_id, reason in sink.stage(number, self._ranges).items():
+                if record_id in section.lettered:
                     continue  # a record has one letter
-                section.lettered.add(owner)
-                section.letters_out.add(owner)
+                section.lettered.add(record_id)
+                section.letters_out.add(record_id)
                 self.tally.sunk -= 1  # it had a row; `processed` counts it again
-                refused.append(RefusedRow(Failure(name, Reject(reason)), owner))
+                refused.append(RefusedRow(Failure(name, Reject(reason)), record_id))
         if refused:
             self._put(RowsRefused(refused))
 
@@ -294,8 +298,8 @@ def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
     for place, each in enumerate(task.ranges):
         for offset, by_sink in each.refused.items():
             for name, reasons in by_sink.items():
-                owner = int(owners_of(place, np.array([offset]))[0])
-                refused[name][owner] = reasons
+                record_id = int(record_ids_of(place, np.array([offset]))[0])
+                refused[name][record_id] = reasons
     return {
         step.name: TaskSink(
             step,

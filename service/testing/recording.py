@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from partition.records import Chunk, Owners, Partition, offset_of, place_of
+from partition.records import Chunk, Partition, RecordIds, offset_of, partition_index_of
 from service.context import Observer
 from service.testing.timeline import Timeline, What
 from topology.complaints import text_of
@@ -23,7 +23,7 @@ class RecordingObserver(Observer):
         self._clock = clock
         self._messages: dict[int, Any] = {}  # of the records that are not resolved, by their ids
 
-    def chunk_emitted(self, chunk: Chunk, record_ids: Owners) -> None:
+    def chunk_emitted(self, chunk: Chunk, record_ids: RecordIds) -> None:
         """Keep the messages."""
         self._messages.update(zip(record_ids.tolist(), chunk.messages, strict=True))
         self.timeline.emitted(self._clock(), chunk.partition, chunk.offsets.tolist())
@@ -36,13 +36,13 @@ class RecordingObserver(Observer):
         """Tell of a dead letter."""
         self._note("rejected", record_id, letter.step, letter.reason)
 
-    def rows_written(self, sink: str, record_ids: Owners) -> None:
+    def rows_written(self, sink: str, record_ids: RecordIds) -> None:
         """Tell of durable rows, but of those that are of several records, or of none."""
         for record_id in np.unique(record_ids).tolist():
             if record_id in self._messages:
                 self._note("written", record_id, sink)
 
-    def records_resolved(self, record_ids: Owners) -> None:
+    def records_resolved(self, record_ids: RecordIds) -> None:
         """Keep the records."""
         for record_id in record_ids.tolist():
             self._note("resolved", record_id)
@@ -51,13 +51,13 @@ class RecordingObserver(Observer):
 
     def resolved_below(self, index: int, end: int) -> None:
         """Keep the records of transactions."""
-        of_it = [each for each in self._messages if place_of(each) == index]
+        of_it = [each for each in self._messages if partition_index_of(each) == index]
         done = [each for each in of_it if offset_of(each) < end]
         self.records_resolved(np.array(done, np.int64))
 
     def partition_lost(self, index: int) -> None:
         """Keep nothing of it: whoever has it now emits it again."""
-        for record_id in [each for each in self._messages if place_of(each) == index]:
+        for record_id in [each for each in self._messages if partition_index_of(each) == index]:
             del self._messages[record_id]
 
     def _note(

@@ -26,7 +26,7 @@ from partition.loss import Loss
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import OffsetNodes
 from partition.opening import Ways
-from partition.records import Partition, place_of, places_of
+from partition.records import Partition, partition_index_of, partition_indexes_of
 from tests.simulation.bolts import Bolts
 from tests.simulation.fetching import SimCatalogue, SimFetcher
 from tests.simulation.kafka import SimRecord
@@ -183,7 +183,7 @@ class Life(Bolts):
     def _lost(self, place: int) -> None:
         self._note_loss(place)
         self.world.oracle.lost(self, self.reader.assignment.at(place))
-        self.acker.discard(lambda owners: places_of(owners) == place)
+        self.acker.discard(lambda record_ids: partition_indexes_of(record_ids) == place)
         self.lane.drop(lambda call: call.partition == place)
         self.lane.resume(place)
         if self.transacting is not None:
@@ -198,7 +198,7 @@ class Life(Bolts):
         """Tell what is in flight of a partition that is lost."""
 
         def is_of(tup: Tuple) -> bool:
-            return any(place_of(attempt.owner) == place for attempt in tup.attempts)
+            return any(partition_index_of(attempt.record_id) == place for attempt in tup.attempts)
 
         seen = self.world.seen
         if any(map(is_of, [*self.batch, *self.writing])):
@@ -210,12 +210,14 @@ class Life(Bolts):
 
     def holds(self, place: int) -> bool:
         """Whether anything is left that names a record of a place."""
-        held = self.acker.holds(lambda owners: places_of(owners) == place)
+        held = self.acker.holds(lambda record_ids: partition_indexes_of(record_ids) == place)
         if self.transacting is not None:
             held |= self.transacting.real.holds(place)
         if not held:  # the next of its records are another partition's
-            for owner in [owner for owner in self.attempts if place_of(owner) == place]:
-                del self.attempts[owner]
+            for record_id in [
+                record_id for record_id in self.attempts if partition_index_of(record_id) == place
+            ]:
+                del self.attempts[record_id]
         return held
 
     def _refused(self, refused: Mapping[Partition, PartitionError]) -> None:
@@ -297,16 +299,16 @@ class Life(Bolts):
         if emission is not None:
             self._emit(emission[0].messages, emission[1].tolist(), dice)
 
-    def _emit(self, records: list[Any], owners: list[int], dice: int) -> None:
+    def _emit(self, records: list[Any], record_ids: list[int], dice: int) -> None:
         """Begin the trees, let the bolts behind the source answer at once, or later."""
         attempts = []
-        for record, owner in zip(records, owners, strict=True):
-            before = self.attempts.get(owner)
-            attempt = self._attempt(owner, record, 1 + (before.number if before else 0))
+        for record, record_id in zip(records, record_ids, strict=True):
+            before = self.attempts.get(record_id)
+            attempt = self._attempt(record_id, record, 1 + (before.number if before else 0))
             self.world.oracle.emitted(self, attempt, before)
-            self.attempts[owner] = attempt
+            self.attempts[record_id] = attempt
             attempts.append(attempt)
-        trees = self.acker.begin(np.array(owners, np.int64)).tolist()
+        trees = self.acker.begin(np.array(record_ids, np.int64)).tolist()
         for attempt, tree in zip(attempts, trees, strict=True):
             attempt.tree = tree
             tuples = [self.tuple_of([attempt]) for _ in range(dice % 4)]
@@ -326,12 +328,12 @@ class Life(Bolts):
             if not tuples and not root:
                 self.world.seen("filtered_record")
             self.init(tree, root)
-            place = place_of(attempt.owner)
-            self.lane.add(Call(tup, tree, tup.edge, attempt.owner, place) for tup in tuples)
+            place = partition_index_of(attempt.record_id)
+            self.lane.add(Call(tup, tree, tup.edge, attempt.record_id, place) for tup in tuples)
 
-    def _attempt(self, owner: int, record: SimRecord, number: int) -> Attempt:
+    def _attempt(self, record_id: int, record: SimRecord, number: int) -> Attempt:
         at_end = self.transacting is None
-        return Attempt(owner, record, number, self.world.now, is_durable=at_end)
+        return Attempt(record_id, record, number, self.world.now, is_durable=at_end)
 
     def do_take(self, dice: int) -> None:
         """Take what the sink and the dead letters have told; send refused letters again."""
@@ -355,34 +357,34 @@ class Life(Bolts):
                 self.reader.ack(resolved.acked)
             else:
                 self.transacting.processed(resolved.acked, resolved.acked_flags)
-        for owner in resolved.failed.tolist():
-            oracle.failed(self, owner)
-            self._retry(owner, None)
-        for owner in resolved.expired.tolist():
-            oracle.expired(self, owner)
-            self._retry(owner, self.rng.choice([None, 0.3]))
+        for record_id in resolved.failed.tolist():
+            oracle.failed(self, record_id)
+            self._retry(record_id, None)
+        for record_id in resolved.expired.tolist():
+            oracle.expired(self, record_id)
+            self._retry(record_id, self.rng.choice([None, 0.3]))
 
-    def _retry(self, owner: int, after: float | None) -> None:
-        attempt = self.attempts[owner]
+    def _retry(self, record_id: int, after: float | None) -> None:
+        attempt = self.attempts[record_id]
         if self.transacting is not None:
-            self.transacting.void(owner)
-        again = self.reader.fail(owner, self.world.now, after)
-        if self.reader.assignment.at(place_of(owner)).loss is not None:
+            self.transacting.void(record_id)
+        again = self.reader.fail(record_id, self.world.now, after)
+        if self.reader.assignment.at(partition_index_of(record_id)).loss is not None:
             self.world.oracle.left(self, attempt, again=again)
             return
         self.world.oracle.retried(self, attempt, after, again=again)
         if again:
             return
-        self.world.oracle.burying(self.bury_record(owner))
+        self.world.oracle.burying(self.bury_record(record_id))
 
-    def bury_record(self, owner: int) -> Attempt:
+    def bury_record(self, record_id: int) -> Attempt:
         """Send the letter of a record that has no tree; its new tree waits for nothing else."""
-        attempt = self.attempts[owner]
-        burial = self._attempt(owner, attempt.record, attempt.number)
+        attempt = self.attempts[record_id]
+        burial = self._attempt(record_id, attempt.record, attempt.number)
         burial.open, burial.emitted, burial.flight = 1, True, attempt.flight
         attempt.letter = burial
-        self.attempts[owner] = burial
-        burial.tree = int(self.acker.begin(np.array([owner], np.int64))[0])
+        self.attempts[record_id] = burial
+        burial.tree = int(self.acker.begin(np.array([record_id], np.int64))[0])
         tup = Tuple([burial], self.edge())
         self.init(burial.tree, tup.edge)
         self.bury(tup)

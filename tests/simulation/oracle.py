@@ -135,10 +135,10 @@ class Oracle:
 
     # What becomes of it
 
-    def acked(self, life: "Life", owners: list[int]) -> None:
+    def acked(self, life: "Life", record_ids: list[int]) -> None:
         """Trees are complete: each of their tuples must have come to a good end (3, 4, 5)."""
-        for owner in owners:
-            attempt = self._resolve(life, owner)
+        for record_id in record_ids:
+            attempt = self._resolve(life, record_id)
             record = attempt.record
             if attempt.failed:
                 raise Violation(4, f"{record} was completed after one of its tuples failed")
@@ -147,24 +147,24 @@ class Oracle:
             if attempt.is_durable:
                 attempt.flight.unresolved.pop(record.offset, None)
 
-    def failed(self, life: "Life", owner: int) -> None:
+    def failed(self, life: "Life", record_id: int) -> None:
         """A tree has failed."""
-        attempt = self._resolve(life, owner)
+        attempt = self._resolve(life, record_id)
         if not attempt.failed:
             raise Violation(5, f"{attempt.record} failed, though none of its tuples did")
 
-    def expired(self, life: "Life", owner: int) -> None:
+    def expired(self, life: "Life", record_id: int) -> None:
         """A tree is too old."""
-        attempt = self._resolve(life, owner)
+        attempt = self._resolve(life, record_id)
         self._world.seen("tree_expired")
         if self._world.now + _SLACK < attempt.begun_at + TIMEOUT_SECONDS:
             raise Violation(5, f"{attempt.record} expired before its time")
         attempt.failed = True
 
-    def _resolve(self, life: "Life", owner: int) -> Attempt:
-        attempt = life.attempts.get(owner)
+    def _resolve(self, life: "Life", record_id: int) -> Attempt:
+        attempt = life.attempts.get(record_id)
         if attempt is None:
-            raise Violation(5, f"{life.name} resolved a tree that never began: {owner}")
+            raise Violation(5, f"{life.name} resolved a tree that never began: {record_id}")
         if attempt.resolved:
             raise Violation(5, f"{attempt.record} resolved twice")
         attempt.resolved = True

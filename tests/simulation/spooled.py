@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partition.records import owners_of
+from partition.records import record_ids_of
 from service.spark_engine import range_outlet, spool
 from service.spark_engine.spool import SpoolStager
 from service.spark_engine.staging import TaskSink, sinks_of
@@ -99,9 +99,9 @@ def _spool(
     for place, (run, part) in enumerate(zip(runs, parts, strict=True)):
         for record in part:
             rows: list[Any] = list(rows_of(run.number, record, sink.step.name, refuses))
-            owners = owners_of(place, np.full(len(rows), record.offset, np.int64))
-            sink.add(rows, owners, np.full(len(rows), number), np.full(len(rows), place))
-            by_owner |= dict.fromkeys(owners.tolist(), record)
+            record_ids = record_ids_of(place, np.full(len(rows), record.offset, np.int64))
+            sink.add(rows, record_ids, np.full(len(rows), number), np.full(len(rows), place))
+            by_owner |= dict.fromkeys(record_ids.tolist(), record)
     made.letters += [(by_owner[o], sink.step.name) for o in sink.stage(number, task.ranges)]
 
 

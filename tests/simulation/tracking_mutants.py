@@ -45,7 +45,7 @@ def early_resolution() -> Patches:
     """A tree is complete with the first of its tuples that is acked."""
 
     def ack(original: Any, acker: Acker, trees: Any, edges: Any, **named: Any) -> None:
-        slots, _tags, _owners, live = acker._table.find(trees)
+        slots, _tags, _record_ids, live = acker._table.find(trees)
         if live is None:
             acker._table.values[slots] = edges
         original(acker, trees, edges, **named)
@@ -58,8 +58,8 @@ def failed_tree_lives_on() -> Patches:
     """A failure is told, but its tree stays: what its siblings do counts again."""
 
     def fail(_original: Any, acker: Acker, trees: Any) -> None:
-        slots, _tags, owners, _live = acker._table.find(trees)
-        acker._failed.add(owners)
+        slots, _tags, record_ids, _live = acker._table.find(trees)
+        acker._failed.add(record_ids)
         acker._table.values[slots] = 0
 
     return [around(Acker, "fail", fail)]
@@ -88,7 +88,7 @@ def stale_handle_accepted() -> Patches:
         mask = np.zeros(len(trees), np.bool_)
         mask[np.flatnonzero(there)[used]] = True
         live = None if mask.all() else mask
-        return inside[used], tags[used], table.owners.take(inside[used]), live
+        return inside[used], tags[used], table.record_ids.take(inside[used]), live
 
     return [around(SlotTable, "find", find)]
 
@@ -111,8 +111,8 @@ def tree_resolves_twice() -> Patches:
 def timeout_too_early() -> Patches:
     """A tree expires after a part of its time."""
 
-    def begin(original: Any, acker: Acker, owners: Any) -> Any:
-        trees = original(acker, owners)
+    def begin(original: Any, acker: Acker, record_ids: Any) -> Any:
+        trees = original(acker, record_ids)
         slots = acker._table.find(trees)[0]
         acker._table.deadlines[slots] = (acker._wheel.current + 2) & 0xFF
         return trees

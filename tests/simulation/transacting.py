@@ -11,7 +11,7 @@ import numpy as np
 
 from acker.acker import Flags
 from partition.consumer import Consumer
-from partition.records import Owners, Partition
+from partition.records import Partition, RecordIds
 from partition.store import StoredOffset
 from partition.transaction import Resumed
 from service.committers import TransactionCommitter
@@ -88,7 +88,7 @@ class SimTransacting:
     def _take(self, event: WriterEvent) -> None:
         for refused in self.real.handle(event):
             self._life.world.seen("row_rejected_by_a_table")
-            self._life.bury_record(refused.owner)
+            self._life.bury_record(refused.record_id)
 
     @property
     def is_idle(self) -> bool:
@@ -99,7 +99,7 @@ class SimTransacting:
         """Put tuples into the tables as rows, then ack them: a row has no edge."""
         life = self._life
         trees = np.array([tup.attempts[0].tree for tup in tuples], np.int64)
-        owners = life.acker.owners(trees)
+        record_ids = life.acker.owners(trees)
         for place, table in enumerate(self._tables):
             mine = [n for n, tup in enumerate(tuples) if place in tup.tables]
             piece = [
@@ -107,21 +107,21 @@ class SimTransacting:
                 for n in mine
             ]
             for row, n in zip(piece, mine, strict=True):
-                if owners[n] >= 0:
+                if record_ids[n] >= 0:
                     row.attempt.rows.append(row)
             if piece:
-                self.real.add(table.name, piece, owners[mine])
+                self.real.add(table.name, piece, record_ids[mine])
         for tup in tuples:
             tup.close()
             life.ack_tuple(tup)
 
-    def processed(self, owners: Owners, flags: Flags) -> None:
+    def processed(self, record_ids: RecordIds, flags: Flags) -> None:
         """Records whose trees have resolved."""
-        self.real.resolved(owners, flags)
+        self.real.resolved(record_ids, flags)
 
-    def void(self, owner: int) -> None:
+    def void(self, record_id: int) -> None:
         """A try has failed: none of its rows counts."""
-        self.real.discard_attempt(owner)
+        self.real.discard_attempt(record_id)
 
     def leftover(self) -> str | None:
         """Rows that are kept though no transaction of theirs is open; None: there are none."""

@@ -216,17 +216,17 @@ def partly_committed_planned_anew() -> Patches:
 @mutant
 def void_forgotten() -> Patches:
     """The rows of a failed try stay."""
-    return [put(Rows, "void", lambda _rows, _owner, _place: None)]
+    return [put(Rows, "void", lambda _rows, _record_id, _place: None)]
 
 
 @mutant
 def void_for_good() -> Patches:
     """A record that failed once has no rows any more."""
 
-    def void(original: Any, rows: Rows, owner: int, place: int) -> None:
-        original(rows, owner, place)
+    def void(original: Any, rows: Rows, record_id: int, place: int) -> None:
+        original(rows, record_id, place)
         for collected in rows._lines.get(place, {}).values():
-            collected.voids[owner] = _ALWAYS
+            collected.voids[record_id] = _ALWAYS
 
     return [around(Rows, "void", void)]
 

@@ -36,7 +36,7 @@ class TransactionOracle:
         self._before = NOTHING  # in the node that is being written
         self._written: dict[tuple[str, Partition], dict[int, Open]] = {}  # by whom, by txid
         self._users: dict[tuple[Partition, int, int], str] = {}  # who emitted under an attempt
-        self._owners: dict[Partition, str] = {}  # whose write the node holds
+        self._record_ids: dict[Partition, str] = {}  # whose write the node holds
         self._replayed: set[tuple[Partition, int, int]] = set()
         self._contents: dict[tuple[str, int], dict[str, frozenset[SimRecord]]] = {}
         self._digests: dict[tuple[str, str, int], str] = {}
@@ -61,8 +61,8 @@ class TransactionOracle:
         if new.committed < old.committed:
             raise Violation(14, f"{partition}: txid {old.committed} went to {new.committed}")
         key = (sender.name, partition)
-        before = self._owners.get(partition)
-        self._owners[partition] = sender.name
+        before = self._record_ids.get(partition)
+        self._record_ids[partition] = sender.name
         entries = {each.txid: each for each in new.open}
         for each in old.open:
             now = entries.get(each.txid)

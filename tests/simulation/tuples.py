@@ -10,7 +10,7 @@ from tests.simulation.kafka import SimRecord
 class Attempt:
     """One try at one record: one tree. Complete when no tuple is open and none has failed."""
 
-    owner: int
+    record_id: int
     record: SimRecord
     number: int  # which try, from 1
     begun_at: float

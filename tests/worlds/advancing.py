@@ -38,10 +38,12 @@ class Bench:
             name="join", bolts=bolts, streams=streams, timeout_seconds=timeout_seconds
         )
         self.resolved = set()
-        self.runner = AdvancedRunner([self.step], self.owners, lambda owners: owners % 2)
+        self.runner = AdvancedRunner(
+            [self.step], self.record_ids, lambda record_ids: record_ids % 2
+        )
         self.sent = 0
 
-    def owners(self, trees):
+    def record_ids(self, trees):
         return np.array([-1 if tree in self.resolved else tree for tree in trees.tolist()], int)
 
     def run(self, *values, source="orders", stream="default", tasks=None, now=0.0):

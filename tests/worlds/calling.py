@@ -42,16 +42,18 @@ class Bench:
         self.runners.stop(SECONDS)
         self.runners.close(SECONDS)
 
-    def submit(self, *values, owners=None, trees=None, partitions=None, tasks=None):
+    def submit(self, *values, record_ids=None, trees=None, partitions=None, tasks=None):
         """Each value under a tree of its own, which is its record too, unless told."""
         count = len(values)
         given, trees = trees, np.arange(self.trees, self.trees + count, dtype=np.int64)
         self.trees += count
         trees = trees if given is None else np.array(given, np.int64)
-        owners = trees if owners is None else np.array(owners, np.int64)
+        record_ids = trees if record_ids is None else np.array(record_ids, np.int64)
         places = np.zeros(count, np.int64) if partitions is None else np.array(partitions)
         edges = (trees + 100).astype(np.uint64)
-        self.runners.submit(self.step, Inputs(list(values), trees, edges, owners, places, tasks))
+        self.runners.submit(
+            self.step, Inputs(list(values), trees, edges, record_ids, places, tasks)
+        )
 
     def take(self, count):
         """The next calls that end."""

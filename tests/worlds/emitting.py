@@ -51,10 +51,10 @@ def _turn(reader: Consumer, notes: int, flying: deque[Any], *, reads: bool) -> N
         elif reads:
             reader.fetch(now, 0.01)
     else:
-        chunk, owners = emission
+        chunk, record_ids = emission
         number = chunk.partition.number
         os.write(notes, b"".join(b"%d %d\n" % (number, at) for at in chunk.offsets.tolist()))
-        flying.append(owners)
+        flying.append(record_ids)
         if len(flying) > _IN_FLIGHT:
             reader.ack(flying.popleft())
     reader.commit(now, force=not reads)

@@ -190,24 +190,24 @@ class Bench:
 
     def emit(self, now: float = 0.0) -> list[int]:
         """Fetch and emit all that may be; the owners."""
-        owners: list[int] = []
+        record_ids: list[int] = []
         while True:  # as the pipeline does: it fetches when there is nothing to emit
             while (emission := self.reader.next(now)) is not None:
-                owners += emission[1].tolist()
+                record_ids += emission[1].tolist()
             if not self.reader.fetch(now, 0.0):
-                return owners
+                return record_ids
 
-    def ack(self, owners: Sequence[int]) -> None:
+    def ack(self, record_ids: Sequence[int]) -> None:
         """Resolve records."""
-        self.reader.ack(np.array(owners, np.int64))
+        self.reader.ack(np.array(record_ids, np.int64))
 
     def drain(self, now: float) -> int:
         """Emit, ack and commit all there is; how many records that were."""
-        owners = self.emit(now)
-        self.ack(owners)
+        record_ids = self.emit(now)
+        self.ack(record_ids)
         self.reader.commit(now, force=True)
         self.reader.commit(now, force=True)
-        return len(owners)
+        return len(record_ids)
 
     def work(self, start: int, end: int) -> None:
         """Drain and poll once a second, from one second to before another."""

@@ -25,7 +25,7 @@ class Inputs:
     values: list[Any]
     trees: Trees
     edges: Edges
-    owners: npt.NDArray[np.int64]
+    record_ids: npt.NDArray[np.int64]
     partitions: npt.NDArray[np.int64]
     tasks: list[int] | None = None
 
@@ -40,7 +40,7 @@ class Call(msgspec.Struct, eq=False):
     value: Any
     tree: int
     edge: int
-    owner: int
+    record_id: int
     partition: int
     key: Hashable = None
     error: Exception | None = None

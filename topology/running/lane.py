@@ -78,7 +78,7 @@ class Lane:
     def end(self, call: Call) -> None:
         """Note that a call has ended; its `error` is set if it failed."""
 
-    def release(self, owners: Iterable[int]) -> None:
+    def release(self, record_ids: Iterable[int]) -> None:
         """Free the keys that these records hold, because they will not come again."""
 
     def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
@@ -170,7 +170,7 @@ class OrderedLane(Lane):
         if state is None:
             state = self._keys[call.key] = _Key()
         holder = state.holder
-        if holder is None or holder.owner != call.owner:
+        if holder is None or holder.record_id != call.record_id:
             before = len(state.turns)
             state.turns.add(call)
             self._behind += len(state.turns) - before
@@ -198,14 +198,14 @@ class OrderedLane(Lane):
             self._behind += len(state.turns) - before
             if not waits_again:
                 state.holder = call
-                self._held.setdefault(call.owner, set()).add(call.key)
+                self._held.setdefault(call.record_id, set()).add(call.key)
                 return
         self._next(call.key, state)
 
-    def release(self, owners: Iterable[int]) -> None:
+    def release(self, record_ids: Iterable[int]) -> None:
         """Free the keys that these records hold, because they will not come again."""
-        for owner in owners:
-            for key in tuple(self._held.get(owner, ())):
+        for record_id in record_ids:
+            for key in tuple(self._held.get(record_id, ())):
                 self._release_key(key)
 
     def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
@@ -263,10 +263,10 @@ class OrderedLane(Lane):
     def _free(self, key: Hashable, state: _Key) -> None:
         if state.holder is None:
             return
-        keys = self._held[state.holder.owner]
+        keys = self._held[state.holder.record_id]
         keys.remove(key)
         if not keys:
-            del self._held[state.holder.owner]
+            del self._held[state.holder.record_id]
         state.holder = None
 
     def _next(self, key: Hashable, state: _Key | None) -> None:

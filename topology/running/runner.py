@@ -104,10 +104,10 @@ class Runner(ABC):
         """The records that keys wait for."""
         return self._lane.holders()
 
-    def release(self, owners: Iterable[int]) -> None:
+    def release(self, record_ids: Iterable[int]) -> None:
         """Free the keys that these records hold."""
         with self._lock:
-            self._lane.release(owners)
+            self._lane.release(record_ids)
             self._go_on()
 
     def suspend(self, partition: int) -> None:

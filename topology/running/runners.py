@@ -132,13 +132,13 @@ class Runners:
 
     def holders(self) -> set[int]:
         """The records that keys wait for."""
-        return {owner for runner in self._all for owner in runner.holders()}
+        return {record_id for runner in self._all for record_id in runner.holders()}
 
-    def release(self, owners: Iterable[int]) -> None:
+    def release(self, record_ids: Iterable[int]) -> None:
         """Free the keys that these records hold, because they will not come again."""
         holding = [runner for runner in self._all if runner.holders()]
         if holding:
-            gone = list(owners)
+            gone = list(record_ids)
             for runner in holding:
                 runner.release(gone)
 
@@ -222,7 +222,12 @@ class Runners:
             keys = partitions
         elif step.order is Order.KEY:
             keys, errors = _keys(step, inputs.values)
-        columns = (inputs.trees.tolist(), inputs.edges.tolist(), inputs.owners.tolist(), partitions)
+        columns = (
+            inputs.trees.tolist(),
+            inputs.edges.tolist(),
+            inputs.record_ids.tolist(),
+            partitions,
+        )
         calls = list(map(Call, inputs.values, *columns, keys))
         if not errors:
             return calls, inputs.tasks
@@ -236,7 +241,7 @@ class Runners:
 
 def _live(inputs: Inputs) -> Inputs:
     """Those of the values whose trees have not resolved."""
-    live = inputs.owners >= 0
+    live = inputs.record_ids >= 0
     if live.all():
         return inputs
     places = np.flatnonzero(live).tolist()
@@ -244,7 +249,7 @@ def _live(inputs: Inputs) -> Inputs:
         [inputs.values[place] for place in places],
         inputs.trees[live],
         inputs.edges[live],
-        inputs.owners[live],
+        inputs.record_ids[live],
         inputs.partitions[live],
         None if inputs.tasks is None else [inputs.tasks[place] for place in places],
     )

@@ -43,30 +43,30 @@ class Turns:
     def add(self, call: Call) -> None:
         """Take a call in."""
         self._count += 1
-        owner = call.owner
+        record_id = call.record_id
         if call.tree == self._first:
             self._ahead.append(call)
-        elif self._ahead and self._ahead[0].owner == owner:
+        elif self._ahead and self._ahead[0].record_id == record_id:
             self._count -= len(self._ahead)
             self._lead(deque((call,)))
-        elif owner not in self._calls:
-            self._calls[owner] = call
-            self._places.append(owner)
+        elif record_id not in self._calls:
+            self._calls[record_id] = call
+            self._places.append(record_id)
         else:
-            self._add_to(owner, call)
+            self._add_to(record_id, call)
 
-    def _add_to(self, owner: int, call: Call) -> None:
+    def _add_to(self, record_id: int, call: Call) -> None:
         """Take in another call of a record, or the first of a later try."""
-        calls = self._of(owner)
+        calls = self._of(record_id)
         if calls[0].tree != call.tree:
             self._count -= len(calls)
-            self._again.setdefault(owner, len(calls))
-            self._calls[owner] = call
+            self._again.setdefault(record_id, len(calls))
+            self._calls[record_id] = call
             return
         calls.append(call)
-        self._calls[owner] = calls
-        if owner not in self._again:
-            self._places.append(owner)
+        self._calls[record_id] = calls
+        if record_id not in self._again:
+            self._places.append(record_id)
 
     def take(self) -> Call | None:
         """The next one, if there is any."""
@@ -74,21 +74,21 @@ class Turns:
             self._count -= 1
             return self._ahead.popleft()
         while self._places:
-            owner = self._places.popleft()
-            if self._void and self._passes_over(owner):
+            record_id = self._places.popleft()
+            if self._void and self._passes_over(record_id):
                 continue
             self._count -= 1
-            if owner in self._again:
-                self._again[owner] -= 1
-                self._lead(self._remove(owner))
+            if record_id in self._again:
+                self._again[record_id] -= 1
+                self._lead(self._remove(record_id))
                 return self._ahead.popleft()
-            calls = self._calls[owner]
+            calls = self._calls[record_id]
             if isinstance(calls, Call):
-                del self._calls[owner]
+                del self._calls[record_id]
                 return calls
             call = calls.popleft()
             if not calls:
-                del self._calls[owner]
+                del self._calls[record_id]
             return call
         return None
 
@@ -101,9 +101,9 @@ class Turns:
 
         Then that leads: it was retried because of what failed elsewhere.
         """
-        if self._ahead and self._ahead[0].owner != failed.owner:
+        if self._ahead and self._ahead[0].record_id != failed.record_id:
             self._step_back()
-        calls = self._ahead or self._remove(failed.owner)
+        calls = self._ahead or self._remove(failed.record_id)
         if calls and calls[0].tree != failed.tree:
             self._lead(calls)
             return True
@@ -117,8 +117,8 @@ class Turns:
         dropped = [call for call in self if is_gone(call)]
         if self._ahead and is_gone(self._ahead[0]):
             self._ahead = deque()
-        for owner in {call.owner for call in dropped}:
-            self._remove(owner)
+        for record_id in {call.record_id for call in dropped}:
+            self._remove(record_id)
         self._count -= len(dropped)
         return dropped
 
@@ -128,29 +128,29 @@ class Turns:
 
     def _step_back(self) -> None:
         """Let the record that leads go first again once the one that failed is through."""
-        owner = self._ahead[0].owner
-        self._calls[owner] = self._ahead
-        self._again[owner] = 1
-        self._places.appendleft(owner)
+        record_id = self._ahead[0].record_id
+        self._calls[record_id] = self._ahead
+        self._again[record_id] = 1
+        self._places.appendleft(record_id)
         self._ahead = deque()
 
-    def _of(self, owner: int) -> deque[Call]:
+    def _of(self, record_id: int) -> deque[Call]:
         """The calls of a record, those that lead aside."""
-        calls = self._calls.get(owner)
+        calls = self._calls.get(record_id)
         if calls is None:
             return deque()
         return deque((calls,)) if isinstance(calls, Call) else calls
 
-    def _remove(self, owner: int) -> deque[Call]:
-        calls = self._of(owner)
-        self._calls.pop(owner, None)
-        left = self._again.pop(owner, len(calls))
+    def _remove(self, record_id: int) -> deque[Call]:
+        calls = self._of(record_id)
+        self._calls.pop(record_id, None)
+        left = self._again.pop(record_id, len(calls))
         if left:
-            self._void[owner] = self._void.get(owner, 0) + left
+            self._void[record_id] = self._void.get(record_id, 0) + left
         return calls
 
-    def _passes_over(self, owner: int) -> bool:
-        left = self._void.pop(owner, 0)
+    def _passes_over(self, record_id: int) -> bool:
+        left = self._void.pop(record_id, 0)
         if left > 1:
-            self._void[owner] = left - 1
+            self._void[record_id] = left - 1
         return left > 0

@@ -67,12 +67,12 @@ def test_a_partition_that_another_process_took_is_revoked_and_the_other_is_not(b
     """Promise 9."""
     bench.fill(ONE, 1)
     bench.start()
-    owners = bench.emit()
+    record_ids = bench.emit()
     successor = MemoryStore(bench.nodes)
     successor.open()
     successor.claim(ONE).result()
     assert successor.commit({ONE: Progress(Position(1))}).result() == {}
-    bench.ack(owners)
+    bench.ack(record_ids)
     bench.reader.commit(1.0)
     bench.reader.commit(2.0)
     bench.reader.poll(2.0)
@@ -86,15 +86,15 @@ def test_a_partition_that_its_log_halts_is_revoked_when_nothing_of_it_is_left():
     bench.fill(ONE, 3)
     bench.log.corrupt(ONE, 2)
     bench.start()
-    owners = bench.emit()
-    assert len(owners) == 2
+    record_ids = bench.emit()
+    assert len(record_ids) == 2
     for now in range(1, 20):
         bench.emit(float(now))
         bench.poll(float(now))
-    bench.ack(owners[:1])
+    bench.ack(record_ids[:1])
     bench.poll(20.0)
     assert bench.told == [f"+{ONE}", f"+{TWO}"]
-    bench.ack(owners[1:])
+    bench.ack(record_ids[1:])
     for now in range(21, 40):
         bench.emit(float(now))
         bench.poll(float(now))

@@ -7,7 +7,7 @@ import pytest
 
 from partition.errors import Fenced, OwnershipLost
 from partition.memory import MemoryStore
-from partition.records import Position, place_of
+from partition.records import Position, partition_index_of
 from partition.store import Progress
 from tests.worlds.reading import ONE, TWO, Bench
 
@@ -23,11 +23,13 @@ class Amid(Bench):
         self.fill(TWO, 4)
         self.reader.open()
         self.want(ONE, TWO)
-        owners = self.emit()
+        record_ids = self.emit()
         self.of_two = [
-            owner for owner in owners if place_of(owner) == self.reader.assignment[TWO].place
+            record_id
+            for record_id in record_ids
+            if partition_index_of(record_id) == self.reader.assignment[TWO].place
         ]
-        self.ack([owner for owner in owners if owner not in self.of_two])
+        self.ack([record_id for record_id in record_ids if record_id not in self.of_two])
         self.store.holding = True
         self.reader.commit(0.0, force=True)
         assert self.store.commits == [{ONE: 4}]

@@ -46,11 +46,11 @@ def test_a_commit_follows_the_other_while_records_wait_and_not_after_the_interva
     bench = ahead(commit_interval_seconds=60.0, fetch_records=10, chunk_records=10)
     bench.start()
     bench.fill(ONE, 100)
-    owners = []
+    record_ids = []
     for _ in range(40):
-        owners += turn(bench)
-        bench.ack(owners[-10:])
-    assert owners == list(range(100))
+        record_ids += turn(bench)
+        bench.ack(record_ids[-10:])
+    assert record_ids == list(range(100))
     assert len(bench.store.commits) <= 12
 
 
@@ -60,9 +60,9 @@ def test_a_rate_limit_stores_a_second_ahead_and_not_every_record_by_itself():
     bench.fill(ONE, 3000)
     emitted = 0
     for turns in range(1000):
-        owners = turn(bench, turns / 100)
-        emitted += len(owners)
-        bench.ack(owners)
+        record_ids = turn(bench, turns / 100)
+        emitted += len(record_ids)
+        bench.ack(record_ids)
         assert bench.stored() - emitted <= 100
     assert emitted == pytest.approx(1000, abs=30)
     assert len(bench.store.commits) <= 25
@@ -72,13 +72,13 @@ def test_a_source_that_is_held_back_stores_nothing_more_and_goes_on_when_it_is_l
     bench = ahead(fetch_records=10, chunk_records=5, commit_interval_seconds=60.0)
     bench.start()
     bench.fill(ONE, 100)
-    owners = [owner for _ in range(6) for owner in turn(bench)]
+    record_ids = [record_id for _ in range(6) for record_id in turn(bench)]
     bench.reader.hold_back(frozenset({"t"}))
-    assert [owner for now in range(5) for owner in turn(bench, 100.0 * now)] == []
-    assert bench.stored() - len(owners) <= 10
+    assert [record_id for now in range(5) for record_id in turn(bench, 100.0 * now)] == []
+    assert bench.stored() - len(record_ids) <= 10
     bench.reader.hold_back(frozenset())
-    owners += [owner for _ in range(60) for owner in turn(bench)]
-    assert owners == list(range(100))
+    record_ids += [record_id for _ in range(60) for record_id in turn(bench)]
+    assert record_ids == list(range(100))
 
 
 def test_one_that_is_held_back_from_the_start_stores_nothing_ahead():
@@ -95,28 +95,28 @@ def test_what_is_stored_when_the_run_ends_waits_for_no_rate_limit():
     bench = ahead(records_per_second={"t": 10.0})
     bench.start()
     bench.fill(ONE, 100)
-    owners = [owner for _ in range(5) for owner in turn(bench)]
+    record_ids = [record_id for _ in range(5) for record_id in turn(bench)]
     bench.reader.hold_back(frozenset({"t"}))
     assert bench.reader.has_stored_waiting
     for _ in range(3):
         bench.reader.poll(0.0, opens=False)
         emission = bench.reader.next(0.0)
-        owners += [] if emission is None else emission[1].tolist()
+        record_ids += [] if emission is None else emission[1].tolist()
         bench.reader.commit(0.0, force=True)
-    assert owners == list(range(bench.stored()))
-    assert 2 < len(owners) < 20
+    assert record_ids == list(range(bench.stored()))
+    assert 2 < len(record_ids) < 20
 
 
 def test_after_a_crash_no_record_is_emitted_again_and_only_what_was_stored_is_lost():
     bench = ahead(fetch_records=5, chunk_records=2)
     bench.start()
     bench.fill(ONE, 20)
-    first = [owner for _ in range(4) for owner in turn(bench)]
+    first = [record_id for _ in range(4) for record_id in turn(bench)]
     assert first
     stored = bench.stored()
     bench.reader = bench.another()
     bench.start()
-    second = [owner for _ in range(40) for owner in turn(bench)]
+    second = [record_id for _ in range(40) for record_id in turn(bench)]
     assert not set(first) & set(second)
     assert second == list(range(stored, 20))
 
@@ -125,7 +125,7 @@ def test_a_record_that_failed_is_not_tried_again():
     bench = ahead()
     bench.start()
     bench.fill(ONE, 1)
-    assert [owner for _ in range(4) for owner in turn(bench)] == [0]
+    assert [record_id for _ in range(4) for record_id in turn(bench)] == [0]
     assert not bench.reader.fail(0, 0.0, after_seconds=1.0)
     assert bench.reader.attempts(0) == 1
     assert bench.reader.message(0).value() == b"0"
@@ -139,16 +139,16 @@ def test_when_the_run_ends_what_is_stored_is_emitted_and_the_rest_is_left(turns)
     bench = ahead(fetch_records=5, chunk_records=2)
     bench.start()
     bench.fill(ONE, 20)
-    owners = [owner for _ in range(turns) for owner in turn(bench)]
+    record_ids = [record_id for _ in range(turns) for record_id in turn(bench)]
     while bench.reader.has_stored_waiting:
         bench.reader.poll(0.0, opens=False)
         emission = bench.reader.next(0.0)
-        owners += [] if emission is None else emission[1].tolist()
+        record_ids += [] if emission is None else emission[1].tolist()
         bench.reader.commit(0.0)
     while not bench.reader.is_committed:
         bench.reader.poll(0.0, opens=False)
         bench.reader.commit(0.0, force=True)
-    assert owners == list(range(bench.stored()))
+    assert record_ids == list(range(bench.stored()))
     assert 0 < bench.stored() < 20
 
 
@@ -158,12 +158,12 @@ def test_with_the_store_away_nothing_is_emitted_and_what_is_fetched_stays_bounde
     bench.start()
     bench.fill(ONE, 100)
     bench.nodes.away = True
-    assert [owner for now in range(20) for owner in turn(bench, float(now))] == []
+    assert [record_id for now in range(20) for record_id in turn(bench, float(now))] == []
     one = next(bench.reader.statistics(0.0))
     assert one.ledger.waiting < 20
     bench.nodes.away = False
-    owners = [owner for now in range(20, 80) for owner in turn(bench, float(now))]
-    assert owners == list(range(100))
+    record_ids = [record_id for now in range(20, 80) for record_id in turn(bench, float(now))]
+    assert record_ids == list(range(100))
 
 
 def test_the_end_of_a_commit_is_noticed_within_a_millisecond():
@@ -189,8 +189,8 @@ def test_who_was_fenced_off_emits_nothing_more():
     successor.open()
     successor.claim(ONE).result()
     assert successor.commit({ONE: Progress(Position(1))}).result() == {}
-    owners = [owner for _ in range(10) for owner in turn(bench)]
-    assert owners == [1 << 48]
+    record_ids = [record_id for _ in range(10) for record_id in turn(bench)]
+    assert record_ids == [1 << 48]
     assert isinstance(bench.reader.assignment[ONE].halted, Fenced)
 
 
@@ -218,17 +218,17 @@ def test_whatever_happens_no_record_is_emitted_twice_and_losses_are_bounded(seed
                 count = rng.randrange(1, 12)
                 bench.fill(ONE, count)
                 written += count
-            owners = turn(bench, now)
-            emitted += owners
-            flying += owners
+            record_ids = turn(bench, now)
+            emitted += record_ids
+            flying += record_ids
             _answer(bench, rng)
             rng.shuffle(flying)
-            for owner in flying[: rng.randrange(4)]:
-                assert rng.random() < 0.7 or not bench.reader.fail(owner, now)
-                bench.ack([owner])
-                flying.remove(owner)
+            for record_id in flying[: rng.randrange(4)]:
+                assert rng.random() < 0.7 or not bench.reader.fail(record_id, now)
+                bench.ack([record_id])
+                flying.remove(record_id)
             assert len(flying) <= window
-            assert all(owner < bench.stored() for owner in owners)
+            assert all(record_id < bench.stored() for record_id in record_ids)
         seen += emitted
         skipped = set(range(begun_at, bench.stored())) - set(emitted)
         assert len(skipped | set(flying)) <= window + len(emitted) - len(flying)
@@ -237,9 +237,9 @@ def test_whatever_happens_no_record_is_emitted_twice_and_losses_are_bounded(seed
     bench.reader = bench.another()
     bench.start(10.0)
     for step in range(600):
-        owners = turn(bench, 10.0 + step)
-        seen += owners
-        bench.ack(owners)
+        record_ids = turn(bench, 10.0 + step)
+        seen += record_ids
+        bench.ack(record_ids)
     assert len(seen) == len(set(seen))
     assert set(seen) | lost == set(range(written))
 

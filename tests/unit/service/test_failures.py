@@ -60,7 +60,7 @@ def test_only_unusual_records_are_set_apart():
     """The chunk goes on without them; one that needs nothing of it is the same chunk."""
     values = [b"a", None, b"b" * 20, b""]
     messages = [MemoryMessage(ORDERS, place, value) for place, value in enumerate(values)]
-    chunk, owners = Chunk(ORDERS, np.arange(4), messages), np.arange(70, 74)
+    chunk, record_ids = Chunk(ORDERS, np.arange(4), messages), np.arange(70, 74)
     rejected, skipped = [], []
     handler = FailureHandler(
         None,
@@ -72,14 +72,14 @@ def test_only_unusual_records_are_set_apart():
         SimpleNamespace(complaints=SimpleNamespace(hear=None), on=Observers(), traces=None),
     )
     handler.reject_records = rejected.extend
-    kept, kept_owners = handler.screen(chunk, owners)
+    kept, kept_owners = handler.screen(chunk, record_ids)
     assert kept.offsets.tolist() == [0, 3]
     assert kept.messages == [messages[0], messages[3]]
     assert kept_owners.tolist() == [70, 73]
     ((of_skipped, flags),) = skipped
     assert (of_skipped.tolist(), flags.tolist()) == ([71], [0])
-    ((owner, failure),) = rejected
-    assert (owner, failure.step) == (72, "screen")
+    ((record_id, failure),) = rejected
+    assert (record_id, failure.step) == (72, "screen")
     assert isinstance(failure.error, Oversized)
     assert handler.screen(kept, kept_owners)[0] is kept
 

@@ -46,17 +46,17 @@ def test_retries_of_a_source_that_is_held_back_come_unless_it_is_silent():
     bench = Bench()
     bench.start()
     bench.fill(ONE, 1)
-    (owner,) = bench.emit()
-    bench.reader.fail(owner, 0.0)
+    (record_id,) = bench.emit()
+    bench.reader.fail(record_id, 0.0)
     bench.fill(ONE, 1)
     bench.reader.fetch(0.0, 0.0)
     bench.reader.hold_back(frozenset({"t"}), silent=frozenset({"t"}))
     assert bench.reader.next(RETRY_SECONDS) is None
     bench.reader.hold_back(frozenset({"t"}))
-    assert bench.emit(RETRY_SECONDS) == [owner]
+    assert bench.emit(RETRY_SECONDS) == [record_id]
     assert bench.reader.next(RETRY_SECONDS) is None
     bench.reader.hold_back(frozenset())
-    assert bench.emit(RETRY_SECONDS) == [owner + 1]
+    assert bench.emit(RETRY_SECONDS) == [record_id + 1]
 
 
 def test_what_is_fetched_of_a_source_that_is_held_back_stays_bounded():
@@ -121,13 +121,13 @@ def test_retries_do_not_count_for_the_rate():
     bench = Bench(records_per_second={"t": 1.0})
     bench.start()
     bench.fill(ONE, 5)
-    owners = bench.emit()
-    assert len(owners) == 1
-    bench.reader.fail(owners[0], 0.0)
-    assert bench.emit(RETRY_SECONDS) == [*owners, owners[0] + 1]
-    bench.ack([owners[0] + 1])
+    record_ids = bench.emit()
+    assert len(record_ids) == 1
+    bench.reader.fail(record_ids[0], 0.0)
+    assert bench.emit(RETRY_SECONDS) == [*record_ids, record_ids[0] + 1]
+    bench.ack([record_ids[0] + 1])
     assert bench.emit(RETRY_SECONDS) == []
-    assert bench.emit(RETRY_SECONDS + 1) == [owners[0] + 2]
+    assert bench.emit(RETRY_SECONDS + 1) == [record_ids[0] + 2]
 
 
 def test_waiting_for_a_rate_limit_ends_when_more_may_pass():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from partition.manager import Window
-from partition.records import offsets_of, places_of
+from partition.records import offsets_of, partition_indexes_of
 from partition.transaction import Resumed
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
@@ -52,9 +52,9 @@ class LinedBench(GatedBench):
             emission = self.reader.next(now)
         if emission is not None:
             _chunk, owners = emission
-            for place in np.unique(places_of(owners)).tolist():
+            for place in np.unique(partition_indexes_of(owners)).tolist():
                 line = dict(self.reader.owned())[place].delivery
-                line.processed(offsets_of(owners[places_of(owners) == place]))
+                line.processed(offsets_of(owners[partition_indexes_of(owners) == place]))
         for place, manager in self.reader.owned():
             line = manager.delivery
             line.plan(now, manager.room)

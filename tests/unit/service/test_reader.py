@@ -86,10 +86,10 @@ def test_two_first_starts_at_once_do_not_both_win(bench):
     bench.fill(ONE, 3)
     bench.fill(TWO, 1)
     bench.start()
-    first, owners = bench.reader, bench.emit()
+    first, record_ids = bench.reader, bench.emit()
     bench.reader = bench.another()
     bench.start()
-    first.ack(np.array(owners, np.int64))
+    first.ack(np.array(record_ids, np.int64))
     first.commit(1.0)
     first.commit(2.0)
     first.commit(3.0)
@@ -173,12 +173,12 @@ def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(
     bench.fill(ONE, 4)
     bench.fill(TWO, 4)
     bench.start()
-    owners = bench.emit()
+    record_ids = bench.emit()
     successor = MemoryStore(bench.nodes)
     successor.open()
     assert successor.claim(ONE).result().stored is not None
     assert successor.commit({ONE: Progress(Position(2))}).result() == {}
-    bench.ack(owners)
+    bench.ack(record_ids)
     bench.reader.commit(1.0)
     bench.reader.commit(2.0)
     assert bench.stored() == 2
@@ -186,23 +186,23 @@ def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(
     assert list(bench.reader.assignment.halted) == [ONE]
     bench.fill(ONE, 1)
     bench.fill(TWO, 1)
-    assert {owner >> 48 for owner in bench.emit()} == {1}
+    assert {record_id >> 48 for record_id in bench.emit()} == {1}
 
 
 def test_nothing_is_committed_past_a_record_that_failed_or_is_pending(bench):
     """Promise 1: committed stays at or below every pending and failed offset."""
     bench.start()
     bench.fill(ONE, 5)
-    owners = bench.emit()
-    bench.ack([owners[0], owners[2], owners[4]])
-    assert bench.reader.fail(owners[1], 0.0)
+    record_ids = bench.emit()
+    bench.ack([record_ids[0], record_ids[2], record_ids[4]])
+    assert bench.reader.fail(record_ids[1], 0.0)
     bench.reader.commit(1.0)
     assert bench.stored() == 1
     assert bench.reader.next(RETRY_SECONDS - 0.001) is None
     retried = bench.reader.next(RETRY_SECONDS)
     assert retried is not None
-    assert retried[1].tolist() == [owners[1]]
-    bench.ack([owners[1]])
+    assert retried[1].tolist() == [record_ids[1]]
+    bench.ack([record_ids[1]])
     bench.reader.commit(5.0)
     assert bench.stored() == 3
 
@@ -232,10 +232,10 @@ def test_a_paused_partition_is_resumed_once_its_window_opens():
     bench.start()
     bench.fill(ONE, 40)
     seen: list[int] = []
-    while owners := bench.emit():
-        assert len(owners) <= 10
-        seen += owners
-        bench.ack(owners)
+    while record_ids := bench.emit():
+        assert len(record_ids) <= 10
+        seen += record_ids
+        bench.ack(record_ids)
         bench.reader.commit(0.0)  # half of the window at once, not after the interval
         bench.reader.commit(0.0)
     assert seen == list(range(40))
@@ -250,9 +250,9 @@ def test_with_the_store_away_a_partition_runs_on_to_its_window_and_then_waits():
     bench.nodes.away = True
     emitted = 0
     for now in range(1, 20):
-        owners = bench.emit(float(now))
-        emitted += len(owners)
-        bench.ack(owners)
+        record_ids = bench.emit(float(now))
+        emitted += len(record_ids)
+        bench.ack(record_ids)
         bench.reader.commit(float(now))
     assert emitted == 10
     assert f"paused {ONE}" in bench.events
@@ -268,24 +268,24 @@ def test_retries_pass_a_full_window():
     bench = Bench(assignment={"window": Window(max_pending=3)}, fetch_records=10)
     bench.start()
     bench.fill(ONE, 10)
-    owners = bench.emit()
-    bench.reader.fail(owners[0], 0.0)
+    record_ids = bench.emit()
+    bench.reader.fail(record_ids[0], 0.0)
     assert bench.reader.next(RETRY_SECONDS - 0.001) is None
     retried = bench.reader.next(RETRY_SECONDS)
     assert retried is not None
-    assert retried[1].tolist() == owners[:1]
-    assert bench.reader.attempts(owners[0]) == 2
-    assert not bench.reader.fail(owners[0], RETRY_SECONDS)
+    assert retried[1].tolist() == record_ids[:1]
+    assert bench.reader.attempts(record_ids[0]) == 2
+    assert not bench.reader.fail(record_ids[0], RETRY_SECONDS)
 
 
 def test_acks_of_several_partitions_in_any_order_reach_their_own(bench):
     bench.start()
     bench.fill(ONE, 50)
     bench.fill(TWO, 50)
-    owners = bench.emit()
-    random.Random(3).shuffle(owners)
-    bench.ack(owners[:60])
-    bench.ack(owners[60:])
+    record_ids = bench.emit()
+    random.Random(3).shuffle(record_ids)
+    bench.ack(record_ids[:60])
+    bench.ack(record_ids[60:])
     assert [part.ledger.frontier for part in bench.reader.statistics(0.0)] == [50, 50]
     assert all(part.ledger.pending == 0 for part in bench.reader.statistics(0.0))
     assert bench.reader.has_reached_goals
@@ -297,10 +297,10 @@ def test_gaps_at_the_log_s_end_hold_nothing_back(bench):
     bench.log.append_gap(ONE, 1)
     bench.start()
     assert bench.reader.assignment.goals == {ONE: 3, TWO: 0}
-    owners = bench.emit()
+    record_ids = bench.emit()
     assert bench.reader.has_emitted_goals
     assert not bench.reader.has_reached_goals
-    bench.ack(owners)
+    bench.ack(record_ids)
     assert bench.reader.has_reached_goals
 
 

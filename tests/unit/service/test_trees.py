@@ -58,7 +58,7 @@ class World:
         assert len(failed) == len(resolved.failed)
         self.failures = failed
         found = {"acked": sorted(resolved.acked.tolist()), "failed": sorted(failed)}
-        return {kind: owners for kind, owners in found.items() if owners}
+        return {kind: record_ids for kind, record_ids in found.items() if record_ids}
 
 
 def test_records_are_complete_when_what_was_joined_of_them_is():
@@ -187,9 +187,9 @@ def test_a_letter_goes_to_every_record_of_a_tuple_that_is_rejected():
     assert sorted(tree for tree, _edge in letters) == sorted([world.a, world.b, world.c])
     assert world.resolved() == {}
     for tree, edge in letters:
-        owner = int(world.acker.owners(array(tree))[0])
+        record_id = int(world.acker.owners(array(tree))[0])
         world.acker.ack(array(tree), edges(edge))
-        assert world.resolved() == {"acked": [owner]}
+        assert world.resolved() == {"acked": [record_id]}
     assert world.tracker.lost == 0
 
 
@@ -244,7 +244,7 @@ def test_a_joint_tree_none_of_whose_records_is_left_is_let_go():
     world.place((int(of_lost[0]), world.b))
     of_both, _ = world.join(world.a, world.c)
     of_none, _ = world.join()
-    gone = world.tracker.discard(lambda owners: np.isin(owners, [A, B]))
+    gone = world.tracker.discard(lambda record_ids: np.isin(record_ids, [A, B]))
     assert len(gone) == 2
     assert (world.acker.owners(of_lost) < 0).all()
     assert (world.acker.owners(of_both) >= 0).all()
@@ -259,7 +259,7 @@ def test_a_record_that_expires_is_told_with_the_step_that_keeps_it():
     for now in range(20):
         world.tracker.expire(float(now), list)
     assert world.resolved() == {"failed": [A, B, C]}
-    assert {owner: failure.step for owner, failure in world.failures.items()} == {
+    assert {record_id: failure.step for record_id, failure in world.failures.items()} == {
         A: "topology",
         B: "join",
         C: "topology",

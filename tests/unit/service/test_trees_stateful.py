@@ -67,8 +67,8 @@ class Tuples(RuleBasedStateMachine):
         for root in roots:
             self.records[root].outstanding.add(self.count)
 
-    def settle(self, owner):
-        record = self.records[owner]
+    def settle(self, record_id):
+        record = self.records[record_id]
         if not record.came_to and record.has_init:
             if record.has_failed:
                 record.came_to = "failed"
@@ -89,7 +89,7 @@ class Tuples(RuleBasedStateMachine):
 
     # What a pipeline does
 
-    def owner(self, tree):
+    def record_id(self, tree):
         return int(self.acker.owners(array(tree))[0])
 
     def pick(self, number):
@@ -98,24 +98,24 @@ class Tuples(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3), init=st.booleans())
     def emit_record(self, count, init):
         """A record becomes some tuples; its init may come later."""
-        owner = (5 << 48) + len(self.records)  # as the reader makes them
-        self.records[owner] = Record()
-        tree = int(self.acker.begin(array(owner))[0])
+        record_id = (5 << 48) + len(self.records)  # as the reader makes them
+        self.records[record_id] = Record()
+        tree = int(self.acker.begin(array(record_id))[0])
         edges = self.new_edges(count)
         for edge in edges.tolist():
-            self.add({owner}, tree, edge)
-        self.handles[owner] = (tree, int(np.bitwise_xor.reduce(edges)))
+            self.add({record_id}, tree, edge)
+        self.handles[record_id] = (tree, int(np.bitwise_xor.reduce(edges)))
         if init:
             self.init(0)
 
     @precondition(lambda self: self.handles)
     @rule(pick=PICK)
     def init(self, pick):
-        owner = list(self.handles)[-1 - pick % len(self.handles)]
-        tree, root = self.handles.pop(owner)
+        record_id = list(self.handles)[-1 - pick % len(self.handles)]
+        tree, root = self.handles.pop(record_id)
         self.acker.init(array(tree), one(root))
-        self.records[owner].has_init = True
-        self.settle(owner)
+        self.records[record_id].has_init = True
+        self.settle(record_id)
 
     @precondition(lambda self: self.tuples)
     @rule(picks=st.lists(st.lists(PICK, max_size=4), min_size=1, max_size=4), fan=st.integers(1, 2))
@@ -177,19 +177,19 @@ class Tuples(RuleBasedStateMachine):
         self.drain()
         number = self.pick(pick)
         tuple_ = self.tuples[number]
-        if self.owner(tuple_.tree) >= 0:
+        if self.record_id(tuple_.tree) >= 0:
             failure = Failure("step", BoltError("no"))
             letters = self.tracker.split(tuple_.tree, tuple_.edge, failure)
-            owners = [self.owner(tree) for tree, _edge in letters]
+            record_ids = [self.record_id(tree) for tree, _edge in letters]
             roots = [root for root in tuple_.roots if not self.records[root].came_to]
             records = {root for root in roots if root not in self.loose}
             # One that has failed, and whose init has not come, is tried again without a letter.
             wanted = {root for root in records if not self.records[root].has_failed}
-            assert len(owners) == len(set(owners))
-            assert wanted <= set(owners) <= records
-            self.lost += not owners and any(root in self.loose for root in roots)
-            for owner, (tree, edge) in zip(owners, letters, strict=True):
-                self.add({owner}, tree, edge)
+            assert len(record_ids) == len(set(record_ids))
+            assert wanted <= set(record_ids) <= records
+            self.lost += not record_ids and any(root in self.loose for root in roots)
+            for record_id, (tree, edge) in zip(record_ids, letters, strict=True):
+                self.add({record_id}, tree, edge)
         self.model_ack(number)
         del self.tuples[number]
 
@@ -211,18 +211,18 @@ class Tuples(RuleBasedStateMachine):
     @rule()
     def drain(self):
         resolved = self.tracker.drain()
-        for owner, flag in zip(resolved.acked.tolist(), resolved.flags.tolist(), strict=True):
-            assert owner not in self.told, "a record resolves once"
-            assert flag == self.records[owner].flags
-            self.told[owner] = "acked"
-        for owner, failure in resolved.failed:
-            assert owner not in self.told, "a record resolves once"
+        for record_id, flag in zip(resolved.acked.tolist(), resolved.flags.tolist(), strict=True):
+            assert record_id not in self.told, "a record resolves once"
+            assert flag == self.records[record_id].flags
+            self.told[record_id] = "acked"
+        for record_id, failure in resolved.failed:
+            assert record_id not in self.told, "a record resolves once"
             assert failure.step == "step"
-            self.told[owner] = "failed"
+            self.told[record_id] = "failed"
         assert self.told == {
-            owner: record.came_to
-            for owner, record in self.records.items()
-            if record.came_to and owner not in self.loose
+            record_id: record.came_to
+            for record_id, record in self.records.items()
+            if record.came_to and record_id not in self.loose
         }
 
     @rule(seconds=st.sampled_from([1.0, 5.0, 40.0]))
@@ -236,15 +236,15 @@ class Tuples(RuleBasedStateMachine):
             self.acker.expire(self.now)
             resolved = self.tracker.drain()
             assert not len(resolved.acked)
-            for owner, failure in resolved.failed:
-                assert owner not in self.told, "a record resolves once"
+            for record_id, failure in resolved.failed:
+                assert record_id not in self.told, "a record resolves once"
                 assert failure.step == "topology"
-                record = self.records[owner]
+                record = self.records[record_id]
                 assert not record.came_to
-                record.came_to = self.told[owner] = "failed"
+                record.came_to = self.told[record_id] = "failed"
                 record.has_failed = True
         for root, tree in self.loose.items():
-            if not self.records[root].came_to and self.owner(tree) < 0:
+            if not self.records[root].came_to and self.record_id(tree) < 0:
                 self.records[root].came_to = "failed"
                 self.records[root].has_failed = True
                 self.lost += 1

@@ -67,16 +67,16 @@ def test_a_failed_record_that_was_cut_off_is_tried_again_and_then_the_cut_is_tol
     bench = Bench(start=StartPolicy(on_data_loss="skip"))
     bench.fill(ONE, 8)
     bench.start()
-    owners = bench.emit()
-    bench.reader.fail(owners[6], 0.0)
+    record_ids = bench.emit()
+    bench.reader.fail(record_ids[6], 0.0)
     bench.log.truncate(ONE, 3)
     bench.fill(ONE, 1)
     bench.emit(0.5)
     bench.poll(0.5)
     assert bench.losses == []
     assert next(bench.reader.statistics(0.5)).ledger.pending == 8
-    assert bench.emit(RETRY_SECONDS) == [owners[6]]
-    bench.ack(owners)
+    assert bench.emit(RETRY_SECONDS) == [record_ids[6]]
+    bench.ack(record_ids)
     bench.poll(2.0)
     assert [(loss.reason, loss.resume.offset) for loss in bench.losses] == [("truncated", 3)]
     assert bench.drain(3.0) == 1
@@ -99,8 +99,8 @@ def test_the_stored_offset_is_the_next_one_to_read():
     bench.restart()
     assert bench.emit(2.0) == []
     bench.fill(ONE, 2)
-    owners = bench.emit(2.0)
-    assert [bench.reader.message(owner).offset() for owner in owners] == [1, 2]
+    record_ids = bench.emit(2.0)
+    assert [bench.reader.message(record_id).offset() for record_id in record_ids] == [1, 2]
 
 
 @pytest.mark.parametrize("payload", [b"bad", b"again"])

@@ -23,8 +23,8 @@ def text(record: Record) -> str:
     return (record.value or b"").decode()
 
 
-def offsets(bench: Bench, owners: list[int]) -> list[int]:
-    return [bench.reader.message(owner).offset() for owner in owners]
+def offsets(bench: Bench, record_ids: list[int]) -> list[int]:
+    return [bench.reader.message(record_id).offset() for record_id in record_ids]
 
 
 def test_partitions_of_one_number_are_told_apart_by_their_topic():
@@ -35,13 +35,13 @@ def test_partitions_of_one_number_are_told_apart_by_their_topic():
     bench.fill(ONE, 3)
     bench.fill(other, 3)
     bench.start()
-    owners = bench.emit()
-    assert len(set(owners)) == 6
-    of_other = [o for o in owners if bench.reader.message(o).topic() == "u"]
+    record_ids = bench.emit()
+    assert len(set(record_ids)) == 6
+    of_other = [o for o in record_ids if bench.reader.message(o).topic() == "u"]
     bench.ack(of_other)
     bench.drain(1.0)
     assert (bench.stored(ONE), bench.stored(other)) == (0, 3)
-    bench.ack([o for o in owners if o not in of_other])
+    bench.ack([o for o in record_ids if o not in of_other])
     bench.drain(2.0)
     assert bench.stored(ONE) == 3
 
@@ -51,15 +51,15 @@ def test_a_new_leader_repeats_nothing_and_forgets_nothing():
     bench = Bench()
     bench.fill(ONE, 4)
     bench.start()
-    owners = bench.emit()
-    bench.ack(owners[:1])
-    bench.reader.fail(owners[1], 0.0)
+    record_ids = bench.emit()
+    bench.ack(record_ids[:1])
+    bench.reader.fail(record_ids[1], 0.0)
     bench.log.elect(ONE)
     bench.fill(ONE, 2)
     bench.poll(0.5)
     assert offsets(bench, bench.emit(0.5)) == [4, 5]
-    assert bench.emit(RETRY_SECONDS) == [owners[1]]
-    bench.ack([*owners[1:], *[owners[0] + n for n in (4, 5)]])
+    assert bench.emit(RETRY_SECONDS) == [record_ids[1]]
+    bench.ack([*record_ids[1:], *[record_ids[0] + n for n in (4, 5)]])
     bench.drain(2.0)
     assert bench.stored() == 6
 
@@ -111,15 +111,15 @@ class Reading:
 
     def ack(self, number: int, _now: float) -> None:
         if self.pending:
-            owner = self.pending.pop(number % len(self.pending))
-            self.acked |= set(offsets(self.bench, [owner]))
-            self.bench.ack([owner])
+            record_id = self.pending.pop(number % len(self.pending))
+            self.acked |= set(offsets(self.bench, [record_id]))
+            self.bench.ack([record_id])
 
     def fail(self, number: int, now: float) -> None:
         if self.pending:
-            owner = self.pending.pop(number % len(self.pending))
-            if not self.bench.reader.fail(owner, now):
-                self.pending.append(owner)
+            record_id = self.pending.pop(number % len(self.pending))
+            if not self.bench.reader.fail(record_id, now):
+                self.pending.append(record_id)
 
     def commit(self, _number: int, now: float) -> None:
         self.bench.reader.commit(now, force=True)
@@ -179,11 +179,11 @@ def test_one_failure_repeats_one_record():
     bench = Bench()
     bench.fill(ONE, 100)
     bench.start()
-    owners = bench.emit()
-    bench.ack(owners[50:])
-    assert bench.reader.fail(owners[10], 0.0)
-    assert bench.emit(10.0) == [owners[10]]
-    bench.ack(owners[:50])
+    record_ids = bench.emit()
+    bench.ack(record_ids[50:])
+    assert bench.reader.fail(record_ids[10], 0.0)
+    assert bench.emit(10.0) == [record_ids[10]]
+    bench.ack(record_ids[:50])
     assert bench.emit(20.0) == []
     assert bench.drain(30.0) == 0
     assert bench.stored() == 100

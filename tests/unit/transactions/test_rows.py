@@ -15,9 +15,9 @@ def numbers(*values):
     return np.array(values, np.int64)
 
 
-def add(rows, piece, owners, *, txid=1, place=0):
-    count = len(owners)
-    rows.add(piece, numbers(*owners), np.full(count, txid), np.full(count, place))
+def add(rows, piece, record_ids, *, txid=1, place=0):
+    count = len(record_ids)
+    rows.add(piece, numbers(*record_ids), np.full(count, txid), np.full(count, place))
 
 
 def plain(taken):
@@ -25,7 +25,7 @@ def plain(taken):
     found = []
     for piece in taken.pieces:
         found += piece.column(0).to_pylist() if isinstance(piece, pa.RecordBatch) else piece
-    return found, taken.owners.tolist()
+    return found, taken.record_ids.tolist()
 
 
 def columns(*values):
@@ -41,7 +41,7 @@ def test_pieces_of_one_transaction_are_handed_on_as_they_came():
     taken = rows.take(0, 1)
     assert taken.pieces[0] is first
     assert taken.pieces[1] is second
-    assert taken.owners.tolist() == [5, 6, 7]
+    assert taken.record_ids.tolist() == [5, 6, 7]
     assert taken.num_rows == 3
     assert rows.num_rows == 0
     assert rows.take(0, 1).num_rows == 0
@@ -50,7 +50,7 @@ def test_pieces_of_one_transaction_are_handed_on_as_they_came():
 def test_a_transaction_without_rows_is_taken_empty():
     taken = Rows().take(3, 1)
     assert taken.pieces == []
-    assert taken.owners.tolist() == []
+    assert taken.record_ids.tolist() == []
     assert taken.num_rows == 0
 
 
@@ -156,7 +156,7 @@ def test_a_lost_line_takes_its_rows_along_and_no_others():
 
 
 def test_arrays_that_are_not_as_long_as_the_piece_are_refused():
-    with pytest.raises(ValueError, match="a piece of 2 rows came with 1 owners"):
+    with pytest.raises(ValueError, match="a piece of 2 rows came with 1 record ids"):
         add(Rows(), ["a", "b"], [5])
 
 
@@ -168,7 +168,7 @@ TAKEN = st.tuples(st.just("take"), st.integers(0, 1), st.integers(1, 2))
 DROPPED = st.tuples(st.just("drop"), st.integers(0, 1), st.just(0))
 
 
-def owner_of(place, record):
+def record_id_of(place, record):
     return -1 if record < 0 else place << PLACE_BITS | record
 
 
@@ -184,31 +184,31 @@ def test_whatever_comes_in_whatever_order_the_rows_are_those_of_a_plain_list(cal
     made = 0
     for call, first, second in [*calls, *(("take", p, t) for p in (0, 1) for t in (1, 2))]:
         if call == "add":
-            owners = [owner_of(place, record) for place, record in first]
+            record_ids = [record_id_of(place, record) for place, record in first]
             txids = [txid_of(record) for _place, record in first]
             values = [f"row {made + number}" for number in range(len(first))]
             made += len(first)
             piece = columns(*values) if second else values
             places = [place for place, _record in first]
-            rows.add(piece, numbers(*owners), numbers(*txids), numbers(*places))
-            for place, txid, owner, row in zip(places, txids, owners, values, strict=True):
-                if owner >= 0 and txid:
-                    model.append([place, txid, owner, row, False])
+            rows.add(piece, numbers(*record_ids), numbers(*txids), numbers(*places))
+            for place, txid, record_id, row in zip(places, txids, record_ids, values, strict=True):
+                if record_id >= 0 and txid:
+                    model.append([place, txid, record_id, row, False])
         elif call == "void":
-            owner = owner_of(first, second)
-            rows.void(owner, first)
+            record_id = record_id_of(first, second)
+            rows.void(record_id, first)
             for each in model:
-                each[4] |= each[2] == owner
+                each[4] |= each[2] == record_id
         elif call == "drop":
             rows.drop(first)
             model = [each for each in model if each[0] != first]
         else:
             taken = rows.take(first, second)
-            found, owners = plain(taken)
+            found, record_ids = plain(taken)
             due = [each for each in model if each[:2] == [first, second]]
-            expected = [(row, owner) for _place, _txid, owner, row, void in due if not void]
+            expected = [(row, record_id) for _place, _txid, record_id, row, void in due if not void]
             expected.sort(key=itemgetter(1))
-            assert list(zip(found, owners, strict=True)) == expected
+            assert list(zip(found, record_ids, strict=True)) == expected
             assert taken.num_rows == len(found)
             model = [each for each in model if each[:2] != [first, second]]
         assert rows.num_rows == len(model)

@@ -16,10 +16,10 @@ from topology.running.lane import Lane, OrderedLane
 from topology.signals import Reject
 
 
-def call(name, key="k", owner=None, tree=None, partition=0):
+def call(name, key="k", record_id=None, tree=None, partition=0):
     """A call whose record and tree are named alike unless told otherwise."""
-    owner = ord(name) if owner is None else owner
-    return Call(name, owner if tree is None else tree, 1, owner, partition, key)
+    record_id = ord(name) if record_id is None else record_id
+    return Call(name, record_id if tree is None else tree, 1, record_id, partition, key)
 
 
 def take_all(lane):
@@ -64,7 +64,7 @@ def test_what_waits_behind_a_held_key_is_blocked_and_what_waits_its_turn_is_not(
     fail(lane, first)
     assert lane.blocked() == [ord("b")]
     assert lane.num_blocked == 1
-    lane.release([first.owner])
+    lane.release([first.record_id])
     assert lane.blocked() == Lane().blocked() == []
 
 
@@ -75,7 +75,7 @@ def test_a_failed_call_holds_its_key_until_its_record_comes_again_and_then_goes_
     lane.add([call("c")])
     assert lane.take() is None
     assert lane.held == 1
-    lane.add([call("A", owner=ord("a"), tree=7)])
+    lane.add([call("A", record_id=ord("a"), tree=7)])
     again = lane.take()
     assert (again.value, lane.held) == ("A", 0)
     lane.end(again)
@@ -88,9 +88,9 @@ def test_every_value_of_a_record_that_comes_again_goes_before_the_others():
     lane = OrderedLane()
     lane.add([call("a"), call("b")])
     fail(lane, lane.take())
-    owner = ord("a")
-    lane.add([call("A", owner=owner, tree=7), call("B", owner=owner, tree=7)])
-    lane.add([call("C", owner=owner, tree=7)])
+    record_id = ord("a")
+    lane.add([call("A", record_id=record_id, tree=7), call("B", record_id=record_id, tree=7)])
+    lane.add([call("C", record_id=record_id, tree=7)])
     order = ""
     while (one := lane.take()) is not None:
         order += one.value
@@ -102,12 +102,12 @@ def test_a_value_of_that_record_that_comes_late_goes_before_the_others_too():
     lane = OrderedLane()
     lane.add([call("a"), call("x"), call("y")])
     fail(lane, lane.take())
-    owner = ord("a")
-    lane.add([call("A", owner=owner, tree=7), call("B", owner=owner, tree=7)])
+    record_id = ord("a")
+    lane.add([call("A", record_id=record_id, tree=7), call("B", record_id=record_id, tree=7)])
     first = lane.take()
     lane.end(first)
     second = lane.take()
-    lane.add([call("C", owner=owner, tree=7), call("D", owner=owner, tree=7)])
+    lane.add([call("C", record_id=record_id, tree=7), call("D", record_id=record_id, tree=7)])
     lane.end(second)
     order = names([first, second])
     while (one := lane.take()) is not None:
@@ -118,9 +118,11 @@ def test_a_value_of_that_record_that_comes_late_goes_before_the_others_too():
 
 def test_what_waits_behind_a_failed_call_and_shares_its_tree_is_dropped():
     lane = OrderedLane()
-    lane.add([call("a", owner=1, tree=1), call("b", owner=1, tree=1), call("c", owner=2)])
+    lane.add(
+        [call("a", record_id=1, tree=1), call("b", record_id=1, tree=1), call("c", record_id=2)]
+    )
     fail(lane, lane.take())
-    lane.add([call("d", owner=1, tree=1)])  # from a bolt before that was slow
+    lane.add([call("d", record_id=1, tree=1)])  # from a bolt before that was slow
     assert lane.waiting() == [2]
     lane.release([1])
     assert names(take_all(lane)) == "c"
@@ -135,7 +137,7 @@ def test_a_call_that_failed_for_good_holds_nothing():
 
 def test_a_released_record_frees_every_key_it_holds():
     lane = OrderedLane()
-    lane.add([call("a", 1, owner=5), call("b", 2, owner=5), call("c", 1), call("d", 2)])
+    lane.add([call("a", 1, record_id=5), call("b", 2, record_id=5), call("c", 1), call("d", 2)])
     for one in take_all(lane):
         fail(lane, one)
     assert lane.held == 1
@@ -190,7 +192,7 @@ def test_a_call_that_runs_names_its_partition_until_its_key_is_free():
     assert lane.holds(3)
     fail(lane, one)
     assert lane.holds(3)
-    lane.release([one.owner])
+    lane.release([one.record_id])
     assert not lane.holds(3)
 
 
@@ -199,7 +201,7 @@ def test_a_record_that_waits_and_comes_again_and_again_waits_once_and_keeps_its_
     lane.add([call("a"), call("b"), call("c")])
     fail(lane, lane.take())
     for tree in range(1000, 1030):
-        lane.add([call("B", owner=ord("b"), tree=tree)])
+        lane.add([call("B", record_id=ord("b"), tree=tree)])
     assert lane.num_waiting == 2
     assert set(lane.waiting()) == {1029, ord("c")}
     lane.release([ord("a")])
@@ -213,12 +215,12 @@ def test_a_record_that_waits_and_comes_again_and_again_waits_once_and_keeps_its_
 def test_a_record_that_already_waits_again_is_not_waited_for():
     """It failed elsewhere and was retried while its first call still ran here."""
     lane = OrderedLane()
-    lane.add([call("a", owner=1, tree=1), call("b", owner=2)])
+    lane.add([call("a", record_id=1, tree=1), call("b", record_id=2)])
     first = lane.take()
-    lane.add([call("A", owner=1, tree=9), call("B", owner=1, tree=9)])
+    lane.add([call("A", record_id=1, tree=9), call("B", record_id=1, tree=9)])
     fail(lane, first)
     assert lane.held == 0
-    lane.add([call("C", owner=1, tree=9)])
+    lane.add([call("C", record_id=1, tree=9)])
     order = ""
     while (one := lane.take()) is not None:
         order += one.value
@@ -256,17 +258,19 @@ class World(RuleBasedStateMachine):
     def arrive(self, keys):
         if self.keys_per_record == 1:
             keys = [keys[0]] * len(keys)
-        owner = len(self.values)
-        self.values[owner] = keys
+        record_id = len(self.values)
+        self.values[record_id] = keys
         for key in set(keys):
-            self.arrived.setdefault(key, []).append(owner)
-        self.send(owner)
+            self.arrived.setdefault(key, []).append(record_id)
+        self.send(record_id)
 
-    def send(self, owner):
+    def send(self, record_id):
         self.trees += 1
-        keys = self.values[owner]
-        self.attempt[owner], self.left[owner] = self.trees, len(keys)
-        self.lane.add([Call(owner, self.trees, 1, owner, owner % 2, key) for key in keys])
+        keys = self.values[record_id]
+        self.attempt[record_id], self.left[record_id] = self.trees, len(keys)
+        self.lane.add(
+            [Call(record_id, self.trees, 1, record_id, record_id % 2, key) for key in keys]
+        )
 
     @rule()
     def start(self):
@@ -278,8 +282,8 @@ class World(RuleBasedStateMachine):
         self.check_order(one)
 
     def check_order(self, one):
-        earlier = self.arrived[one.key][: self.arrived[one.key].index(one.owner)]
-        assert all(owner not in self.attempt for owner in earlier)  # they are complete
+        earlier = self.arrived[one.key][: self.arrived[one.key].index(one.record_id)]
+        assert all(record_id not in self.attempt for record_id in earlier)  # they are complete
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), outcome=st.sampled_from(["good", "again", "final"]))
@@ -288,25 +292,25 @@ class World(RuleBasedStateMachine):
         self.end_one(self.running.pop(at), outcome)
 
     def end_one(self, one, outcome):
-        owner = one.owner
+        record_id = one.record_id
         if outcome != "good":
             one.error = Reject("no") if outcome == "final" else RuntimeError("again")
         self.lane.end(one)
-        if self.attempt.get(owner) != one.tree:  # void: the tree had resolved
+        if self.attempt.get(record_id) != one.tree:  # void: the tree had resolved
             if one.comes_again:
-                self.lane.release([owner])
+                self.lane.release([record_id])
         elif one.comes_again:
-            self.attempt[owner] = None
+            self.attempt[record_id] = None
         else:
-            self.left[owner] -= 1
-            if not self.left[owner]:
-                del self.attempt[owner]
-                self.lane.release([owner])
+            self.left[record_id] -= 1
+            if not self.left[record_id]:
+                del self.attempt[record_id]
+                self.lane.release([record_id])
 
     @precondition(lambda self: None in self.attempt.values())
     @rule(data=st.data())
     def come_again(self, data):
-        due = [owner for owner, tree in self.attempt.items() if tree is None]
+        due = [record_id for record_id, tree in self.attempt.items() if tree is None]
         self.send(data.draw(st.sampled_from(due)))
 
     @precondition(lambda self: self.waiting_whole())
@@ -316,25 +320,25 @@ class World(RuleBasedStateMachine):
 
     def waiting_whole(self):
         """Records none of whose values has had its turn."""
-        begun = {one.owner for one in [*self.running, *self.lane.ready]}
+        begun = {one.record_id for one in [*self.running, *self.lane.ready]}
         return [
-            owner
-            for owner, left in self.left.items()
-            if left == len(self.values[owner])
-            and self.attempt.get(owner) is not None
-            and owner not in begun
+            record_id
+            for record_id, left in self.left.items()
+            if left == len(self.values[record_id])
+            and self.attempt.get(record_id) is not None
+            and record_id not in begun
         ]
 
     @invariant()
     def one_try_of_a_record_waits(self):
         for state in self.lane._keys.values():
-            tries = {} if state is None else {(one.owner, one.tree) for one in state.turns}
-            assert len(tries) == len({owner for owner, _tree in tries})
+            tries = {} if state is None else {(one.record_id, one.tree) for one in state.turns}
+            assert len(tries) == len({record_id for record_id, _tree in tries})
 
     @invariant()
     def nothing_is_held_without_reason(self):
-        for owner in self.lane._held:
-            assert owner in self.attempt
+        for record_id in self.lane._held:
+            assert record_id in self.attempt
 
     @invariant()
     def what_waits_is_counted(self):
@@ -349,7 +353,7 @@ class World(RuleBasedStateMachine):
             elif (one := self.lane.take()) is not None:
                 self.running.append(one)
             else:
-                due = [owner for owner, tree in self.attempt.items() if tree is None]
+                due = [record_id for record_id, tree in self.attempt.items() if tree is None]
                 if not due:
                     break
                 self.send(due[-1])
@@ -374,16 +378,16 @@ class WorldOfManyKeys(World):
     @precondition(lambda self: any(tree is not None for tree in self.attempt.values()))
     @rule(data=st.data())
     def fail_elsewhere(self, data):
-        live = [owner for owner, tree in self.attempt.items() if tree is not None]
+        live = [record_id for record_id, tree in self.attempt.items() if tree is not None]
         self.attempt[data.draw(st.sampled_from(live))] = None
 
     @precondition(lambda self: None in self.attempt.values())
     @rule(data=st.data())
     def give_up(self, data):
-        due = [owner for owner, tree in self.attempt.items() if tree is None]
-        owner = data.draw(st.sampled_from(due))
-        del self.attempt[owner]
-        self.lane.release([owner])
+        due = [record_id for record_id, tree in self.attempt.items() if tree is None]
+        record_id = data.draw(st.sampled_from(due))
+        del self.attempt[record_id]
+        self.lane.release([record_id])
 
 
 SETTINGS = settings(max_examples=80, stateful_step_count=40)

@@ -58,10 +58,10 @@ def fails_on(*bad, error=RuntimeError):
 
 def test_every_answer_has_the_tree_the_edge_and_the_record_of_its_value(kind):
     with bench_of(kind, lambda value: value * 2) as bench:
-        bench.submit(1, 2, 3, owners=[7, 8, 9])
+        bench.submit(1, 2, 3, record_ids=[7, 8, 9])
         ended = sorted(bench.take(3), key=lambda call: call.tree)
     assert [call.value for call in ended] == [2, 4, 6]
-    assert [(call.tree, call.edge, call.owner) for call in ended] == [
+    assert [(call.tree, call.edge, call.record_id) for call in ended] == [
         (0, 100, 7),
         (1, 101, 8),
         (2, 102, 9),
@@ -88,14 +88,14 @@ def test_a_key_keeps_its_order_and_a_record_that_failed_goes_first_when_it_comes
     process = fails_on("a1")
     options = {"order": Order.KEY, "key": lambda value: value[0]}
     with bench_of(kind, process, **options) as bench:
-        bench.submit("a1", "a2", "b1", owners=[1, 2, 3])
+        bench.submit("a1", "a2", "b1", record_ids=[1, 2, 3])
         assert {call.value for call in bench.take(2)} == {"a1", "b1"}
         assert bench.runners.held
         assert bench.figures().held == 1
         assert {step.name: trees for step, trees in bench.runners.waiting()} == {"step": [1]}
         assert bench.runners.backlog(bench.step) == 0  # a2 waits for a1, not for a worker
-        bench.submit("a3", owners=[4])
-        bench.submit("a1", owners=[1])
+        bench.submit("a3", record_ids=[4])
+        bench.submit("a1", record_ids=[1])
         assert [call.value for call in bench.take(3)] == ["a1", "a2", "a3"]
         assert not bench.runners.held
     assert [value for value in process.seen if value[0] == "a"] == ["a1", "a1", "a2", "a3"]
@@ -105,16 +105,16 @@ def test_all_values_of_a_record_that_comes_again_go_before_what_has_waited(kind)
     process = fails_on("a1")
     options = {"order": Order.KEY, "key": lambda value: value[0]}
     with bench_of(kind, process, **options) as bench:
-        bench.submit("a1", "a2", "a9", owners=[1, 1, 9], trees=[1, 1, 9])
+        bench.submit("a1", "a2", "a9", record_ids=[1, 1, 9], trees=[1, 1, 9])
         bench.take(1)
-        bench.submit("a1", "a2", owners=[1, 1], trees=[7, 7])
+        bench.submit("a1", "a2", record_ids=[1, 1], trees=[7, 7])
         assert [call.value for call in bench.take(3)] == ["a1", "a2", "a9"]
 
 
 def test_a_record_that_will_not_come_again_is_released(kind):
     options = {"order": Order.KEY, "key": lambda value: value[0]}
     with bench_of(kind, fails_on("a1"), **options) as bench:
-        bench.submit("a1", "a2", owners=[1, 2])
+        bench.submit("a1", "a2", record_ids=[1, 2])
         assert bench.take(1)[0].comes_again
         assert bench.runners.holders() == {1}
         bench.runners.release([5])
@@ -132,7 +132,7 @@ def test_a_rejected_record_holds_nobody_up(kind):
 def test_partition_order_is_per_partition(kind):
     process = fails_on(10)
     with bench_of(kind, process, order=Order.PARTITION) as bench:
-        bench.submit(10, 11, 20, 21, partitions=[1, 1, 2, 2], owners=[10, 11, 20, 21])
+        bench.submit(10, 11, 20, 21, partitions=[1, 1, 2, 2], record_ids=[10, 11, 20, 21])
         assert {call.value for call in bench.take(3)} == {10, 20, 21}
         bench.runners.release([10])
         assert [call.value for call in bench.take(1)] == [11]
@@ -142,7 +142,7 @@ def test_of_a_partition_that_is_lost_nothing_that_waits_is_called(kind):
     process = fails_on("a1")
     options = {"order": Order.KEY, "key": lambda value: value[0]}
     with bench_of(kind, process, **options) as bench:
-        bench.submit("a1", "a2", "a3", partitions=[1, 2, 1], owners=[1, 2, 3])
+        bench.submit("a1", "a2", "a3", partitions=[1, 2, 1], record_ids=[1, 2, 3])
         bench.take(1)
         bench.runners.drop(lambda call: call.partition == 1)
         assert [call.value for call in bench.take(1)] == ["a2"]
@@ -154,11 +154,11 @@ def test_what_waits_is_not_called_once_the_runners_have_stopped(kind):
     process = fails_on("a1")
     options = {"order": Order.KEY, "key": lambda value: value[0]}
     with bench_of(kind, process, **options) as bench:
-        bench.submit("a1", "a2", owners=[1, 2])
+        bench.submit("a1", "a2", record_ids=[1, 2])
         bench.take(1)
         bench.runners.stop(SECONDS)
         bench.runners.release([1])
-        bench.submit("b1", owners=[3])
+        bench.submit("b1", record_ids=[3])
     assert process.seen == ["a1"]
     assert bench.answers.empty()
 
@@ -177,7 +177,7 @@ def test_a_value_without_a_key_fails_for_good_and_alone(kind):
 
 def test_a_value_whose_tree_has_resolved_is_dropped(kind):
     with bench_of(kind, lambda value: value) as bench:
-        bench.submit(1, 2, 3, owners=[1, -1, 3], tasks=[0, 0, 0])
+        bench.submit(1, 2, 3, record_ids=[1, -1, 3], tasks=[0, 0, 0])
         assert {call.value for call in bench.take(2)} == {1, 3}
         assert bench.answers.empty()
 

@@ -7,8 +7,8 @@ from topology.running.call import Call
 from topology.running.turns import Turns
 
 
-def call(value, owner, tree, partition=0):
-    return Call(value, tree, 1, owner, partition, "k")
+def call(value, record_id, tree, partition=0):
+    return Call(value, tree, 1, record_id, partition, "k")
 
 
 def filled(*calls):
@@ -107,7 +107,7 @@ def test_whatever_comes_again_only_the_last_try_of_a_record_waits_and_in_its_pla
     Here a try is one value, or more that arrive together.
     """
     turns, model, trees = Turns(), [], 0
-    for owner, takes, is_twice in moves:
+    for record_id, takes, is_twice in moves:
         if takes:
             if not model:
                 assert turns.take() is None
@@ -115,16 +115,16 @@ def test_whatever_comes_again_only_the_last_try_of_a_record_waits_and_in_its_pla
             taken, tries = model.pop(0)
             for tree in tries:
                 one = turns.take()
-                assert (one.owner, one.tree) == (taken, tree)
+                assert (one.record_id, one.tree) == (taken, tree)
             continue
         trees += 1
         tries = [trees] * (1 + is_twice)
         for tree in tries:
-            turns.add(call(owner, owner, tree))
+            turns.add(call(record_id, record_id, tree))
         places = {waits: place for place, (waits, _tries) in enumerate(model)}
-        if owner in places:
-            model[places[owner]] = (owner, tries)
+        if record_id in places:
+            model[places[record_id]] = (record_id, tries)
         else:
-            model.append((owner, tries))
-        assert len(turns) == sum(len(each) for _owner, each in model)
+            model.append((record_id, tries))
+        assert len(turns) == sum(len(each) for _record_id, each in model)
         assert sorted(one.tree for one in turns) == sorted(t for _o, each in model for t in each)
