@@ -1,7 +1,7 @@
 """Tests of topologies without Kafka, ZooKeeper or Spark."""
 
 from partition.retries import RetryPolicy
-from service.failures import ScreenPolicy
+from service.pipeline.failures import ScreenPolicy
 from service.testing.driver import NotSettled
 from service.testing.kit import TopologyTest, topology_test
 from service.testing.timeline import Event

@@ -43,8 +43,8 @@ from partition.retries import RetryPolicy
 from partition.transaction import TransactionKind
 from service.config_errors import as_bad_config, check_numbers
 from service.errors import BadConfig
-from service.failures import NullValues, ScreenPolicy
 from service.letter_limit import LetterLimit
+from service.pipeline.failures import NullValues, ScreenPolicy
 from service.section import Section, hidden
 from service.sharing import SharingPolicy
 from service.storage_config import StorageConfig

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from acker.acker import AckerStatistics
-from service.trees import Tally
+from service.pipeline.trees import Tally
 from topology.complaints import Complaint
 from topology.histogram import Distribution
 from topology.running.runner import RunnerStatistics

@@ -7,9 +7,9 @@ from partition.consumer import Consumer
 from partition.fetcher import Fetcher
 from partition.statistics import CommitAges
 from partition.store import OffsetStore
-from service.dead_letter_sender import DeadLetterSender
 from service.engine import Engine
-from service.references import ReferenceStatistics
+from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.references import ReferenceStatistics
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from service.errors import TooManyDeadLetters
 
 if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
-    from service.trees import Tally
+    from service.pipeline.trees import Tally
 
 _MARKS = 10  # the window moves on by a tenth of itself
 

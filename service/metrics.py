@@ -22,7 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from partition.statistics import PartitionStatistics
 from service.engine import SinkStatistics
-from service.references import ReferenceStatistics
+from service.pipeline.references import ReferenceStatistics
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS, Distribution
 from topology.running.runner import RunnerStatistics

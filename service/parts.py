@@ -30,16 +30,16 @@ from partition.store import OffsetStore
 from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.store import ZooKeeperStore
 from service.config import Config
-from service.dead_letter_sender import DeadLetterSender
 from service.deadline import Deadline
 from service.engine import Engine
 from service.errors import BadConfig
 from service.failpoints import failpoints, nowhere, with_places
-from service.fences import Fences
 from service.gates import delivery_of, limits_of, policy_of
 from service.jars.resolver import resolve
 from service.letter_limit import LetterLimit
-from service.references import References
+from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.fences import Fences
+from service.pipeline.references import References
 from service.sharing import Sharing, copartitions_of
 from service.sizes import sizes_of
 from service.spark_engine.ends import Ends

@@ -6,7 +6,7 @@ from partition.records import Partition
 from partition.statistics import Departed, Moves, PartitionStatistics
 from service.account import Account, PartitionAccount
 from service.engine import EngineStatistics
-from service.references import ReferenceStatistics
+from service.pipeline.references import ReferenceStatistics
 
 _HIDDEN = "(hidden by [http] show_errors)"
 

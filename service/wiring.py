@@ -14,17 +14,17 @@ import numpy as np
 from acker.acker import Acker
 from partition.loss import Loss
 from partition.records import partition_indexes_of
-from service.backpressure import Backpressure
-from service.committers import BatchCommitter, TransactionCommitter
-from service.context import Observer, Observers, ResultQueue, RunContext
-from service.dead_letter_sender import DeadLetterSender
 from service.failpoints import nowhere, with_places
-from service.failures import FailureHandler, ScreenPolicy
-from service.fences import Fences
-from service.pipeline import Committer, Pipeline
-from service.router import Router, tree_seconds
-from service.sink_buffer import BatchBuffer, TransactionBuffer
-from service.trees import Tally, TreeTracker
+from service.pipeline.backpressure import Backpressure
+from service.pipeline.committers import BatchCommitter, TransactionCommitter
+from service.pipeline.context import Observer, Observers, ResultQueue, RunContext
+from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.failures import FailureHandler, ScreenPolicy
+from service.pipeline.fences import Fences
+from service.pipeline.loop import Committer, Pipeline
+from service.pipeline.router import Router, tree_seconds
+from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
+from service.pipeline.trees import Tally, TreeTracker
 from sinks.tries import WriteRetries
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind

@@ -20,11 +20,12 @@ from typing import cast
 
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
-from service.context import ResultQueue
-from service.dead_letter_sender import DeadLetterSender
 from service.engine import EngineStatistics
 from service.failpoints import nowhere, with_places
-from service.fences import Fences
+from service.pipeline.context import ResultQueue
+from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.fences import Fences
+from service.pipeline.trees import Tally
 from service.spark_engine.ends import Ends
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.plans import RangePlans
@@ -36,7 +37,6 @@ from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.submissions import Executors, Submissions, TasksEnded
 from service.spark_engine.task import TaskSettings
 from service.spark_engine.tries import TryMaker
-from service.trees import Tally
 from sinks.tries import WriteRetries
 from sinks.writer import BatchStaged, FencesRaised
 from topology.life import Life

@@ -6,13 +6,13 @@ import structlog
 
 from partition.consumer import Consumer
 from partition.errors import Fenced
+from service.pipeline.trees import Tally
 from service.spark_engine.in_flight import InFlight
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork, StagedLost
 from service.spark_engine.refusals import again
 from service.spark_engine.runs import facts
 from service.spark_engine.task import Reasons
 from service.spark_engine.tries import Try, TryMaker
-from service.trees import Tally
 from sinks.writer import BatchCommitted, BatchStaged
 from topology.errors import SinkFenced
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from partition.records import Offsets
-from service.sink_buffer import GroupBuffer
+from service.pipeline.sink_buffer import GroupBuffer
 from service.spark_engine.refusals import Origin, origin_of
 from service.spark_engine.spool import SpoolChanged, SpoolStager, read_lines
 from sinks.tries import WriteRetries, check_rejected

@@ -14,12 +14,12 @@ import numpy as np
 
 from partition.errors import OffsetOutOfRange
 from service.garbage import rare_collections
+from service.pipeline.trees import Tally
 from service.spark_engine.kept import LettersAway, TableAway, kept_here
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.staging import Staging, TaskSink, sinks_of
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
-from service.trees import Tally
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetterSink
 from topology.steps import SinkStep

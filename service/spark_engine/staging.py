@@ -16,11 +16,11 @@ import structlog
 
 from acker.acker import Flags, Trees
 from partition.records import RecordIds, offsets_of, partition_indexes_of, record_ids_of
-from service.committers import RefusedRow
-from service.sink_buffer import estimated_bytes
+from service.pipeline.committers import RefusedRow
+from service.pipeline.sink_buffer import estimated_bytes
+from service.pipeline.trees import LETTERED, Tally
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
-from service.trees import LETTERED, Tally
 from sinks.tries import Tries, check_rejected
 from topology.errors import SinkFailed
 from topology.outcome import Failure

@@ -7,8 +7,8 @@ from typing import Any
 
 from partition.records import Partition, Position
 from partition.retries import RetryPolicy
-from service.failures import ScreenPolicy
-from service.trees import Tally
+from service.pipeline.failures import ScreenPolicy
+from service.pipeline.trees import Tally
 from sinks.storage import Storage
 from topology.sink import Staged, Stager
 

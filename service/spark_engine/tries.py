@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from partition.records import Partition, Position
-from service.committers import share_of
+from service.pipeline.committers import share_of
 from service.spark_engine.range_outlet import RangeOutlet, RangeWork
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskRange, TaskSettings
 from service.spark_engine.tasks import dealt

@@ -13,8 +13,8 @@ from partition.ledger import CommitProgress, Ledger
 from partition.records import Partition
 from partition.transaction import Resumed, TransactionKind
 from service.config import Config
-from service.dead_letter_sender import DeadLetterSender
-from service.fences import Fences
+from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.fences import Fences
 from service.sizes import sizes_of
 from service.spark_engine.ends import Ends
 from service.spark_engine.engine import SparkEngine, SparkPolicy

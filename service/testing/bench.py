@@ -16,9 +16,9 @@ from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.opening import Ways
 from partition.retries import RetryPolicy
-from service.failures import ScreenPolicy
-from service.fences import Fences
 from service.gates import delivery_of, limits_of
+from service.pipeline.failures import ScreenPolicy
+from service.pipeline.fences import Fences
 from service.sizes import sizes_of
 from service.testing.recording import RecordingObserver
 from service.wiring import PipelinePolicy, Ports, build_pipeline

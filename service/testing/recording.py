@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from partition.records import Chunk, Partition, RecordIds, offset_of, partition_index_of
-from service.context import Observer
+from service.pipeline.context import Observer
 from service.testing.timeline import Timeline, What
 from topology.complaints import text_of
 from topology.outcome import Failure

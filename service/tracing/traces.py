@@ -30,12 +30,12 @@ from partition.records import (
     offset_of,
     partition_index_of,
 )
-from service.context import Observer
-from service.sink_buffer import PendingBatch
+from service.pipeline.context import Observer
+from service.pipeline.sink_buffer import PendingBatch
+from service.pipeline.trees import TreeTracker
 from service.tracing.headers import NO_CONTEXT, carried, is_sampled, parents_in
 from service.tracing.record import TracedRecord, error_attributes, shortened
 from service.tracing.writes import Writes
-from service.trees import TreeTracker
 from topology.outcome import Failure, Outcome, Took
 from topology.record import HeadersUnreadable, Message, headers_of
 from topology.running.call import Call

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from acker.acker import Acker
-from service.trees import LETTERED
+from service.pipeline.trees import LETTERED
 from tests.simulation.sink import Letter, Write
 from tests.simulation.tuples import Attempt, Tuple
 from topology.running.lane import Lane

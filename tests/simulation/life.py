@@ -1,6 +1,6 @@
 """One life of a replica: the real Consumer and Acker, between a simulated world's two ends.
 
-It stands in for `service.pipeline`, whose threads have no place here: same order of calls,
+It stands in for `service.pipeline.loop`, whose threads have no place here: same order of calls,
 one small event each.
 """
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
 from partition.records import Partition
+from service.pipeline.trees import Tally
 from service.spark_engine.submissions import TasksEnded
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed, TaskRange
-from service.trees import Tally
 from tests.simulation.kafka import SimLog, SimRecord
 from tests.simulation.recorded import Open
 from tests.simulation.spooled import SpooledRun, spool_all

@@ -14,11 +14,11 @@ from partition.consumer import Consumer
 from partition.records import Partition, RecordIds
 from partition.store import StoredOffset
 from partition.transaction import Resumed
-from service.committers import TransactionCommitter
-from service.context import Observers
-from service.fences import Fences
-from service.sink_buffer import TransactionBuffer, WriterEvent
-from service.trees import Tally
+from service.pipeline.committers import TransactionCommitter
+from service.pipeline.context import Observers
+from service.pipeline.fences import Fences
+from service.pipeline.sink_buffer import TransactionBuffer, WriterEvent
+from service.pipeline.trees import Tally
 from sinks.memory import MemorySink
 from tests.simulation.transaction_sink import Row, SimTable
 from tests.simulation.transaction_writer import SimWriter

@@ -10,8 +10,8 @@ from typing import Any
 from partition.offsets.requests import OutcomeUnknown
 from partition.store import Progress
 from partition.transaction import OpenTransaction, Resumed, Transactions
-from service import fences
-from service.committers import TransactionCommitter
+from service.pipeline import fences
+from service.pipeline.committers import TransactionCommitter
 from sinks.writer import BatchCommitted, FencesRaised
 from tests.simulation.mutants import Patches, around, mutant, put
 from tests.simulation.transaction_sink import SimTable

@@ -17,10 +17,10 @@ from partition.opening import StartPolicy, Ways
 from partition.records import Partition
 from partition.store import StoredOffset
 from service.config import load
-from service.dead_letter_sender import DeadLetterSender
-from service.fences import Fences
 from service.parts import Parts
-from service.references import References
+from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.fences import Fences
+from service.pipeline.references import References
 from service.spark_engine.ends import Ends
 from service.spark_engine.engine import SparkEngine, SparkPolicy
 from service.spark_engine.no_fetcher import NoFetcher

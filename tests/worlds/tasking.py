@@ -11,7 +11,7 @@ from partition.fetcher import Fetched
 from partition.memory import MemoryFetcher, MemoryLog
 from partition.records import Partition, Position
 from partition.retries import RetryPolicy
-from service.failures import ScreenPolicy
+from service.pipeline.failures import ScreenPolicy
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.running import process
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings

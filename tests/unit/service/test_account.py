@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from service.account import Account, PartitionAccount
-from service.trees import Tally
+from service.pipeline.trees import Tally
 
 SUNK, LETTERED = 1, 2
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace import AdvancedBolt, Bolt, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from service.backpressure import DEAD_LETTERS, TREES, Backpressure
+from service.pipeline.backpressure import DEAD_LETTERS, TREES, Backpressure
 from tests.worlds.running import Door, HeldSink, Works
 
 MANY_TREES = 1 << 23
@@ -234,7 +234,7 @@ def test_a_bolt_that_waits_stops_the_emitting_until_enough_of_it_has_ended():
 
 
 def test_dead_letters_that_are_not_durable_stop_the_emitting(monkeypatch):
-    monkeypatch.setattr("service.backpressure._MAX_LETTERS", 50)
+    monkeypatch.setattr("service.pipeline.backpressure._MAX_LETTERS", 50)
 
     def never(record):
         raise ValueError

@@ -1,6 +1,6 @@
 """What the parts of a pipeline share: the results of other threads, and who observes."""
 
-from service.context import Observer, Observers, ResultQueue
+from service.pipeline.context import Observer, Observers, ResultQueue
 
 
 def test_a_result_that_was_waited_for_is_taken_before_those_behind_it():

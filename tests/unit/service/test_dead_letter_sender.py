@@ -20,7 +20,7 @@ from partition.memory import (
 )
 from partition.opening import Ways
 from partition.records import Partition, Position
-from service.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
+from service.pipeline.dead_letters import RESEND_SECONDS, DeadLetterSender
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetter, DeadLetterSink, Delivered
 

@@ -10,8 +10,8 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.memory import MemoryMessage
 from partition.records import Chunk, Partition
-from service.context import Observers
-from service.failures import FailureHandler, Oversized, ScreenPolicy
+from service.pipeline.context import Observers
+from service.pipeline.failures import FailureHandler, Oversized, ScreenPolicy
 from service.testing.kit import TopologyTest
 
 ORDERS = Partition("orders", 0)

@@ -18,7 +18,7 @@ RETRY_SECONDS = 20.0
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr("service.backpressure._MAX_KEPT", MOST)
+    monkeypatch.setattr("service.pipeline.backpressure._MAX_KEPT", MOST)
 
 
 @bolt

@@ -4,7 +4,7 @@ import pytest
 
 from service.errors import TooManyDeadLetters
 from service.letter_limit import LetterLimit
-from service.trees import Tally
+from service.pipeline.trees import Tally
 
 
 def feed(limit: LetterLimit, tally: Tally, letters: int, good: int) -> None:

@@ -12,7 +12,7 @@ from partition.records import Partition
 from partition.statistics import Moves
 from service.engine import Apart, SinkStatistics
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
-from service.references import ReferenceStatistics
+from service.pipeline.references import ReferenceStatistics
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS
 from topology.running.runner import RunnerStatistics

@@ -14,7 +14,7 @@ ONCE_BROKEN = (1045, 1051, 1165, 1186)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Nobody waits in real time: the clock is the world's."""
-    monkeypatch.setattr("service.pipeline._IDLE_SECONDS", 0.001)
+    monkeypatch.setattr("service.pipeline.loop._IDLE_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize("seed", [*range(FIRST, FIRST + COUNT), *ONCE_BROKEN])

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
-from service.references import References, ReferenceStatistics
+from service.pipeline.references import References, ReferenceStatistics
 from sinks.state.memory import MemoryState
 from sinks.storage import Storage
 from tests.support.patience import seconds

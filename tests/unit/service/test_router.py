@@ -10,9 +10,9 @@ from headrace import Bolt, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.memory import MemoryMessage
 from partition.records import Chunk, Partition
-from service.context import Observers
-from service.router import Router, tree_seconds
-from service.trees import TreeTracker
+from service.pipeline.context import Observers
+from service.pipeline.router import Router, tree_seconds
+from service.pipeline.trees import TreeTracker
 from topology.executor import Executor
 
 PLACE = Partition("t", 0)

@@ -35,8 +35,8 @@ from partition.retries import RetryPolicy
 from partition.store import Progress
 from service.config import load
 from service.parts import Parts
-from service.pipeline import Pipeline
-from service.references import References
+from service.pipeline.loop import Pipeline
+from service.pipeline.references import References
 from service.service import Service
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from tests.support.patience import seconds, until

@@ -1,7 +1,7 @@
 import pytest
 
 from partition.transaction import Range
-from service.committers import share_of
+from service.pipeline.committers import share_of
 from topology.sink import Share
 from transactions.partition_transactions import Phase, Transaction
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.sinks import MemorySink
-from service.sink_buffer import BatchBuffer, WriterEvent, estimated_bytes
+from service.pipeline.sink_buffer import BatchBuffer, WriterEvent, estimated_bytes
 from sinks.writer import FencesRaised
 from tests.support.patience import seconds
 from topology.sink import Batch, Piece

@@ -5,7 +5,7 @@ import pytest
 import structlog
 
 from acker.acker import Acker
-from service.trees import LETTERED, SUNK, TreeTracker
+from service.pipeline.trees import LETTERED, SUNK, TreeTracker
 from topology.advanced import NO_TREE, Emission
 from topology.outcome import Failure
 from topology.signals import Reject

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from acker.acker import Acker
-from service.trees import TreeTracker
+from service.pipeline.trees import TreeTracker
 from tests.support.patience import seconds
 from topology.advanced import NO_TREE, Emission
 from topology.errors import BoltError

@@ -16,7 +16,8 @@ from partition.records import Partition, Position
 from service.config import load
 from service.errors import TaskError
 from service.parts import wire
-from service.pipeline import Pipeline
+from service.pipeline.loop import Pipeline
+from service.pipeline.trees import Tally
 from service.running import run_pipeline
 from service.spark_engine.engine import SparkEngine
 from service.spark_engine.on_spark import OnSpark
@@ -25,7 +26,6 @@ from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.submissions import Submissions, TasksEnded
 from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
 from service.spark_engine.troubles import trouble_of
-from service.trees import Tally
 from sinks.errors import SparkDied, TaskRaised
 from tests.support.patience import seconds, until
 from tests.worlds.driving import text

@@ -12,10 +12,10 @@ import numpy as np
 
 from acker.acker import Edges, Trees
 from partition.records import MAX_PARTITION_INDEX, Chunk, RecordIds, partition_indexes_of
-from service.committers import BatchCommitter
-from service.context import RunContext
-from service.failures import FailureHandler
-from service.trees import SUNK, TreeTracker
+from service.pipeline.committers import BatchCommitter
+from service.pipeline.context import RunContext
+from service.pipeline.failures import FailureHandler
+from service.pipeline.trees import SUNK, TreeTracker
 from topology.advanced import Actions
 from topology.advanced_runner import AdvancedRunner
 from topology.bolt import Kind
@@ -29,7 +29,7 @@ from topology.steps import BoltStep, SinkStep
 from topology.topology import Topology
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
-    from service.committers import TransactionCommitter
+    from service.pipeline.committers import TransactionCommitter
     from service.spark_engine.staging import Staging
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from acker.acker import Edges, Trees
 from partition.records import RecordIds, offsets_of
 from service.engine import SinkStatistics
-from service.trees import TreeTracker
+from service.pipeline.trees import TreeTracker
 from sinks.tries import WriteRetries
 from sinks.writer import BatchCommitted, Done, FencesRaised, SinkWriter
 from topology.histogram import Histogram

@@ -20,9 +20,9 @@ from partition.records import (
     partition_index_of,
     partition_indexes_of,
 )
-from service.context import Observers
-from service.fences import Fences
-from service.sink_buffer import (
+from service.pipeline.context import Observers
+from service.pipeline.fences import Fences
+from service.pipeline.sink_buffer import (
     BatchBuffer,
     Part,
     TransactionBuffer,
@@ -30,7 +30,7 @@ from service.sink_buffer import (
     WriterEvent,
     good_rows,
 )
-from service.trees import LETTERED, Tally, TreeTracker
+from service.pipeline.trees import LETTERED, Tally, TreeTracker
 from sinks.writer import BatchCommitted, FencesRaised
 from topology.errors import SinkFenced
 from topology.outcome import Failure

@@ -14,15 +14,15 @@ from acker.acker import Trees
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
 from partition.records import Chunk, RecordIds, partition_indexes_of
-from service.backpressure import Backpressure
-from service.committers import BatchCommitter, TransactionCommitter
-from service.context import RunContext
-from service.dead_letter_sender import DeadLetterSender
 from service.engine import Apart, EngineStatistics
-from service.failures import FailureHandler
-from service.router import Router
-from service.sink_buffer import BatchBuffer, TransactionBuffer
-from service.trees import TreeTracker
+from service.pipeline.backpressure import Backpressure
+from service.pipeline.committers import BatchCommitter, TransactionCommitter
+from service.pipeline.context import RunContext
+from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.failures import FailureHandler
+from service.pipeline.router import Router
+from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
+from service.pipeline.trees import TreeTracker
 from topology.running.call import Answers, TickFailed
 
 if TYPE_CHECKING:  # only a task of the spark engine has it

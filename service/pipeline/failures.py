@@ -13,8 +13,8 @@ import numpy as np
 import structlog
 
 from partition.records import Chunk, RecordIds
-from service.dead_letter_sender import DeadLetterSender
-from service.trees import LETTERED, TreeTracker
+from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.trees import LETTERED, TreeTracker
 from topology.complaints import text_of
 from topology.errors import BoltError
 from topology.masking import mask
@@ -26,8 +26,8 @@ from topology.steps import Retries
 
 if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
     from partition.consumer import Consumer
-    from service.committers import BatchCommitter, RefusedRow, TransactionCommitter
-    from service.context import RunContext
+    from service.pipeline.committers import BatchCommitter, RefusedRow, TransactionCommitter
+    from service.pipeline.context import RunContext
     from service.spark_engine.staging import Staging
 
 log = structlog.get_logger()

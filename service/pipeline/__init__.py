@@ -1,0 +1,1 @@
+"""The loop from fetch to commit, and what it works with."""
