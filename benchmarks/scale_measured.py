@@ -15,20 +15,18 @@ from typing import Any
 from benchmarks.processes import parse
 from benchmarks.scale_model import OPERATIONS
 from benchmarks.scale_weights import Cluster
-from partition.assignment import Assignment, AssignmentPolicy
-from partition.catalogue import Topic
+from partition.assignment import Assignment, AssignmentPolicy, Held
 from partition.delivery import AtLeastOnce
-from partition.held import Held
+from partition.interfaces import Progress, Topic
 from partition.manager import PartitionManager, Window
 from partition.memory.catalogue import MemoryCatalogue
 from partition.memory.fetcher import MemoryFetcher
 from partition.memory.log import MemoryLog
 from partition.memory.store import MemoryStore
-from partition.opening import Ways
 from partition.records import Partition, Position
+from partition.recovery import Ways
 from partition.replicas.beat import Mine, Report, View
-from partition.retries import RetryPolicy
-from partition.store import Progress
+from partition.retry import RetryPolicy
 from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from partition.interfaces import StoredOffset
 from partition.offsets.znode import (
     Broker,
     OffsetNode,
@@ -21,7 +22,6 @@ from partition.offsets.znode import (
 from partition.records import Partition, Position
 from partition.replicas.nodes import decode_member, decode_plan, encode_member, encode_plan
 from partition.replicas.plan import Control, Member, Plan, next_plan
-from partition.store import StoredOffset
 
 ROOT, PIPELINE = "/headrace", "orders-to-lake"
 _PROCESS = "123e4567-e89b-12d3-a456-426614174000"

@@ -2,7 +2,7 @@
 
 from headrace import _heap as _heap  # before Arrow is loaded
 from headrace import _shadow as _shadow  # first: a foreign room must not be imported
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from topology.advanced import AdvancedBolt, Collector, Tuple
 from topology.bolt import Bolt, bolt
 from topology.cache import Cache, CacheStatistics

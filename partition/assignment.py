@@ -2,15 +2,14 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import structlog
 
-from partition.catalogue import Topic
 from partition.delivery import AtLeastOnce, DeliveryFactory
-from partition.departures import Departures
 from partition.discovery import Discovery, TopicName
 from partition.errors import (
     Fenced,
@@ -21,19 +20,18 @@ from partition.errors import (
     PartitionError,
     StoreError,
     TopicMissing,
+    TransactionError,
 )
-from partition.fetcher import Fetcher
-from partition.held import Held
+from partition.interfaces import Fetcher, Topic
 from partition.manager import PartitionManager, Window
-from partition.opening import Opened, StartPolicy, Ways, opening, reclaiming, recovering
 from partition.records import Partition
-from partition.retries import RetryPolicy
-from partition.statistics import Departed, Moves
-from partition.steps import Steps
+from partition.recovery import Opened, StartPolicy, Steps, Ways, opening, reclaiming, recovering
+from partition.retry import RetryPolicy
 
 log = structlog.get_logger()
 
 _AGAIN_SECONDS = 1.0
+_ASK_SECONDS = 1.0  # to ask costs a look at every tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,185 @@ class Lost:
     error: PartitionError
 
 
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """What was read here of partitions that other replicas have now, in records."""
+
+    read: int = 0
+    retried: int = 0
+    given_up: int = 0  # in flight when it was given up, and not resolved since
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How often partitions changed hands, as this process saw it."""
+
+    taken: int = 0  # one has become ours
+    released: int = 0  # one has ceased to be, for whatever reason
+    fenced: int = 0  # one was refused to us, because it has a later owner
+
+
 PartitionChange: TypeAlias = Assigned | Revoked | Lost
+
+
+class Held:
+    """A partition from its discovery on. `place` is its index among all that this process knows.
+
+    With replicas that share the partitions it is ours only while it is wanted: it is opened then,
+    and leaves once it is wanted no more. One that was given up before all of it was resolved is
+    retired: what is still in flight of it counts for nothing, and the partition has a new place.
+    """
+
+    def __init__(self, partition: Partition, place: int, topic: Topic) -> None:
+        self.partition = partition
+        self.topic = topic  # as it was when the partition was found
+        self.place = place
+        self.is_wanted = True
+        self.given_up_at: float | None = None  # only a later plan may open it again
+        self.is_retired = False
+        self.lost: Counter[str] = Counter()
+        self.renew()
+
+    def renew(self) -> None:
+        """Be one that is not open, as at the beginning; the counts stay."""
+        self.manager: PartitionManager[Any] | None = None  # None: not opened yet
+        self.steps: Steps[Any] | None = None  # opening, recovering or reclaiming
+        self.again_at: float | None = None  # when to begin `steps` once more
+        self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
+        self.in_vain: tuple[int, int] = (-1, 0)  # an offset, and recoveries that found nothing
+        self.is_owned = False  # whether its records may be emitted and its frontier stored
+        self.is_told = False  # whether Assigned was told, and Revoked not since
+        self.is_lost = False  # whether Lost was told
+        self.session = 0  # of the store, when it was claimed last
+        self.epoch = 0  # of the ownership; 0: it was never ours
+        self.is_read = False  # whether the fetcher delivers it
+        self.is_paused = False
+        self.is_leaving = False  # nothing new of it is emitted
+        self.leave_by: float | None = None  # when it is given up, whatever is in flight
+        self.halted: PartitionError | None = None
+        # Where its log ended when it was opened; None: that was before our place, so who is
+        # right is known when the fetcher comes to an end or tells of trouble, or others hear of it.
+        self.goal: int | None = None
+
+    @property
+    def loss(self) -> StoreError | TransactionError | None:
+        """Why it is lost for good: none of its records is emitted any more, retries neither."""
+        lost = isinstance(self.halted, StoreError | TransactionError)
+        return self.halted if lost else None  # type: ignore[return-value]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether records of it may be emitted, now or later.
+
+        The source's halt of a partition leaves us what was read of it.
+        """
+        is_empty = self.manager is None or self.manager.is_idle
+        return self.is_owned and (self.halted is None or not is_empty)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it is ours and stays so, and is neither halted nor mended, nor about to be."""
+        mends = self.steps or self.trouble or self.again_at is not None
+        return self.is_owned and self.halted is None and not mends and not self.is_leaving
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is open, or being opened: nobody else may open it yet."""
+        return not self.is_retired and (self.manager is not None or self.steps is not None)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing of it is in flight, and all that can be stored is."""
+        manager = self.manager
+        if manager is None or self.steps is not None or not self.is_owned:
+            return False
+        if manager.in_flight or manager.delivery.owes_emission() or manager.has_to_store:
+            return False
+        return not manager.delivery.awaits_commit
+
+    @property
+    def has_emitted_goal(self) -> bool:
+        """Whether every record below the goal is emitted, retries aside; or it is halted."""
+        if not self.is_wanted:
+            return True
+        if self.manager is None or self.goal is None:
+            return self.halted is not None
+        return self.halted is not None or self.manager.emitted_to >= self.goal
+
+    @property
+    def has_resolved_goal(self) -> bool:
+        """Whether every record below the goal is resolved and nothing is amiss; or it is halted."""
+        if not self.is_wanted:
+            return not self.is_held
+        mends = self.steps or self.trouble or self.again_at is not None
+        if self.manager is None or self.goal is None or mends:
+            return self.halted is not None
+        return self.halted is not None or self.manager.frontier >= self.goal
+
+
+class Departures:
+    """Keeps partitions that were given up, for what may still be told of them. Pure.
+
+    A record is named by its partition's place and its offset, and nothing in that name tells one
+    partition of a place from the next. So the place of a partition that was given up stays its
+    own until nothing is left that could name a record of it, however long that takes: a sink or a
+    bolt may be away for longer than any time-out. One that was released in order has nothing in
+    flight, and keeps its place for the next time.
+    """
+
+    def __init__(self) -> None:
+        self._ask_at = -math.inf
+        self.retired: list[Held] = []
+        self._read = self._retried = self._given_up = 0
+        self.free_places: list[int] = []
+        """Places that others may have."""
+
+    def release(self, held: Held) -> None:
+        """Forget a partition of which nothing is in flight."""
+        self._count(held)
+        held.renew()
+
+    def retire(self, held: Held) -> None:
+        """Keep one that was given up with what is in flight of it."""
+        held.is_retired = True
+        self.retired.append(held)
+
+    def to_ask(self, now: float) -> list[int]:
+        """Places of which it is time to ask whether anything is left; none most of the time."""
+        if now < self._ask_at:
+            return []
+        self._ask_at = now + _ASK_SECONDS
+        return [held.place for held in self.retired]
+
+    def forget(self, place: int) -> None:
+        """Let go of a partition of which nothing is left: its place is free then."""
+        (held,) = (each for each in self.retired if each.place == place)
+        self.retired.remove(held)
+        self._count(held)
+        held.manager = None
+        self.free_places.append(place)
+
+    @property
+    def total(self) -> Departed:
+        """What was read of all of them."""
+        kept = list(self._managers())
+        return Departed(
+            read=self._read + sum(each.read for each in kept),
+            retried=self._retried + sum(each.retried for each in kept),
+            given_up=self._given_up + sum(each.in_flight for each in kept),
+        )
+
+    def _managers(self) -> Iterator[PartitionManager[Any]]:
+        for held in self.retired:
+            if held.manager is not None:
+                yield held.manager
+
+    def _count(self, held: Held) -> None:
+        manager = held.manager
+        if manager is not None:
+            self._read += manager.read
+            self._retried += manager.retried
+            self._given_up += manager.in_flight
 
 
 class Assignment:

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from partition.assignment import Assignment
+from partition.assignment import Assignment, Held
 from partition.errors import StoreError
-from partition.fetcher import Fetcher
-from partition.held import Held
-from partition.manager import PartitionManager
+from partition.interfaces import Fetcher, OffsetStore, Progress
+from partition.manager import PartitionManager, PartitionStatistics
 from partition.records import Partition
-from partition.store import OffsetStore, Progress
 
 
 class _Submitted(NamedTuple):
@@ -143,6 +142,29 @@ class OffsetCommitter:
         if self._places is not None:
             self._places.taken()
         return True
+
+
+class CommitAges:
+    """Remembers when each partition's stored offset moved, or was at the log's end, last.
+
+    The owner thread calls it, as often as it takes snapshots: so exact are the ages. A partition
+    that was away begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[Partition, tuple[int, float]] = {}
+
+    def of(
+        self, partitions: Iterable[PartitionStatistics], now: float
+    ) -> Iterator[PartitionStatistics]:
+        """The same figures with their `commit_age_seconds`."""
+        known, self._since = self._since, {}
+        for part in partitions:
+            committed, since = known.get(part.partition, (part.committed, now))
+            if committed != part.committed or not part.lag:
+                since = now
+            self._since[part.partition] = part.committed, since
+            yield replace(part, commit_age_seconds=max(0.0, now - since))
 
 
 class CommitPlaces:

@@ -8,26 +8,24 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from partition.assignment import Assignment, AssignmentPolicy, PartitionChange
+from partition.assignment import Assignment, AssignmentPolicy, Held, PartitionChange
 from partition.commits import CommitPlaces, OffsetCommitter
 from partition.discovery import LogEnds, TopicName
-from partition.fetcher import Fetcher
 from partition.flow_control import FlowControl
-from partition.held import Held
-from partition.manager import PartitionManager
-from partition.opening import Ways
+from partition.interfaces import Fetcher
+from partition.manager import PartitionManager, PartitionStatistics
 from partition.records import (
     Chunk,
     Partition,
+    Range,
     RecordIds,
     by_partition,
     offset_of,
     partition_index_of,
     record_ids_of,
 )
-from partition.retries import Retries
-from partition.statistics import PartitionStatistics
-from partition.transaction import Range
+from partition.recovery import Ways
+from partition.retry import Retries
 
 _FEW_CHUNKS = 2
 

@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from partition.errors import PartitionError
+from partition.interfaces import Progress
 from partition.ledger import CommitProgress, Ledger
-from partition.records import Chunk, Partition, Position
-from partition.store import Progress
-from partition.transaction import Resumed, Transactions
+from partition.records import Chunk, Partition, Position, Resumed, Transactions
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
 

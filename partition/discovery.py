@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from partition.catalogue import Catalogue, LogEnd, Topic
 from partition.errors import KafkaError, KafkaUnavailable, TopicMissing
+from partition.interfaces import Catalogue, LogEnd, Topic
 from partition.records import Partition
 
 log = structlog.get_logger()

@@ -6,10 +6,9 @@ from typing import Any
 
 import structlog
 
-from partition.assignment import Assignment
+from partition.assignment import Assignment, Held
 from partition.discovery import TopicName
-from partition.fetcher import Fetcher
-from partition.held import Held
+from partition.interfaces import Fetcher
 from partition.manager import Allowance, PartitionManager
 
 log = structlog.get_logger()

@@ -3,26 +3,33 @@
 Modelled on storm-kafka's PartitionManager (1.2.3). It differs where Storm lost data or
 stood still: the payloads of records in flight stay here, so a retry runs from memory
 and never seeks; a limit bounds what lies between the stored offset and the last emitted
-record; nothing is skipped here because it is far behind (`partition.opening` does, when it
+record; nothing is skipped here because it is far behind (`partition.recovery` does, when it
 is told to, and tells). What may be emitted and stored is its DeliveryMode's to decide.
 """
 
 import random
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple
 
 import numpy as np
 
 from partition.delivery import D, DeliveryFactory
-from partition.ledger import CommitProgress, Ledger
-from partition.records import Chunk, LeaderEpochs, Offsets, Partition, Position
-from partition.retries import Retries, RetryPolicy, RetryQueue
-from partition.statistics import PartitionStatistics
-from partition.store import Progress
-from partition.transaction import OpenTransaction, Resumed, Transactions
+from partition.interfaces import Progress
+from partition.ledger import CommitProgress, Ledger, LedgerStatistics
+from partition.records import (
+    Chunk,
+    LeaderEpochs,
+    Offsets,
+    OpenTransaction,
+    Partition,
+    Position,
+    Resumed,
+    Transactions,
+)
+from partition.retry import Retries, RetryPolicy, RetryQueue
 
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024
@@ -35,6 +42,34 @@ class Window:
     max_pending: int = MAX_PENDING  # records
     max_pending_bytes: int = MAX_PENDING_BYTES  # of values and keys
     max_record_bytes: int | None = None  # of a value; a larger record is no usual one
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """The figures of one moment. Offsets are the next to read."""
+
+    partition: Partition
+    ledger: LedgerStatistics
+    committed: int
+    read: int  # records emitted for the first time
+    retried: int  # emissions after the first
+    pending_bytes: int
+    oldest_pending_seconds: float  # since the oldest unresolved record was fetched; else 0
+    log_start: int | None = None  # None: not heard yet
+    log_end: int | None = None
+    fetch_latency_seconds: float | None = None  # from the newest record's time stamp to us
+    transaction_wait_seconds: float = 0.0  # held up by one that a producer has not ended
+    lost: Mapping[str, int] = field(default_factory=dict)  # records the source lost, by reason
+    committed_txid: int | None = None  # None, and below: no transactions are kept
+    open_transactions: int | None = None
+    epoch: int = 0  # under which it is ours; 0: it never was
+    commit_age_seconds: float = 0.0  # `committed` has stood still so long short of the log's end
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what is committed and the log's end, as far as it is known."""
+        end = self.ledger.fetched_to if self.log_end is None else self.log_end
+        return max(0, end - self.committed)
 
 
 class Allowance(NamedTuple):

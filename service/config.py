@@ -34,13 +34,13 @@ from pydantic_settings import (
 )
 
 from partition.assignment import AssignmentPolicy
-from partition.catalogue import AtOffset, AtTimestamp, StartFrom
 from partition.delivery import AtLeastOnce, DeliveryFactory
+from partition.interfaces import AtOffset, AtTimestamp, StartFrom
 from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
-from partition.opening import OnTrouble, StartPolicy
+from partition.records import TransactionKind
+from partition.recovery import OnTrouble, StartPolicy
 from partition.replicas.nodes import check_name
-from partition.retries import RetryPolicy
-from partition.transaction import TransactionKind
+from partition.retry import RetryPolicy
 from service.config_errors import as_bad_config, check_numbers
 from service.errors import BadConfig
 from service.letter_limit import LetterLimit

@@ -3,10 +3,9 @@
 from dataclasses import fields
 from typing import Protocol
 
+from partition.commits import CommitAges
 from partition.consumer import Consumer
-from partition.fetcher import Fetcher
-from partition.statistics import CommitAges
-from partition.store import OffsetStore
+from partition.interfaces import Fetcher, OffsetStore
 from service.engine import Engine
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.references import ReferenceStatistics

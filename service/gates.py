@@ -6,8 +6,7 @@ from typing import Any
 from partition.delivery import AtLeastOnce, CommitBeforeEmit, DeliveryFactory
 from partition.discovery import TopicName
 from partition.ledger import CommitProgress, Ledger
-from partition.records import Partition
-from partition.transaction import Resumed
+from partition.records import Partition, Resumed
 from topology.steps import SinkStep
 from topology.topology import Topology
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy

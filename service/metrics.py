@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from partition.statistics import PartitionStatistics
+from partition.manager import PartitionStatistics
 from service.engine import SinkStatistics
 from service.pipeline.references import ReferenceStatistics
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics

@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from partition.catalogue import Catalogue
 from partition.consumer import Consumer, ConsumerPolicy
-from partition.fetcher import Fetcher
+from partition.interfaces import Catalogue, Fetcher, OffsetStore
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
-from partition.loss import Loss
-from partition.opening import Ways
+from partition.recovery import Loss, Ways
 from partition.replicas.balance import Copartitions
 from partition.replicas.beat import Mine
-from partition.store import OffsetStore
 from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.store import ZooKeeperStore
 from service.config import Config

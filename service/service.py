@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from partition.statistics import CommitAges
+from partition.commits import CommitAges
 from service.account import Account
 from service.deadline import Deadline
 from service.figures import snapshot_of

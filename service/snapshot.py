@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 
+from partition.assignment import Departed, Moves
+from partition.manager import PartitionStatistics
 from partition.records import Partition
-from partition.statistics import Departed, Moves, PartitionStatistics
 from service.account import Account, PartitionAccount
 from service.engine import EngineStatistics
 from service.pipeline.references import ReferenceStatistics

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from acker.acker import Acker
-from partition.loss import Loss
 from partition.records import partition_indexes_of
+from partition.recovery import Loss
 from service.failpoints import nowhere, with_places
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import BatchCommitter, TransactionCommitter

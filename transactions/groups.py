@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from partition.records import Partition
-from partition.transaction import Range
+from partition.records import Partition, Range
 from transactions.partition_transactions import (
     OutOfOrder,
     PartitionTransactions,

@@ -9,10 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from partition.errors import ReplayDiffers
+from partition.interfaces import Progress
 from partition.ledger import CommitProgress, Ledger
-from partition.records import Chunk, LeaderEpochs, Offsets, Partition, Position, later_epoch
-from partition.store import Progress
-from partition.transaction import OpenTransaction, Range, Resumed, TransactionKind, Transactions
+from partition.records import (
+    Chunk,
+    LeaderEpochs,
+    Offsets,
+    OpenTransaction,
+    Partition,
+    Position,
+    Range,
+    Resumed,
+    TransactionKind,
+    Transactions,
+    later_epoch,
+)
 from transactions.records import Lengths, RangeDigest, Unplanned
 
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from itertools import takewhile
 
 from partition.errors import KindChanged, SinkAhead, SinkStateLost
-from partition.records import Position
-from partition.store import StoredOffset
-from partition.transaction import OpenTransaction, Resumed, TransactionKind, Transactions
+from partition.interfaces import StoredOffset
+from partition.records import OpenTransaction, Position, Resumed, TransactionKind, Transactions
 
 
 def resumed(

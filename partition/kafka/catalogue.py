@@ -16,7 +16,6 @@ from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 
-from partition.catalogue import Log, LogEnd, Topic
 from partition.errors import (
     KafkaFailed,
     KafkaMisconfigured,
@@ -24,6 +23,7 @@ from partition.errors import (
     PartitionError,
     TopicMissing,
 )
+from partition.interfaces import Log, LogEnd, Topic
 from partition.kafka.complaints import Complaints
 from partition.kafka.errors import MISSING, asked, code_of, is_refused
 from partition.kafka.properties import Scalar, admin_properties

@@ -22,7 +22,7 @@ from partition.errors import (
     PartitionError,
     TopicMissing,
 )
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched
 from partition.kafka.availability import Availability
 from partition.kafka.complaints import Complaints
 from partition.kafka.errors import (

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
-from partition.catalogue import Topic
+from partition.interfaces import Topic
 from partition.kafka.errors import code_of
 from partition.records import Partition
 

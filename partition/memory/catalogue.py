@@ -5,8 +5,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
-from partition.catalogue import Log, LogEnd, Topic
 from partition.errors import KafkaFailed, KafkaUnavailable, PartitionError
+from partition.interfaces import Log, LogEnd, Topic
 from partition.memory.log import MemoryLog
 from partition.records import Partition
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched
 from partition.memory.log import MemoryLog, MemoryMessage
 from partition.records import Chunk, Partition, Position, epoch_runs, other_bytes
 

@@ -5,8 +5,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partition.catalogue import Log, Topic
 from partition.errors import TopicMissing
+from partition.interfaces import Log, Topic
 from partition.records import Partition, Position
 
 _CREATE_TIME = 1  # Kafka's TIMESTAMP_CREATE_TIME

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
+from partition.interfaces import Claim, Progress, StoredOffset
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import (
@@ -34,9 +35,7 @@ from partition.offsets.requests import (
     Steps,
     missing_parents,
 )
-from partition.records import Partition, Position
-from partition.store import Claim, Progress, StoredOffset
-from partition.transaction import Transactions
+from partition.records import Partition, Position, Transactions
 
 T = TypeVar("T")
 

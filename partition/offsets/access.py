@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from partition.errors import OwnershipLost, StoreError
+from partition.interfaces import StoredOffset
 from partition.offsets.requests import (
     CreateNode,
     Operation,
@@ -28,9 +29,7 @@ from partition.offsets.znode import (
     node_path,
     topic_path,
 )
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import Transactions
+from partition.records import Partition, Position, Transactions
 
 _RETRY_SECONDS = 0.1
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from partition.errors import Fenced, StoreConflict, StoreCorrupt, StoreForeign, StoreMissing
+from partition.interfaces import Claim
 from partition.offsets.access import Access, Known, whose
 from partition.offsets.requests import (
     CheckNode,
@@ -15,9 +16,7 @@ from partition.offsets.requests import (
     Steps,
 )
 from partition.offsets.znode import OffsetNode, Writer, decode, encode, incarnation_path
-from partition.records import Partition, Position
-from partition.store import Claim
-from partition.transaction import Transactions
+from partition.records import Partition, Position, Transactions
 
 
 def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False) -> Steps[Claim]:

@@ -29,6 +29,7 @@ from partition.errors import (
     StoreError,
     StoreMissing,
 )
+from partition.interfaces import Claim, Progress, StoredOffset
 from partition.offsets.access import Access, Holdings, Known, NodeNames, whose
 from partition.offsets.claims import claim, make
 from partition.offsets.requests import (
@@ -42,9 +43,7 @@ from partition.offsets.requests import (
     size_of,
 )
 from partition.offsets.znode import OffsetNode, Writer, encode, incarnation_path
-from partition.records import Partition, Position
-from partition.store import Claim, Progress, StoredOffset
-from partition.transaction import Transactions
+from partition.records import Partition, Position, Transactions
 
 log = structlog.get_logger()
 

@@ -22,9 +22,15 @@ from typing import Annotated
 import msgspec
 
 from partition.errors import StoreCorrupt
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
+from partition.interfaces import StoredOffset
+from partition.records import (
+    OpenTransaction,
+    Partition,
+    Position,
+    Range,
+    TransactionKind,
+    Transactions,
+)
 
 VERSION = 1  # of what stands under "headrace"; not written as long as it is the first
 MAX_BYTES = 1024 * 1024  # ZooKeeper's own limit (jute.maxbuffer)

@@ -14,13 +14,12 @@ from typing import Any, TypeAlias, TypeVar
 import structlog
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
+from partition.interfaces import Claim, Progress, StoredOffset
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import Steps
 from partition.offsets.znode import Broker
-from partition.records import Partition, Position
-from partition.store import Claim, Progress, StoredOffset
-from partition.transaction import Transactions
+from partition.records import Partition, Position, Transactions
 from partition.zookeeper.carrying import carry_out, carry_out_together
 from partition.zookeeper.connection import NEVER, ZooKeeperConnection
 

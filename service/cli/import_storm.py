@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from partition.catalogue import Catalogue, Log
 from partition.errors import (
     PartitionError,
     StoreConflict,
@@ -26,8 +25,8 @@ from partition.errors import (
     StormUnreadable,
     TopicMissing,
 )
+from partition.interfaces import Catalogue, Log, OffsetStore, StoredOffset
 from partition.records import Partition
-from partition.store import OffsetStore, StoredOffset
 from partition.storm.takeover import Found, Layout, StormOffset, Tree, read_offsets
 from partition.zookeeper.reader import ZooKeeperReader
 from service.cli.lines import describe, print_json

@@ -7,12 +7,11 @@ from typing import Any, Literal, Self, TypeAlias
 
 import typer
 
-from partition.catalogue import AtOffset, AtTimestamp, Log, StartFrom, Topic
 from partition.errors import StoreCorrupt, StoreError
+from partition.interfaces import AtOffset, AtTimestamp, Log, StartFrom, StoredOffset, Topic
 from partition.records import Partition, Position
 from partition.replicas.plan import Control, Member
 from partition.replicas.ranges import by_topic
-from partition.store import StoredOffset
 
 Outcome: TypeAlias = Literal["moved", "to_move", "refused", "failed"]
 

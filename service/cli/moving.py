@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from partition.catalogue import AtTimestamp, Catalogue, StartFrom, Topic
 from partition.errors import (
     PartitionError,
     StoreCorrupt,
@@ -26,8 +25,8 @@ from partition.errors import (
     StoreUnavailable,
     TopicMissing,
 )
+from partition.interfaces import AtTimestamp, Catalogue, OffsetStore, StartFrom, StoredOffset, Topic
 from partition.records import Partition
-from partition.store import OffsetStore, StoredOffset
 from service.cli.changes import Change
 from service.cli.lines import describe, print_json
 from service.cli.loading import configured, load_topology

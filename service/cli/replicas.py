@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 
-from partition.catalogue import Catalogue, Log
 from partition.errors import KafkaError, StoreError, StoreUnavailable
+from partition.interfaces import Catalogue, Log, OffsetStore, StoredOffset
 from partition.records import Partition
 from partition.replicas.plan import Control, Member, Plan, leader_of
-from partition.store import OffsetStore, StoredOffset
 from service.cli.changes import Change
 from service.cli.control import facts_of
 from service.cli.lines import describe

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from partition.errors import TransactionError
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import OpenTransaction, TransactionKind
+from partition.interfaces import StoredOffset
+from partition.records import OpenTransaction, Partition, Position, TransactionKind
 from service.cli.lines import describe
 from topology.sink import Committed
 from transactions.resume import resumed

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
-from partition.catalogue import Log
 from partition.errors import StoreError, StormUnreadable
+from partition.interfaces import Log, StoredOffset
 from partition.records import Partition, Position
-from partition.store import StoredOffset
 from partition.storm.takeover import StormOffset
 
 Outcome: TypeAlias = Literal[

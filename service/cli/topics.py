@@ -3,8 +3,8 @@
 from concurrent.futures import Future
 from typing import TypeVar
 
-from partition.catalogue import Catalogue, Topic
 from partition.errors import KafkaUnavailable
+from partition.interfaces import Catalogue, Topic
 from partition.records import Partition
 from topology.steps import Source
 from topology.topology import Topology

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from typing import NoReturn, TypeAlias, TypeVar, cast
 
-from partition.catalogue import Log, Topic
 from partition.errors import TopicMissing
+from partition.interfaces import Log, Topic
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.excerpts import Excerpts
 from partition.records import Partition

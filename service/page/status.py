@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from partition.statistics import PartitionStatistics
+from partition.manager import PartitionStatistics
 from service.health import Health, HealthCheck
 from service.page.graph import Graph, Node, graph_of
 from service.snapshot import Snapshot

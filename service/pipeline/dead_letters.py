@@ -9,7 +9,7 @@ import numpy as np
 import structlog
 
 from acker.acker import Edges, Trees
-from partition.loss import Loss
+from partition.recovery import Loss
 from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
 
 log = structlog.get_logger()

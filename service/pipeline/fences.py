@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from partition.errors import Fenced
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import Resumed, TransactionKind, Transactions
+from partition.interfaces import StoredOffset
+from partition.records import Partition, Position, Resumed, TransactionKind, Transactions
 from sinks.writer import FencesRaised
 from topology.errors import SinkFenced
 from topology.sink import Fence
@@ -38,7 +37,7 @@ class _Request:
 
 
 class Fences:
-    """The sinks' part in opening a partition; `partition.opening` calls it.
+    """The sinks' part in opening a partition; `partition.recovery` calls it.
 
     Whoever had the partition before may still be about to commit. So each sink is first told the
     new epoch, and then asked what it has (ADR 0031: claim, fence, read, fetch). What is asked

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import structlog
 
-from partition.catalogue import Catalogue, LogEnd, Topic
 from partition.errors import KafkaError, KafkaFailed, OffsetOutOfRange, TopicMissing
+from partition.interfaces import Catalogue, LogEnd, Topic
 from partition.records import Partition
 
 log = structlog.get_logger()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from partition.fetcher import Fetched, Fetcher
+from partition.interfaces import Fetched, Fetcher
 from partition.records import Partition, Position
 from service.spark_engine.ends import Ends
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from partition.catalogue import LogEnd
 from partition.consumer import Consumer
+from partition.interfaces import LogEnd
 from service.spark_engine.ends import Ends
 from service.spark_engine.rates import Rates
 from transactions.groups import Member, RangePlanner, TransactionGroups

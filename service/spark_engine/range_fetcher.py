@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from partition.errors import KafkaError, OffsetOutOfRange
-from partition.fetcher import Fetched, Fetcher
+from partition.interfaces import Fetched, Fetcher
 from partition.records import Chunk, Partition, Position
 from service.spark_engine.standing import Standing
 from service.spark_engine.task import RangeRead, TaskRange

@@ -21,7 +21,7 @@ from partition.records import (
     partition_index_of,
     record_ids_of,
 )
-from partition.retries import Retries
+from partition.retry import Retries
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import TaskRange, TaskSettings
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partition.records import Partition, Position
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
 from service.pipeline.trees import Tally
 from sinks.storage import Storage

@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from partition.catalogue import Catalogue
 from partition.consumer import Consumer
 from partition.delivery import DeliveryFactory
-from partition.fetcher import Fetcher
+from partition.interfaces import Catalogue, Fetcher
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
 from partition.ledger import CommitProgress, Ledger
-from partition.records import Partition
-from partition.transaction import Resumed, TransactionKind
+from partition.records import Partition, Resumed, TransactionKind
 from service.config import Config
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences

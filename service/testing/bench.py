@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
-from partition.loss import Loss
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
-from partition.opening import Ways
-from partition.retries import RetryPolicy
+from partition.recovery import Loss, Ways
+from partition.retry import RetryPolicy
 from service.gates import delivery_of, limits_of
 from service.pipeline.failures import ScreenPolicy
 from service.pipeline.fences import Fences

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from partition.records import Partition
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from service.figures import snapshot_of
 from service.pipeline.failures import ScreenPolicy
 from service.testing.bench import Bench

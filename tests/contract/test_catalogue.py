@@ -11,16 +11,15 @@ import pytest
 from confluent_kafka import KafkaError
 
 from partition.assignment import AssignmentPolicy
-from partition.catalogue import Log, LogEnd, Topic
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
+from partition.interfaces import Log, LogEnd, Topic
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.properties import FORCED
-from partition.manager import Window
+from partition.manager import PartitionStatistics, Window
 from partition.memory import MemoryStore
-from partition.opening import Ways
 from partition.records import Partition
-from partition.statistics import PartitionStatistics
+from partition.recovery import Ways
 from tests.support.patience import Limit, slack
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from partition.errors import StoreCorrupt, StoreForeign, StoreMissing
+from partition.interfaces import Progress
 from partition.records import Partition, Position
-from partition.store import Progress
 from tests.worlds.storing import BOTH, SECONDS, NodesWorld, begin, commit, node, opened
 
 MANY = [Partition("orders", number) for number in range(70)]

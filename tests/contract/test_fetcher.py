@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched
 from partition.records import Chunk, Partition, Position
 from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
 from topology.record import Record

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from partition.errors import CorruptRecord, KafkaFailed, OffsetOutOfRange, TopicMissing
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched
 from partition.kafka.fetcher import KafkaFetcher
 from partition.records import Chunk, Partition, Position
 

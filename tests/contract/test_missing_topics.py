@@ -15,8 +15,8 @@ from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import TopicMissing
 from partition.kafka.fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryLog, MemoryStore
-from partition.opening import Ways
 from partition.records import Partition, offset_of
+from partition.recovery import Ways
 from tests.support.mock_kafka import MockKafka
 from tests.worlds.fetching import BRISK
 

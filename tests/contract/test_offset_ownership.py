@@ -11,8 +11,8 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
+from partition.interfaces import Claim, Progress, StoredOffset
 from partition.records import Position
-from partition.store import Claim, Progress, StoredOffset
 from tests.worlds.storing import (
     BOTH,
     SECONDS,

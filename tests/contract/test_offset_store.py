@@ -21,8 +21,8 @@ from partition.errors import (
     StoreMissing,
     StoreUnavailable,
 )
+from partition.interfaces import Claim, Progress, StoredOffset
 from partition.records import Partition, Position
-from partition.store import Claim, Progress, StoredOffset
 from tests.support.patience import slack, until
 from tests.worlds.storing import (
     BOTH,

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
+from partition.interfaces import Claim, Progress, StoredOffset
 from partition.records import Position
-from partition.store import Claim, Progress, StoredOffset
 from partition.zookeeper.store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.patience import slack, until

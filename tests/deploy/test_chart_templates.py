@@ -14,7 +14,7 @@ from kubernetes_validate import (
 )
 
 from deploy.chart import CHART, ROOT
-from partition.catalogue import AtTimestamp
+from partition.interfaces import AtTimestamp
 from service.config import load
 from tests.deploy.tools import (
     CI,

@@ -3,8 +3,7 @@
 from typing import Any
 
 from acker.acker import Acker
-from partition.assignment import Assignment
-from partition.departures import Departures
+from partition.assignment import Assignment, Departures
 from tests.simulation.mutants import Patches, around, mutant, put
 from topology.running.lane import Lane
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from partition.catalogue import Log, LogEnd, Topic
 from partition.errors import (
     CorruptRecord,
     KafkaError,
@@ -16,7 +15,7 @@ from partition.errors import (
     PartitionError,
     TopicMissing,
 )
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched, Log, LogEnd, Topic
 from partition.records import Chunk, Partition, Position
 from tests.simulation.kafka import Cluster, SimLog, SimRecord
 from tests.simulation.network import Message, Network

@@ -22,11 +22,10 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
-from partition.loss import Loss
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import OffsetNodes
-from partition.opening import Ways
 from partition.records import Partition, partition_index_of, partition_indexes_of
+from partition.recovery import Loss, Ways
 from tests.simulation.bolts import Bolts
 from tests.simulation.fetching import SimCatalogue, SimFetcher
 from tests.simulation.kafka import SimRecord

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from partition.errors import Fenced, PartitionError
-from partition.loss import Loss
 from partition.records import Chunk, Partition
+from partition.recovery import Loss
 from tests.simulation.errors import Violation
 from tests.simulation.fetching import LARGEST_DELIVERY
 from tests.simulation.kafka import SimLog

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partition.assignment import PartitionChange
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched
 from partition.records import Partition, Position
 from service.spark_engine import engine
 from service.spark_engine.ends import Ends

@@ -9,10 +9,9 @@ from partition.consumer import ConsumerPolicy
 from partition.delivery import AtLeastOnce, DeliveryMode
 from partition.ledger import CommitProgress, Ledger
 from partition.manager import Window
-from partition.opening import StartPolicy
-from partition.records import Partition
-from partition.retries import RetryPolicy
-from partition.transaction import Resumed, TransactionKind
+from partition.records import Partition, Resumed, TransactionKind
+from partition.recovery import StartPolicy
+from partition.retry import RetryPolicy
 from transactions.groups import RangePolicy
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 

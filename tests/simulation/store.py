@@ -6,11 +6,10 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from partition.errors import PartitionError, StoreUnavailable
+from partition.interfaces import Claim, Progress, StoredOffset
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import OutcomeUnknown, Pause, Read, Request, SessionEnded
-from partition.records import Partition, Position
-from partition.store import Claim, Progress, StoredOffset
-from partition.transaction import Transactions
+from partition.records import Partition, Position, Transactions
 from tests.simulation.network import Message, Network
 from tests.simulation.zookeeper import SimZooKeeper
 

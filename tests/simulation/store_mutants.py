@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
-from partition import opening
+from partition import recovery
 from partition.errors import SourceLost, StoreCorrupt
+from partition.interfaces import Claim, StoredOffset
 from partition.offsets import access, claims, nodes
 from partition.offsets.access import Known
 from partition.offsets.nodes import OffsetNodes
 from partition.offsets.requests import OutcomeUnknown, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
 from partition.records import LeaderEpochs, Position
-from partition.store import Claim, StoredOffset
 from tests.simulation.mutants import Patches, around, mutant, put
 from tests.simulation.zookeeper import ANY
 
@@ -188,7 +188,7 @@ def recreated_topic_not_noticed() -> Patches:
     def loss_of(original: Any, partition: Any, position: Any, log: Any, **named: Any) -> Any:
         return original(partition, replace(position, topic_id=log.topic_id), log, **named)
 
-    return [around(opening, "loss_of", loss_of)]
+    return [around(recovery, "loss_of", loss_of)]
 
 
 @mutant
@@ -207,7 +207,7 @@ def truncation_not_noticed() -> Patches:
             return None
         return original(partition, position, log, **named)
 
-    return [around(opening, "loss_of", loss_of)]
+    return [around(recovery, "loss_of", loss_of)]
 
 
 @mutant
@@ -220,7 +220,7 @@ def lost_range_not_told() -> Patches:
         yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
         return loss.resume
 
-    return [put(opening, "_jump", jump)]
+    return [put(recovery, "_jump", jump)]
 
 
 @mutant
@@ -234,7 +234,7 @@ def lost_range_notice_not_awaited() -> Patches:
         yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
         return loss.resume
 
-    return [put(opening, "_jump", jump)]
+    return [put(recovery, "_jump", jump)]
 
 
 @mutant
@@ -246,4 +246,4 @@ def new_partition_starts_at_latest() -> Patches:
             return Position(found.end, None, found.topic_id)
         return original(partition, start_from, claim, found)
 
-    return [around(opening, "_first", first)]
+    return [around(recovery, "_first", first)]

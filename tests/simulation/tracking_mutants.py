@@ -11,7 +11,7 @@ from partition.consumer import Consumer
 from partition.ledger import Ledger
 from partition.manager import PartitionManager
 from partition.records import Chunk
-from partition.retries import RetryPolicy, RetryQueue
+from partition.retry import RetryPolicy, RetryQueue
 from tests.simulation.life import Life
 from tests.simulation.mutants import Patches, around, mutant, put
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from acker.acker import Flags
 from partition.consumer import Consumer
-from partition.records import Partition, RecordIds
-from partition.store import StoredOffset
-from partition.transaction import Resumed
+from partition.interfaces import StoredOffset
+from partition.records import Partition, RecordIds, Resumed
 from service.pipeline.committers import TransactionCommitter
 from service.pipeline.context import Observers
 from service.pipeline.fences import Fences

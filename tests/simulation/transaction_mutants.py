@@ -7,16 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from partition.interfaces import Progress
 from partition.offsets.requests import OutcomeUnknown
-from partition.store import Progress
-from partition.transaction import OpenTransaction, Resumed, Transactions
+from partition.records import OpenTransaction, Resumed, Transactions
 from service.pipeline import fences
 from service.pipeline.committers import TransactionCommitter
 from sinks.writer import BatchCommitted, FencesRaised
 from tests.simulation.mutants import Patches, around, mutant, put
 from tests.simulation.transaction_sink import SimTable
 from tests.simulation.transaction_writer import SimWriter
-from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Staged
 from transactions import partition_transactions
 from transactions.groups import TransactionGroup

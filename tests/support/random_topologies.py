@@ -32,10 +32,10 @@ from partition.memory import (
     MemoryRegistry,
     MemoryStore,
 )
-from partition.opening import Ways
 from partition.records import Partition
+from partition.recovery import Ways
 from partition.replicas.beat import Mine
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from service.gates import delivery_of, policy_of
 from service.sharing import Sharing, SharingPolicy, copartitions_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline

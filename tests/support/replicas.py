@@ -17,7 +17,7 @@ from partition.memory import (
     MemoryRegistry,
     MemoryStore,
 )
-from partition.opening import Ways
+from partition.recovery import Ways
 from partition.replicas.beat import Mine
 from service.sharing import Sharing, SharingPolicy, copartitions_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline

@@ -12,10 +12,10 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
+from partition.interfaces import StoredOffset
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
-from partition.opening import StartPolicy, Ways
 from partition.records import Partition
-from partition.store import StoredOffset
+from partition.recovery import StartPolicy, Ways
 from service.config import load
 from service.parts import Parts
 from service.pipeline.dead_letters import DeadLetterSender

@@ -19,9 +19,8 @@ from partition.consumer import Consumer, ConsumerPolicy
 from partition.delivery import CommitBeforeEmit
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
-from partition.loss import Loss
 from partition.manager import Window
-from partition.opening import Ways
+from partition.recovery import Loss, Ways
 from partition.zookeeper.store import ZooKeeperStore
 
 _IN_FLIGHT = 3  # chunks that are emitted and not resolved

@@ -9,9 +9,8 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from partition.catalogue import Catalogue, Log
 from partition.errors import KafkaError
-from partition.fetcher import Fetched, Fetcher
+from partition.interfaces import Catalogue, Fetched, Fetcher, Log
 from partition.kafka.catalogue import KafkaCatalogue
 from partition.kafka.fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog

@@ -6,10 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from partition.errors import PartitionError
+from partition.interfaces import Progress, StoredOffset
 from partition.ledger import CommitProgress, Ledger
-from partition.records import Chunk, Partition, Position
-from partition.store import Progress, StoredOffset
-from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from partition.records import (
+    Chunk,
+    OpenTransaction,
+    Partition,
+    Position,
+    Range,
+    Resumed,
+    Transactions,
+)
 from tests.worlds.reading import ONE, Bench
 
 DIGEST = "0" * 32

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
+from partition.interfaces import Progress
 from partition.ledger import CommitProgress, Ledger
-from partition.records import Partition, Position
-from partition.store import Progress
-from partition.transaction import Resumed, Transactions
+from partition.records import Partition, Position, Resumed, Transactions
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partition.catalogue import StartFrom
+from partition.interfaces import StartFrom
 from partition.memory import MemoryCatalogue, MemoryLog, MemoryNodes, MemoryStore
 from partition.records import Partition, Position
 from service.cli.moves import Row

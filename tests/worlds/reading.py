@@ -9,13 +9,11 @@ import numpy as np
 
 from partition.assignment import Assigned, AssignmentPolicy, Lost, PartitionChange
 from partition.consumer import Consumer, ConsumerPolicy, Time
-from partition.loss import Loss
+from partition.interfaces import Progress
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
-from partition.opening import StartPolicy, Ways
-from partition.records import Partition, Position
-from partition.retries import RetryPolicy
-from partition.store import Progress
-from partition.transaction import Transactions
+from partition.records import Partition, Position, Transactions
+from partition.recovery import Loss, StartPolicy, Ways
+from partition.retry import RetryPolicy
 from service.failpoints import nowhere
 
 RETRY_SECONDS = 1.0

@@ -17,9 +17,9 @@ from partition.consumer import Consumer, ConsumerPolicy
 from partition.ledger import LedgerStatistics
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
-from partition.opening import Ways
 from partition.records import Partition
-from partition.retries import RetryPolicy
+from partition.recovery import Ways
+from partition.retry import RetryPolicy
 from service.failpoints import nowhere
 from service.gates import delivery_of, policy_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline

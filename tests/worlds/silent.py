@@ -3,8 +3,7 @@
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
-from partition.catalogue import LogEnd
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched, LogEnd
 from partition.memory import MemoryCatalogue, MemoryLog
 from partition.records import Partition
 from tests.worlds.tasking import CountingFetcher

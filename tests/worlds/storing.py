@@ -13,10 +13,16 @@ import pytest
 from kazoo.client import KazooClient
 
 from partition.errors import StoreError
+from partition.interfaces import Claim, OffsetStore, Progress
 from partition.memory import MemoryNodes, MemoryStore
-from partition.records import Partition, Position
-from partition.store import Claim, OffsetStore, Progress
-from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
+from partition.records import (
+    OpenTransaction,
+    Partition,
+    Position,
+    Range,
+    TransactionKind,
+    Transactions,
+)
 from partition.zookeeper.store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.patience import seconds, until

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from headrace import Record, bolt
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched
 from partition.memory import MemoryFetcher, MemoryLog
 from partition.records import Partition, Position
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.running import process

@@ -16,11 +16,11 @@ from benchmarks.scale_model import (
     takeover,
 )
 from benchmarks.scale_weights import Cluster, Weights, weigh
+from partition.interfaces import Progress
 from partition.memory.store import MemoryNodes, MemoryStore
 from partition.offsets.requests import Write
 from partition.records import Partition, Position
 from partition.replicas.beat import Beats, Mine, Report
-from partition.store import Progress
 
 WEIGHTS = Weights(
     name_bytes=10, plan_bytes=4_000, member_bytes=600, offset_bytes=500, topic_bytes=4_000

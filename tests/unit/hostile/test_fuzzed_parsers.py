@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partition.errors import StoreCorrupt, StormUnreadable
+from partition.interfaces import StoredOffset
 from partition.offsets.znode import (
     Broker,
     OffsetNode,
@@ -23,11 +24,9 @@ from partition.offsets.znode import (
     encode,
     encode_topic,
 )
-from partition.records import Partition, Position
+from partition.records import OpenTransaction, Partition, Position, Range, Transactions
 from partition.replicas.nodes import decode_control, decode_member, decode_plan
-from partition.store import StoredOffset
 from partition.storm import nodes as storm
-from partition.transaction import OpenTransaction, Range, Transactions
 from service.cli.changes import decode_changes
 from sinks.kafka.client import Cluster
 from sinks.kafka.transactions import ClaimsTopic

@@ -3,10 +3,10 @@
 import pytest
 
 from partition.errors import TopicMissing
+from partition.interfaces import Progress
 from partition.memory import MemoryStore
-from partition.opening import StartPolicy
 from partition.records import Position
-from partition.store import Progress
+from partition.recovery import StartPolicy
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
 
 

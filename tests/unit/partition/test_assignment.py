@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from partition.catalogue import AtOffset, AtTimestamp
 from partition.errors import (
     StoreCorrupt,
     StoreForeign,
     StoreMissing,
     TopicMissing,
 )
+from partition.interfaces import AtOffset, AtTimestamp
 from partition.memory import MemoryStore
-from partition.opening import StartPolicy
 from partition.records import Partition, Position
+from partition.recovery import StartPolicy
 from tests.worlds.reading import ONE, TWO, Bench
 
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from partition.commits import CommitAges
 from partition.ledger import Ledger
+from partition.manager import PartitionStatistics
 from partition.records import Partition
-from partition.statistics import CommitAges, PartitionStatistics
 
 
 def standing(committed: int, log_end: int, number: int = 0) -> PartitionStatistics:

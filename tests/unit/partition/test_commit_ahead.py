@@ -7,7 +7,7 @@ import numpy as np
 from partition.delivery import CommitBeforeEmit
 from partition.manager import Allowance, PartitionManager, Window
 from partition.records import Chunk, Partition, Position
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 
 FLIGHTS = Partition("flights", 0)
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from partition.manager import PartitionManager, Window
-from partition.records import Chunk, Partition, Position
-from partition.retries import RetryPolicy
-from partition.transaction import Resumed, Transactions
+from partition.records import Chunk, Partition, Position, Resumed, Transactions
+from partition.retry import RetryPolicy
 from tests.worlds.gating import FakeDelivery
 
 FLIGHTS = Partition("flights", 0)

@@ -11,9 +11,8 @@ from partition.errors import (
     StoreBehind,
 )
 from partition.memory import MemoryStore
-from partition.opening import StartPolicy
-from partition.records import Position
-from partition.transaction import Resumed, Transactions
+from partition.records import Position, Resumed, Transactions
+from partition.recovery import StartPolicy
 from tests.worlds.gating import GatedBench, transactions_of
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO
 

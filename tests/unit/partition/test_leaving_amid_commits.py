@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from partition.errors import Fenced, OwnershipLost
+from partition.interfaces import Progress
 from partition.memory import MemoryStore
 from partition.records import Position, partition_index_of
-from partition.store import Progress
 from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9

@@ -2,9 +2,9 @@
 
 import pytest
 
-from partition.catalogue import Log
-from partition.loss import behind, corrupt, loss_of
+from partition.interfaces import Log
 from partition.records import Partition, Position
+from partition.recovery import behind, corrupt, loss_of
 
 ORDERS = Partition("orders", 0)
 

@@ -10,7 +10,7 @@ import pytest
 from partition.delivery import AtLeastOnce
 from partition.manager import PartitionManager, Window
 from partition.records import Chunk, Partition, Position
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 
 FLIGHTS = Partition("flights", 0)
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from partition.catalogue import Log
 from partition.errors import CorruptRecord, KafkaUnavailable, OffsetOutOfRange, TopicMissing
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched, Log
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
 from partition.records import Partition, Position
 

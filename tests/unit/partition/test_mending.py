@@ -8,7 +8,7 @@ from partition.errors import (
     SourceLost,
     TopicMissing,
 )
-from partition.opening import StartPolicy
+from partition.recovery import StartPolicy
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
 
 # Where the log is not what it was

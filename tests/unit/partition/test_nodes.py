@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
+from partition.interfaces import Progress
 from partition.memory import MemoryNodes
 from partition.offsets.access import NodeNames
 from partition.offsets.nodes import MAX_REQUEST_BYTES, OffsetNodes
@@ -23,7 +24,6 @@ from partition.offsets.requests import (
     size_of,
 )
 from partition.records import Partition, Position
-from partition.store import Progress
 from tests.worlds.storing import opened_transactions, plan
 
 A = Partition("orders", 0)

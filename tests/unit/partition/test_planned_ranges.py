@@ -3,8 +3,8 @@
 import pytest
 
 from partition.errors import CorruptRecord, OffsetOutOfRange, ReplayDiffers, SourceLost
-from partition.opening import StartPolicy
-from partition.transaction import Range, Transactions
+from partition.records import Range, Transactions
+from partition.recovery import StartPolicy
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, SKIP_LOSS
 from transactions.groups import Member, TransactionGroups

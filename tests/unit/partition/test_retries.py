@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.retries import RetryPolicy, RetryQueue
+from partition.retry import RetryPolicy, RetryQueue
 
 STEADY = RetryPolicy(limit=3, initial_seconds=1, multiplier=2, max_seconds=60, jitter=0)
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from partition.retries import RetryPolicy, RetryQueue
+from partition.retry import RetryPolicy, RetryQueue
 
 POLICY = RetryPolicy(limit=3, initial_seconds=1.0, multiplier=2.0, max_seconds=3.0, jitter=0.25)
 LONGEST = (1.0, 2.0, 3.0)

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from partition.steps import Steps
+from partition.recovery import Steps
 
 
 def test_a_chain_goes_on_when_what_it_waits_for_is_there():

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.records import Position
-from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from partition.records import OpenTransaction, Position, Range, Resumed, Transactions
 
 DIGEST = "00112233445566778899aabbccddeeff"
 

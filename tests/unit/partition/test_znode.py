@@ -5,10 +5,16 @@ from typing import Any
 import pytest
 
 from partition.errors import StoreCorrupt
+from partition.interfaces import StoredOffset
 from partition.offsets.znode import MAX_BYTES, Broker, OffsetNode, Writer, decode, encode, node_path
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import OpenTransaction, Range, TransactionKind, Transactions
+from partition.records import (
+    OpenTransaction,
+    Partition,
+    Position,
+    Range,
+    TransactionKind,
+    Transactions,
+)
 
 PLACE = Partition("orders", 3)
 PATH = "/headrace/shop/orders/partition_3"

@@ -3,11 +3,10 @@
 import pytest
 import typer
 
-from partition.catalogue import AtOffset, AtTimestamp, Log, Topic
 from partition.errors import StoreError
+from partition.interfaces import AtOffset, AtTimestamp, Log, StoredOffset, Topic
 from partition.records import Partition, Position
 from partition.replicas.plan import Control
-from partition.store import StoredOffset
 from service.cli.moves import (
     Known,
     check_are_read,

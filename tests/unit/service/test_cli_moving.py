@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from headrace import Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.catalogue import AtOffset, AtTimestamp
 from partition.errors import (
     Fenced,
     StoreCorrupt,
@@ -19,10 +18,9 @@ from partition.errors import (
     StoreUnavailable,
     TopicMissing,
 )
-from partition.records import Position
+from partition.interfaces import AtOffset, AtTimestamp, Progress
+from partition.records import Position, Transactions
 from partition.replicas.plan import Control
-from partition.store import Progress
-from partition.transaction import Transactions
 from service.cli import main as main_module
 from service.cli import moving as module
 from service.cli.changes import Change

@@ -10,10 +10,9 @@ import pytest
 from headrace import Topology
 from headrace.sinks import Committed, Fence, MemoryDeadLetters, MemorySink
 from partition.errors import StoreCorrupt
+from partition.interfaces import StoredOffset
 from partition.memory import MemoryCatalogue, MemoryLog
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import OpenTransaction, Range, Transactions
+from partition.records import OpenTransaction, Partition, Position, Range, Transactions
 from service.cli import main as main_module
 from service.cli import transactions
 from service.cli.standing import Restart, compare, restart_of

@@ -6,10 +6,10 @@ import pytest
 
 from partition.delivery import CommitBeforeEmit
 from partition.errors import Fenced
+from partition.interfaces import Progress
 from partition.manager import Window
 from partition.memory import MemoryStore
 from partition.records import Position
-from partition.store import Progress
 from tests.worlds.reading import ONE, TWO, Bench
 
 

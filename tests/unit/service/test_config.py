@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from partition.catalogue import AtOffset, AtTimestamp
+from partition.interfaces import AtOffset, AtTimestamp
 from service.config import Config, load
 from service.errors import EXIT_CONFIG, BadConfig
 from transactions.partition_transactions import TransactionPolicy

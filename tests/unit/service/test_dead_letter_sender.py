@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink
 from partition.consumer import Consumer, ConsumerPolicy
-from partition.loss import Loss
 from partition.memory import (
     MemoryCatalogue,
     MemoryFetcher,
@@ -18,8 +17,8 @@ from partition.memory import (
     MemoryNodes,
     MemoryStore,
 )
-from partition.opening import Ways
 from partition.records import Partition, Position
+from partition.recovery import Loss, Ways
 from service.pipeline.dead_letters import RESEND_SECONDS, DeadLetterSender
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetter, DeadLetterSink, Delivered

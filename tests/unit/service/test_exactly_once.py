@@ -11,7 +11,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
 from partition.manager import Window
 from partition.memory import MemoryStore
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from tests.support.patience import Limit, seconds
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
 from topology.errors import SinkBusy

@@ -3,7 +3,7 @@
 from partition.delivery import AtLeastOnce
 from partition.errors import Fenced
 from partition.manager import Window
-from partition.transaction import Transactions
+from partition.records import Transactions
 from tests.worlds.gating import GatedBench, transactions_of
 from tests.worlds.reading import ONE, TWO
 

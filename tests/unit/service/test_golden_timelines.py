@@ -17,9 +17,9 @@ import pytest
 from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest, topology_test
+from partition.interfaces import Progress
 from partition.records import Partition
-from partition.retries import RetryPolicy
-from partition.store import Progress
+from partition.retry import RetryPolicy
 from service.testing.timeline import Event
 
 FOLDER = Path(__file__).with_name("golden")

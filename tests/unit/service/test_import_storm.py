@@ -10,7 +10,6 @@ import pytest
 import typer
 from rich.console import Console
 
-from partition.catalogue import Log, Topic
 from partition.errors import (
     StoreError,
     StoreForeign,
@@ -18,8 +17,8 @@ from partition.errors import (
     StormUnreadable,
     TopicMissing,
 )
+from partition.interfaces import Claim, Log, StoredOffset, Topic
 from partition.records import Partition, Position
-from partition.store import Claim, StoredOffset
 from partition.storm.takeover import Layout
 from service.cli.app import offsets_import_storm
 from service.cli.import_storm import Order, Rooms, _chosen, carry_out, show_rows

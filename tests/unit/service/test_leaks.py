@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from headrace import SKIP, AdvancedBolt, Record, Reject, bolt
 from headrace.sinks import MemorySink
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from tests.worlds.running import PLACE, Works
 from topology.sink import Staged
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from partition.manager import Window
-from partition.records import offsets_of, partition_indexes_of
-from partition.transaction import Resumed
+from partition.records import Resumed, offsets_of, partition_indexes_of
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
 from transactions.groups import GroupPhase, Member, TransactionGroups

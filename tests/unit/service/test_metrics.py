@@ -8,8 +8,8 @@ import pytest
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
+from partition.assignment import Moves
 from partition.records import Partition
-from partition.statistics import Moves
 from service.engine import Apart, SinkStatistics
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
 from service.pipeline.references import ReferenceStatistics

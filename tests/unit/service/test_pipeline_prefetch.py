@@ -11,7 +11,7 @@ from headrace.payloads import json_columns
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.manager import Window
 from partition.records import Partition
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from service.sizes import Sizes, sizes_of
 from tests.worlds.reading import Bench
 from tests.worlds.running import Works

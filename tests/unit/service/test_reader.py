@@ -7,14 +7,13 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from partition.catalogue import LogEnd
 from partition.errors import Fenced, KafkaUnavailable, StoreUnavailable, TopicMissing
+from partition.interfaces import LogEnd, Progress
 from partition.manager import Window
 from partition.memory import MemoryStore
-from partition.opening import StartPolicy
 from partition.records import Position
-from partition.retries import RetryPolicy
-from partition.store import Progress
+from partition.recovery import StartPolicy
+from partition.retry import RetryPolicy
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
 

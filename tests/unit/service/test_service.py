@@ -27,12 +27,12 @@ from headrace.sinks import MemoryDeadLetters, MemorySink, Sink, Staged
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import Fenced
+from partition.interfaces import Progress
 from partition.manager import Window
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
-from partition.opening import Ways
 from partition.records import Partition, Position
-from partition.retries import RetryPolicy
-from partition.store import Progress
+from partition.recovery import Ways
+from partition.retry import RetryPolicy
 from service.config import load
 from service.parts import Parts
 from service.pipeline.loop import Pipeline

@@ -1,6 +1,6 @@
 import pytest
 
-from partition.transaction import Range
+from partition.records import Range
 from service.pipeline.committers import share_of
 from topology.sink import Share
 from transactions.partition_transactions import Phase, Transaction

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace import Record, bolt
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from service.figures import snapshot_of
 from service.health import STALLED_SECONDS, HealthCheck
 from service.metrics import figures

@@ -2,10 +2,9 @@
 
 import pytest
 
-from partition.catalogue import Log
 from partition.errors import StoreCorrupt, StormUnreadable
+from partition.interfaces import Log, StoredOffset
 from partition.records import Partition, Position
-from partition.store import StoredOffset
 from partition.storm.takeover import StormOffset
 from service.cli.takeover import Known, Row, judge, refused
 

@@ -8,10 +8,9 @@ from rich.console import Console
 
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
-from partition.catalogue import Log, Topic
 from partition.errors import KafkaUnavailable, StoreUnavailable, TopicMissing
+from partition.interfaces import Log, StoredOffset, Topic
 from partition.records import Partition, Position
-from partition.store import StoredOffset
 from service.cli import import_storm, offsets, topics
 from service.cli.offsets import OffsetRow, read_offsets, show_offsets
 from service.config import load

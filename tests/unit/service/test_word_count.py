@@ -18,7 +18,7 @@ import pytest
 from headrace import Record, bolt
 from partition.memory import MemoryLog, MemoryNodes, MemoryStore
 from partition.records import Partition
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.memory import MemoryState
 from sinks.storage import Storage

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from partition.interfaces import StoredOffset
+from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
 from tests.worlds.lined import NotingTransactions
 from transactions.partition_transactions import (
     OutOfOrder,

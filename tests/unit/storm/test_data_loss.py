@@ -8,9 +8,9 @@ import pytest
 from headrace import Record, Reject, Retry, bolt
 from partition.delivery import AtLeastOnce
 from partition.manager import PartitionManager, Window
-from partition.opening import StartPolicy
 from partition.records import Chunk, Position
-from partition.retries import RetryPolicy
+from partition.recovery import StartPolicy
+from partition.retry import RetryPolicy
 from service.config import load
 from service.errors import BadConfig
 from tests.worlds.reading import ONE, RETRY_SECONDS, Bench

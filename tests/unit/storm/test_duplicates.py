@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headrace import Record, bolt
 from partition.manager import Window
-from partition.opening import StartPolicy
 from partition.records import Partition
+from partition.recovery import StartPolicy
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 from tests.worlds.running import Door, Works
 

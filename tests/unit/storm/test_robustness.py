@@ -10,7 +10,7 @@ import pytest
 
 from headrace import Record, Retry, bolt
 from partition.manager import Window
-from partition.retries import RetryPolicy, RetryQueue
+from partition.retry import RetryPolicy, RetryQueue
 from tests.worlds.reading import ONE, Bench
 from tests.worlds.running import HeldSink, Works
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partition.records import Partition, Position
-from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
 from service.spark_engine.task import RangeRead
 from tests.worlds.lined import NotingTransactions
 from transactions.groups import GroupPhase, Member, TransactionGroups

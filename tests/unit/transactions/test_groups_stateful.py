@@ -15,9 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import Resumed, Transactions
+from partition.interfaces import StoredOffset
+from partition.records import Partition, Position, Resumed, Transactions
 from service.spark_engine.task import RangeRead
 from tests.worlds.lined import NotingTransactions
 from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups

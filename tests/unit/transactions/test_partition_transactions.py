@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from partition.errors import ReplayDiffers
-from partition.records import Chunk, Partition, Position
-from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from partition.records import (
+    Chunk,
+    OpenTransaction,
+    Partition,
+    Position,
+    Range,
+    Resumed,
+    Transactions,
+)
 from tests.worlds.lined import NotingTransactions
 from transactions.partition_transactions import (
     OutOfOrder,

@@ -14,9 +14,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from partition.records import Chunk, Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import Range, Resumed, Transactions
+from partition.interfaces import StoredOffset
+from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
 from tests.worlds.lined import NotingTransactions
 from transactions.partition_transactions import Phase, TransactionPolicy
 from transactions.resume import resumed

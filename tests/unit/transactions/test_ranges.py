@@ -3,8 +3,7 @@
 import pytest
 
 from partition.errors import ReplayDiffers
-from partition.records import Partition, Position
-from partition.transaction import OpenTransaction, Range, Resumed, Transactions
+from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
 from tests.worlds.lined import NotingTransactions
 from transactions.groups import Member, TransactionGroups
 from transactions.partition_transactions import (

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partition.errors import KindChanged, SinkAhead, SinkStateLost
-from partition.records import Partition, Position
-from partition.store import StoredOffset
-from partition.transaction import OpenTransaction, Range, Transactions
+from partition.interfaces import StoredOffset
+from partition.records import OpenTransaction, Partition, Position, Range, Transactions
 from transactions.resume import resumed
 
 ONE = Partition("orders", 3)

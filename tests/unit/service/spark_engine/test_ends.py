@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from partition.catalogue import LogEnd, Topic
 from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange, TopicMissing
+from partition.interfaces import LogEnd, Topic
 from partition.memory import MemoryFetcher, MemoryLog
 from partition.records import Partition, Position
 from service.spark_engine.ends import Ends

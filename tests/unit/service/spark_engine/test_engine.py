@@ -10,7 +10,7 @@ import pytest
 
 from headrace import SKIP, Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
 from headrace.sinks import MemorySink, SparkSink
-from partition.catalogue import Log
+from partition.interfaces import Log
 from partition.records import Partition
 from service.service import Service
 from service.spark_engine.wiring import check_runs_on_spark

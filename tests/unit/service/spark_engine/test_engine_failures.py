@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 
 from headrace import Topology
 from headrace.sinks import MemoryDeadLetters
-from partition.catalogue import Log
 from partition.errors import PartitionError, SourceLost
+from partition.interfaces import Log
 from partition.memory import MemoryLog, MemoryStore
-from partition.opening import StartPolicy
 from partition.records import Partition
+from partition.recovery import StartPolicy
 from service.errors import TaskError
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed
 from sinks.errors import SparkTimeout

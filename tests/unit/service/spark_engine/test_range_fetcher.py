@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from partition.errors import OffsetOutOfRange
-from partition.fetcher import Fetched
+from partition.interfaces import Fetched
 from partition.memory import MemoryLog
 from partition.records import Chunk, Partition, Position
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable

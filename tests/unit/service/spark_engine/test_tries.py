@@ -2,8 +2,7 @@
 
 import pytest
 
-from partition.records import Partition, Position
-from partition.transaction import Resumed, Transactions
+from partition.records import Partition, Position, Resumed, Transactions
 from service.spark_engine.tries import TryMaker
 from tests.worlds.lined import NotingTransactions
 from tests.worlds.tasking import SETTINGS

@@ -13,7 +13,7 @@ from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink, Staged
 from partition.memory import MemoryStore
 from partition.records import Chunk, Partition
-from partition.retries import RetryPolicy
+from partition.retry import RetryPolicy
 from service.tracing.config import TracingConfig
 from service.tracing.exporting import Tracing
 from sinks.kafka.dead_letters import _content, _Form

@@ -1,17 +1,12 @@
-"""How a partition is begun, taken up again, and gone on with after records were lost.
+"""Open a partition, claim it again, and go on after records were lost."""
 
-Each function is a chain of requests to the offset store and the cluster (`partition.steps`):
-pure but for the futures it is given, so nothing here waits and the owner thread runs it.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import structlog
 
-from partition.catalogue import AtOffset, AtTimestamp, Catalogue, Log, StartFrom
 from partition.errors import (
     CorruptRecord,
     Fenced,
@@ -24,12 +19,132 @@ from partition.errors import (
     StoreConflict,
     TopicMissing,
 )
-from partition.loss import Loss, behind, corrupt, loss_of
+from partition.interfaces import (
+    AtOffset,
+    AtTimestamp,
+    Catalogue,
+    Claim,
+    Log,
+    OffsetStore,
+    StartFrom,
+    StoredOffset,
+)
 from partition.manager import PartitionManager
-from partition.records import Partition, Position
-from partition.steps import Chain
-from partition.store import Claim, OffsetStore, StoredOffset
-from partition.transaction import OpenTransaction, Resumed, Transactions
+from partition.records import OpenTransaction, Partition, Position, Resumed, Transactions
+
+Reason: TypeAlias = Literal["expired", "truncated", "recreated", "behind", "corrupt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records that will not be read, or are not what they were.
+
+    `lost` is how many offsets the source has lost, as far as is known: `expired`, `behind`
+    and `corrupt` ones were never read; `truncated` ones had been read, and others stand in
+    their place; of a topic `recreated` nobody can tell how many were left unread, unless
+    its end was seen.
+    """
+
+    partition: Partition
+    reason: Reason
+    position: Position  # where we were
+    resume: Position  # where reading can go on
+    lost: int
+    found: str  # the log as it is now, in words
+
+
+def loss_of(
+    partition: Partition,
+    position: Position,
+    log: Log,
+    *,
+    diverged_at: int | None = None,
+    known_end: int | None = None,
+) -> Loss | None:
+    """Compare a resume key with the log; None when nothing is lost (Kafka's KIP-320, KIP-516).
+
+    `diverged_at` is where the broker says that the log was cut off; `known_end` the end
+    that the log had when it was heard of last.
+    """
+    found = f"and the log holds {log.start} to {log.end}"
+    offset = position.offset
+    resume = Position(log.start, log.leader_epoch, log.topic_id)
+    if position.topic_id and log.topic_id and position.topic_id != log.topic_id:
+        lost = max(0, (known_end or 0) - offset)
+        found = f"but the topic was deleted and created again, {found}"
+        return Loss(partition, "recreated", position, resume, lost, found)
+    if offset < log.start:
+        return Loss(partition, "expired", position, resume, log.start - offset, found)
+    cut = log.end if diverged_at is None else max(log.start, min(diverged_at, log.end))
+    if diverged_at is not None or offset > log.end:
+        found = f"but the log was cut off at {cut}, {found}"
+        # With the old epoch: the log may have been cut off again since, and lower. But not where
+        # its start has passed the cut: the old epoch would tell of the same cut for ever.
+        known = position.leader_epoch is not None and diverged_at in {None, cut}
+        epoch = position.leader_epoch if known else log.leader_epoch
+        resume = replace(resume, offset=cut, leader_epoch=epoch)
+        return Loss(partition, "truncated", position, resume, max(0, offset - cut), found)
+    return None
+
+
+def behind(partition: Partition, position: Position, log: Log, most: int) -> Loss | None:
+    """The oldest records, when more than `most` offsets are left to read."""
+    resume = max(position.offset, log.end - most)
+    if resume == position.offset:
+        return None
+    found = f"more than max_offset_behind = {most} before the log's end {log.end}"
+    there = Position(resume, log.leader_epoch, log.topic_id)
+    return Loss(partition, "behind", position, there, resume - position.offset, found)
+
+
+def corrupt(partition: Partition, position: Position) -> Loss:
+    """The record at this position, whose bytes are not what was written."""
+    resume = replace(position, offset=position.offset + 1)
+    return Loss(partition, "corrupt", position, resume, 1, "and its checksum is wrong")
+
+
+T = TypeVar("T")
+Chain: TypeAlias = Generator[Future[Any] | None, Any, T]
+
+
+class Steps(Generic[T]):
+    """Drives a generator that yields futures, and None to be asked again later.
+
+    The thread that calls `poll` runs the generator; a future that failed is raised in it.
+    """
+
+    def __init__(self, chain: Chain[T]) -> None:
+        self._chain = chain
+        self._waits_for: Future[Any] | None = None
+
+    def poll(self) -> "Ended[T] | None":
+        """Go on as far as possible; None while something is awaited. Raises as the chain does."""
+        while True:
+            future = self._waits_for
+            if future is not None and not future.done():
+                return None
+            try:
+                self._waits_for = self._go_on(future)
+            except StopIteration as stop:
+                return Ended(stop.value)
+            if self._waits_for is None:
+                return None
+
+    def _go_on(self, future: Future[Any] | None) -> Future[Any] | None:
+        if future is None:
+            return next(self._chain)
+        error = future.exception()
+        if error is not None:
+            return self._chain.throw(error)
+        return self._chain.send(future.result())
+
+
+class Ended(Generic[T]):
+    """What a chain returned."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
 
 log = structlog.get_logger()
 

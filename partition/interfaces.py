@@ -1,0 +1,292 @@
+"""The ports of the partition package: fetcher, catalogue, offset store."""
+
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from partition.errors import KafkaError, StoreError
+from partition.records import Chunk, Partition, Position, Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one call of `fetch` brought.
+
+    There is at most one chunk per partition. `ends` holds the partitions whose log end
+    was reached, with the next offset to read: it lies past compacted records and
+    transaction markers (promise 11), and past the partition's chunk in `chunks`.
+    `failures` says what stopped a partition: OffsetOutOfRange, CorruptRecord, TopicMissing.
+    It is told once, after all its good records, and nothing of the partition is delivered
+    until it is removed and added again; all other partitions go on.
+    """
+
+    chunks: list[Chunk] = field(default_factory=list)
+    ends: dict[Partition, int] = field(default_factory=dict)
+    failures: dict[Partition, KafkaError] = field(default_factory=dict)
+
+
+class Fetcher(Protocol):
+    """Reads the assigned partitions. One thread, the owner's, calls everything."""
+
+    @property
+    def available(self) -> bool:
+        """Whether the source answered when it was last heard of."""
+
+    @property
+    def mirror_failures(self) -> int:
+        """Commits that `mirror` could not make, each partition's counted, since the start."""
+
+    def open(self) -> None:
+        """Make the client; does not wait for a broker. Raises KafkaMisconfigured."""
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """Read these partitions too, each from its position on; none of them is paused.
+
+        A position's leader epoch is checked: a log that was cut off and written anew before
+        the offset is OffsetOutOfRange, with `diverged_at` where the broker tells it.
+        """
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions no more; nothing fetched before of them is delivered.
+
+        Those that are not read are ignored. All others keep what was prefetched.
+        """
+
+    def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
+        """Return records as soon as there are some, at most `max_records`, or none in time.
+
+        A source that is away gives nothing and raises nothing. Raises KafkaFailed when
+        nothing can be read any more (credentials, rights).
+        """
+
+    def pause(self, partition: Partition) -> None:
+        """Stop delivering a partition's records, without losing its place."""
+
+    def resume(self, partition: Partition) -> None:
+        """Deliver a paused partition's records again."""
+
+    def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
+        """The log's first offset and its end as the client last heard of them; asks nobody.
+
+        None when nothing was heard yet, or the partition is not read; the first offset is None
+        where only ends are asked for.
+        """
+
+    def transaction_wait_seconds(self, partition: Partition) -> float:
+        """How long a transaction that a producer has not ended has held readers up; else 0.
+
+        As the client last heard of it, and only once all that lies before it is delivered.
+        """
+
+    def mirror(self, positions: Mapping[Partition, Position]) -> None:
+        """Commit positions to the consumer group too, for lag tools; without waiting.
+
+        A failure is logged and counted, never raised: the offset store is what holds.
+        """
+
+    def close(self) -> None:
+        """Let go of everything, in bounded time. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """Start at the first record with this time stamp or a later one (milliseconds, UTC)."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """Start at this offset of every partition."""
+
+    offset: int
+
+
+StartFrom: TypeAlias = Literal["earliest", "latest"] | AtTimestamp | AtOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the cluster knows it now."""
+
+    name: str
+    topic_id: str | None  # None: the cluster has no topic ids (Kafka before 2.8)
+    partitions: tuple[int, ...]  # ascending, those without a leader included
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A partition's log at one moment. `end` is the next offset to be written."""
+
+    start: int
+    end: int
+    topic_id: str | None = None
+    at_timestamp: int | None = None  # the offset asked for; `end` if no record is so young
+    leader_epoch: int | None = None  # of who leads it now; None: not known
+
+
+class LogEnd(NamedTuple):
+    """Where a log ends, and the epoch of who leads it: no record before has a later one."""
+
+    offset: int  # the next to be written
+    leader_epoch: int | None = None  # None: not known
+
+
+class Catalogue(Protocol):
+    """Answers questions about the cluster, on a thread of its own; any thread may ask.
+
+    Futures end in bounded time: with KafkaUnavailable (asking again can help), KafkaFailed
+    (it cannot) or TopicMissing. A topic that has just been created may be missing for some
+    seconds, and is waited for.
+    """
+
+    def open(self) -> None:
+        """Make the client; does not wait for a broker. Raises KafkaMisconfigured."""
+
+    def topics(self) -> Future[Mapping[str, Topic]]:
+        """Every topic that the client may see, by name; Kafka's own ones left out."""
+
+    def topic(self, name: str) -> Future[Topic]:
+        """One topic. Raises TopicMissing."""
+
+    def log(self, partition: Partition, timestamp_ms: int | None = None) -> Future[Log]:
+        """A partition's log now, and where records of a time stamp begin in it."""
+
+    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
+        """Where logs end now, as `log` says, in one question; those not known are left out.
+
+        A partition whose leader cannot be asked is left out too: the next question may know it.
+        """
+
+    def close(self) -> None:
+        """Let go of everything, in bounded time; questions without an answer fail. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """A partition's stored position, the topology that stored it, and the ownership's epoch."""
+
+    position: Position
+    topology_id: str
+    topology_name: str = ""
+    epoch: int = 0  # grows with each claim; 0: storm-kafka wrote it
+    transactions: Transactions | None = None  # None: nothing of it is exactly-once
+
+    @property
+    def offset(self) -> int:
+        """The next offset to read."""
+        return self.position.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is to be stored of a partition."""
+
+    position: Position
+    transactions: Transactions | None = None  # open ones, from there on; None: none are kept
+    restarts: int = field(default=0, compare=False)  # of the manager by then; not stored
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A partition that is ours now, under a new epoch, and what was stored of it."""
+
+    stored: StoredOffset | None  # None: it was never begun, so there is no epoch either
+    topic_begun: bool = False  # partitions of its topic were begun before
+    was_there: bool = False  # it was among the topic's partitions when the first was begun
+    foreign: bool = False  # another topology stored the offset
+    uninterrupted: bool = False  # nobody else wrote since this store held it last
+
+
+class OffsetStore(Protocol):
+    """Keeps one position per partition, and lets only one writer at a time move it.
+
+    Every write is a compare-and-set on what this store read or wrote last, under an epoch
+    that only grows (promise 9); offsets never move back, but by `move` (promise 2); no
+    answer never looks like no offset (promise 8). Futures may be asked of any thread and
+    end by themselves; while the store is away they wait and try again, until `close`,
+    which fails them with StoreUnavailable. A session that ends takes every ownership with
+    it: a write then is refused with OwnershipLost until the partition is claimed again.
+    """
+
+    @property
+    def available(self) -> bool:
+        """Whether the store answered when it was last heard of."""
+
+    @property
+    def session(self) -> int:
+        """Another number after a session has ended: what was claimed before is lost."""
+
+    def open(self) -> None:
+        """Connect. Raises StoreUnavailable in bounded time; may then be called again."""
+
+    def load(self, partition: Partition) -> StoredOffset | None:
+        """Return the stored offset; None only when there certainly is none. For operators.
+
+        Raises StoreUnavailable within a bounded time, and StoreCorrupt.
+        """
+
+    def claim(
+        self,
+        partition: Partition,
+        *,
+        adopt: bool = False,
+        again: bool = False,
+        anew: bool = True,
+    ) -> Future[Claim]:
+        """Take a partition over: raise its epoch, so that whoever held it can write no more.
+
+        Nothing but epoch and writer changes: what is open stays as it stands. An offset that
+        another topology stored is refused, unless `adopt`. Raises StoreForeign, StoreMissing
+        (an offset was stored once and is gone; with `again` also if nothing says so any more),
+        StoreCorrupt, Fenced (someone else took it at
+        the same moment; with `again`: somebody wrote since this store held it last, and
+        nothing is changed), and without `anew` OwnershipLost: the session has ended in which it
+        was asked, so that it may have become another's by right.
+        """
+
+    def begin(
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
+    ) -> Future[None]:
+        """Store the first position of a partition, under epoch 1 (promise 7).
+
+        `partitions` is how many its topic has; it is kept with the first that is begun, so
+        that those added later can be told. Raises StoreConflict when there is one already.
+        """
+
+    def move(
+        self,
+        partition: Partition,
+        position: Position,
+        reason: str,
+        transactions: Transactions | None = None,
+    ) -> Future[None]:
+        """Store a position wherever it lies, also before the stored one: by policy or operator.
+
+        It becomes this topology's own. What was open stays so only if it is among
+        `transactions`: else it is dropped, its rows may come twice, and `transactions_dropped`
+        is logged. Logs `offset_moved` with both offsets and the reason. Raises as `commit`
+        refuses.
+        """
+
+    def commit(
+        self, progress: Mapping[Partition, Progress]
+    ) -> Future[Mapping[Partition, StoreError]]:
+        """Store what partitions have come to; ends with those that were refused, and why.
+
+        All others are stored then, each position and its transactions together or not at all;
+        what stands there already is skipped. One without transactions leaves none; if some
+        were open `transactions_dropped` is logged. Refused is with Fenced, OwnershipLost,
+        OffsetWouldMoveBack, StoreMissing, StoreCorrupt. The caller keeps one commit
+        outstanding. Raises ValueError, and stores nothing, if transactions do not go on from
+        their position (`Transactions.checked`); StoreUnavailable (after `close`), or StoreError
+        when the store refuses all for another reason (rights, size).
+        """
+
+    def close(self) -> None:
+        """Disconnect in bounded time; what is unfinished fails. Idempotent."""
