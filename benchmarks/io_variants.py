@@ -15,7 +15,7 @@ from benchmarks.job import Figures, Job
 from benchmarks.measured import run_headrace
 from headrace import Bolt, Record, Topology
 from headrace.sinks import DiscardSink
-from partition.kafka.properties import DEFAULTS
+from partition.kafka.librdkafka import DEFAULTS
 
 FAST_SECONDS = 0.01
 SLOW_ONE_IN = 1_000

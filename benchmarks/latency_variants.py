@@ -23,7 +23,7 @@ from benchmarks.steady import Publisher
 from benchmarks.structured import BATCH_ROWS, priced, users_table, writer
 from headrace import Topology
 from headrace.sinks import DeltaSink
-from partition.kafka.properties import DEFAULTS
+from partition.kafka.librdkafka import DEFAULTS
 from service.service import Service
 from service.snapshot import Snapshot
 

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from benchmarks.job import Figures, Job
 from headrace import Hooks, Topology
 from headrace.sinks import MemoryDeadLetters
-from partition.kafka.properties import DEFAULTS
+from partition.kafka.librdkafka import DEFAULTS
 from service import logs
 from service.config import Config, load
 from service.parts import Parts, wire

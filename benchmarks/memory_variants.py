@@ -16,7 +16,7 @@ from benchmarks.job import Figures, Job
 from benchmarks.measured import resident_mb, run_headrace
 from headrace import SKIP, Bolt, Record, Reject, Skip, Topology, bolt
 from headrace.sinks import DiscardSink
-from partition.kafka.properties import DEFAULTS
+from partition.kafka.librdkafka import DEFAULTS
 from service.service import Service
 from service.snapshot import Snapshot
 

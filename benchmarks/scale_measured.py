@@ -28,7 +28,7 @@ from partition.recovery import Ways
 from partition.replicas.beat import Mine, Report, View
 from partition.retry import RetryPolicy
 from partition.zookeeper.registry import ZooKeeperRegistry
-from partition.zookeeper.store import ZooKeeperStore
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
 
 ROOT, PIPELINE = "/headrace", "scale"

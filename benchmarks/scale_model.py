@@ -1,7 +1,7 @@
 """A model of many replicas on one ZooKeeper: discrete events, seeded, no clock and no I/O.
 
 Each replica is what `ZooKeeperStore` is: one thread that has one request under way, a heartbeat
-(`partition.replicas.beat`) before all else, then claims (`partition.offsets.claims`), then a
+(`partition.replicas.beat`) before all else, then claims (`partition.offsets.offset_nodes`), then a
 commit. What a request takes is `scale_ensemble`, what it weighs is `scale_weights`. Kafka and
 the sinks answer at once here.
 """
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from benchmarks.scale_ensemble import Ask, Ensemble, Load, ZooKeeper
 from benchmarks.scale_weights import Cluster, Weights
-from partition.offsets.nodes import MAX_OPERATIONS, MAX_REQUEST_BYTES
+from partition.offsets.offset_nodes import MAX_OPERATIONS, MAX_REQUEST_BYTES
 
 OPERATIONS = 2  # of a partition's part in a write: set its node, check the one below
 CLAIM_READS = 2  # of those nodes

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from benchmarks.publishing import Sender
-from partition.zookeeper.log import quiet_logger
+from partition.zookeeper.zookeeper_client import quiet_logger
 from service.cli.embedded import Servers
 from service.embedded.zookeeper import four_letters
 

@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.interfaces import Catalogue, Fetcher, OffsetStore
-from partition.kafka.catalogue import KafkaCatalogue
-from partition.kafka.fetcher import KafkaFetcher
+from partition.kafka.kafka_catalogue import KafkaCatalogue
+from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.recovery import Loss, Ways
 from partition.replicas.balance import Copartitions
 from partition.replicas.beat import Mine
 from partition.zookeeper.registry import ZooKeeperRegistry
-from partition.zookeeper.store import ZooKeeperStore
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config import Config
 from service.deadline import Deadline
 from service.engine import Engine

@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from partition.zookeeper.security import ZooKeeperSecurity
+from partition.zookeeper.zookeeper_client import ZooKeeperSecurity
 from service.section import Section
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")

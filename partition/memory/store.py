@@ -1,7 +1,7 @@
 """An offset store in memory, for the test kit and for tests.
 
-Its nodes stand in for ZooKeeper's; what is written to them and when is `partition.offsets.nodes`,
-as with the real one. One contract suite runs against both (`tests/contract`).
+Its nodes stand in for ZooKeeper's; as with the real one, `partition.offsets.offset_nodes` decides
+what is written to them. One contract suite runs against both (`tests/contract`).
 """
 
 import time
@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.interfaces import Claim, Progress, StoredOffset
-from partition.offsets.access import NodeNames
-from partition.offsets.nodes import OffsetNodes
+from partition.offsets.offset_nodes import OffsetNodes
+from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import (
     ANY_VERSION,
     Children,

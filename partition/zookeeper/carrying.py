@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from partition.errors import StoreError
-from partition.offsets.nodes import OffsetNodes
+from partition.offsets.offset_nodes import OffsetNodes
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
@@ -15,7 +15,7 @@ from partition.offsets.requests import (
     SessionEnded,
     Steps,
 )
-from partition.zookeeper.connection import ZooKeeperConnection
+from partition.zookeeper.zookeeper_client import ZooKeeperConnection
 
 T = TypeVar("T")
 Work = Callable[[OffsetNodes], Steps[T]]
@@ -60,7 +60,7 @@ def carry_out_together(
     A round of replies takes as long as one of them would alone: the next request of each is sent,
     and then each is told its own reply. When the session ends amid a round, that is noted for all
     before any of them goes on, so that none sends anything in a later session than its own
-    (`partition.offsets.access.Access`).
+    (`partition.offsets.ownership.Access`).
     """
     _note_end(connection, nodes)
     begun = [_Run(future, work(nodes)) for future, work in works if _is_wanted(future)]

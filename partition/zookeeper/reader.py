@@ -1,4 +1,4 @@
-"""Reads nodes that are not ours, and writes none: a `Tree` of `partition.storm.takeover`."""
+"""Reads nodes that are not ours, and writes none: a `Tree` of `partition.storm_offsets`."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from partition.errors import StoreError, StoreUnavailable
-from partition.zookeeper.log import KazooLog
+from partition.zookeeper.zookeeper_client import KazooLog
 
 _MOMENT_SECONDS = 2.0
 _LOST = (

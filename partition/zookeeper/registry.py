@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 from partition.replicas.balance import SINGLY, Copartitions
 from partition.replicas.beat import Beats, Mine, Report, View
-from partition.zookeeper.store import ZooKeeperStore
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
 
 class ZooKeeperRegistry:

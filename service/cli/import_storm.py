@@ -27,7 +27,7 @@ from partition.errors import (
 )
 from partition.interfaces import Catalogue, Log, OffsetStore, StoredOffset
 from partition.records import Partition
-from partition.storm.takeover import Found, Layout, StormOffset, Tree, read_offsets
+from partition.storm_offsets import Found, Layout, StormOffset, Tree, read_offsets
 from partition.zookeeper.reader import ZooKeeperReader
 from service.cli.lines import describe, print_json
 from service.cli.loading import configured, load_topology

@@ -21,7 +21,7 @@ from partition.replicas.nodes import (
     replicas_path,
 )
 from partition.replicas.plan import Control, Member, Plan
-from partition.zookeeper.editor import MakeData, ZooKeeperEditor
+from partition.zookeeper.zookeeper_editor import MakeData, ZooKeeperEditor
 from service.cli.changes import Change, changes_path, decode_changes, with_change
 from service.config import Config
 from topology.topology import Topology

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypeAlias
 from partition.errors import StoreError, StormUnreadable
 from partition.interfaces import Log, StoredOffset
 from partition.records import Partition, Position
-from partition.storm.takeover import StormOffset
+from partition.storm_offsets import StormOffset
 
 Outcome: TypeAlias = Literal[
     "imported", "to_import", "stored_already", "no_storm_node", "refused", "failed"

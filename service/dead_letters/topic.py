@@ -9,8 +9,7 @@ from typing import NoReturn, TypeAlias, TypeVar, cast
 
 from partition.errors import TopicMissing
 from partition.interfaces import Log, Topic
-from partition.kafka.catalogue import KafkaCatalogue
-from partition.kafka.excerpts import Excerpts
+from partition.kafka.kafka_catalogue import Excerpts, KafkaCatalogue
 from partition.records import Partition
 from service.dead_letters.errors import NoSuchLetter
 from service.dead_letters.letter import (

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 
 import pyarrow as pa
 
-from partition.kafka.fetcher import KafkaFetcher
+from partition.kafka.kafka_fetcher import KafkaFetcher
 from service import logs
 from service.loading import load_topology
 from service.spark_engine.range_fetcher import RangeFetcher

@@ -6,8 +6,8 @@ from pathlib import Path
 from partition.consumer import Consumer
 from partition.delivery import DeliveryFactory
 from partition.interfaces import Catalogue, Fetcher
-from partition.kafka.catalogue import KafkaCatalogue
-from partition.kafka.fetcher import KafkaFetcher
+from partition.kafka.kafka_catalogue import KafkaCatalogue
+from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.ledger import CommitProgress, Ledger
 from partition.records import Partition, Resumed, TransactionKind
 from service.config import Config

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from partition.zookeeper.log import quiet_logger
+from partition.zookeeper.zookeeper_client import quiet_logger
 from tests.support.patience import seconds
 
 Offsets = dict[int, int]  # by partition

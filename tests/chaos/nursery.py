@@ -27,7 +27,7 @@ MODULES = (
     "service.cli.main",
     "service.cli.commands",
     "service.running",
-    "partition.kafka.fetcher",
+    "partition.kafka.kafka_fetcher",
     "sinks.kafka.transactions",
     "kazoo.client",
     "uvloop",

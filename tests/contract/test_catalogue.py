@@ -14,8 +14,8 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
 from partition.interfaces import Log, LogEnd, Topic
-from partition.kafka.catalogue import KafkaCatalogue
-from partition.kafka.properties import FORCED
+from partition.kafka.kafka_catalogue import KafkaCatalogue
+from partition.kafka.librdkafka import FORCED
 from partition.manager import PartitionStatistics, Window
 from partition.memory import MemoryStore
 from partition.records import Partition

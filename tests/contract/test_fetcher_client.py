@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from partition.errors import KafkaFailed
-from partition.kafka.fetcher import KafkaFetcher
-from partition.kafka.properties import FORCED
+from partition.kafka.kafka_fetcher import KafkaFetcher
+from partition.kafka.librdkafka import FORCED
 from partition.records import Partition, Position
 from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
 

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from partition.errors import CorruptRecord, KafkaFailed, OffsetOutOfRange, TopicMissing
 from partition.interfaces import Fetched
-from partition.kafka.fetcher import KafkaFetcher
+from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.records import Chunk, Partition, Position
 
 A, B, GONE = Partition("t", 0), Partition("t", 1), Partition("t", 2)

@@ -16,7 +16,7 @@ RECORDS, BYTES, PARTITIONS = 25_000, 2048, 8  # 51 MB
 READER = """
     import os, sys, time
     from partition.records import Partition
-    from partition.kafka.fetcher import KafkaFetcher
+    from partition.kafka.kafka_fetcher import KafkaFetcher
     from partition.records import Position
 
     def resident():

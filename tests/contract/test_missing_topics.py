@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Producer
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import TopicMissing
-from partition.kafka.fetcher import KafkaFetcher
+from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryLog, MemoryStore
 from partition.records import Partition, offset_of
 from partition.recovery import Ways

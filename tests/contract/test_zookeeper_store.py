@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.interfaces import Claim, Progress, StoredOffset
 from partition.records import Position
-from partition.zookeeper.store import ZooKeeperStore
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.patience import slack, until
 from tests.worlds.storing import (

@@ -12,7 +12,7 @@ import headrace
 import headrace.payloads
 import headrace.sinks
 import headrace.testing
-from partition.kafka.properties import DEFAULTS, FORCED
+from partition.kafka.librdkafka import DEFAULTS, FORCED
 from service.cli.app import app
 from service.config import Config, Section
 from service.configuration_table import configuration_table

@@ -22,8 +22,8 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
-from partition.offsets.access import NodeNames
-from partition.offsets.nodes import OffsetNodes
+from partition.offsets.offset_nodes import OffsetNodes
+from partition.offsets.ownership import NodeNames
 from partition.records import Partition, partition_index_of, partition_indexes_of
 from partition.recovery import Loss, Ways
 from tests.simulation.bolts import Bolts

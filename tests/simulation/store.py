@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from partition.errors import PartitionError, StoreUnavailable
 from partition.interfaces import Claim, Progress, StoredOffset
-from partition.offsets.nodes import OffsetNodes
+from partition.offsets.offset_nodes import OffsetNodes
 from partition.offsets.requests import OutcomeUnknown, Pause, Read, Request, SessionEnded
 from partition.records import Partition, Position, Transactions
 from tests.simulation.network import Message, Network

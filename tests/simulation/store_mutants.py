@@ -6,9 +6,9 @@ from typing import Any
 from partition import recovery
 from partition.errors import SourceLost, StoreCorrupt
 from partition.interfaces import Claim, StoredOffset
-from partition.offsets import access, claims, nodes
-from partition.offsets.access import Known
-from partition.offsets.nodes import OffsetNodes
+from partition.offsets import offset_nodes, ownership
+from partition.offsets.offset_nodes import OffsetNodes
+from partition.offsets.ownership import Known
 from partition.offsets.requests import OutcomeUnknown, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
 from partition.records import LeaderEpochs, Position
@@ -25,7 +25,7 @@ def no_cas_on_commit() -> Patches:
     def operations(change: Any) -> Any:
         yield SetNode(change.path, change.data, ANY)
 
-    return [put(nodes.Change, "operations", operations)]
+    return [put(offset_nodes.Change, "operations", operations)]
 
 
 @mutant
@@ -35,7 +35,7 @@ def incarnation_not_checked() -> Patches:
     def operations(change: Any) -> Any:
         yield SetNode(change.path, change.data, change.known.version)
 
-    return [put(nodes.Change, "operations", operations)]
+    return [put(offset_nodes.Change, "operations", operations)]
 
 
 @mutant
@@ -49,7 +49,7 @@ def read_back_asks_not_whose() -> Patches:
                 at.held.take(partition, found)
             del pending[partition]
 
-    return [put(nodes, "_read_back", read_back)]
+    return [put(offset_nodes, "_read_back", read_back)]
 
 
 @mutant
@@ -65,7 +65,7 @@ def lost_reply_is_a_failure() -> Patches:
         tried = [pending[change.partition] for change in tried]
         yield from original(at, tried, pending, refused)
 
-    return [around(nodes, "_read_back", read_back)]
+    return [around(offset_nodes, "_read_back", read_back)]
 
 
 @mutant
@@ -78,13 +78,13 @@ def lost_reply_is_a_success() -> Patches:
         except OutcomeUnknown:
             return {each.path: getattr(each, "version", -1) + 1 for each in operations}
 
-    return [around(access.Access, "write", write)]
+    return [around(ownership.Access, "write", write)]
 
 
 @mutant
 def claim_does_not_raise_the_epoch() -> Patches:
     """A claim leaves the epoch as it is."""
-    return [put(claims, "replace", lambda stored, **_named: stored)]
+    return [put(offset_nodes, "replace", lambda stored, **_named: stored)]
 
 
 @mutant
@@ -100,7 +100,7 @@ def claim_ignores_another_claim() -> Patches:
         ]
         return original(at, blind)
 
-    return [around(access.Access, "write", write)]
+    return [around(ownership.Access, "write", write)]
 
 
 @mutant
@@ -110,7 +110,7 @@ def zombie_takes_its_partition_back() -> Patches:
     def claim(original: Any, at: Any, partition: Any, *, adopt: bool, **_again: bool) -> Any:
         return original(at, partition, adopt=adopt)
 
-    return [around(nodes, "claim", claim)]
+    return [around(offset_nodes, "claim", claim)]
 
 
 @mutant
@@ -130,7 +130,7 @@ def commit_moves_back() -> Patches:
             position = replace(position, offset=max(0, position.offset - 6))
         return original(at, partition, known, position, *open_now)
 
-    return [around(nodes, "change_to", change_to)]
+    return [around(offset_nodes, "change_to", change_to)]
 
 
 @mutant
@@ -152,7 +152,7 @@ def absent_is_zero() -> Patches:
         taken: Claim = yield from original(at, partition, **named)
         return taken if taken.stored is not None else replace(taken, stored=_NOTHING)
 
-    return [around(nodes, "claim", claim)]
+    return [around(offset_nodes, "claim", claim)]
 
 
 @mutant
@@ -166,7 +166,7 @@ def unreadable_is_zero() -> Patches:
             return OffsetNode(_NOTHING)
         return node
 
-    return [around(claims, "decode", decode)]
+    return [around(offset_nodes, "decode", decode)]
 
 
 @mutant
@@ -178,7 +178,7 @@ def missing_is_new() -> Patches:
         at.begun.pop(name, None)
         return TopicNode(frozenset(), node.first, node.others), version
 
-    return [around(access.Access, "topic", topic)]
+    return [around(ownership.Access, "topic", topic)]
 
 
 @mutant

@@ -16,6 +16,7 @@ from sinks.writer import BatchCommitted, FencesRaised
 from tests.simulation.mutants import Patches, around, mutant, put
 from tests.simulation.transaction_sink import SimTable
 from tests.simulation.transaction_writer import SimWriter
+from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Staged
 from transactions import partition_transactions
 from transactions.groups import TransactionGroup

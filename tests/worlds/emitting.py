@@ -17,11 +17,11 @@ from typing import Any
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.delivery import CommitBeforeEmit
-from partition.kafka.catalogue import KafkaCatalogue
-from partition.kafka.fetcher import KafkaFetcher
+from partition.kafka.kafka_catalogue import KafkaCatalogue
+from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.manager import Window
 from partition.recovery import Loss, Ways
-from partition.zookeeper.store import ZooKeeperStore
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
 _IN_FLIGHT = 3  # chunks that are emitted and not resolved
 

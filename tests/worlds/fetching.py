@@ -11,8 +11,8 @@ from confluent_kafka.cimpl import NewPartitions
 
 from partition.errors import KafkaError
 from partition.interfaces import Catalogue, Fetched, Fetcher, Log
-from partition.kafka.catalogue import KafkaCatalogue
-from partition.kafka.fetcher import KafkaFetcher
+from partition.kafka.kafka_catalogue import KafkaCatalogue
+from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
 from partition.records import Chunk, Partition, Position
 from service.embedded.kafka import EmbeddedKafka

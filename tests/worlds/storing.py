@@ -23,7 +23,7 @@ from partition.records import (
     TransactionKind,
     Transactions,
 )
-from partition.zookeeper.store import ZooKeeperStore
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.patience import seconds, until
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from partition.errors import PartitionError
-from partition.kafka.catalogue import KafkaCatalogue
+from partition.kafka.kafka_catalogue import KafkaCatalogue
 from service.cli.app import app
 from service.config import load
 from service.embedded.zookeeper import EmbeddedZooKeeper

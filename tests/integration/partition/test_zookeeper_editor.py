@@ -9,8 +9,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from partition.errors import StoreError, StoreUnavailable
-from partition.zookeeper.editor import ZooKeeperEditor
-from partition.zookeeper.security import ZooKeeperSecurity
+from partition.zookeeper.zookeeper_client import ZooKeeperSecurity
+from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
 from tests.support.patience import seconds, slack
 from tests.worlds.storing import Proxy, expire
 

@@ -9,7 +9,7 @@ from kazoo.security import make_digest_acl
 
 from partition.errors import StoreError, StoreUnavailable
 from partition.records import Partition
-from partition.storm.takeover import read_offsets
+from partition.storm_offsets import read_offsets
 from partition.zookeeper.reader import ZooKeeperReader
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.patience import seconds, slack

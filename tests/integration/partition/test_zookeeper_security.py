@@ -17,7 +17,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, Permissions
 from partition.errors import StoreError, StoreUnavailable
 from partition.interfaces import Progress
 from partition.records import Partition, Position
-from partition.zookeeper.store import ZooKeeperStore
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.zookeeper_config import ZooKeeperConfig
 from tests.support.patience import Limit, seconds, slack
 

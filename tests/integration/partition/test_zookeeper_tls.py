@@ -10,7 +10,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from partition.errors import StoreUnavailable
 from partition.records import Partition, Position
-from partition.zookeeper.store import ZooKeeperStore
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.zookeeper_config import ZooKeeperConfig
 from tests.support.patience import seconds, slack
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partition import storm_offsets as storm
 from partition.errors import StoreCorrupt, StormUnreadable
 from partition.interfaces import StoredOffset
 from partition.offsets.znode import (
@@ -26,7 +27,6 @@ from partition.offsets.znode import (
 )
 from partition.records import OpenTransaction, Partition, Position, Range, Transactions
 from partition.replicas.nodes import decode_control, decode_member, decode_plan
-from partition.storm import nodes as storm
 from service.cli.changes import decode_changes
 from sinks.kafka.client import Cluster
 from sinks.kafka.transactions import ClaimsTopic

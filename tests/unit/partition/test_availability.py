@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partition.kafka.availability import Availability
+from partition.kafka.librdkafka import Availability
 
 NODE = "127.0.0.1:9092"
 

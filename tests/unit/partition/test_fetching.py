@@ -5,7 +5,7 @@ import random
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from partition.kafka.fetcher import KafkaFetcher
+from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.records import Partition, Position
 
 PLACES = [Partition(topic, number) for topic in "ab" for number in range(2)]

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
 from partition.interfaces import Progress
 from partition.memory import MemoryNodes
-from partition.offsets.access import NodeNames
-from partition.offsets.nodes import MAX_REQUEST_BYTES, OffsetNodes
+from partition.offsets.offset_nodes import MAX_REQUEST_BYTES, OffsetNodes
+from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,

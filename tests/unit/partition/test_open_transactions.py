@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partition.kafka.transactions import OpenTransactions
+from partition.kafka.librdkafka import OpenTransactions
 from partition.records import Partition
 
 A, B = Partition("t", 0), Partition("t", 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from partition.errors import StoreUnavailable, StormUnreadable
 from partition.records import Partition
-from partition.storm.takeover import StormOffset, read_offsets
+from partition.storm_offsets import StormOffset, read_offsets
 
 P0, P1 = Partition("t", 0), Partition("t", 1)
 

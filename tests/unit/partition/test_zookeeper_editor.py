@@ -13,7 +13,7 @@ from partition.offsets.requests import (
     SetNode,
     Write,
 )
-from partition.zookeeper.editor import ZooKeeperEditor, changing
+from partition.zookeeper.zookeeper_editor import ZooKeeperEditor, changing
 
 PATH = "/headrace/shop/@control"
 

@@ -6,8 +6,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import CREATOR_ALL_ACL
 
-from partition.zookeeper.log import KazooLog
-from partition.zookeeper.security import ZooKeeperSecurity
+from partition.zookeeper.zookeeper_client import KazooLog, ZooKeeperSecurity
 
 CANARY = "canary-91e0"
 DIGEST = ZooKeeperSecurity("digest", "orders", CANARY, "creator")

@@ -19,7 +19,7 @@ from partition.errors import (
 )
 from partition.interfaces import Claim, Log, StoredOffset, Topic
 from partition.records import Partition, Position
-from partition.storm.takeover import Layout
+from partition.storm_offsets import Layout
 from service.cli.app import offsets_import_storm
 from service.cli.import_storm import Order, Rooms, _chosen, carry_out, show_rows
 from service.errors import NotImported, StormStillRuns

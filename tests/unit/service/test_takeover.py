@@ -5,7 +5,7 @@ import pytest
 from partition.errors import StoreCorrupt, StormUnreadable
 from partition.interfaces import Log, StoredOffset
 from partition.records import Partition, Position
-from partition.storm.takeover import StormOffset
+from partition.storm_offsets import StormOffset
 from service.cli.takeover import Known, Row, judge, refused
 
 P = Partition("t", 3)

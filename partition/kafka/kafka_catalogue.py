@@ -7,14 +7,23 @@ a few requests per broker.
 import queue
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
 from partition.errors import (
     KafkaFailed,
@@ -24,10 +33,18 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.interfaces import Log, LogEnd, Topic
-from partition.kafka.complaints import Complaints
-from partition.kafka.errors import MISSING, asked, code_of, is_refused
-from partition.kafka.properties import Scalar, admin_properties
-from partition.kafka.questions import EARLIEST, LATEST, Cluster, Offset, at_timestamp
+from partition.kafka.librdkafka import (
+    EOF,
+    MISSING,
+    Complaints,
+    Scalar,
+    admin_properties,
+    asked,
+    code_of,
+    consumer_properties,
+    failure_of,
+    is_refused,
+)
 from partition.records import Partition
 
 ASK_SECONDS = 10.0
@@ -36,6 +53,108 @@ _RETRY_SECONDS = 0.1
 _LEAST_SECONDS = 0.5  # a request is given this long, also when its question has less
 _IDLE_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
+
+Key = TypeVar("Key")
+Offset: TypeAlias = tuple[int, int | None] | Code  # with its leader's epoch
+Spec: TypeAlias = Any  # an OffsetSpec; its type is not public
+
+_STEP_SECONDS = 0.1
+_NO_ID = str(Uuid(0, 0))
+
+
+class Cluster:
+    """One admin client, on the thread that made it. `ended` tells it to stop waiting.
+
+    Nothing raises: what could not be learnt is an error code in its place.
+    """
+
+    def __init__(
+        self, client: AdminClient, isolation: IsolationLevel, ended: Callable[[], bool]
+    ) -> None:
+        self._client = client
+        self._isolation = isolation
+        self._ended = ended
+
+    def poll(self) -> None:
+        """Let the client call back: errors, tokens."""
+        self._client.poll(0)
+
+    def names(self, seconds: float) -> list[str] | Code:
+        """List the topics."""
+        end = time.monotonic() + seconds
+        while True:
+            left = max(_STEP_SECONDS, min(1.0, end - time.monotonic()))
+            try:
+                return sorted(self._client.list_topics(timeout=left).topics)
+            except KafkaException as error:
+                self.poll()
+                if self._ended() or time.monotonic() >= end:
+                    return code_of(error)
+
+    def topics(
+        self, names: Collection[str], seconds: float, *, internal: bool
+    ) -> dict[str, Topic | Code]:
+        """Describe topics; Kafka's own ones are left out unless `internal`."""
+        if not names:
+            return {}
+        collection = TopicCollection(list(names))
+        asked = self._client.describe_topics(collection, request_timeout=seconds)
+        found: dict[str, Topic | Code] = {}
+        for name, answer in self._answers(asked, seconds).items():
+            if isinstance(answer, Code):
+                found[name] = answer
+            elif internal or not answer.is_internal:
+                numbers = tuple(sorted(each.id for each in answer.partitions))
+                topic_id = str(answer.topic_id)
+                found[name] = Topic(name, None if topic_id == _NO_ID else topic_id, numbers)
+        return found
+
+    def offsets(
+        self, partitions: Collection[Partition], spec: Spec, seconds: float
+    ) -> dict[Partition, Offset]:
+        """Ask partitions' leaders for an offset each; -1: there is none."""
+        if not partitions:
+            return {}
+        asked = self._client.list_offsets(
+            {TopicPartition(each.topic, each.number): spec for each in partitions},
+            request_timeout=seconds,
+            isolation_level=self._isolation,
+        )
+        return {
+            Partition(at.topic, at.partition): answer
+            if isinstance(answer, Code)
+            else _found(answer)
+            for at, answer in self._answers(asked, seconds).items()
+        }
+
+    def _answers(self, asked: Mapping[Key, Future[Any]], seconds: float) -> dict[Key, Any]:
+        end = time.monotonic() + seconds + _STEP_SECONDS
+        waiting: set[Future[Any]] = set(asked.values())
+        while waiting and time.monotonic() < end and not self._ended():
+            _, waiting = wait(waiting, _STEP_SECONDS)
+            self.poll()
+        return {key: _outcome(answer, seconds) for key, answer in asked.items()}
+
+
+def _found(answer: Any) -> tuple[int, int | None]:
+    epoch = answer.leader_epoch
+    return answer.offset, None if epoch is None or epoch < 0 else epoch
+
+
+def _outcome(answer: Future[Any], seconds: float) -> Any:
+    if not answer.done():
+        return Code(Code._TIMED_OUT, f"no answer in {seconds:g} seconds")  # noqa: SLF001
+    error = answer.exception()
+    return answer.result() if error is None else code_of(error)
+
+
+EARLIEST: Spec = _OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Spec = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+def at_timestamp(timestamp_ms: int) -> Spec:
+    """Ask for the first record with this time stamp or a later one."""
+    return _OffsetSpec.for_timestamp(timestamp_ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -340,3 +459,100 @@ def _log(question: _Question, topic: Topic, offsets: tuple[Offset, Offset, Offse
     if question.timestamp_ms is not None:
         at = end if stamp < 0 else min(max(start, stamp), end)
     return Log(start, end, topic.topic_id, at, epoch)
+
+
+_AT_ONCE = 1_000  # messages
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 30.0
+_LET_GO_SECONDS = 10.0
+_SMALL: Mapping[str, Scalar] = {
+    "isolation.level": "read_committed",  # what was aborted has never been there
+    "auto.offset.reset": "earliest",  # what has expired meanwhile is passed over
+    "queued.max.messages.kbytes": 16_384,
+    "fetch.wait.max.ms": 50,
+}
+
+
+class Excerpts:
+    """Reads committed messages of any partition, as a member of no group. One thread.
+
+    `properties` are librdkafka's, as the fetcher's. Waits at most `patience_seconds` for the next
+    message, then raises KafkaUnavailable.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, Scalar], *, patience_seconds: float = _PATIENCE_SECONDS
+    ) -> None:
+        self._properties = dict(properties)
+        self._patience_seconds = patience_seconds
+        self._complaints = Complaints()
+        self._client: Consumer | None = None
+
+    def open(self) -> None:
+        """Make the client; brokers are contacted in the background. Raises KafkaMisconfigured."""
+        if self._client is not None:
+            return
+        properties: dict[str, Any] = {
+            **consumer_properties(self._properties),
+            **_SMALL,
+            "error_cb": lambda error: self._complaints.warn(
+                "kafka_trouble", error.name(), error.str()
+            ),
+            "logger": self._complaints,
+        }
+        try:
+            self._client = Consumer(properties)
+        except KafkaException as error:
+            raise KafkaMisconfigured(code_of(error).str()) from error
+
+    def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
+        """Read the messages from `start` up to before `end`, in order.
+
+        `end` is one that the log has reached; offsets without a message are passed over, also
+        where they have expired. Ends the reading that went before. Raises KafkaUnavailable,
+        KafkaFailed, TopicMissing, and CorruptRecord.
+        """
+        client = self._client
+        if client is None:
+            raise KafkaFailed("the reader is not open")
+        if start >= end:
+            return
+        client.assign([TopicPartition(partition.topic, partition.number, start)])
+        position, heard_at = start, time.monotonic()
+        while position < end:
+            received = client.consume(_AT_ONCE, _POLL_SECONDS)
+            if received:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > self._patience_seconds:
+                what = f"for {partition} from offset {position} on"
+                reason = f"no message in {self._patience_seconds:g} seconds"
+                raise KafkaUnavailable(what, reason)
+            for message in received:
+                told = _told(partition, position, message)
+                # The end of a partition is told with the offset behind all that there is.
+                position = (message.offset() or 0) + (told is not None)
+                if position > end:  # written since it was asked how far the log goes
+                    break
+                if told is not None and position > start:
+                    yield told
+        client.unassign()
+
+    def close(self) -> None:
+        """Let go of the client, in 10 seconds at most: librdkafka can hang in it. Idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
+            closing.start()
+            closing.join(_LET_GO_SECONDS)
+
+
+def _told(partition: Partition, position: int, message: Message) -> Message | None:
+    """The message; None at the end of the partition. Raises what it tells of."""
+    error = message.error()
+    if error is None:
+        return message
+    if error.code() == EOF:
+        return None
+    if is_refused(error):
+        raise KafkaFailed(f"Kafka refuses to read {partition}: {error.str()} ({error.name()})")
+    raise failure_of(partition, position, error)

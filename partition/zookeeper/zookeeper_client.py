@@ -11,21 +11,45 @@ refused. So `open` asks a question, and a refusal fails whatever waits or comes 
 
 import contextlib
 import copy
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotReadOnlyCallError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.security import CREATOR_ALL_ACL
 
 from partition.errors import StoreError, StoreUnavailable
 from partition.offsets.requests import (
     Children,
+    CreateEphemeral,
+    CreateNode,
+    DeleteNode,
+    NodeChanged,
+    NodeExists,
     Operation,
     OutcomeUnknown,
     Pause,
@@ -34,13 +58,12 @@ from partition.offsets.requests import (
     Reply,
     Request,
     SessionEnded,
+    SetNode,
     Stat,
     Write,
     missing_parents,
     size_of,
 )
-from partition.zookeeper.log import KazooLog
-from partition.zookeeper.operations import LOST, add, name_of, versions
 
 log = structlog.get_logger()
 
@@ -342,3 +365,143 @@ def _in_time(error: OutcomeUnknown, end: float) -> OutcomeUnknown | StoreUnavail
 def _nothing(place: str) -> None:
     """No point of the way is of interest."""
     del place
+
+
+# The outcome of a request that ended so is unknown.
+LOST = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+    NotReadOnlyCallError,
+    KazooTimeoutError,
+)
+# What the other operations of a failed multi answer.
+_NOT_THE_REASON = (RolledBackError, RuntimeInconsistency)
+
+
+def add(transaction: Any, operations: Sequence[Operation]) -> None:
+    """Add operations to a transaction of kazoo's."""
+    for operation in operations:
+        if isinstance(operation, CreateNode):
+            transaction.create(operation.path, operation.data)
+        elif isinstance(operation, CreateEphemeral):
+            transaction.create(operation.path, operation.data, ephemeral=True)
+        elif isinstance(operation, SetNode):
+            transaction.set_data(operation.path, operation.data, operation.version)
+        elif isinstance(operation, DeleteNode):
+            transaction.delete(operation.path, operation.version)
+        else:
+            transaction.check(operation.path, -1)
+
+
+def versions(operations: Sequence[Operation], results: Sequence[Any], what: str) -> list[int]:
+    """Return the nodes' new versions.
+
+    Raises NodeChanged, NodeExists and OutcomeUnknown; StoreError if it was refused for good.
+    """
+    found = reasons(results)
+    if not found:
+        return [
+            result.version if isinstance(operation, SetNode) else 0
+            for operation, result in zip(operations, results, strict=True)
+        ]
+    if isinstance(found[0], (BadVersionError, NoNodeError)):
+        raise NodeChanged
+    if isinstance(found[0], NodeExistsError):
+        raise NodeExists
+    if isinstance(found[0], LOST):
+        raise OutcomeUnknown(name_of(found[0]))
+    raise StoreError(f"ZooKeeper refuses to write {what}: {name_of(found[0])}")
+
+
+def reasons(results: Sequence[Any]) -> list[Exception]:
+    """Return what went wrong in a transaction, the reason first."""
+    errors = [result for result in results if isinstance(result, Exception)]
+    return [error for error in errors if not isinstance(error, _NOT_THE_REASON)] or errors
+
+
+def name_of(error: BaseException) -> str:
+    """Return an error's kind, and what it says."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+Auth = Literal["none", "digest", "sasl"]
+Access = Literal["open", "creator"]
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSecurity:
+    """What a client shows to ZooKeeper, and what it asks of it.
+
+    `auth` is "none", "digest" (ZooKeeper's own scheme: the server knows no users, a node's
+    list holds a hash of name and password) or "sasl" (DIGEST-MD5: the server knows them).
+    `acl` is who may read and write the nodes made: "open" is everybody, "creator" whoever
+    this client is. With `tls` the server's certificate must be of an authority in `ca` or
+    in the system's own, and be made out to the name or address that was connected to;
+    `certificate` and `key` are this client's own. The password is not in the `repr`.
+    """
+
+    auth: Auth = "none"
+    username: str = ""
+    password: str = field(default="", repr=False)
+    acl: Access = "open"
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def kazoo_options(self) -> dict[str, Any]:
+        """KazooClient's options, a new table each time: kazoo writes into it.
+
+        The password is among them: do not show them.
+        """
+        options: dict[str, Any] = {}
+        if self.auth == "digest":
+            options["auth_data"] = [("digest", f"{self.username}:{self.password}")]
+        elif self.auth == "sasl":
+            options["sasl_options"] = {
+                "mechanism": "DIGEST-MD5",
+                "username": self.username,
+                "password": self.password,
+            }
+        if self.acl == "creator":
+            options["default_acl"] = list(CREATOR_ALL_ACL)
+        if self.tls:
+            options |= {"use_ssl": True, "verify_certs": True, "check_hostname": True}
+            files = {"ca": self.ca, "certfile": self.certificate, "keyfile": self.key}
+            options |= {name: str(path) for name, path in files.items() if path is not None}
+        return options
+
+
+class KazooLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger for one KazooClient that keeps the newest warning.
+
+    kazoo tells nobody else why it has no connection: a certificate that was refused, say.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(quiet_logger(), {})
+        self.last = ""  # "" until there is a warning
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Pass it on, and keep it if it is a warning or worse."""
+        if level >= logging.WARNING:
+            text = str(msg) % args if args else str(msg)
+            if not text.startswith("Transition"):  # a state, not a reason
+                self.last = text.strip(": ")
+        super().log(level, msg, *args, **kwargs)
+
+
+def quiet_logger() -> logging.Logger:
+    """Return the logger for kazoo's client: below WARNING kazoo prints credentials."""
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    quiet = logging.getLogger("kazoo.headrace")
+    quiet.setLevel(logging.WARNING)
+    quiet.addFilter(_is_loud_enough)  # adding it twice changes nothing
+    return quiet
+
+
+def _is_loud_enough(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING

@@ -5,12 +5,15 @@ methods into numpy arrays), because one Python-level step per record would cost 
 as reading it.
 """
 
+import contextlib
 import json
 import threading
-from collections.abc import Iterable, Mapping
-from itertools import filterfalse
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from itertools import filterfalse, pairwise
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, ThrottleEvent, TopicPartition
 from confluent_kafka import KafkaError as Code
@@ -23,27 +26,25 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.interfaces import Fetched
-from partition.kafka.availability import Availability
-from partition.kafka.complaints import Complaints
-from partition.kafka.errors import (
+from partition.kafka.librdkafka import (
     ALL_DOWN,
     EOF,
     MISSING,
     OUT_OF_RANGE,
     UNREADABLE,
+    Availability,
+    Complaints,
+    OpenTransactions,
+    Scalar,
     before_stops,
     code_of,
+    consumer_properties,
     failure_of,
     is_refused,
     place_in,
     truncation,
 )
-from partition.kafka.mirror import GroupMirror
-from partition.kafka.places import Places
-from partition.kafka.properties import Scalar, consumer_properties
-from partition.kafka.seats import Seats
-from partition.kafka.transactions import OpenTransactions
-from partition.records import Partition, Position
+from partition.records import Chunk, Offsets, Partition, Position, epoch_runs, other_bytes
 
 log = structlog.get_logger()
 
@@ -52,9 +53,282 @@ _CLOSE_SECONDS = 10.0
 
 _error = Message.error
 
+_TOPIC_SHIFT = 32
+
+_offset: Callable[[Message], Any] = Message.offset
+_number: Callable[[Message], Any] = Message.partition
+_topic: Callable[[Message], Any] = Message.topic
+_key: Callable[[Message], Any] = Message.key
+_epoch: Callable[[Message], Any] = Message.leader_epoch
+
+
+class Places:
+    """The partitions that are read. Records of others, and those seen already, are dropped."""
+
+    def __init__(self) -> None:
+        self.next: dict[Partition, int] = {}
+        self._epochs: dict[Partition, int] = {}  # of the record before
+        self._topics: dict[str, int] = {}  # every topic ever read, and its place
+        self._keys: dict[int, Partition] = {}
+
+    def position(self, partition: Partition) -> Position:
+        """Where a partition is read on."""
+        return Position(self.next[partition], self._epochs.get(partition))
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """Read these partitions too."""
+        for partition, position in positions.items():
+            self.next[partition] = position.offset
+            self._topics.setdefault(partition.topic, len(self._topics))
+            self._keys[self._key(partition)] = partition
+            if position.leader_epoch is not None:
+                self._epochs[partition] = position.leader_epoch
+
+    def drop(self, partitions: Iterable[Partition]) -> None:
+        """Read these no more."""
+        for partition in partitions:
+            del self.next[partition], self._keys[self._key(partition)]
+            self._epochs.pop(partition, None)
+
+    def clear(self) -> None:
+        """Read nothing."""
+        self.drop(list(self.next))
+
+    def pass_ends(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Move on to the log ends that were reached; return those that are news."""
+        ends = {partition: end for partition, end in ends.items() if end >= self.next[partition]}
+        self.next.update(ends)
+        return ends
+
+    def chunks(self, messages: list[Message]) -> list[Chunk]:
+        """Make chunks, one per partition; `messages` is not empty and holds no events."""
+        count = len(messages)
+        offsets = np.fromiter(map(_offset, messages), np.int64, count)
+        keys = np.fromiter(map(_number, messages), np.int64, count)
+        if len(self._topics) > 1:
+            places = map(self._topics.__getitem__, map(_topic, messages))
+            keys += np.fromiter(places, np.int64, count) << _TOPIC_SHIFT
+        if keys[0] == keys[-1] and (keys == keys[0]).all():
+            chunk = self._chunk(int(keys[0]), offsets, messages)
+            return [] if chunk is None else [chunk]
+        chunks = []
+        for key, slices in runs_by_key(keys).items():
+            own = messages[slices[0]]
+            for each in slices[1:]:
+                own += messages[each]
+            chunk = self._chunk(key, np.concatenate([offsets[each] for each in slices]), own)
+            if chunk is not None:
+                chunks.append(chunk)
+        return chunks
+
+    def _chunk(self, key: int, offsets: Offsets, messages: list[Message]) -> Chunk | None:
+        """Make a chunk of what belongs to the assignment and was not delivered before."""
+        partition = self._keys.get(key)
+        if partition is None:
+            return None
+        position = self.next[partition]
+        if offsets[0] < position or not (offsets[1:] > offsets[:-1]).all():
+            kept = unseen(offsets, position)
+            if not len(kept):
+                return None
+            offsets = offsets[kept]
+            messages = [messages[place] for place in kept.tolist()]
+        self.next[partition] = int(offsets[-1]) + 1
+        epochs = epoch_runs(messages, offsets, _epoch)
+        if epochs:
+            self._epochs[partition] = epochs[-1][1]
+        sized = cast("list[Sized]", messages)
+        return Chunk(partition, offsets, sized, epochs, other_bytes=other_bytes(messages, _key))
+
+    def _key(self, partition: Partition) -> int:
+        return (self._topics[partition.topic] << _TOPIC_SHIFT) + partition.number
+
+
+def runs_by_key(keys: npt.NDArray[np.int64]) -> dict[int, list[slice]]:
+    """Return where each key's runs of neighbours lie, in order; `keys` is not empty."""
+    starts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
+    runs: dict[int, list[slice]] = {}
+    for start, end in pairwise(starts):
+        runs.setdefault(int(keys[start]), []).append(slice(start, end))
+    return runs
+
+
+def unseen(offsets: Offsets, position: int) -> npt.NDArray[np.intp]:
+    """Return the places of the offsets that lie at or after `position` and all before them."""
+    highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets[:-1])))
+    return np.flatnonzero(offsets > highest)
+
+
+class GroupMirror:
+    """One commit at a time, and the newest positions next: an outage piles nothing up.
+
+    The owner thread calls everything; `answered` is the consumer's `on_commit`.
+    """
+
+    def __init__(self, complaints: Complaints) -> None:
+        self.failures = 0  # commits that were refused or not answered, each partition counted
+        self._complaints = complaints
+        self._next: dict[Partition, Position] = {}
+        self._under_way = False
+
+    @property
+    def due(self) -> bool:
+        """Whether something waits, and nothing is under way."""
+        return bool(self._next) and not self._under_way
+
+    def put(self, consumer: Consumer, positions: Mapping[Partition, Position]) -> None:
+        """Commit these, now or when the commit that is under way has been answered."""
+        self._next.update(positions)
+        if self.due:
+            self.send(consumer)
+
+    def send(self, consumer: Consumer) -> None:
+        """Commit what waits, whatever is under way."""
+        if not self._next:
+            return
+        positions, self._next = self._next, {}
+        try:
+            consumer.commit(offsets=[place(p, at) for p, at in positions.items()])
+        except KafkaException as error:
+            self._failed(code_of(error), len(positions))
+        else:
+            self._under_way = True
+
+    def answered(self, error: Code | None, places: Sequence[TopicPartition]) -> None:
+        """Take a commit's outcome; what waits is `due` then."""
+        self._under_way = False
+        if error is not None:
+            self._failed(error, len(places))
+            return
+        refused = [each.error for each in places if each.error is not None]
+        if refused:
+            self._failed(refused[0], len(refused))
+
+    def _failed(self, error: Code, partitions: int) -> None:
+        self.failures += partitions
+        self._complaints.warn("kafka_mirror_failed", error.name(), error.str())
+
+
+def place(partition: Partition, position: Position) -> TopicPartition:
+    """Return a position as the client takes it."""
+    if position.leader_epoch is None:
+        return TopicPartition(partition.topic, partition.number, position.offset)
+    return TopicPartition(
+        partition.topic,
+        partition.number,
+        position.offset,
+        leader_epoch=position.leader_epoch,
+    )
+
+
+_HEAR_SECONDS = 1.0  # the catalogue has just had an answer, so this is the rare case
+_MOST = 4  # how often a partition is sought out anew before its error is believed
+
+
+class Seats:
+    """Seats a client at the `places` of partitions; pauses them and lets go of them.
+
+    The owner thread calls everything, and gives the client that is seated.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self.unchecked: set[Partition] = set()  # whose leader epoch is to be checked
+        self._places = places
+        self._count: dict[Partition, int] = {}  # how often each was seated
+        self._paused: set[Partition] = set()
+        self._heard_of: set[str] = set()  # topics, by this client
+
+    def add(self, client: Consumer, partitions: Collection[Partition]) -> None:
+        """Read these too, which have a place. Raises KafkaFailed when the client refuses."""
+        for topic in {partition.topic for partition in partitions} - self._heard_of:
+            self._hear_of(client, topic)
+        self._count.update(dict.fromkeys(partitions, 1))
+        self._assign(client, partitions)
+
+    def renew(self, client: Consumer, partition: Partition) -> bool:
+        """Seat a partition at its place once more; False if that was done too often."""
+        if self._count[partition] >= _MOST:
+            return False
+        self._count[partition] += 1
+        _unassign(client, [partition])
+        self._assign(client, [partition])
+        return True
+
+    def remove(self, client: Consumer, partitions: Collection[Partition]) -> None:
+        """Read these no more."""
+        for partition in partitions:
+            self.resume(client, partition)  # the client would keep it paused when it comes again
+            del self._count[partition]
+        self.unchecked.difference_update(partitions)
+        _unassign(client, partitions)
+
+    def pause(self, client: Consumer, partition: Partition) -> None:
+        """Have nothing of a partition delivered; its prefetched records are dropped."""
+        client.pause([TopicPartition(partition.topic, partition.number)])
+        self._paused.add(partition)
+
+    def resume(self, client: Consumer, partition: Partition) -> None:
+        """Have a paused partition fetched again, from behind the last record delivered."""
+        if partition in self._paused:
+            client.resume([TopicPartition(partition.topic, partition.number)])
+            self._paused.discard(partition)
+
+    def is_paused(self, partition: Partition) -> bool:
+        """Whether nothing of a partition is delivered, nor asked for."""
+        return partition in self._paused
+
+    def check_epochs(self, client: Consumer) -> None:
+        """Have leader epochs checked by a seek.
+
+        An assignment has its epoch checked only when the client first hears of the
+        partition's leader, not when it reads the partition again; a seek always has. It
+        is refused while the assignment is under way, and tried again with the next fetch.
+        """
+        for partition in list(self.unchecked):
+            try:
+                client.seek(place(partition, self._places.position(partition)))
+            except KafkaException:
+                continue
+            self.unchecked.discard(partition)
+
+    def clear(self) -> None:
+        """Forget the client and all that it read."""
+        self.unchecked.clear()
+        self._count.clear()
+        self._paused.clear()
+        self._heard_of.clear()
+
+    def _hear_of(self, client: Consumer, topic: str) -> None:
+        """Have the client ask where a topic's leaders are, before it is to read from them.
+
+        Assigned a topic that it has not heard of, it would look for them a second later.
+        """
+        self._heard_of.add(topic)
+        with contextlib.suppress(KafkaException):  # then it asks by itself
+            client.list_topics(topic, timeout=_HEAR_SECONDS)
+
+    def _assign(self, client: Consumer, partitions: Collection[Partition]) -> None:
+        places = [place(partition, self._places.position(partition)) for partition in partitions]
+        if not places:
+            return
+        try:
+            client.incremental_assign(places)
+        except KafkaException as error:
+            raise KafkaFailed(f"Kafka's client cannot read {places}: {error}") from error
+        self.unchecked.update(
+            p for p in partitions if self._places.position(p).leader_epoch is not None
+        )
+        self.check_epochs(client)
+
+
+def _unassign(client: Consumer, partitions: Iterable[Partition]) -> None:
+    places = [TopicPartition(each.topic, each.number) for each in partitions]
+    if places:
+        client.incremental_unassign(places)
+
 
 class KafkaFetcher:
-    """A `Fetcher` on Kafka. `properties` are librdkafka's, see `partition.kafka.properties`.
+    """A `Fetcher` on Kafka. `properties` are librdkafka's, see `partition.kafka.librdkafka`.
 
     The owner thread calls everything; librdkafka prefetches on threads of its own, at
     most `queued.max.messages.kbytes`. `mirror` commits to the group `group.id`.

@@ -24,7 +24,7 @@ from partition.offsets.requests import (
     Steps,
     Write,
 )
-from partition.zookeeper.connection import ZooKeeperConnection
+from partition.zookeeper.zookeeper_client import ZooKeeperConnection
 
 T = TypeVar("T")
 MakeData: TypeAlias = Callable[[bytes | None], bytes]

@@ -1,7 +1,7 @@
 """Offsets in ZooKeeper, one node per partition, in storm-kafka's form (`partition.offsets.znode`).
 
-What is written when, and what a lost reply means, is `partition.offsets.nodes`; the connection is
-`partition.zookeeper.connection`. Here is the one thread that brings them together.
+`partition.offsets.offset_nodes` decides what is written and what a lost reply means; one thread
+carries its requests out through `partition.zookeeper.zookeeper_client`.
 """
 
 import threading
@@ -15,13 +15,13 @@ import structlog
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.interfaces import Claim, Progress, StoredOffset
-from partition.offsets.access import NodeNames
-from partition.offsets.nodes import OffsetNodes
+from partition.offsets.offset_nodes import OffsetNodes
+from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import Steps
 from partition.offsets.znode import Broker
 from partition.records import Partition, Position, Transactions
 from partition.zookeeper.carrying import carry_out, carry_out_together
-from partition.zookeeper.connection import NEVER, ZooKeeperConnection
+from partition.zookeeper.zookeeper_client import NEVER, ZooKeeperConnection
 
 log = structlog.get_logger()
 T = TypeVar("T")

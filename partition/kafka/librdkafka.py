@@ -1,0 +1,340 @@
+"""The properties of librdkafka with which records are read."""
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import structlog
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException, Message
+
+from partition.errors import (
+    CorruptRecord,
+    KafkaError,
+    KafkaFailed,
+    KafkaMisconfigured,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    PartitionError,
+    TopicMissing,
+)
+from partition.records import Partition
+
+Scalar: TypeAlias = str | int | float | bool
+
+# What the promises rest on: an offset is committed by the offset store only, nothing is
+# skipped silently, and the log's end is told with its offset.
+FORCED: Mapping[str, Scalar] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
+DEFAULTS: Mapping[str, Scalar] = {
+    "group.id": "headrace",  # librdkafka demands one; only the mirror commits under it
+    "session.timeout.ms": 6_000,  # there is no session: how long a mirrored commit may wait
+    "check.crcs": True,  # without it a flipped bit on the broker's disk is delivered
+    "queued.min.messages": 20_000,  # of all partitions; below that more are fetched
+    "queued.max.messages.kbytes": 16_384,  # bounds the prefetch, over all partitions
+    "max.partition.fetch.bytes": 262_144,  # of each partition, beyond that bound
+    "fetch.queue.backoff.ms": 5,  # a drained queue is filled again at once
+}
+# librdkafka warns of each of these in a client that is no consumer.
+_CONSUMERS = (
+    "group.",
+    "enable.auto.",
+    "auto.",
+    "enable.partition.eof",
+    "queued.",
+    "fetch.",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "partition.assignment.strategy",
+    "coordinator.query.interval.ms",
+    "isolation.level",
+    "check.crcs",
+    "consume.",
+    "offset.store.",
+    "statistics.interval.ms",
+)
+
+
+def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the user's properties, over DEFAULTS, with FORCED.
+
+    Raises KafkaMisconfigured for one that is forced.
+    """
+    for key, value in FORCED.items():
+        if key in properties:
+            raise KafkaMisconfigured(f"'{key}' is always {str(value).lower()} here; remove it")
+    return {**DEFAULTS, **properties, **FORCED}
+
+
+def admin_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return those of the user's properties that are not a consumer's alone.
+
+    Raises KafkaMisconfigured for one that is forced for the consumer.
+    """
+    consumer_properties(properties)
+    return {key: value for key, value in properties.items() if not key.startswith(_CONSUMERS)}
+
+
+EOF = Code._PARTITION_EOF  # noqa: SLF001
+ALL_DOWN = Code._ALL_BROKERS_DOWN  # noqa: SLF001
+OUT_OF_RANGE = {
+    Code._AUTO_OFFSET_RESET,  # noqa: SLF001
+    Code._LOG_TRUNCATION,  # noqa: SLF001
+    Code.OFFSET_OUT_OF_RANGE,
+}
+MISSING = {
+    Code.UNKNOWN_TOPIC_OR_PART,
+    Code.TOPIC_EXCEPTION,
+    Code._UNKNOWN_TOPIC,  # noqa: SLF001
+    Code._UNKNOWN_PARTITION,  # noqa: SLF001
+}
+# librdkafka tells these of a partition, and then reads on behind what it could not read.
+UNREADABLE = {
+    Code._BAD_MSG,  # noqa: SLF001
+    Code._BAD_COMPRESSION,  # noqa: SLF001
+    Code._NOT_IMPLEMENTED,  # noqa: SLF001 - a version of the record format
+    Code._UNDERFLOW,  # noqa: SLF001
+    Code.INVALID_MSG,
+    Code.INVALID_MSG_SIZE,
+    Code.MSG_SIZE_TOO_LARGE,
+}
+# That rights on the group are missing is not among them: librdkafka asks for its coordinator, but
+# only what is mirrored to it needs one, and nothing depends on that.
+REFUSED = {
+    Code._AUTHENTICATION,  # noqa: SLF001
+    Code._FATAL,  # noqa: SLF001
+    Code.SASL_AUTHENTICATION_FAILED,
+    Code.TOPIC_AUTHORIZATION_FAILED,
+    Code.CLUSTER_AUTHORIZATION_FAILED,
+    Code.UNSUPPORTED_SASL_MECHANISM,
+    Code.ILLEGAL_SASL_STATE,
+    Code.UNSUPPORTED_VERSION,
+}
+
+# "Partition log truncation detected at offset 100 (leader epoch 0): broker end offset is 60
+# (offset leader epoch 0)."; also "No epoch found ...: broker end offset is -1".
+_TRUNCATION = re.compile(r"offset (\d+) \(leader epoch -?\d+\): broker end offset is (-?\d+)")
+# "t [0]: topic does not exist (Broker: Unknown topic or partition)", of each partition.
+_PLACE = re.compile(r"(\S+) \[(\d+)\]: ")
+
+
+class Truncation(NamedTuple):
+    """What librdkafka says of a log that was cut off."""
+
+    offset: int  # the one that was checked
+    diverged_at: int | None  # None: the broker does not know the epoch at all
+
+
+def truncation(text: str) -> Truncation | None:
+    """Read an error's text; None if it tells of something else."""
+    found = _TRUNCATION.search(text)
+    if found is None:
+        return None
+    end = int(found[2])
+    return Truncation(int(found[1]), end if end >= 0 else None)
+
+
+def place_in(text: str) -> Partition | None:
+    """Return the partition that a general error's text begins with."""
+    found = _PLACE.match(text)
+    return None if found is None else Partition(found[1], int(found[2]))
+
+
+def is_refused(error: Code) -> bool:
+    """Whether trying again cannot help: credentials, rights, a broken client."""
+    return error.fatal() or error.code() in REFUSED
+
+
+def code_of(error: BaseException) -> Code:
+    """Return what an exception of confluent_kafka carries."""
+    carried = error.args[0] if isinstance(error, KafkaException) and error.args else None
+    return carried if isinstance(carried, Code) else Code(Code._FAIL, str(error))  # noqa: SLF001
+
+
+def asked(what: str, error: Code, topic: str = "") -> PartitionError:
+    """Return what a question's failure is here; `what` is what was asked: "for ..."."""
+    if topic and error.code() in MISSING:
+        return TopicMissing(topic)
+    if is_refused(error):
+        return KafkaFailed(f"Kafka refuses {what}: {error.str()} ({error.name()})")
+    return KafkaUnavailable(what, f"{error.str()} ({error.name()})")
+
+
+def before_stops(received: list[Message], stops: Mapping[Partition, Message]) -> list[Message]:
+    """Return the records, without those that came after what stopped their partition."""
+    kept = []
+    events = {id(event): partition for partition, event in stops.items()}
+    stopped: set[Partition] = set()
+    for message in received:
+        if message.error() is not None:
+            if id(message) in events:
+                stopped.add(events[id(message)])
+        elif (message.topic(), message.partition()) not in stopped:
+            kept.append(message)
+    return kept
+
+
+def failure_of(partition: Partition, offset: int, error: Code) -> KafkaError:
+    """Return what stopped a partition that was to be read on at an offset."""
+    if error.code() in OUT_OF_RANGE:
+        cut = truncation(error.str())
+        diverged_at = None if cut is None else cut.diverged_at
+        return OffsetOutOfRange(partition, offset, error.str(), diverged_at)
+    if error.code() in MISSING:
+        return TopicMissing(partition.topic)
+    return CorruptRecord(partition, offset, error.str())
+
+
+log = structlog.get_logger()
+
+_INTERVAL_SECONDS = 5.0
+_THREAD = re.compile(r"^\[thrd:[^\]]*\]: ")  # librdkafka's own, before the text
+
+
+class Complaints:
+    """Writes warnings, at most one line in a few seconds per kind; counts the others."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+        self.last = ""
+        """The newest text, for whoever gives up; who has an answer empties it."""
+
+    def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
+        """Take librdkafka's line as a `logging.Logger` does; secrets in it are masked."""
+        self.warn("kafka_client_message", facility, text)
+
+    def warn(self, event: str, kind: str, text: str) -> None:
+        """Log the line, or count it."""
+        if kind != "_ALL_BROKERS_DOWN":  # it says less than the one before
+            self.last = _THREAD.sub("", text)
+        now = time.monotonic()
+        if now < self._next.get(kind, 0.0):
+            self._held[kind] = self._held.get(kind, 0) + 1
+            return
+        self._next[kind] = now + _INTERVAL_SECONDS
+        log.warning(event, kind=kind, text=text, held_back=self._held.pop(kind, 0))
+
+
+_SILENCE_SECONDS = 5.0  # and the time that a broker may hold a fetch back
+
+
+class Availability:
+    """Whether a broker answered when one was last heard of. The owner thread calls it.
+
+    With several brokers, one that answers is enough.
+    """
+
+    def __init__(self) -> None:
+        self.patience_seconds = _SILENCE_SECONDS
+        self._heard = False  # from a broker, ever
+        self._outage = False  # told since a broker was last heard
+        self._silent = False  # brokers owe answers, by the last statistics
+        self._owed_since: dict[str, float] = {}  # microseconds of the statistics' clock
+        self._told_to_wait: dict[str, float] = {}  # seconds, since the last statistics
+        self._muted_until: dict[str, float] = {}  # by broker, as `_owed_since`
+
+    def __bool__(self) -> bool:
+        return self._heard and not self._outage and not self._silent
+
+    def begin(self, held_back_seconds: float) -> None:
+        """Begin anew; brokers may hold a fetch back so long."""
+        self.patience_seconds = _SILENCE_SECONDS + held_back_seconds
+        self._heard = self._outage = self._silent = False
+        self._owed_since, self._told_to_wait, self._muted_until = {}, {}, {}
+
+    def hear(self) -> None:
+        """Take note of records: a broker answered, which says nothing of now in an outage."""
+        self._heard = True
+
+    def lose(self) -> None:
+        """Take note that all brokers are down."""
+        self._outage = True
+
+    def throttled(self, broker: str, seconds: float) -> None:
+        """Take note that a broker answers nothing for so long, as a quota is used up.
+
+        An answer beside it that is not throttled comes at the same moment, and ends nothing.
+        """
+        self._told_to_wait[broker] = max(seconds, self._told_to_wait.get(broker, 0.0))
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        """Take librdkafka's statistics."""
+        now = told.get("ts", 0)
+        brokers = {
+            name: broker
+            for name, broker in told.get("brokers", {}).items()
+            if broker.get("state") == "UP" and broker.get("source") != "logical"
+        }
+        self._mute(now)
+        owed = {name: self._owed(name, broker, now) for name, broker in brokers.items()}
+        self._owed_since = {
+            name: since for name, since in owed.items() if brokers[name]["waitresp_cnt"]
+        }
+        self._silent = bool(owed) and all(
+            now - max(since, self._muted_until.get(brokers[name].get("nodename", ""), since))
+            >= self.patience_seconds * 1e6
+            for name, since in owed.items()
+        )
+        if owed and not self._silent:
+            self._heard, self._outage = True, False
+
+    def _mute(self, now: float) -> None:
+        for broker, seconds in self._told_to_wait.items():
+            until = now + seconds * 1e6
+            self._muted_until[broker] = max(until, self._muted_until.get(broker, until))
+        self._told_to_wait = {}
+
+    def _owed(self, name: str, broker: dict[str, Any], now: float) -> float:
+        """Return since when a broker owes an answer; `now` if it owes none.
+
+        One that is not asked anything, because all partitions are paused, owes nothing. An
+        answer to another question in between begins the wait anew.
+        """
+        if not broker.get("waitresp_cnt"):
+            return now
+        answered: float = now - broker.get("rxidle", 0)
+        return max(self._owed_since.get(name, now), answered)
+
+
+class OpenTransactions:
+    """Since when each log's last stable offset has stood still below its end.
+
+    Readers of what is committed get nothing from there on, and no error; an offset that does not
+    move is of one transaction, as each that ends moves it. The owner thread calls it.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Partition, tuple[int, float]] = {}  # where, and since when
+        self._now = 0.0
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        """Take librdkafka's statistics."""
+        self._now = told.get("ts", 0) / 1e6
+        held: dict[Partition, tuple[int, float]] = {}
+        for topic, facts in told.get("topics", {}).items():
+            for name, log in facts.get("partitions", {}).items():
+                stable = log.get("ls_offset", -1)
+                if not 0 <= stable < log.get("hi_offset", -1):
+                    continue
+                partition = Partition(topic, int(name))
+                was = self._held.get(partition)
+                same = was is not None and was[0] == stable
+                held[partition] = was if same and was is not None else (stable, self._now)
+        self._held = held
+
+    def seconds(self, partition: Partition, position: int) -> float:
+        """How long a reader that has come to `position` has waited there; 0 if it does not."""
+        stable, since = self._held.get(partition, (-1, 0.0))
+        return self._now - since if stable == position else 0.0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held = {}

@@ -1,1 +1,0 @@
-"""What Storm's Kafka spouts left in ZooKeeper."""
