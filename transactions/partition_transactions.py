@@ -24,7 +24,7 @@ from partition.records import (
     Transactions,
     later_epoch,
 )
-from transactions.records import Lengths, RangeDigest, Unplanned
+from transactions.rows import Lengths, RangeDigest, Unplanned
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from partition.interfaces import StoredOffset
 from partition.records import OpenTransaction, Partition, Position, TransactionKind
 from service.cli.lines import describe
 from topology.sink import Committed
-from transactions.resume import resumed
+from transactions.rows import resumed
 
 _READINGS = 3  # of the store, until it stands still while the sinks are asked
 

@@ -12,7 +12,7 @@ from partition.records import Partition, Position, Resumed, TransactionKind, Tra
 from sinks.writer import FencesRaised
 from topology.errors import SinkFenced
 from topology.sink import Fence
-from transactions.resume import resumed
+from transactions.rows import resumed
 
 
 class FencedSink(Protocol):
@@ -72,7 +72,7 @@ class Fences:
     def resume(
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
-        """How they go on; see `transactions.resume`, which raises."""
+        """How they go on; see `transactions.rows`, which raises."""
         return resumed(partition, stored, committed, self._kind)
 
     def submit(self) -> None:

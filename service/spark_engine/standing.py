@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from partition.records import Chunk, Position
-from transactions.records import RangeDigest
+from transactions.rows import RangeDigest
 
 _MOST_RECORDS = 20_000  # kept behind a range's end; a client that is paused fetches them again
 _MOST_BYTES = 16 * 1024 * 1024  # of payload

@@ -20,7 +20,7 @@ from sinks.rows import rows_of
 from sinks.storage import Storage
 from topology.sink import Batch, DeadLetterSink, SinkContext, Staged, Stager
 from topology.topology import Topology
-from transactions.records import RangeDigest
+from transactions.rows import RangeDigest
 
 SETTINGS = TaskSettings(
     pipeline="tasks",

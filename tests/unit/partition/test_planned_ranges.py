@@ -9,7 +9,7 @@ from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, SKIP_LOSS
 from transactions.groups import Member, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
-from transactions.resume import resumed
+from transactions.rows import resumed
 
 DIGEST = "ab" * 16
 

@@ -12,7 +12,7 @@ from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
 from transactions.groups import GroupPhase, Member, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
-from transactions.resume import resumed
+from transactions.rows import resumed
 
 
 class LinedBench(GatedBench):

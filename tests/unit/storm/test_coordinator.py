@@ -15,7 +15,7 @@ from transactions.partition_transactions import (
     Phase,
     TransactionPolicy,
 )
-from transactions.resume import resumed
+from transactions.rows import resumed
 
 DIGEST = "0" * 32
 

@@ -21,8 +21,7 @@ from service.spark_engine.task import RangeRead
 from tests.worlds.lined import NotingTransactions
 from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups
 from transactions.partition_transactions import TransactionPolicy
-from transactions.records import RangeDigest
-from transactions.resume import resumed
+from transactions.rows import RangeDigest, resumed
 
 SINKS = ("lake", "archive")
 PICK = st.integers(0, 9)

@@ -18,7 +18,7 @@ from transactions.partition_transactions import (
     OutOfOrder,
     TransactionPolicy,
 )
-from transactions.records import RangeDigest
+from transactions.rows import RangeDigest
 
 ORDERS = Partition("orders", 3)
 POLICY = TransactionPolicy(records=10, plan_records=8, plan_seconds=0.5)

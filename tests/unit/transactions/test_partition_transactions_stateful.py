@@ -18,7 +18,7 @@ from partition.interfaces import StoredOffset
 from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
 from tests.worlds.lined import NotingTransactions
 from transactions.partition_transactions import Phase, TransactionPolicy
-from transactions.resume import resumed
+from transactions.rows import resumed
 
 ORDERS = Partition("orders", 3)
 SINKS = ("lake", "archive")
