@@ -39,7 +39,7 @@ from service.pipeline.fences import Fences
 from service.pipeline.references import References
 from service.sharing import Sharing, copartitions_of
 from service.sizes import sizes_of
-from service.spark_engine.ends import Ends
+from service.spark_engine.planner import Ends
 from service.spark_engine.wiring import (
     check_runs_on_spark,
     driver_fetcher,

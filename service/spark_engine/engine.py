@@ -26,17 +26,11 @@ from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences
 from service.pipeline.trees import Tally
-from service.spark_engine.ends import Ends
-from service.spark_engine.in_flight import InFlight
-from service.spark_engine.plans import RangePlans
-from service.spark_engine.range_commits import RangeCommits
-from service.spark_engine.range_outlet import RangeOutlet
-from service.spark_engine.rates import Rates
-from service.spark_engine.runs import Runs
-from service.spark_engine.shared_folder import SharedFolder
-from service.spark_engine.submissions import Executors, Submissions, TasksEnded
+from service.spark_engine.attempts import InFlight, RangeCommits, Runs, TryMaker
+from service.spark_engine.cluster import Executors, SharedFolder, Submissions, TasksEnded
+from service.spark_engine.planner import Ends, RangePlans, Rates
+from service.spark_engine.range_buffer import RangeOutlet
 from service.spark_engine.task import TaskSettings
-from service.spark_engine.tries import TryMaker
 from sinks.tries import WriteRetries
 from sinks.writer import BatchStaged, FencesRaised
 from topology.life import Life

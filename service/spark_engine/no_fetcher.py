@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from partition.interfaces import Fetched, Fetcher
 from partition.records import Partition, Position
-from service.spark_engine.ends import Ends
+from service.spark_engine.planner import Ends
 
 
 class NoFetcher:

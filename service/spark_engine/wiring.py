@@ -14,11 +14,10 @@ from service.config import Config
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences
 from service.sizes import sizes_of
-from service.spark_engine.ends import Ends
+from service.spark_engine.cluster import OnSpark, SharedFolder
 from service.spark_engine.engine import SparkEngine, SparkPolicy
 from service.spark_engine.no_fetcher import NoFetcher
-from service.spark_engine.on_spark import OnSpark
-from service.spark_engine.shared_folder import SharedFolder
+from service.spark_engine.planner import Ends
 from service.spark_engine.task import TaskSettings
 from sinks.names import local_path
 from sinks.spark.driver import SparkDriver

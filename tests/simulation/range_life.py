@@ -11,11 +11,10 @@ from partition.assignment import PartitionChange
 from partition.interfaces import Fetched
 from partition.records import Partition, Position
 from service.spark_engine import engine
-from service.spark_engine.ends import Ends
+from service.spark_engine.cluster import SharedFolder, TasksEnded
 from service.spark_engine.engine import SparkEngine, SparkPolicy
-from service.spark_engine.range_outlet import RangeOutlet, RangeTold
-from service.spark_engine.shared_folder import SharedFolder
-from service.spark_engine.submissions import TasksEnded
+from service.spark_engine.planner import Ends
+from service.spark_engine.range_buffer import RangeOutlet, RangeTold
 from tests.simulation.fetching import SimFetcher
 from tests.simulation.life import Life
 from tests.simulation.mutants import put

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from service.spark_engine.attempts import InFlight, Try
 from service.spark_engine.engine import SparkEngine
-from service.spark_engine.in_flight import InFlight
-from service.spark_engine.tries import Try
 from tests.simulation.mutants import Patches, around, mutant, put
 from transactions.groups import GroupPhase, TransactionGroup, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions, Phase

@@ -10,7 +10,7 @@ import numpy as np
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
 from partition.records import Partition
 from service.pipeline.trees import Tally
-from service.spark_engine.submissions import TasksEnded
+from service.spark_engine.cluster import TasksEnded
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed, TaskRange
 from tests.simulation.kafka import SimLog, SimRecord
 from tests.simulation.recorded import Open

@@ -10,14 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from service.spark_engine import range_outlet, spool, staging
-from service.spark_engine.range_commits import RangeCommits
-from service.spark_engine.range_outlet import RangeOutlet, RangeWork, StagedLost
-from service.spark_engine.refusals import Origin
-from service.spark_engine.spool import SpoolStager
+from service.spark_engine import range_buffer, staging, task
+from service.spark_engine.attempts import RangeCommits, Try, TryMaker
+from service.spark_engine.range_buffer import Origin, RangeOutlet, RangeWork, StagedLost
 from service.spark_engine.staging import TaskSink
-from service.spark_engine.task import EVERY_ROW
-from service.spark_engine.tries import Try, TryMaker
+from service.spark_engine.task import EVERY_ROW, SpoolStager
 from tests.simulation.mutants import Patches, around, mutant, put
 from topology.sink import Batch, Staged
 from transactions.groups import TransactionGroups
@@ -36,19 +33,19 @@ def spool_of_an_older_try() -> Patches:
     def stage(original: Callable[..., Staged], stager: SpoolStager, group: Batch) -> Staged:
         shares = [(share.line, share.num_rows) for share in group.shares]
         name = hashlib.md5(f"{group.sequence} {shares}".encode()).hexdigest()  # noqa: S324
-        with put(spool.uuid, "uuid4", lambda: Named(name)):
+        with put(task.uuid, "uuid4", lambda: Named(name)):
             return original(stager, group)
 
     def stager(
         original: Callable[..., Any], outlet: RangeOutlet, folder: str | None
     ) -> tuple[Any, bool]:
-        with put(spool.uuid, "uuid4", lambda: Named(outlet.name)):
+        with put(task.uuid, "uuid4", lambda: Named(outlet.name)):
             return original(outlet, folder)  # type: ignore[no-any-return]
 
     return [
         around(SpoolStager, "stage", stage),
         around(RangeOutlet, "stager", stager),
-        put(spool, "digest_of", lambda _data: b""),
+        put(task, "digest_of", lambda _data: b""),
         put(RangeWork, "let_go", _stays),
     ]
 
@@ -83,7 +80,7 @@ def lost_spool_is_empty() -> Patches:
     def stage(original: Callable[..., Staged], work: RangeWork, sink: Any, group: Batch) -> Staged:
         return replace(original(work, sink, group), shares=group.shares)
 
-    return [around(range_outlet, "_whole", whole), around(RangeWork, "stage", stage)]
+    return [around(range_buffer, "_whole", whole), around(RangeWork, "stage", stage)]
 
 
 @mutant
@@ -91,12 +88,12 @@ def spooled_rows_in_the_order_of_tasks() -> Patches:
     """Rows are cut into shares as they come, whichever line they are of."""
 
     def whole(_original: Callable[..., Batch], group: Batch, made: tuple[Staged, ...]) -> Batch:
-        read = [spool.read_spool(each) for each in made]
+        read = [task.read_spool(each) for each in made]
         pieces = [piece for its_pieces, _offsets in read for piece in its_pieces]
         offsets = np.concatenate([np.empty(0, np.int64), *(offsets for _pieces, offsets in read)])
         return replace(group, pieces=pieces, offsets=offsets)
 
-    return [around(range_outlet, "_whole", whole)]
+    return [around(range_buffer, "_whole", whole)]
 
 
 def _stays(_work: RangeWork) -> None:
@@ -124,7 +121,7 @@ def refusal_of_another_record() -> Patches:
         found = original(group, row)
         return found._replace(offset=found.offset + 1)
 
-    return [around(range_outlet, "origin_of", origin)]
+    return [around(range_buffer, "origin_of", origin)]
 
 
 @mutant
@@ -141,7 +138,7 @@ def refusal_of_another_row_of_the_record() -> Patches:
         found = original(group, row)
         return found._replace(row=max(0, found.row - 1))
 
-    return [around(range_outlet, "origin_of", origin)]
+    return [around(range_buffer, "origin_of", origin)]
 
 
 @mutant

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partition.records import record_ids_of
-from service.spark_engine import range_outlet, spool
-from service.spark_engine.spool import SpoolStager
+from service.spark_engine import range_buffer, task
 from service.spark_engine.staging import TaskSink, sinks_of
-from service.spark_engine.task import Task
+from service.spark_engine.task import SpoolStager, Task
 from tests.simulation.kafka import SimRecord
 from tests.simulation.mutants import put
 from topology.sink import Staged
@@ -133,7 +132,7 @@ class SimFiles:
 def files_in_memory() -> Iterator[SimFiles]:
     """With the spool's files in memory."""
     files = SimFiles()
-    with put(spool, "Path", files.path), put(range_outlet, "shutil", files):
+    with put(task, "Path", files.path), put(range_buffer, "shutil", files):
         yield files
 
 

@@ -21,13 +21,13 @@ from service.parts import Parts
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences
 from service.pipeline.references import References
-from service.spark_engine.ends import Ends
+from service.spark_engine.cluster import SharedFolder
 from service.spark_engine.engine import SparkEngine, SparkPolicy
 from service.spark_engine.no_fetcher import NoFetcher
+from service.spark_engine.planner import Ends
 from service.spark_engine.range_fetcher import RangeFetcher
-from service.spark_engine.running import process
-from service.spark_engine.shared_folder import SharedFolder
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
+from service.spark_engine.task_runner import process
 from service.spark_engine.wiring import range_delivery
 from sinks.rows import rows_of
 from sinks.tries import WriteRetries

@@ -13,8 +13,8 @@ from partition.records import Partition, Position
 from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
 from service.spark_engine.range_fetcher import RangeFetcher
-from service.spark_engine.running import process
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings
+from service.spark_engine.task_runner import process
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.rows import rows_of
 from sinks.storage import Storage

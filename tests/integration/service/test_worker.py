@@ -12,8 +12,7 @@ import pytest
 
 from partition.records import Partition, Position
 from service.embedded.kafka import EmbeddedKafka
-from service.spark_engine.spool import SpoolStager, read_lines
-from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange
+from service.spark_engine.task import SpoolStager, Task, TaskDone, TaskFailed, TaskRange, read_lines
 from tests.support.patience import seconds
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.tasking import SETTINGS
@@ -37,7 +36,7 @@ FLOW = """
 """
 WORKER = """
     import pickle, sys
-    from service.spark_engine.running import run_task
+    from service.spark_engine.task_runner import run_task
 
     tasks = pickle.load(open(sys.argv[1], "rb"))
     results = [run_task(task) for task in tasks]

@@ -8,8 +8,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("headrace", "service", "transactions", "sinks", "topology", "partition", "acker")
 # Each of these reads what another process of the same run has written, and nothing else.
 UNPICKLED = {
-    "service/spark_engine/spool.py": "rows that tasks leave for their driver, with a digest",
-    "service/spark_engine/task.py": "tasks that the driver hands out, and what they hand back",
+    "service/spark_engine/task.py": "tasks of the driver, their results, and rows with a digest",
     "sinks/spark/apart.py": "what tasks hand back to the driver that has started them",
 }
 _LOADERS = {"load", "loads", "Unpickler"}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from headrace import Topology
 from headrace.sinks import MemorySink
 from partition.records import Partition
-from service.spark_engine.rates import Rates
-from service.spark_engine.tasks import dealt
+from service.spark_engine.cluster import dealt
+from service.spark_engine.planner import Rates
 from tests.worlds.tasking import ranged
 
 SIZES = st.lists(st.integers(0, 1000), max_size=30)

@@ -11,8 +11,8 @@ from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange, To
 from partition.interfaces import LogEnd, Topic
 from partition.memory import MemoryFetcher, MemoryLog
 from partition.records import Partition, Position
-from service.spark_engine.ends import Ends
 from service.spark_engine.no_fetcher import NoFetcher
+from service.spark_engine.planner import Ends
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 

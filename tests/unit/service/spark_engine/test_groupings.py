@@ -5,8 +5,8 @@ import pytest
 from headrace import Record, Topology, all_tasks, bolt, custom, fields, global_, shuffle
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import topology_test
-from service.spark_engine.running import process
 from service.spark_engine.task import TaskDone
+from service.spark_engine.task_runner import process
 from tests.worlds.noting import KINDS, Seen
 from tests.worlds.tasking import KeepingStager, Tasks, opened, ranged, rows_in
 

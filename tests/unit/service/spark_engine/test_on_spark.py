@@ -19,13 +19,11 @@ from service.parts import wire
 from service.pipeline.loop import Pipeline
 from service.pipeline.trees import Tally
 from service.running import run_pipeline
+from service.spark_engine.attempts import trouble_of
+from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TasksEnded
 from service.spark_engine.engine import SparkEngine
-from service.spark_engine.on_spark import OnSpark
-from service.spark_engine.range_outlet import RangeOutlet
-from service.spark_engine.shared_folder import SharedFolder
-from service.spark_engine.submissions import Submissions, TasksEnded
+from service.spark_engine.range_buffer import RangeOutlet
 from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
-from service.spark_engine.troubles import trouble_of
 from sinks.errors import SparkDied, TaskRaised
 from tests.support.patience import seconds, until
 from tests.worlds.driving import text
@@ -59,7 +57,7 @@ def on_spark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[OnSpark, Dr
             del driver
             return run(group, tasks, deadline_seconds)
 
-        monkeypatch.setattr("service.spark_engine.on_spark.run_tasks", run_tasks)
+        monkeypatch.setattr("service.spark_engine.cluster.run_tasks", run_tasks)
         driver = Driver()
         return OnSpark(driver, **options), driver  # type: ignore[arg-type]
 
@@ -187,7 +185,7 @@ def test_a_try_that_is_cancelled_before_it_has_begun_does_not_begin(
 def test_a_try_that_is_cancelled_just_before_its_job_is_known_ends_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.spark_engine.submissions._AGAIN_SECONDS", 0.005)
+    monkeypatch.setattr("service.spark_engine.cluster._AGAIN_SECONDS", 0.005)
     entered, cancelled_early, cancelled = Event(), Event(), Event()
 
     class Registers:

@@ -12,9 +12,9 @@ import pytest
 from headrace import SKIP, Hooks, Record, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.records import OFFSET_BITS, Partition
-from service.spark_engine.refusals import EVERY_ROW
-from service.spark_engine.running import process
+from service.spark_engine.range_buffer import EVERY_ROW
 from service.spark_engine.task import TaskDone
+from service.spark_engine.task_runner import process
 from tests.worlds.tasking import (
     KeepingStager,
     Tasks,

@@ -11,8 +11,7 @@ from partition.errors import OffsetOutOfRange
 from partition.interfaces import Fetched
 from partition.memory import MemoryLog
 from partition.records import Chunk, Partition, Position
-from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
-from service.spark_engine.standing import Standing
+from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable, Standing
 from service.spark_engine.task import TaskRange
 from tests.support.patience import Limit, slack
 from tests.worlds.silent import SilentFetcher
@@ -214,7 +213,7 @@ def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Promise 10."""
-    monkeypatch.setattr("service.spark_engine.standing._MOST_RECORDS", 20)
+    monkeypatch.setattr("service.spark_engine.range_fetcher._MOST_RECORDS", 20)
     world = World(1000)
     world.read(ranged(0, 5, 0), ranged(0, 1000, 1))
     assert world.inner.pauses == [A]

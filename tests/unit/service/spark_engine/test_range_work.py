@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.spark_engine.range_outlet import RangeWork
-from service.spark_engine.spool import SpoolStager
+from service.spark_engine.range_buffer import RangeWork
+from service.spark_engine.task import SpoolStager
 from sinks.memory import MemorySink
 from topology.sink import Batch, Share, Staged
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.spark_engine.refusals import Origin, again, origin_of
+from service.spark_engine.range_buffer import Origin, again, origin_of
 from service.spark_engine.task import EVERY_ROW, reason_of
 from topology.sink import Batch, Share
 

@@ -13,11 +13,24 @@ import pytest
 
 from partition.memory import MemoryLog
 from partition.records import Partition
-from service.spark_engine import kept
-from service.spark_engine.kept import LateLetters, LettersAway, TableAway, kept_here
-from service.spark_engine.running import run_task
-from service.spark_engine.spool import SpoolStager, read_spool
-from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, decode, encode
+from service.spark_engine import task_runner
+from service.spark_engine.task import (
+    SpoolStager,
+    Task,
+    TaskDone,
+    TaskFailed,
+    TaskRange,
+    decode,
+    encode,
+    read_spool,
+)
+from service.spark_engine.task_runner import (
+    LateLetters,
+    LettersAway,
+    TableAway,
+    kept_here,
+    run_task,
+)
 from sinks.memory import MemoryDeadLetters
 from sinks.storage import Storage
 from tests.worlds.tasking import SETTINGS, CountingFetcher, ranged
@@ -113,8 +126,8 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
         return fetchers[-1]
 
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(kept, "_kept", {})
-    monkeypatch.setattr(kept, "KafkaFetcher", fetcher)
+    monkeypatch.setattr(task_runner, "_kept", {})
+    monkeypatch.setattr(task_runner, "KafkaFetcher", fetcher)
     monkeypatch.setattr("service.logs.configure", lambda *_how: None)
     yield Worker(tmp_path, log, fetchers)
     for name in ("worker_flow", "worker_letters"):
@@ -237,7 +250,7 @@ def test_the_users_folders_come_last_on_the_path(worker: Worker) -> None:
 
 
 def test_a_fork_keeps_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_kept", {})
+    monkeypatch.setattr(task_runner, "_kept", {})
     ours = kept_here()
     assert kept_here() is ours
     monkeypatch.setattr("os.getpid", lambda: -1)

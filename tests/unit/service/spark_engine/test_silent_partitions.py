@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 
 from partition.errors import ReplayDiffers
 from partition.records import Partition
-from service.spark_engine import ends, range_fetcher, silences
+from service.spark_engine import planner, range_fetcher
+from service.spark_engine.planner import Silences
 from service.spark_engine.range_fetcher import RangeFetcher
-from service.spark_engine.running import process
-from service.spark_engine.silences import Silences
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
+from service.spark_engine.task_runner import process
 from sinks.errors import SparkTimeout
 from tests.worlds.driving import ApartSink, Driving, HereExecutors
 from tests.worlds.silent import SilentCatalogue, SilentFetcher
@@ -58,7 +58,7 @@ class World(Driving):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_fetcher, "_SILENT_SECONDS", 0.05)
-    monkeypatch.setattr(silences, "_FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(planner, "_FIRST_SECONDS", 0.05)
 
 
 def rows(letter: str, count: int) -> list[str]:
@@ -165,7 +165,7 @@ def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_faili
 def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ends, "_SHORT_SECONDS", 0.05)
+    monkeypatch.setattr(planner, "_SHORT_SECONDS", 0.05)
     with World(tmp_path) as world:
         world.silence(executors=(), driver={TWO})
         world.until(lambda: world.engine.statistics().apart.failing_since is not None)

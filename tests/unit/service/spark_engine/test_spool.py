@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from service.spark_engine.range_outlet import RangeWork, StagedLost
-from service.spark_engine.spool import SpoolStager, read_lines, read_spool
+from service.spark_engine.range_buffer import RangeWork, StagedLost
+from service.spark_engine.task import SpoolStager, read_lines, read_spool
 from sinks.memory import MemorySink
 from topology.errors import SinkFailed
 from topology.sink import Batch, Share, Staged

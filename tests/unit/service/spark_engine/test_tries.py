@@ -3,7 +3,7 @@
 import pytest
 
 from partition.records import Partition, Position, Resumed, Transactions
-from service.spark_engine.tries import TryMaker
+from service.spark_engine.attempts import TryMaker
 from tests.worlds.lined import NotingTransactions
 from tests.worlds.tasking import SETTINGS
 from transactions.groups import GroupPhase, Member, TransactionGroup

@@ -1,14 +1,19 @@
-"""Where the logs end, as the cluster said last."""
+"""Plan groups of ranges: log ends, rate limits, and what silent partitions are left out."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
 
+from partition.consumer import Consumer
 from partition.errors import KafkaError, KafkaFailed, OffsetOutOfRange, TopicMissing
 from partition.interfaces import Catalogue, LogEnd, Topic
 from partition.records import Partition
+from topology.steps import Source
+from transactions.groups import Member, RangePlanner, TransactionGroups
+from transactions.partition_transactions import PartitionTransactions
 
 log = structlog.get_logger()
 
@@ -216,3 +221,197 @@ class Ends:
         elif not self._topics[partition].may_be_asked_again(now):
             return
         self._topics[partition] = _TopicAsked(now, self.catalogue.topic(partition.topic))
+
+
+_SAVED_SECONDS = 2.0  # what was left unused is kept for so many groups' time
+
+
+@dataclass(slots=True)
+class _Budget:
+    tokens: float
+    filled_at: float
+
+
+class Rates:
+    """Shortens what may be planned to what sources with a rate limit allow.
+
+    All partitions of all topics of a source share its limit. Records are counted as offsets.
+    Seconds are of one monotonic clock.
+    """
+
+    def __init__(self, source_of: Callable[[str], Source], group_seconds: float) -> None:
+        """`group_seconds` is for how long a group gathers records."""
+        self._source_of = source_of
+        self._group_seconds = group_seconds
+        self._budgets: dict[str, _Budget] = {}
+
+    def allowed(
+        self, now: float, logs: Mapping[int, tuple[int, int]], topic_of: Mapping[int, str]
+    ) -> dict[int, tuple[int, int]]:
+        """What may be planned of each place: where it begins, and where it may end by now.
+
+        What a source allows is shared out evenly among those of its partitions that have records.
+        """
+        allowed: dict[int, tuple[int, int]] = {}
+        limited: dict[str, list[int]] = {}
+        for place, (first, end) in logs.items():
+            source = self._source_of(topic_of[place])
+            if source.records_per_second is None:
+                allowed[place] = first, end
+            elif end > first:
+                limited.setdefault(source.label, []).append(place)
+                self._fill(source.label, source.records_per_second, now)
+        for label, places in limited.items():
+            left = max(0, int(self._budgets[label].tokens))
+            by_need = sorted(places, key=lambda place: logs[place][1] - logs[place][0])
+            for done, place in enumerate(by_need):
+                first, end = logs[place]
+                count = min(end - first, -(-left // (len(by_need) - done)))
+                allowed[place] = first, first + count
+                left -= count
+        return allowed
+
+    def take(self, topic: str, count: int) -> None:
+        """Learn that so many were planned."""
+        budget = self._budgets.get(self._source_of(topic).label)
+        if budget is not None:
+            budget.tokens -= count
+
+    def _fill(self, label: str, rate: float, now: float) -> None:
+        part = max(1.0, rate * self._group_seconds)
+        budget = self._budgets.setdefault(label, _Budget(part, now))
+        gained = (now - budget.filled_at) * rate
+        budget.tokens = min(_SAVED_SECONDS * part, budget.tokens + gained)
+        budget.filled_at = now
+
+
+_FIRST_SECONDS = 10.0
+# Each try in vain holds the others up, for as long as silence is waited for.
+_LONGEST_SECONDS = 900.0
+_MOST_PATIENCE = 8
+
+
+class Silences:
+    """Partitions, by place, that were silent and have not been read since.
+
+    Seconds are of the owner's clock, and given. Pure: no thread, no clock, no I/O.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[int, int] = {}
+        self._again_at: dict[int, float] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return bool(self._times)
+
+    def fell(self, place: int, now: float) -> float:
+        """Learn that nothing was heard of a partition; return how long it is left out.
+
+        That grows with each time, until it is `heard`.
+        """
+        times = self._times[place] = self._times.get(place, 0) + 1
+        pause = min(_FIRST_SECONDS * 2.0 ** min(times - 1, 16), _LONGEST_SECONDS)
+        self._again_at[place] = now + pause
+        return pause
+
+    def is_out(self, place: int, now: float, *, is_answered: bool) -> bool:
+        """Whether a partition is left out now.
+
+        It is while its leader does not answer where the log ends (not `is_answered`), and comes
+        with the first answer then, whatever was left of its pause.
+        """
+        if not is_answered:
+            self._again_at.pop(place, None)
+            return True
+        return now < self._again_at.get(place, now)
+
+    def patience(self, place: int) -> int:
+        """How many times as long as at first nothing may be heard of a partition's next range.
+
+        It may be no silence of its leader's: a client brings nothing of records whose producers
+        have aborted them, while it reads a long stretch of these.
+        """
+        return min(1 << min(self._times.get(place, 0), 16), _MOST_PATIENCE)
+
+    def keep(self, places: Container[int]) -> None:
+        """Learn which partitions are read here: nothing will be heard of others."""
+        for place in [each for each in self._times if each not in places]:
+            self.heard(place)
+
+    def heard(self, place: int) -> None:
+        """Learn that a partition was read, or is not read here any more."""
+        self._times.pop(place, None)
+        self._again_at.pop(place, None)
+
+
+_TOGETHER_SECONDS = 2.0  # so long the first partitions that are open wait for the others
+
+
+class RangePlans:
+    """Plans groups of ranges of the partitions that are ours. The owner thread calls everything.
+
+    What was found open comes before anything new of its line. At first all partitions are waited
+    for, for a while, so that what is open of many is run together.
+    """
+
+    def __init__(
+        self,
+        reader: Consumer,
+        groups: TransactionGroups,
+        ends: Ends,
+        planner: RangePlanner,
+        rates: Rates,
+    ) -> None:
+        self._reader = reader
+        self._groups = groups
+        self._ends = ends
+        self._planner = planner
+        self._rates = rates
+        self._since: float | None = None  # when the first partition was open
+
+    def plan(self, now: float, lines: Mapping[int, PartitionTransactions], *, flush: bool) -> bool:
+        """Plan what is to be planned of these lines, by place; True if it was anything.
+
+        With `flush` nothing waits for more to come.
+        """
+        if not self._may_start(now, lines):
+            return False
+        topics = {place: line.partition.topic for place, line in lines.items()}
+        ends = {
+            place: end
+            for place, line in lines.items()
+            if line.may_begin and not line.ungrouped and (end := self._ends.of(line.partition))
+        }
+        logs = {place: (lines[place].planned_to, end.offset) for place, end in ends.items()}
+        logs = self._rates.allowed(now, logs, topics)
+        if not self._groups.may_plan:
+            self._planner.look(now, logs)
+            return False
+        members = [
+            Member(place, line, line.ungrouped[0].txid)
+            for place, line in lines.items()
+            if line.ungrouped and line.replay_error(log_moved=False) is None
+        ]
+        if not members and all(self._ends.is_heard(line.partition) for line in lines.values()):
+            planned = self._planner.plan(now, logs, flush=flush) or {}
+            for place, to in planned.items():
+                self._rates.take(topics[place], to - logs[place][0])
+            members = [
+                Member(place, lines[place], _begun(lines[place], to, ends[place]))
+                for place, to in planned.items()
+            ]
+        if members:
+            self._groups.plan(members)
+        return bool(members)
+
+    def _may_start(self, now: float, lines: Mapping[int, PartitionTransactions]) -> bool:
+        if not lines:
+            return False
+        if self._since is None:
+            self._since = now
+        return self._reader.assignment.is_settled or now - self._since >= _TOGETHER_SECONDS
+
+
+def _begun(line: PartitionTransactions, end: int, log: LogEnd) -> int:
+    return line.begin(end, log.leader_epoch).txid

@@ -1,4 +1,4 @@
-"""One sink step on the spark engine: what tasks have staged for it is committed here."""
+"""One sink of the spark engine: what tasks have staged for it is committed here."""
 
 import shutil
 import uuid
@@ -6,19 +6,48 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partition.records import Offsets
 from service.pipeline.sink_buffer import GroupBuffer
-from service.spark_engine.refusals import Origin, origin_of
-from service.spark_engine.spool import SpoolChanged, SpoolStager, read_lines
+from service.spark_engine.task import EVERY_ROW, Reasons, SpoolChanged, SpoolStager, read_lines
 from sinks.tries import WriteRetries, check_rejected
 from sinks.writer import Done
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, Share, Sink, Staged, Stager
 from topology.steps import SinkStep
+
+
+class Origin(NamedTuple):
+    """Where a row comes from."""
+
+    line: str
+    offset: int  # of its record
+    row: int  # among the record's rows
+
+
+def origin_of(batch: Batch, row: int) -> Origin:
+    """Where a row of a batch comes from. Within a share the offsets of the rows ascend."""
+    if batch.offsets is None:
+        raise AssertionError(batch.sequence)
+    ends = np.cumsum([share.num_rows for share in batch.shares])
+    which = int(np.searchsorted(ends, row, side="right"))
+    share = batch.shares[which]
+    offsets = batch.offsets[ends[which] - share.num_rows : row + 1]
+    return Origin(share.line, int(offsets[-1]), int(np.count_nonzero(offsets == offsets[-1])) - 1)
+
+
+def again(known: Reasons | None, found: Reasons) -> Reasons:
+    """What is to be refused in the next try, by what the last one knew, and what was found in it.
+
+    If some rows were left out, and the sink takes the rest neither, its rows are others in each
+    try: then it gets none, so that there is an end of it.
+    """
+    if known is None:
+        return found
+    return {EVERY_ROW: next(iter(found.values()))}
 
 
 class StagedLost(SinkFailed):
