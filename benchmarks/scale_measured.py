@@ -25,7 +25,7 @@ from partition.memory.log import MemoryLog
 from partition.memory.store import MemoryStore
 from partition.records import Partition, Position
 from partition.recovery import Ways
-from partition.replicas.beat import Mine, Report, View
+from partition.replicas.heartbeat import Mine, Report, View
 from partition.retry import RetryPolicy
 from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.zookeeper_store import ZooKeeperStore

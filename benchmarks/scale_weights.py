@@ -20,7 +20,7 @@ from partition.offsets.znode import (
     node_path,
 )
 from partition.records import Partition, Position
-from partition.replicas.nodes import decode_member, decode_plan, encode_member, encode_plan
+from partition.replicas.heartbeat import decode_member, decode_plan, encode_member, encode_plan
 from partition.replicas.plan import Control, Member, Plan, next_plan
 
 ROOT, PIPELINE = "/headrace", "orders-to-lake"

@@ -39,7 +39,7 @@ from partition.interfaces import AtOffset, AtTimestamp, StartFrom
 from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
 from partition.records import TransactionKind
 from partition.recovery import OnTrouble, StartPolicy
-from partition.replicas.nodes import check_name
+from partition.replicas.heartbeat import check_name
 from partition.retry import RetryPolicy
 from service.config_errors import as_bad_config, check_numbers
 from service.errors import BadConfig

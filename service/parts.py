@@ -22,8 +22,8 @@ from partition.interfaces import Catalogue, Fetcher, OffsetStore
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.recovery import Loss, Ways
-from partition.replicas.balance import Copartitions
-from partition.replicas.beat import Mine
+from partition.replicas.heartbeat import Mine
+from partition.replicas.plan import Copartitions
 from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config import Config

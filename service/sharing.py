@@ -9,8 +9,8 @@ import structlog
 
 from partition.assignment import Assignment
 from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
-from partition.replicas.balance import SINGLY, Copartitions
-from partition.replicas.beat import Report, View
+from partition.replicas.heartbeat import Report, View
+from partition.replicas.plan import SINGLY, Copartitions
 from partition.replicas.registry import Registry
 from service.errors import OneReplicaOnly
 from topology.topology import Topology

@@ -3,8 +3,8 @@
 from concurrent.futures import Future
 
 from partition.memory.store import MemoryStore
-from partition.replicas.balance import SINGLY, Copartitions
-from partition.replicas.beat import Beats, Mine, Report, View
+from partition.replicas.heartbeat import Beats, Mine, Report, View
+from partition.replicas.plan import SINGLY, Copartitions
 
 
 class MemoryRegistry:

@@ -1,19 +1,208 @@
-"""Who may hold which partition: what members report, what the leader answers with. Pure.
+"""Which replica may hold which partition: plans, balance, and partitions as text. Pure."""
 
-Safety: never are two live members both allowed to work on one partition, nor
-on two that go together (co-partitioned topics' of one number). A
-member reads plans in order; it may skip some and may read late. One that is not registered any
-more blocks nothing: it gives up by its own clock before the others hear of it.
-
-This needs one thing of whoever writes a plan: that nobody registered between the reading of
-`members` and the writing. Else a name that was thought gone opens what is given to another.
-"""
-
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from partition.errors import CountsDiffer
 from partition.records import Partition
-from partition.replicas.balance import SINGLY, Copartitions, balanced, one_for_all
+
+MAX_NUMBER = 2**31 - 1  # Kafka's own limit
+MAX_COUNT = 1_000_000  # of one topic: a corrupt text is refused before it fills the memory
+_RANGE = re.compile(r"(0|[1-9][0-9]{0,9})(?:-([1-9][0-9]{0,9}))?")
+_SHOWN = 60
+_ALLOWED = f'ascending ranges as in "0-3,7", up to {MAX_NUMBER}, of at most {MAX_COUNT} numbers'
+
+
+def encode_numbers(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, each number once, ascending; "" for none.
+
+    Raises ValueError for what `decode_numbers` would refuse.
+    """
+    ascending = sorted(set(numbers))
+    if len(ascending) > MAX_COUNT:
+        raise ValueError(f"{len(ascending)} numbers; at most {MAX_COUNT} are allowed")
+    for number in ascending[:1] + ascending[-1:]:
+        if not 0 <= number <= MAX_NUMBER:
+            raise ValueError(f"number {number}; 0 to {MAX_NUMBER} are allowed")
+    ranges: list[list[int]] = []
+    for number in ascending:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def decode_numbers(text: str) -> list[int]:
+    """Return the numbers of ranges, ascending. Raises ValueError: not ascending, or no ranges."""
+    numbers: list[int] = []
+    for part in text.split(",") if text else ():
+        found = _RANGE.fullmatch(part)
+        if found is None:
+            raise ValueError(f"{_shown(part)} is no range; {_ALLOWED} are allowed")
+        first, last = int(found[1]), int(found[2] or found[1])
+        goes_on = not numbers or first > numbers[-1]
+        if not goes_on or (found[2] is not None and last <= first) or last > MAX_NUMBER:
+            raise ValueError(f"{_shown(part)} is out of place; {_ALLOWED} are allowed")
+        if len(numbers) + last - first >= MAX_COUNT:
+            raise ValueError(f"{_shown(part)} makes too many numbers; {_ALLOWED} are allowed")
+        numbers.extend(range(first, last + 1))
+    return numbers
+
+
+def by_topic(partitions: Iterable[Partition]) -> dict[str, str]:
+    """Return the numbers of each topic as ranges, topics in order. ValueError as above."""
+    numbers: dict[str, list[int]] = {}
+    for partition in partitions:
+        numbers.setdefault(partition.topic, []).append(partition.number)
+    return {topic: encode_numbers(numbers[topic]) for topic in sorted(numbers)}
+
+
+def from_topics(mapping: Mapping[str, str]) -> frozenset[Partition]:
+    """Return the partitions that `by_topic` wrote. Raises ValueError, which names the topic."""
+    partitions: set[Partition] = set()
+    for topic, text in mapping.items():
+        try:
+            partitions.update(Partition(topic, number) for number in decode_numbers(text))
+        except ValueError as error:
+            raise ValueError(f"topic {topic}: {error}") from error
+    return frozenset(partitions)
+
+
+def _shown(part: str) -> str:
+    """Return the beginning of a text for an error message."""
+    return repr(part[:_SHOWN]) + ("..." if len(part) > _SHOWN else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Copartitions:
+    """Which topics are co-partitioned: one member has all their partitions of one number.
+
+    `group_of` says which group a topic is of; None: of none, its partitions go singly. With
+    `all_to_one` one member has everything, and the others stand by.
+    """
+
+    group_of: Callable[[str], Hashable | None] = lambda _topic: None
+    all_to_one: bool = False
+
+    def unit_of(self, partition: Partition) -> Hashable:
+        """Return what is the same for partitions that go together, and for no others."""
+        group = self.group_of(partition.topic)
+        return partition if group is None else (group, partition.number)
+
+    def units(self, partitions: Iterable[Partition]) -> list[list[Partition]]:
+        """Return what goes together, each in order, by its first partition."""
+        units: dict[Hashable, list[Partition]] = {}
+        for partition in sorted(set(partitions)):
+            units.setdefault(self.unit_of(partition), []).append(partition)
+        return list(units.values())
+
+    def check(self, partitions: Iterable[Partition]) -> None:
+        """Raise CountsDiffer if topics of one group have not as many partitions each."""
+        counts = Counter(partition.topic for partition in partitions)
+        groups: dict[Hashable, list[str]] = {}
+        for topic in sorted(counts):
+            groups.setdefault(self.group_of(topic), []).append(topic)
+        groups.pop(None, None)
+        for topics in groups.values():
+            if len({counts[topic] for topic in topics}) > 1:
+                raise CountsDiffer({topic: counts[topic] for topic in topics})
+
+
+SINGLY = Copartitions()
+
+
+def balanced(
+    members: Collection[str],
+    partitions: Collection[Partition],
+    previous: Mapping[Partition, str],
+    copartitions: Copartitions = SINGLY,
+) -> dict[Partition, str]:
+    """Return a member for every partition; {} without members.
+
+    What goes together counts as one. Members get the same count of what has as many partitions,
+    or one more. As few as possible move away from their `previous` owner. Those that must go
+    somewhere go round the members if they can, so that a topic is spread as well. O(P log P).
+    """
+    names = sorted(set(members))
+    if not names:
+        return {}
+    by_size: dict[int, list[list[Partition]]] = {}
+    for unit in copartitions.units(partitions):
+        by_size.setdefault(len(unit), []).append(unit)
+    owners: dict[Partition, str] = {}
+    load = dict.fromkeys(names, 0)
+    for size in sorted(by_size, reverse=True):
+        units = by_size[size]
+        held = {unit[0]: _holder(unit, load, previous) for unit in units}
+        dealt = _dealt(names, held, load)
+        for unit in units:
+            owners.update(dict.fromkeys(unit, dealt[unit[0]]))
+            load[dealt[unit[0]]] += size
+    return owners
+
+
+def _holder(
+    unit: Sequence[Partition], names: Collection[str], previous: Mapping[Partition, str]
+) -> str | None:
+    """Return the member that has most of what goes together, the first of equals; or None."""
+    held = Counter(previous[each] for each in unit if previous.get(each) in names)
+    return min(held, key=lambda name: (-held[name], name), default=None)
+
+
+def _dealt(
+    names: Sequence[str], held: Mapping[Partition, str | None], load: Mapping[str, int]
+) -> dict[Partition, str]:
+    """Deal partitions, in order, to members that have so many others already."""
+    kept: dict[str, list[Partition]] = {name: [] for name in names}
+    for partition, owner in held.items():
+        if owner is not None:
+            kept[owner].append(partition)
+    room = _quotas(kept, len(held), load)
+    owners: dict[Partition, str] = {}
+    for name in names:
+        # The highest numbers move, of all topics: not all the partitions of the last topic.
+        stays = sorted(kept[name], key=lambda each: (each.number, each.topic))[: room[name]]
+        owners.update((partition, name) for partition in stays)
+        room[name] -= len(stays)
+    for place, partition in enumerate(held):
+        name = names[place % len(names)]
+        if partition not in owners and room[name]:
+            owners[partition] = name
+            room[name] -= 1
+    seats = iter([name for name in names for _ in range(room[name])])
+    return {each: owners[each] if each in owners else next(seats) for each in held}
+
+
+def one_for_all(
+    members: Sequence[str],
+    partitions: Collection[Partition],
+    previous: Mapping[Partition, str],
+) -> dict[Partition, str]:
+    """Return one member for all partitions; {} without members.
+
+    It is the previous owner of most of them, else the first; `members` are in the order in
+    which they joined, and that order decides between equals.
+    """
+    if not members:
+        return {}
+    held = Counter(previous.get(partition) for partition in set(partitions))
+    chosen = max(members, key=lambda name: held[name])  # the first of equals
+    return dict.fromkeys(sorted(set(partitions)), chosen)
+
+
+def _quotas(
+    kept: Mapping[str, Collection[Partition]], total: int, load: Mapping[str, int]
+) -> dict[str, int]:
+    """Return how many partitions each member gets.
+
+    Those that have more than their share already get the one more: fewer partitions move.
+    """
+    share, left_over = divmod(total, len(kept))
+    ranked = sorted(kept, key=lambda name: (len(kept[name]) <= share, load[name], name))
+    return {name: share + (place < left_over) for place, name in enumerate(ranked)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 from typing import Protocol
 
-from partition.replicas.beat import Report, View
+from partition.replicas.heartbeat import Report, View
 
 
 class Registry(Protocol):

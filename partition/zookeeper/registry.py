@@ -2,8 +2,8 @@
 
 from concurrent.futures import Future
 
-from partition.replicas.balance import SINGLY, Copartitions
-from partition.replicas.beat import Beats, Mine, Report, View
+from partition.replicas.heartbeat import Beats, Mine, Report, View
+from partition.replicas.plan import SINGLY, Copartitions
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from partition.replicas.nodes import check_name
+from partition.replicas.heartbeat import check_name
 from partition.replicas.plan import Control, Note
 from service.cli.lines import print_json
 from service.cli.loading import configured, load_topology

@@ -10,8 +10,7 @@ import typer
 from partition.errors import StoreCorrupt, StoreError
 from partition.interfaces import AtOffset, AtTimestamp, Log, StartFrom, StoredOffset, Topic
 from partition.records import Partition, Position
-from partition.replicas.plan import Control, Member
-from partition.replicas.ranges import by_topic
+from partition.replicas.plan import Control, Member, by_topic
 
 Outcome: TypeAlias = Literal["moved", "to_move", "refused", "failed"]
 

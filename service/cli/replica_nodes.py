@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from partition.offsets.requests import Stat
-from partition.replicas.nodes import (
+from partition.replicas.heartbeat import (
     control_path,
     decode_control,
     decode_member,

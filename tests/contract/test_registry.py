@@ -12,8 +12,11 @@ from partition.errors import ReplicaReplaced, StoreCorrupt, StoreUnavailable
 from partition.memory import MemoryRegistry
 from partition.offsets.requests import CreateNode, SetNode, Steps, Write
 from partition.records import Partition
-from partition.replicas.beat import Beats, Mine, Report, View
-from partition.replicas.nodes import (
+from partition.replicas.heartbeat import (
+    Beats,
+    Mine,
+    Report,
+    View,
     control_path,
     encode_control,
     encode_plan,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from partition.records import Partition
 from partition.replicas import plan as plans
-from partition.replicas.balance import SINGLY, Copartitions
-from partition.replicas.plan import Control, Member, Note, leader_of
+from partition.replicas.plan import SINGLY, Control, Copartitions, Member, Note, leader_of
 
 NAMES = "abcd"
 STEPS = 1000

@@ -3,7 +3,7 @@
 from typing import Any
 
 from partition.replicas import plan as plans
-from partition.replicas.balance import SINGLY, Copartitions
+from partition.replicas.plan import SINGLY, Copartitions
 from tests.simulation.mutants import Patches, around, mutant
 
 

@@ -34,7 +34,7 @@ from partition.memory import (
 )
 from partition.records import Partition
 from partition.recovery import Ways
-from partition.replicas.beat import Mine
+from partition.replicas.heartbeat import Mine
 from partition.retry import RetryPolicy
 from service.gates import delivery_of, policy_of
 from service.sharing import Sharing, SharingPolicy, copartitions_of

@@ -18,7 +18,7 @@ from partition.memory import (
     MemoryStore,
 )
 from partition.recovery import Ways
-from partition.replicas.beat import Mine
+from partition.replicas.heartbeat import Mine
 from service.sharing import Sharing, SharingPolicy, copartitions_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from topology.sink import DeadLetterSink

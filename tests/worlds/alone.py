@@ -2,7 +2,7 @@
 
 from partition.consumer import Consumer
 from partition.memory import MemoryRegistry, MemoryStore
-from partition.replicas.beat import Mine
+from partition.replicas.heartbeat import Mine
 from service.sharing import Sharing, SharingPolicy
 
 

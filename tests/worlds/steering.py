@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from partition.errors import StoreUnavailable
 from partition.offsets.requests import Stat
-from partition.replicas.nodes import (
+from partition.replicas.heartbeat import (
     control_path,
     encode_control,
     encode_member,

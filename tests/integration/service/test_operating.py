@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
 from partition.records import Partition
-from partition.replicas.nodes import encode_member, replica_path
+from partition.replicas.heartbeat import encode_member, replica_path
 from partition.replicas.plan import Member
 from tests.support.patience import Limit, seconds
 

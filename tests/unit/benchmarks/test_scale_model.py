@@ -20,7 +20,7 @@ from partition.interfaces import Progress
 from partition.memory.store import MemoryNodes, MemoryStore
 from partition.offsets.requests import Write
 from partition.records import Partition, Position
-from partition.replicas.beat import Beats, Mine, Report
+from partition.replicas.heartbeat import Beats, Mine, Report
 
 WEIGHTS = Weights(
     name_bytes=10, plan_bytes=4_000, member_bytes=600, offset_bytes=500, topic_bytes=4_000

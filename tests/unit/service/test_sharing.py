@@ -8,9 +8,8 @@ import pytest
 
 from partition.errors import CountsDiffer, ReplicaReplaced, StoreCorrupt
 from partition.records import Partition
-from partition.replicas.balance import SINGLY, Copartitions
-from partition.replicas.beat import View
-from partition.replicas.plan import Control, Member, Note, Plan
+from partition.replicas.heartbeat import View
+from partition.replicas.plan import SINGLY, Control, Copartitions, Member, Note, Plan
 from service.errors import OneReplicaOnly
 from service.sharing import Sharing, SharingPolicy
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partition.errors import CountsDiffer
 from partition.records import Partition
-from partition.replicas.balance import Copartitions, balanced, one_for_all
+from partition.replicas.plan import Copartitions, balanced, one_for_all
 
 NAMES = ["a", "b", "c", "d", "e"]
 PARTITIONS = st.sets(

@@ -16,8 +16,7 @@ from partition.offsets.requests import (
     Write,
 )
 from partition.records import Partition
-from partition.replicas.beat import Beats, Mine, Report
-from partition.replicas.nodes import decode_member, decode_plan
+from partition.replicas.heartbeat import Beats, Mine, Report, decode_member, decode_plan
 
 ALL = frozenset(Partition("t", number) for number in range(4))
 AT = "/headrace/shop/@replicas/"
@@ -244,7 +243,7 @@ def test_a_member_that_does_not_lead_reads_no_more_with_more_members(server: Mem
 def test_a_plan_too_large_for_a_node_is_refused_by_name(
     server: MemoryNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partition.replicas.beat.MAX_BYTES", 50)
+    monkeypatch.setattr("partition.replicas.heartbeat.MAX_BYTES", 50)
     with pytest.raises(StoreError, match="@plan would be"):
         Replica(server, "a", "p-a").beat()
 

@@ -6,7 +6,7 @@ import pytest
 
 from partition.errors import StoreCorrupt
 from partition.records import Partition
-from partition.replicas import nodes
+from partition.replicas import heartbeat as nodes
 from partition.replicas.plan import Control, Leaving, Member, Note, Plan
 
 MEMBER = Member(

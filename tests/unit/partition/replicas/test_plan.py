@@ -3,8 +3,16 @@
 import pytest
 
 from partition.records import Partition
-from partition.replicas.balance import Copartitions
-from partition.replicas.plan import Control, Leaving, Member, Note, Plan, leader_of, next_plan
+from partition.replicas.plan import (
+    Control,
+    Copartitions,
+    Leaving,
+    Member,
+    Note,
+    Plan,
+    leader_of,
+    next_plan,
+)
 
 ONE, TWO, THREE, FOUR = (Partition("t", number) for number in range(4))
 ALL = [ONE, TWO, THREE, FOUR]

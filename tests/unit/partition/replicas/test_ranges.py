@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partition.records import Partition
-from partition.replicas.ranges import (
+from partition.replicas.plan import (
     MAX_COUNT,
     MAX_NUMBER,
     by_topic,
