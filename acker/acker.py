@@ -1,4 +1,4 @@
-"""The XOR acker: tells when everything that came out of a record is processed.
+"""The XOR acker: detects when everything that came out of a record is processed.
 
 Each tuple that travels has a random 64-bit edge id, XORed into its tree's value once when it
 is emitted and once when it is acked, so the value is 0 when every edge has come back. Pure:
@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from acker.errors import TimeoutTooLong, TooManyTrees
 from acker.slots import (
     FAILED,
     FLAG_SHIFT,
@@ -39,9 +38,16 @@ _TICKS_PER_TIMEOUT = 8
 _ROUNDING = 1e-9
 
 
+class TooManyTrees(Exception):
+    """More trees would be in flight than the acker may hold."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} trees are in flight; no more are allowed")
+
+
 @dataclass(frozen=True, slots=True)
 class AckerStatistics:
-    """What the acker holds and has seen, in trees and messages."""
+    """Trees that the acker holds, and messages that it has seen."""
 
     in_flight: int
     capacity: int
@@ -55,7 +61,7 @@ class AckerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Trees that resolved: whose they are, the marks they carried, and how they ended."""
+    """The owners of trees that resolved, by outcome, and the flags of those that were acked."""
 
     acked: Owners
     acked_flags: Flags
@@ -63,7 +69,6 @@ class Resolved:
     expired: Owners
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(len(self.acked) or len(self.failed) or len(self.expired))
 
 
@@ -75,14 +80,14 @@ class Acker:
     """Storm's init, ack and fail (org.apache.storm.daemon.Acker), for arrays of trees.
 
     `begin` gives handles; `init`, `ack` and `fail` may then come in any order
-    (promise 6). A tree resolves exactly once (promise 5): what comes later, and what was
-    never begun, is counted and changes nothing. `drain` tells what resolved since it was
-    asked last. An owner is any 63-bit number of the caller's, an edge any 64-bit one.
+    (promise 6). A tree resolves exactly once (promise 5): messages that come later, or for
+    trees that never began, are counted and ignored. `drain` returns what resolved since its
+    last call. An owner is any 63-bit number of the caller's, an edge any 64-bit one.
 
     Differences from Storm's: a tree opens with `begin`, which bounds how many are in flight, and
     has a handle instead of a random root id, so a message for no live tree makes no entry. A
     failed tree never completes; Storm's is acked if its value happens to be 0. Trees expire
-    here alone; Storm's spout keeps a second time-out beside the acker's.
+    here alone; Storm's spout keeps a second timeout beside the acker's.
 
     A handle holds its slot, the slot's generation (8 bits) and the owner's low 23 bits. So
     a stale handle can be mistaken for a live one only if its slot has been used again exactly
@@ -103,14 +108,15 @@ class Acker:
         max_trees: int = 1 << 24,
         capacity: int = 1024,
     ) -> None:
-        """`longest_seconds` is the longest of the bolts' own time-outs, if they have any."""
+        """`longest_seconds` is the longest of the bolts' own timeouts, if they have any."""
         self._max_trees = max_trees
         self._wheel = Wheel(timeout_seconds, longest_seconds)
         self._table = SlotTable(min(capacity, max_trees))
         self._acked, self._failed, self._expired = _Ended(), _Ended(), _Ended()
         self._acked_tags: list[Tags] = []
         self._ignored = 0
-        self._unanchored = 0
+        self.unanchored = 0
+        """Tuples that were emitted outside any tree: nobody waits for them."""
 
     def begin(self, owners: Owners) -> Trees:
         """Open a tree for each owner and return its handle. Raises TooManyTrees."""
@@ -154,12 +160,13 @@ class Acker:
         table.values[slots] = values
         table.tags[slots] = tags
 
-    def ack(self, trees: Trees, edges: Edges, *, distinct: bool = False) -> None:
-        """XOR edges into their trees; one that reaches 0 is complete.
+    def ack(self, trees: Trees, edges: Edges) -> None:
+        """XOR edges into their trees; a tree whose value reaches 0 is complete.
 
-        `distinct` promises that no tree stands in the batch twice, which is faster. The
-        edges of a tuple and of those that were emitted from it may be XORed before: one
-        message, as Storm's bolts send.
+        The edges of a tuple and of those that were emitted from it may be XORed before: one
+        message, as Storm's bolts send. To anchor a tuple is the same XOR. A tuple under several
+        trees (a join) is several pairs of tree and edge, and is acked, or failed, in all of them.
+        An edge may be acked before it is anchored; its input may not.
         """
         if not len(trees):
             return
@@ -168,39 +175,19 @@ class Acker:
         if live is not None:
             self._ignored += len(trees) - len(slots)
             edges = edges[live]
-        if distinct:
-            values = table.values.take(slots)
-            values ^= edges
-        else:
-            np.bitwise_xor.at(table.values, slots, edges)
-            values = table.values.take(slots)
+        np.bitwise_xor.at(table.values, slots, edges)
+        values = table.values.take(slots)
         undone = int(np.count_nonzero(values))
         if undone or table.waiting:
-            if distinct:
-                table.values[slots] = values
             if undone == len(values):
                 return
             done = (values == 0) & (tags & INIT != 0)
             slots, tags, owners = slots[done], tags[done], owners[done]
-        if not distinct:
-            once = table.once_each(slots)
-            if len(once) < len(slots):
-                slots = once
-                tags, owners = table.tags.take(slots), table.owners.take(slots)
+        once = table.once_each(slots)
+        if len(once) < len(slots):
+            slots = once
+            tags, owners = table.tags.take(slots), table.owners.take(slots)
         self._complete(slots, tags, owners)
-
-    def anchor(self, trees: Trees, edges: Edges) -> None:
-        """XOR in the edges of tuples that are emitted while their input is not acked yet.
-
-        A tuple under several trees (a join) is several pairs of tree and edge; it may have
-        another edge in each. They are acked, or failed, in all of them. An edge may be acked
-        before it is anchored, but not before it is anchored may its input be acked.
-        """
-        self.ack(trees, edges)
-
-    def unanchored(self, count: int) -> None:
-        """Count tuples that are emitted outside any tree: nobody waits for them."""
-        self._unanchored += count
 
     def fail(self, trees: Trees) -> None:
         """Fail trees. No later ack revives them (promise 4)."""
@@ -217,14 +204,14 @@ class Acker:
         table.release(gone, tags[ready])
 
     def mark(self, trees: Trees, flags: int) -> None:
-        """Set flag bits (1 to 16) on trees; `drain` gives them back. Raises FlagsTooHigh."""
+        """Set flag bits (1 to 16) on trees; `drain` returns them. Raises ValueError."""
         bits = checked_flags(flags)
         slots, tags, _owners, _live = self._table.find(trees)
         self._ignored += len(trees) - len(slots)
         self._table.tags[slots] = tags | np.uint16(bits << FLAG_SHIFT)
 
     def flags(self, trees: Trees) -> Flags:
-        """The flags that were set on the trees; 0 for those that have resolved or never were."""
+        """Return the flags of trees; 0 for those that have resolved or never began."""
         _slots, tags, _owners, live = self._table.find(trees)
         found: Flags = (tags >> FLAG_SHIFT).astype(np.uint8)
         if live is None:
@@ -234,7 +221,7 @@ class Acker:
         return flags
 
     def owners(self, trees: Trees) -> Owners:
-        """Whose the trees are; -1 for those that have resolved or never were."""
+        """Return the owners of trees; -1 for those that have resolved or never began."""
         _slots, _tags, turned, live = self._table.find(trees)
         found = turned_back(turned)
         if live is None:
@@ -245,14 +232,14 @@ class Acker:
 
     @property
     def tick_seconds(self) -> float:
-        """How long a tick is: what a time-out may be exceeded by."""
+        """Length of a tick: a timeout may be exceeded by it."""
         return self._wheel.tick_seconds
 
     def reset_timeout(self, trees: Trees, seconds: float | None = None) -> None:
-        """Let the trees' time start anew: what they wait for is slow, not lost.
+        """Restart the timeout of trees: what they wait for is slow, not lost.
 
-        A bolt may have a time-out of its own, `seconds`, shorter or longer than the
-        topology's. What a tree has left is never shortened. Raises TimeoutTooLong.
+        A bolt may have its own timeout, `seconds`, shorter or longer than the topology's. The
+        time that a tree has left is never shortened. Raises ValueError above `longest_seconds`.
         """
         wheel, table = self._wheel, self._table
         advances = wheel.timeout_advances if seconds is None else wheel.advances(seconds)
@@ -263,14 +250,13 @@ class Acker:
         table.deadlines[slots] = np.maximum(left, np.uint8(advances)) + current
 
     def expire(self, now: float) -> None:
-        """Fail every tree whose time is up.
+        """Fail every tree whose timeout has passed.
 
-        With calls at most `d` seconds apart, a time-out of T seconds and n = T/tick (8, if
-        no bolt has a much longer one), a tree that does not resolve expires at the earliest
-        T after `begin` (or `reset_timeout`), at the latest T + tick + (n + 1) * d after it.
-        A bolt's own S seconds count as a whole number of ticks, rounded up. One call
-        ends one tick at most: when the owner itself stood still, the trees are not to
-        blame.
+        With calls at most `d` seconds apart, a timeout of T seconds and n = T/tick (8, if
+        no bolt has a much longer one), an unresolved tree expires at the earliest T after
+        `begin` (or `reset_timeout`), at the latest T + tick + (n + 1) * d after it. A bolt's own
+        timeout counts as a whole number of ticks, rounded up. One call ends at most one tick: a
+        caller that stood still fails no tree by that.
         """
         if not self._wheel.advance(now):
             return
@@ -297,7 +283,7 @@ class Acker:
         return bool(chosen(turned_back(table.owners.take(table.used()))).any())
 
     def drain(self) -> Resolved:
-        """What resolved since the last call, each tree once."""
+        """Return the trees that resolved since the last call, each once."""
         if not self._has_outcomes:
             return _NOTHING
         tags, self._acked_tags = self._acked_tags, []
@@ -310,11 +296,9 @@ class Acker:
 
     @property
     def in_flight(self) -> int:
-        """Trees that have begun and not resolved."""
         return self._table.in_use
 
     def statistics(self) -> AckerStatistics:
-        """What the acker holds and has seen."""
         return AckerStatistics(
             in_flight=self.in_flight,
             capacity=self._table.capacity,
@@ -323,7 +307,7 @@ class Acker:
             failed=self._failed.count,
             expired=self._expired.count,
             ignored=self._ignored,
-            unanchored=self._unanchored,
+            unanchored=self.unanchored,
         )
 
     def _complete(self, slots: Slots, tags: Tags, owners: Owners) -> None:
@@ -335,7 +319,7 @@ class Acker:
 
 @dataclass(slots=True)
 class _Ended:
-    """Trees that ended in one way: how many, and the turned owners of the latest, by batch."""
+    """Trees with one outcome: their count, and the turned owners of those not drained."""
 
     count: int = 0
     parts: list[Owners] = field(default_factory=list)
@@ -345,7 +329,6 @@ class _Ended:
         self.count += len(owners)
 
     def drain(self) -> Owners:
-        """The owners since the last call."""
         parts, self.parts = self.parts, []
         return turned_back(_joined(parts, np.int64)) if parts else _NO_OWNERS
 
@@ -357,13 +340,12 @@ def _joined(parts: list[npt.NDArray[Item]], kind: type[Item]) -> npt.NDArray[Ite
 
 
 class Wheel:
-    """Counts ticks, and says how many of them a time-out is.
+    """Counts ticks, and converts a timeout to a number of them.
 
-    A tick is an eighth of the time-out, or as much longer as 254 of them need to reach
-    `longest_seconds`; a whole number of ticks make the time-out. One advance ends one tick,
-    at the earliest a whole tick after the advance before. A time-out of n ticks is up
-    after n + 1 advances: the running tick does not count, as nobody knows how much of it
-    was left.
+    A tick is an eighth of the timeout, or as much longer as 254 of them need to reach
+    `longest_seconds`; the timeout is a whole number of ticks. One advance ends one tick, at the
+    earliest a whole tick after the advance before. A timeout of n ticks has passed after n + 1
+    advances: the running tick does not count, as it may be nearly over.
     """
 
     def __init__(self, timeout_seconds: float, longest_seconds: float | None) -> None:
@@ -379,9 +361,9 @@ class Wheel:
         self._ends_at: float | None = None
 
     def advances(self, seconds: float) -> int:
-        """After how many advances so many seconds have passed for sure. Raises TimeoutTooLong."""
+        """Return the number of advances after which `seconds` have passed for certain."""
         if seconds > self._longest:
-            raise TimeoutTooLong(seconds, self._longest)
+            raise ValueError(f"timeout of {seconds} s; at most {self._longest} s is allowed")
         return min(max(math.ceil(seconds / self.tick_seconds - _ROUNDING), 0), _TICKS) + 1
 
     def advance(self, now: float) -> bool:

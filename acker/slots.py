@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from acker.errors import FlagsTooHigh
-
 Trees = npt.NDArray[np.int64]  # handles
 Edges = npt.NDArray[np.uint64]
 Owners = npt.NDArray[np.int64]
@@ -41,7 +39,7 @@ _SMALL_STACK = 1 << 12
 
 
 def turned(owners: Owners) -> Owners:
-    """Owners with their low 23 bits above the other 40."""
+    """Return owners with their low 23 bits above the other 40."""
     high: Owners = owners & _CHECK
     high <<= CHECK_SHIFT
     high |= owners >> CHECK_BITS
@@ -49,7 +47,7 @@ def turned(owners: Owners) -> Owners:
 
 
 def turned_back(owners: Owners) -> Owners:
-    """The owners of which `turned` made these."""
+    """Undo `turned`."""
     high: Owners = owners & _REST
     high <<= CHECK_BITS
     high |= owners >> CHECK_SHIFT
@@ -57,14 +55,14 @@ def turned_back(owners: Owners) -> Owners:
 
 
 def checked_flags(flags: int) -> int:
-    """The flags, if a tree has bits for them. Raises FlagsTooHigh."""
+    """Return the flags. Raises ValueError unless a tree has bits for them."""
     if not 0 <= flags <= HIGHEST_FLAGS:
-        raise FlagsTooHigh(flags, HIGHEST_FLAGS)
+        raise ValueError(f"flags {flags}; 0 to {HIGHEST_FLAGS} is allowed")
     return flags
 
 
 class SlotTable:
-    """Which slot belongs to which tree, and the arrays with what is known of it.
+    """The slots of trees, and the arrays with the state of each.
 
     A slot's arrays: `values` (the XOR of its edges), `owners` (turned),
     `tags` (state bits, flags, generation) and `deadlines` (the tick at which it expires, as
@@ -85,12 +83,10 @@ class SlotTable:
 
     @property
     def in_use(self) -> int:
-        """How many slots have a tree."""
         return self.capacity - self._num_free
 
     @property
     def bytes_held(self) -> int:
-        """The bytes of all arrays."""
         arrays = (self.values, self.owners, self.tags, self.deadlines, self._free)
         return sum(array.nbytes for array in arrays)
 
@@ -118,7 +114,7 @@ class SlotTable:
         return slots
 
     def find(self, trees: Trees) -> tuple[Slots, Tags, Owners, Any]:
-        """Slots, tags and turned owners of those trees that live; a mask of them, or None for all.
+        """Return slots, tags and turned owners of live trees, and a mask of them (None: all live).
 
         A handle is of a live tree if its slot is not free and has its generation and the
         check bits of its owner.
@@ -156,7 +152,7 @@ class SlotTable:
         self._num_free = end
 
     def once_each(self, slots: Slots) -> Slots:
-        """Slots without repetition, of trees whose value no longer counts: it is overwritten."""
+        """Return slots without repetition. Overwrites the trees' values."""
         if len(slots) < 2:  # noqa: PLR2004
             return slots
         places = np.arange(len(slots), dtype=np.uint64)
@@ -165,13 +161,12 @@ class SlotTable:
         return once
 
     def due(self, deadline: int) -> Slots:
-        """The slots in use that expire at this tick."""
+        """Return the slots in use that expire at this tick."""
         slots = np.flatnonzero(self.deadlines == deadline)
         used: Slots = slots[self.tags.take(slots) & FREE == 0]
         return used
 
     def used(self) -> Slots:
-        """The slots that have a tree."""
         return np.flatnonzero(self.tags & FREE == 0)
 
     def drop(self, slots: Slots) -> None:
@@ -182,7 +177,7 @@ class SlotTable:
         self.release(slots, tags)
 
     def _grow(self, count: int, most: int) -> None:
-        """Make room for so many more trees: twice as much while small, then little by little."""
+        """Make room for `count` more trees: double while small, then grow in small steps."""
         old = self.capacity
         step = old if old < _DOUBLES_UP_TO else old // _GROWS_BY
         capacity = min(max(old + step, self.in_use + count), most)

@@ -74,7 +74,7 @@ def batch_ns(size: int, trees: int) -> float:
     for _batch in range(batches):
         handles = acker.begin(owners)
         acker.init(handles, edges)
-        acker.ack(handles, edges, distinct=True)
+        acker.ack(handles, edges)
         acker.drain()
     seconds = time.perf_counter() - started
     if acker.statistics().acked != batches * size:

@@ -315,7 +315,7 @@ class Router:
             for place in outcome.failures:
                 if not placed.edges[place]:  # a letter needs one
                     placed.edges[[place]] = edge = self._trees.new_edges(1)
-                    self._trees.acker.anchor(placed.trees[[place]], edge)
+                    self._trees.ack(placed.trees[[place]], edge)
             self._hand_on(outcome, placed.trees, placed.edges, now)
         if actions.acked:
             self._trees.ack(*actions.acks())

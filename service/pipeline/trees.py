@@ -211,7 +211,7 @@ class TreeTracker:
         if is_lost:
             self._lose(failure)
         edges = self.new_edges(len(trees))
-        self.acker.anchor(trees, edges)
+        self.ack(trees, edges)
         self.ack(_trees([tree]), np.array([edge], np.uint64))
         return list(zip(trees.tolist(), edges.tolist(), strict=True))
 
@@ -287,8 +287,8 @@ class TreeTracker:
         self.init(trees, edges)
         joints = list(zip(anchors, edges.tolist(), strict=True))
         self._joint.update(zip(record_ids.tolist(), joints, strict=True))
-        self.acker.anchor(*_pairs(joints))
-        self.acker.unanchored(sum(not each for each in anchors))
+        self.ack(*_pairs(joints))
+        self.acker.unanchored += sum(not each for each in anchors)
         return trees
 
     def _live_anchors(self, several: dict[int, _Anchors]) -> dict[int, _Anchors]:

@@ -25,7 +25,7 @@ def message(trees, handles, name):
     elif name == "init b":
         trees.init(second, edges(B))
     elif name == "anchor":
-        trees.anchor(handles, edges(JOINED_IN_A, JOINED_IN_B))
+        trees.ack(handles, edges(JOINED_IN_A, JOINED_IN_B))
     elif name == "ack a":
         trees.ack(first, edges(A))
     elif name == "ack b":
@@ -79,7 +79,7 @@ def test_a_tuple_may_be_anchored_to_one_tree_more_than_once():
     tree = trees.begin(array(10))
     trees.init(tree, edges(1))
     twice = array(tree[0], tree[0])
-    trees.anchor(twice, edges(2, 4))
+    trees.ack(twice, edges(2, 4))
     trees.ack(tree, edges(1))
     trees.ack(tree, edges(2))
     assert trees.drain().acked.tolist() == []

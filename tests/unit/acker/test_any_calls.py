@@ -120,18 +120,10 @@ class Calls(RuleBasedStateMachine):
         for handle, edge in zip(trees, edges, strict=False):
             self.model_init(handle, edge, flags)
 
-    @rule(
-        picks=PICKS,
-        edges=st.lists(EDGE, min_size=8, max_size=8),
-        call=st.sampled_from(["ack", "anchor", "distinct"]),
-    )
-    def ack(self, picks, edges, call):
+    @rule(picks=PICKS, edges=st.lists(EDGE, min_size=8, max_size=8))
+    def ack(self, picks, edges):
         trees = self.some(picks)
-        if call == "distinct":
-            trees = list(dict.fromkeys(trees))
-            self.acker.ack(array(trees), numbers(edges[: len(trees)]), distinct=True)
-        else:
-            getattr(self.acker, call)(array(trees), numbers(edges[: len(trees)]))
+        self.acker.ack(array(trees), numbers(edges[: len(trees)]))
         sums = dict.fromkeys(trees, 0)
         for handle, edge in zip(trees, edges, strict=False):
             sums[handle] ^= edge
@@ -197,7 +189,7 @@ class Calls(RuleBasedStateMachine):
         self.acker.init(array([handle]), numbers([edge]))
         self.acker.ack(array([handle]), numbers([edge]))
         self.acker.fail(array([handle]))
-        self.acker.ack(array([handle]), numbers([edge]), distinct=True)
+        self.acker.ack(array([handle]), numbers([edge]))
 
     # What always holds
 

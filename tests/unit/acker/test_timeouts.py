@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.acker import Acker, Wheel
-from acker.errors import TimeoutTooLong
 
 SLACK = 1e-6  # of float sums
 
@@ -100,7 +99,7 @@ def test_a_timeout_longer_than_the_longest_is_an_error():
     trees = Acker(timeout_seconds=7, longest_seconds=20)
     tree = trees.begin(array(1))
     trees.reset_timeout(tree, 20)
-    with pytest.raises(TimeoutTooLong, match=r"20\.5 s .* at most 20"):
+    with pytest.raises(ValueError, match=r"20\.5 s; at most 20"):
         trees.reset_timeout(tree, 20.5)
 
 
@@ -161,5 +160,5 @@ def test_a_failed_tree_whose_init_never_comes_expires_and_leaves_nothing():
     assert trees.in_flight == trees._table.waiting == trees._table.doomed == 0
     later = trees.begin(array(4))
     trees.init(later, edges(5))
-    trees.ack(later, edges(5), distinct=True)
+    trees.ack(later, edges(5))
     assert trees.drain().acked.tolist() == [4]
