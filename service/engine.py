@@ -103,10 +103,10 @@ class Engine(Protocol):
         """Start. The sinks and the reader are open already."""
         ...
 
-    def step(self, *, read: bool = True, flush: bool = False, drain: bool = False) -> bool:
+    def step(self, *, fetch: bool = True, flush: bool = False, drain: bool = False) -> bool:
         """One turn of the loop; True if anything moved. Raises what cannot heal.
 
-        Without `read` nothing new is begun; with `flush` nothing waits to be due; with `drain`
+        Without `fetch` nothing new is begun; with `flush` nothing waits to be due; with `drain`
         what bolts keep is asked for.
         """
         ...

@@ -111,7 +111,7 @@ class Service:
         kept = min(_LAST_COMMIT_SECONDS, deadline.left / 5)  # for storing what is resolved
         while not parts.pipeline.is_idle and deadline.left > kept:
             parts.sharing.poll(time.monotonic())
-            parts.pipeline.step(read=False, flush=True, drain=True)
+            parts.pipeline.step(fetch=False, flush=True, drain=True)
         self._commit(deadline)
         if deadline.is_over or not parts.pipeline.is_idle:
             left = self._figures(time.monotonic())

@@ -106,7 +106,9 @@ def build_pipeline(
     schemas = {step.name: sink.row_schema for step, sink in _sinks_of(topology, ports)}
     executor = Executor(topology.sources, {k: v for k, v in schemas.items() if v is not None})
     router = Router(topology, executor, runners, advanced, trees, committer, failures, context)
-    backpressure = Backpressure(topology, committer.by_name, runners, advanced, consumer.topic_at)
+    backpressure = Backpressure(
+        topology, committer, runners, advanced, acker, dead_letters, consumer
+    )
     return Pipeline(
         consumer, router, trees, committer, failures, dead_letters, backpressure, context
     )

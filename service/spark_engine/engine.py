@@ -127,21 +127,21 @@ class SparkEngine:
         for outlet in self.outlets:
             outlet.start()
 
-    def step(self, *, read: bool = True, flush: bool = False, drain: bool = False) -> bool:
+    def step(self, *, fetch: bool = True, flush: bool = False, drain: bool = False) -> bool:
         """One turn of the loop; True if anything moved.
 
-        Without `read` nothing is planned or run; with `flush` nothing waits for more to come.
+        Without `fetch` nothing is planned or run; with `flush` nothing waits for more to come.
         Raises TaskError, SinkFailed, and whatever else cannot heal.
         """
         del drain  # bolts keep nothing from one task to the next
         now = self._clock()
-        self.poll(now, opens=read)
+        self.poll(now, opens=fetch)
         moved = self._take_results(now)
         self._letters.poll(now)
         self._reader.fetch(now, 0.0)  # no records; but it hears of commits to the group
         self._fences.submit()
         lines = self._look()
-        if read:
+        if fetch:
             self._hear_of_ends(now, lines)
             self._in_flight.leaders_away(self._ends.leaderless, now)
             if not self._reader.assignment.is_paused:

@@ -299,7 +299,7 @@ class RangeLife(Life):
     def do_poll(self, _dice: int) -> None:
         """One turn of the engine."""
         self.session = self.store.session
-        self.transacting.engine.step(read=not self.draining, flush=self.draining)
+        self.transacting.engine.step(fetch=not self.draining, flush=self.draining)
 
     def do_commit(self, dice: int) -> None:
         """Another one; and the end, when all is done and stored."""

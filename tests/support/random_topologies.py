@@ -514,7 +514,7 @@ class Process:
         for _ in range(20):
             if self.pipeline.is_idle:
                 break
-            self.pipeline.step(read=False, flush=True, drain=True)
+            self.pipeline.step(fetch=False, flush=True, drain=True)
         for _ in range(3):
             self.pipeline.poll(self.world.now, opens=False)
             self.reader.commit(self.world.now, force=True)

@@ -265,7 +265,7 @@ class Driving:
             lambda: (
                 self.reader.assignment.is_settled and len(list(self.reader.statistics(0.0))) > 0
             ),
-            read=False,
+            fetch=False,
             opens=True,
         )
         return self
@@ -315,13 +315,13 @@ class Driving:
         for value in values:
             self.log.append(Partition("t", partition), value.encode())
 
-    def until(self, ask: Callable[[], bool], *, read: bool = True, opens: bool = False) -> None:
+    def until(self, ask: Callable[[], bool], *, fetch: bool = True, opens: bool = False) -> None:
         """Turn until something is so; AssertionError if it never is."""
 
         def turn() -> None:
             if opens:
                 self.engine.poll(time.monotonic(), opens=True)
-            self.engine.step(read=read)
+            self.engine.step(fetch=fetch)
 
         until("the condition", ask, PATIENCE_SECONDS, lambda: self.stored, turn)
 

@@ -87,7 +87,7 @@ def test_a_drain_processes_all_that_is_stored_as_read() -> None:
             works.send(*(b"%d" % number for number in range(20)))
             works.turn(turns)
             while not works.pipeline.is_idle:
-                works.pipeline.step(read=False, flush=True)
+                works.pipeline.step(fetch=False, flush=True)
             works.reader.commit(works.now, force=True)
             assert len(calls) == len(works.sink.rows) == max(0, works.stored)
 
@@ -137,5 +137,5 @@ def drain(works: Works) -> None:
     end = Limit(PATIENCE_SECONDS)
     while not works.pipeline.is_idle:
         assert not end.passed, works.ledger
-        works.pipeline.step(read=False, flush=True, drain=True)
+        works.pipeline.step(fetch=False, flush=True, drain=True)
     works.reader.commit(works.now, force=True)

@@ -172,7 +172,7 @@ def test_nothing_is_begun_any_more_when_the_run_ends():
         works.pipeline.settle()
         rows = sum(seen.calls)
         while not works.pipeline.is_idle:
-            works.pipeline.step(read=False, flush=True, drain=True)
+            works.pipeline.step(fetch=False, flush=True, drain=True)
         assert sum(seen.calls) == rows
 
 

@@ -281,8 +281,8 @@ def test_a_drain_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
         drives.until(lambda: len(drives.executors.names) == 1)
         assert not drives.engine.is_idle
         drives.executors.gate.set()
-        drives.until(lambda: drives.engine.is_idle, read=False)
-        drives.until(lambda: drives.stored_at(ONE) == 5, read=False)
+        drives.until(lambda: drives.engine.is_idle, fetch=False)
+        drives.until(lambda: drives.stored_at(ONE) == 5, fetch=False)
         assert drives.executors.names == ["ranges-1-1"]
         assert drives.engine.tally.sunk == 5
 

@@ -322,7 +322,7 @@ def test_what_one_of_two_sinks_has_is_repeated_for_the_other_alone(tmp_path: Pat
         first.send(*values("b", 4), partition=1)
         with pytest.raises(SinkFailed, match="not today"):
             first.finish()
-        first.until(lambda: bool(apart.shares), read=False)  # it has a thread of its own
+        first.until(lambda: bool(apart.shares), fetch=False)  # it has a thread of its own
     assert (len(apart.rows), len(here.rows)) == (8, 0)
     with first.another() as second:
         second.finish()
