@@ -1,8 +1,8 @@
 """A model of many replicas on one ZooKeeper: discrete events, seeded, no clock and no I/O.
 
 Each replica is what `ZooKeeperStore` is: one thread that has one request under way, a heartbeat
-(`partition.replicas.heartbeat`) before all else, then claims (`partition.offsets.offset_nodes`), then a
-commit. What a request takes is `scale_ensemble`, what it weighs is `scale_weights`. Kafka and
+(`partition.replicas.heartbeat`) before all else, then claims (`partition.offsets.offset_nodes`),
+then a commit. What a request takes is `scale_ensemble`, what it weighs is `scale_weights`. Kafka and
 the sinks answer at once here.
 """
 

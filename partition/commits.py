@@ -1,6 +1,6 @@
 """Stores how far all partitions are done: one write at a time, as often as is needed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -32,14 +32,8 @@ class OffsetCommitter:
         assignment: Assignment,
         interval_seconds: float,
         mirror: Fetcher | None,
-        *,
-        places: "CommitPlaces | None" = None,
     ) -> None:
-        """What is stored is committed to the consumer group of `mirror` too.
-
-        `places` is given where a test may end the process.
-        """
-        self._places = places
+        """What is stored is committed to the consumer group of `mirror` too."""
         self._store = store
         self._assignment = assignment
         self._interval_seconds = interval_seconds
@@ -74,8 +68,6 @@ class OffsetCommitter:
             return
         self._due = now + self._interval_seconds
         self.is_urgent = False
-        if self._places is not None:
-            self._places.begins(manager for _held, manager in self._moved())
         moved = {
             held.partition: _Submitted(manager, progress)
             for held, manager in self._storing()
@@ -85,8 +77,6 @@ class OffsetCommitter:
             self._committing = moved
             self._begun_at = now
             self._commit = self._store.commit({p: each.progress for p, each in moved.items()})
-            if self._places is not None:
-                self._places.sent(self._commit, is_leaving=self._is_leaving(moved))
 
     @property
     def is_done(self) -> bool:
@@ -99,9 +89,6 @@ class OffsetCommitter:
             for held in self._assignment
             if held.manager is not None and not held.is_owned and held.loss is None
         )
-
-    def _is_leaving(self, moved: Iterable[Partition]) -> bool:
-        return self._assignment.ends or any(self._assignment[each].is_leaving for each in moved)
 
     def _is_planned(self) -> bool:
         """Whether records wait until it is stored of which transaction they are."""
@@ -126,8 +113,6 @@ class OffsetCommitter:
             return False
         ended, self._commit = self._commit, None
         refused = ended.result()
-        if self._places is not None:
-            self._places.heard()
         stored = {p: each for p, each in self._committing.items() if p not in refused}
         for partition, submitted in stored.items():
             if self._assignment[partition].manager is not submitted.manager:
@@ -139,8 +124,6 @@ class OffsetCommitter:
         for partition, error in refused.items():
             if self._assignment[partition].manager is self._committing[partition].manager:
                 self._assignment.refuse(partition, error)
-        if self._places is not None:
-            self._places.taken()
         return True
 
 
@@ -165,41 +148,3 @@ class CommitAges:
                 since = now
             self._since[part.partition] = part.committed, since
             yield replace(part, commit_age_seconds=max(0.0, now - since))
-
-
-class CommitPlaces:
-    """The points of `OffsetCommitter`, by name: of a plan, of an offset, or of both in one write.
-
-    The owner thread calls everything. There is none where no test wants one.
-    """
-
-    def __init__(self, at: Callable[[str], object]) -> None:
-        """`at` is told the names, on the store's thread of what the owner was not told yet."""
-        self._at = at
-        self._kinds: list[str] = []
-
-    def begins(self, moved: Iterable[PartitionManager[Any]]) -> None:
-        """These have something to store, and nothing of it is on its way."""
-        managers = list(moved)
-        is_planned = any(each.delivery.stores_first and each.is_urgent for each in managers)
-        is_moved = any(each.position.offset > each.committed for each in managers)
-        self._kinds = ["plan"] * is_planned + ["offset"] * is_moved
-        for kind in self._kinds:
-            self._at(f"{kind}_before_store")
-
-    def sent(self, write: "Future[Any]", *, is_leaving: bool) -> None:
-        """It is on its way; `is_leaving`: with a partition that is let go."""
-        kinds = list(self._kinds)
-        write.add_done_callback(lambda _: [self._at(f"{kind}_after_store") for kind in kinds])
-        if is_leaving and "offset" in kinds:
-            self._at("leaving_offset_sent")
-
-    def heard(self) -> None:
-        """The answer is there, and nothing was made of it."""
-        if "offset" in self._kinds:
-            self._at("offset_stored")
-
-    def taken(self) -> None:
-        """What was planned may be emitted from now on."""
-        if "plan" in self._kinds:
-            self._at("plan_stored")

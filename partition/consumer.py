@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from partition.assignment import Assignment, AssignmentPolicy, Held, PartitionChange
-from partition.commits import CommitPlaces, OffsetCommitter
+from partition.commits import OffsetCommitter
 from partition.discovery import LogEnds, TopicName
 from partition.flow_control import FlowControl
 from partition.interfaces import Fetcher
@@ -70,12 +70,8 @@ class Consumer:
         policy: ConsumerPolicy,
         rng: random.Random,
         real: Time = REAL_TIME,
-        at: Callable[[str], object] | None = None,
     ) -> None:
-        """`ways` has a fencing if transactions are kept, and only then (exactly once).
-
-        `at` is told of the points of a commit, where a test may end the process.
-        """
+        """`ways` has a fencing if transactions are kept, and only then (exactly once)."""
         self._fetcher = fetcher
         self._ways = ways
         self._policy = policy
@@ -96,7 +92,6 @@ class Consumer:
             self.assignment,
             policy.commit_interval_seconds,
             fetcher if policy.mirror else None,
-            places=None if at is None else CommitPlaces(at),
         )
         self._ends = LogEnds(ways.catalogue)
         self._latency: dict[Partition, float] = {}

@@ -12,9 +12,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from partition.consumer import Consumer
+from partition.errors import StoreError
+from partition.interfaces import Claim, OffsetStore, Progress
+from partition.records import Partition, Position, Transactions
 from service.errors import BadConfig
 from topology.sink import (
     Batch,
@@ -174,6 +179,8 @@ class FailpointSink:
 
     def commit(self, staged: Staged) -> None:
         """See `Sink.commit`."""
+        if staged.rejected and staged.shares:  # exactly once, letters are waited for
+            self._at("letters_before_commit")
         self._at("sink_before_commit")
         self._sink.commit(staged)
         self._at("sink_after_commit")
@@ -203,13 +210,154 @@ class FailpointLetters:
         return delivered
 
 
+class FailpointStore:
+    """An offset store that passes its places.
+
+    A commit's are of a plan, of an offset, or of both: by what it has more of than is stored.
+    The owner calls everything; answers come on the store's thread.
+    """
+
+    def __init__(self, store: OffsetStore, at: Callable[[str], object]) -> None:
+        self._store = store
+        self._at = at
+        self._stored: dict[Partition, tuple[int, int]] = {}  # offset, and end of what is planned
+        self.moved: list[Partition] = []
+        """The partitions whose offsets the newest commit moves."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def claim(self, partition: Partition, **options: bool) -> Future[Claim]:
+        """See `OffsetStore.claim`."""
+        self._at("claim_before_write")
+
+        def claimed(claim: Claim) -> None:
+            stored = claim.stored
+            if stored is not None:
+                self._stored[partition] = _reach(stored.offset, stored.transactions)
+            self._at("claim_after_write")
+
+        return _once(self._store.claim(partition, **options), claimed)
+
+    def begin(
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
+    ) -> Future[None]:
+        """See `OffsetStore.begin`."""
+        self._stored[partition] = _reach(position.offset, transactions)
+        return self._store.begin(partition, position, partitions, transactions)
+
+    def commit(
+        self, progress: Mapping[Partition, Progress]
+    ) -> Future[Mapping[Partition, StoreError]]:
+        """See `OffsetStore.commit`."""
+        reached = {
+            p: _reach(each.position.offset, each.transactions) for p, each in progress.items()
+        }
+        before = {p: self._stored.get(p, (-1, -1)) for p in reached}
+        self.moved = [p for p in reached if reached[p][0] > before[p][0]]
+        is_planned = any(reached[p][1] > before[p][1] for p in reached)
+        kinds = ["plan"] * is_planned + ["offset"] * bool(self.moved)
+        for kind in kinds:
+            self._at(f"{kind}_before_store")
+
+        def stored(refused: Mapping[Partition, StoreError]) -> None:
+            self._stored |= {p: each for p, each in reached.items() if p not in refused}
+            for kind in kinds:
+                self._at(f"{kind}_after_store")
+
+        def taken() -> None:
+            for kind in reversed(kinds):
+                self._at(f"{kind}_stored")
+
+        return _once(self._store.commit(progress), stored, taken)
+
+
+class FailpointConsumer:
+    """A consumer that passes the place of a commit for a partition that leaves."""
+
+    def __init__(
+        self, consumer: Consumer, store: FailpointStore, at: Callable[[str], object]
+    ) -> None:
+        self._consumer = consumer
+        self._store = store
+        self._at = at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def commit(self, now: float, *, force: bool = False) -> None:
+        """See `Consumer.commit`."""
+        self._store.moved = []
+        self._consumer.commit(now, force=force)
+        assignment = self._consumer.assignment
+        moved = [assignment[partition] for partition in self._store.moved]
+        if moved and (assignment.ends or any(each.is_leaving for each in moved)):
+            self._at("leaving_offset_sent")
+
+
+class _Answer(Future[Any]):
+    """An answer that tells when its owner takes it."""
+
+    def __init__(self, taken: Callable[[], object]) -> None:
+        super().__init__()
+        self._taken = taken
+
+    def result(self, timeout: float | None = None) -> Any:
+        """See `Future.result`."""
+        found = super().result(timeout)
+        self._taken()
+        return found
+
+
+def _once(
+    asked: Future[Any],
+    answered: Callable[[Any], object],
+    taken: Callable[[], object] = lambda: None,
+) -> Future[Any]:
+    """Give the answer of `asked`, but first call `answered` with it; `taken` when it is read."""
+    answer = _Answer(taken)
+
+    def end(ended: Future[Any]) -> None:
+        try:
+            found = ended.result()
+            answered(found)
+        except BaseException as error:  # noqa: BLE001 - it is the answer
+            answer.set_exception(error)
+        else:
+            answer.set_result(found)
+
+    asked.add_done_callback(end)
+    return answer
+
+
+def _reach(offset: int, transactions: Transactions | None) -> tuple[int, int]:
+    """Return an offset, and where what is planned ends."""
+    planned = transactions.open if transactions is not None else ()
+    return offset, planned[-1].range.end if planned else -1
+
+
 def with_places(port: Port, at: Callable[[str], object]) -> Port:
-    """Return a sink, or one of dead letters, that passes its places if there are any to pass."""
+    """Return a port that passes its places, if there are any to pass."""
     if at is nowhere:
         return port
     make: Any = FailpointLetters if isinstance(port, DeadLetterSink) else FailpointSink
     passing: Port = make(port, at)
     return passing
+
+
+def consumer_with_places(
+    make: Callable[[OffsetStore], Consumer], store: OffsetStore, at: Callable[[str], object]
+) -> Consumer:
+    """Make a consumer on a store; both pass their places, if there are any to pass."""
+    if at is nowhere:
+        return make(store)
+    passing = FailpointStore(store, at)
+    consumer = FailpointConsumer(make(cast("OffsetStore", passing)), passing, at)
+    return cast("Consumer", consumer)
 
 
 def nowhere(place: str) -> None:

@@ -30,7 +30,7 @@ from service.config import Config
 from service.deadline import Deadline
 from service.engine import Engine
 from service.errors import BadConfig
-from service.failpoints import failpoints, nowhere, with_places
+from service.failpoints import consumer_with_places, failpoints, with_places
 from service.gates import delivery_of, limits_of, policy_of
 from service.jars.resolver import resolve
 from service.letter_limit import LetterLimit
@@ -212,14 +212,11 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     topics = [source.topic for source in topology.sources]
 
     def make_reader(notify: Callable[[Loss], Future[None]], fences: Fences | None) -> Consumer:
-        return Consumer(
-            fetcher,
-            Ways(store, catalogue, notify, fences),
-            topics,
-            policy,
-            random.SystemRandom(),
-            at=None if at is nowhere else at,
-        )
+        def make(store: OffsetStore) -> Consumer:
+            ways = Ways(store, catalogue, notify, fences)
+            return Consumer(fetcher, ways, topics, policy, random.SystemRandom())
+
+        return consumer_with_places(make, store, at)
 
     behind = [each for step in sinks for each in chain_of(step.sink)]
     spark = spark_for(behind, name, config, topology.references, on_spark=on_spark)
@@ -247,9 +244,9 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     else:
         ports = Ports(
             make_reader,
-            dead_letter_sink,
+            with_places(dead_letter_sink, at),
             np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
-            at=at,
+            sinks={step.name: with_places(step.sink, at) for step in sinks},
             traces=None if tracing is None else tracing.traces,
         )
         tracked = PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen())

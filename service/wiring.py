@@ -14,7 +14,6 @@ import numpy as np
 from acker.acker import Acker
 from partition.records import partition_indexes_of
 from partition.recovery import Loss
-from service.failpoints import nowhere, with_places
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import BatchCommitter, TransactionCommitter
 from service.pipeline.context import Observer, Observers, ResultQueue, RunContext
@@ -59,8 +58,7 @@ class Ports:
     """What a pipeline is connected to.
 
     `source` makes a Consumer, in a task a RangeReader, and `staging` what stages the task's rows.
-    `sinks` stand in for those of the topology, by their steps' names, and `hooks` for its own. `at`
-    is told of the points where a test may end the process.
+    `sinks` stand in for those of the topology, by their steps' names, and `hooks` for its own.
     """
 
     source: OpenSource
@@ -70,7 +68,6 @@ class Ports:
     sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
     hooks: Sequence[Hooks] | None = None
     staging: "Callable[[Any, Callable[[object], object]], Staging] | None" = None
-    at: Callable[[str], object] = nowhere
     traces: "Traces | None" = None
 
 
@@ -95,7 +92,7 @@ def build_pipeline(
     advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
     advanced = AdvancedRunner(advanced_steps, acker.owners, partition_indexes_of)
     trees = TreeTracker(acker, advanced.holders, timeout_seconds, ports.rng)
-    dead_letters = DeadLetterSender(with_places(ports.dead_letter_sink, ports.at))
+    dead_letters = DeadLetterSender(ports.dead_letter_sink)
     make_committer, fences = _guarantee_of(topology, ports, policy, context)
     consumer = ports.source(dead_letters.send_notice, fences)
     committer = make_committer(consumer, trees)
@@ -116,8 +113,7 @@ def build_pipeline(
 
 def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any]]]:
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-    sinks = ports.sinks
-    return [(step, with_places(sinks.get(step.name, step.sink), ports.at)) for step in steps]
+    return [(step, ports.sinks.get(step.name, step.sink)) for step in steps]
 
 
 def _guarantee_of(
@@ -137,7 +133,7 @@ def _guarantee_of(
         fences = Fences(topology.transactions, groups)
         return (
             lambda consumer, _trees: TransactionCommitter(
-                consumer, groups, fences, Tally(), ports.at, context.on
+                consumer, groups, fences, Tally(), context.on
             )
         ), fences
     options["at_most_once"] = topology.reliability == "at-most-once"

@@ -133,12 +133,9 @@ class ZooKeeperStore:
         asked_in = self.session
 
         def claim(nodes: OffsetNodes) -> Steps[Claim]:
-            self._at("claim_before_write")
             if not anew and self.session != asked_in:
                 raise OwnershipLost(partition)
-            claimed = yield from nodes.claim(partition, adopt=adopt, again=again, anew=anew)
-            self._at("claim_after_write")
-            return claimed
+            return (yield from nodes.claim(partition, adopt=adopt, again=again, anew=anew))
 
         return self._claim(partition, claim)
 

@@ -5,7 +5,7 @@ once a row has no edge: its tree resolves when its rows are ready, and they wait
 transaction. Both tell of rows that a sink refused, and know nothing of what becomes of these.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -145,16 +145,13 @@ class TransactionCommitter:
         outlets: Iterable[TransactionBuffer],
         fences: Fences,
         tally: Tally,
-        at: Callable[[str], object],
         on: Observers,
     ) -> None:
-        """`at` is told when the letters of a group are durable, and its commit begins."""
         self._reader = reader
         self.by_name = {outlet.name: outlet for outlet in outlets}
         """The sinks' buffers, by their steps' names."""
         self._fences = fences
         self.tally = tally
-        self._at = at
         self._on = on
         self._lines: dict[int, PartitionTransactions] = {}
         self._tallies: dict[tuple[int, int], Tally] = {}
@@ -340,8 +337,6 @@ class TransactionCommitter:
             return True
         if self._groups.next_commit() is None:
             return False
-        if any(work.staged and work.staged.rejected for work in works):
-            self._at("letters_before_commit")
         for work in works:
             self.by_name[work.sink].commit(work)
         self._end_if_done(group)

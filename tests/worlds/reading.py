@@ -14,7 +14,7 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.records import Partition, Position, Transactions
 from partition.recovery import Loss, StartPolicy, Ways
 from partition.retry import RetryPolicy
-from service.failpoints import nowhere
+from service.failpoints import consumer_with_places, nowhere
 
 RETRY_SECONDS = 1.0
 SKIP_LOSS = StartPolicy(on_data_loss="skip")
@@ -126,14 +126,17 @@ class Bench:
         """A reader in the next life of the process."""
         self.store = Journal(self.nodes, self.events, **self.names)
         self.fetcher = WatchedFetcher(self.log, self.events)
-        reader = Consumer(
-            self.fetcher,
-            Ways(self.store, MemoryCatalogue(self.log), self._notify, self.fencing),
-            self.sources,
-            self.policy,
-            random.Random(1),
-            Time(wall_clock=lambda: 100.0, sleep=self.slept.append),
-            at=self.at,
+        reader = consumer_with_places(
+            lambda store: Consumer(
+                self.fetcher,
+                Ways(store, MemoryCatalogue(self.log), self._notify, self.fencing),
+                self.sources,
+                self.policy,
+                random.Random(1),
+                Time(wall_clock=lambda: 100.0, sleep=self.slept.append),
+            ),
+            self.store,
+            self.at,
         )
         poll, release = reader.poll, reader.release
 

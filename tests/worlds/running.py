@@ -20,12 +20,13 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.records import Partition
 from partition.recovery import Ways
 from partition.retry import RetryPolicy
-from service.failpoints import nowhere
+from service.failpoints import consumer_with_places, nowhere, with_places
 from service.gates import delivery_of, policy_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.tries import WriteRetries
 from tests.support.patience import seconds, until
 from topology.sink import Delivered, Kind, Staged
+from topology.steps import SinkStep
 from transactions.partition_transactions import TransactionPolicy
 
 PLACE = Partition("t", 0)
@@ -165,35 +166,38 @@ class Works:
         self.store = MemoryStore(self.nodes)
 
         def make_reader(notify, fences):
-            return Consumer(
-                self.fetcher,
-                Ways(self.store, MemoryCatalogue(self.log), notify, fences),
-                ["t"],
-                ConsumerPolicy(
-                    AssignmentPolicy(
-                        window=window or Window(),
-                        retries=retries
-                        or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
-                        delivery=delivery_of(topology, cut),
-                        shared=shared,
-                    ),
-                    commit_interval_seconds=0,
-                    fetch_records=fetch_records,
-                    chunk_records=chunk_records,
-                    records_per_second={"t": records_per_second} if records_per_second else {},
+            policy = ConsumerPolicy(
+                AssignmentPolicy(
+                    window=window or Window(),
+                    retries=retries
+                    or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
+                    delivery=delivery_of(topology, cut),
+                    shared=shared,
                 ),
-                random.Random(1),
-                at=at,
+                commit_interval_seconds=0,
+                fetch_records=fetch_records,
+                chunk_records=chunk_records,
+                records_per_second={"t": records_per_second} if records_per_second else {},
             )
+
+            def make(store):
+                ways = Ways(store, MemoryCatalogue(self.log), notify, fences)
+                return Consumer(self.fetcher, ways, ["t"], policy, random.Random(1))
+
+            return consumer_with_places(make, self.store, at)
 
         self.pipeline = build_pipeline(
             topology,
             Ports(
                 make_reader,
-                self.letters_sink,
+                with_places(self.letters_sink, at),
                 np.random.default_rng(1),
                 lambda: self.now,
-                at=at,
+                {
+                    step.name: with_places(step.sink, at)
+                    for step in topology.steps()
+                    if isinstance(step, SinkStep)
+                },
                 traces=traces,
             ),
             PipelinePolicy(
