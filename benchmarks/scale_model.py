@@ -2,8 +2,8 @@
 
 Each replica is what `ZooKeeperStore` is: one thread that has one request under way, a heartbeat
 (`partition.replicas.heartbeat`) before all else, then claims (`partition.offsets.offset_nodes`),
-then a commit. What a request takes is `scale_ensemble`, what it weighs is `scale_weights`. Kafka and
-the sinks answer at once here.
+then a commit. What a request takes is `scale_ensemble`, what it weighs is `scale_weights`. Kafka
+and the sinks answer at once here.
 """
 
 import heapq

@@ -1,8 +1,8 @@
 """What is asked of nodes, and what may come back: data, and no I/O.
 
 A generator (`partition.offsets.offset_nodes`, `partition.replicas.heartbeat`) yields requests; a
-shell sends them and answers with the reply, or throws what went wrong into the generator. So one and
-the same text runs against ZooKeeper, against memory, and in a simulator whose network loses
+shell sends them and answers with the reply, or throws what went wrong into the generator. So
+one and the same text runs against ZooKeeper, against memory, and in a simulator whose network loses
 and delays.
 """
 

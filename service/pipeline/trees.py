@@ -78,6 +78,9 @@ class Tally:
         self.sunk += other.sunk
         self.filtered += other.filtered
         self.dead_lettered += other.dead_lettered
+        self.failures.update(other.failures)
+        self.letters.update(other.letters)
+        self.buried.update(other.buried)
 
 
 @dataclass(frozen=True, slots=True)

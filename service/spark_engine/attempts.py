@@ -1,6 +1,6 @@
 """Attempts to run groups of ranges, from the tasks to the commit in every sink."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,197 +19,112 @@ from partition.records import Partition, Position, later_epoch
 from service.engine import Apart
 from service.errors import ServiceError, TaskError
 from service.pipeline.committers import share_of
+from service.pipeline.sink_buffer import WriterEvent
 from service.pipeline.trees import Tally
-from service.spark_engine.cluster import Executors, Submissions, TasksEnded, dealt
+from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
 from service.spark_engine.planner import Ends, Silences
-from service.spark_engine.range_buffer import RangeOutlet, RangeWork, StagedLost, again
-from service.spark_engine.task import (
-    RangeRead,
-    Reasons,
-    Task,
-    TaskDone,
-    TaskFailed,
-    TaskRange,
-    TaskSettings,
-)
+from service.spark_engine.range_buffer import RangeBuffer, RangeWork, again
+from service.spark_engine.task import Reasons, Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from sinks.errors import SparkTimeout
 from sinks.writer import BatchCommitted, BatchStaged
 from topology.errors import SinkError, SinkFailed, SinkFenced
-from topology.sink import Share, Stager
+from topology.sink import Share
 from transactions.groups import GroupPhase, Member, TransactionGroup, TransactionGroups
+
+log = structlog.get_logger()
 
 
 @dataclass(slots=True, eq=False)
-class Try:
-    """A try that is under way, or whose rows wait for their commit."""
+class Attempt:
+    """One attempt to run a group of ranges, until every sink has committed it."""
 
     number: int  # of the group
     attempt: int
     members: tuple[Member, ...]
     tasks: list[Task]
-    stagers: dict[str, tuple[Stager, bool]]  # by sink step, and whether it stages apart
+    works: dict[str, RangeWork]  # by sink step
     results: tuple[TaskDone, ...] = ()
-    works: dict[str, RangeWork] = field(default_factory=dict)
     fenced: dict[str, str] = field(default_factory=dict)
-    """Lines for which a sink has refused the commit, and what it said."""
-    waits_for: int = 0  # commits that are under way
-    is_given_up: bool = False  # it is running, and nobody wants what comes of it
+    """Lines for which a sink has rejected the commit, and its message."""
+    commits_under_way: int = 0
+    is_abandoned: bool = False  # it runs, and its result is of no use
 
-    @property
-    def reads(self) -> list[RangeRead]:
-        """What its ranges held."""
-        return [each for done in self.results for each in done.ranges]
+    def position_of(self, partition: Partition) -> Position:
+        """Where its tasks began to read, as it was known then. Raises KeyError."""
+        ranges = {each.partition: each for task in self.tasks for each in task.ranges}
+        return ranges[partition].position
 
-    def asked_at(self, partition: Partition) -> Position:
-        """Where its tasks were to read a partition, as it was known then. Raises KeyError."""
-        asked = {each.partition: each.position for task in self.tasks for each in task.ranges}
-        return asked[partition]
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether every sink has it ready for the commit."""
-        return bool(self.works) and all(work.is_staged for work in self.works.values())
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every sink has it."""
-        return all(work.is_done for work in self.works.values())
+    def log_fields(self) -> dict[str, Any]:
+        lines = ", ".join(f"{member.line.partition} {member.txid}" for member in self.members)
+        return {"group": self.number, "attempt": self.attempt, "lines": lines}
 
 
-class TryMaker:
-    """Makes tasks of groups, and work for sinks of what they bring. The owner calls everything."""
+class Attempts:
+    """Runs groups of ranges on executors, and commits them in order.
+
+    The owner thread calls everything, and nothing blocks: jobs and the sinks' threads report
+    through the engine's queue. An attempt whose group is to run again is abandoned at once: its
+    job is cancelled, and what it has staged is discarded, now or when it ends.
+    """
 
     def __init__(
         self,
-        outlets: Iterable[RangeOutlet],
+        groups: TransactionGroups,
+        buffers: Mapping[str, RangeBuffer],
+        submissions: Submissions,
+        reader: Consumer,
+        ends: Ends,
         settings: TaskSettings,
-        folder: str | None,
-        references: Callable[[], Mapping[str, str]],
-        epoch_of: Callable[[int], int],
+        folder: SharedFolder,
+        at: Callable[[str], object],
     ) -> None:
-        """`folder` is for rows on their way here; `references` writes tables that are new."""
-        self._outlets = list(outlets)
-        self._settings = settings
-        self._folder = folder
-        self._references = references
-        self._epoch_of = epoch_of
-        self._slots: dict[Partition, int] = {}  # where partitions were last
-
-    def make(self, group: TransactionGroup, slots: int, patience_of: Callable[[int], int]) -> Try:
-        """Tasks of a group that is to run now, in so many slots. Raises what the sinks raise.
-
-        `patience_of` has, by place, how much longer than at first silence is waited for.
-        """
-        stagers = {outlet.name: outlet.stager(self._folder) for outlet in self._outlets}
-        settings = replace(self._settings, references=dict(self._references()))
-        ranges = [
-            replace(self._range_of(group, each), patience=patience_of(each.place))
-            for each in group.members
-        ]
-        patience = max(group.patience, *(each.patience for each in ranges))
-        tasks = dealt(ranges, slots, self._slots)
-        for slot, its_ranges in enumerate(tasks):
-            self._slots.update((each.partition, slot) for each in its_ranges)
-        by_sink = {name: stager for name, (stager, _) in stagers.items()}
-        return Try(
-            group.number,
-            group.attempt,
-            group.members,
-            [
-                Task(settings, group.number, tuple(each), by_sink, patience)
-                for each in tasks
-                if each
-            ],
-            stagers,
-        )
-
-    def _range_of(self, group: TransactionGroup, member: Member) -> TaskRange:
-        place, line, txid = member
-        skips, covers = line.skips, line.transaction_of(txid).range
-        return TaskRange(
-            line.partition,
-            line.position_of(txid),
-            covers.end,
-            frozenset(e.name for e in self._outlets if txid <= skips.get(e.name, 0)),
-            {offset: dict(by) for offset, by in group.refused.get(place, {}).items()},
-            covers.leader_epoch,
-        )
-
-    def works(self, ran: Try) -> dict[str, RangeWork]:
-        """What the tasks of a try have made for each sink."""
-        return {
-            outlet.name: RangeWork(
-                outlet,
-                *ran.stagers[outlet.name],
-                tuple(each for done in ran.results for each in done.staged.get(outlet.name, ())),
-            )
-            for outlet in self._outlets
-        }
-
-    def shares(self, ran: Try, work: RangeWork) -> tuple[Share, ...]:
-        """What a sink is to have of a try whose ranges are sealed: not what it has already."""
-        return tuple(
-            self._share(member, work)
-            for member in ran.members
-            if member.txid > member.line.skips.get(work.outlet.name, 0)
-        )
-
-    def _share(self, member: Member, work: RangeWork) -> Share:
-        line = str(member.line.partition)
-        transaction = member.line.transaction_of(member.txid)
-        share = share_of(line, self._epoch_of(member.place), transaction)
-        return replace(share, num_rows=work.rows_of(line))
-
-
-log = structlog.get_logger()
-
-
-class InFlight:
-    """The groups, and a try of each that is not only planned. The owner thread calls everything.
-
-    A try that is of no use any more, as its group is to run again, is let go as soon as that is
-    so: what it has made is discarded, and what it still makes is when it ends.
-    """
-
-    def __init__(self, groups: TransactionGroups, submissions: Submissions) -> None:
+        """`at` is called at the points where a test may end the process."""
         self.groups = groups
         self.apart = Apart()
-        """What failed, for figures."""
-        self.running: dict[tuple[int, int], Try] = {}
-        """Tries whose end was not heard of, by group and attempt."""
-        self.read: dict[int, Try] = {}
-        """Tries that wait for their commit, or are committed, by group."""
+        self.tally = Tally()
+        self.running: dict[tuple[int, int], Attempt] = {}
+        """Attempts that executors run, by group and attempt."""
+        self.processed: dict[int, Attempt] = {}
+        """Attempts whose ranges are sealed and that are not committed yet, by group."""
         self.silences = Silences()
-        """Partitions of which nothing could be read, and was not since."""
+        self._buffers = buffers
         self._submissions = submissions
+        self._reader = reader
+        self._ends = ends
+        self._settings = settings
+        self._folder = folder
+        self._at = at
+        self._slots: dict[Partition, int] = {}  # of the last attempt, by partition
         self._leaderless: frozenset[Partition] = frozenset()
-        self._leaving: dict[int, bool] = {}  # by place: whether what is read is given up, too
+        self._leaving: dict[int, bool] = {}  # by index; True: attempts that are sealed end, too
 
-    def is_leaving(self, place: int) -> bool:
+    # Partitions leave
+
+    def is_leaving(self, index: int) -> bool:
         """Whether a partition is to be left out, and groups still have it."""
-        return place in self._leaving
+        return index in self._leaving
 
-    def holds(self, place: int) -> bool:
-        """Whether a group has a partition, or a try that was not heard of ran with it."""
-        tries = (*self.running.values(), *self.read.values())
-        every = (*self.groups, *tries)
-        return place in self._leaving or any(m.place == place for e in every for m in e.members)
+    def holds(self, index: int) -> bool:
+        """Whether a group has a partition, or an attempt that has not ended ran with it."""
+        attempts = (*self.running.values(), *self.processed.values())
+        members = (m for each in (*self.groups, *attempts) for m in each.members)
+        return index in self._leaving or any(member.place == index for member in members)
 
-    def leave_out(self, place: int, *, at_once: bool) -> None:
-        """Let a partition leave all groups; those that are read keep it unless `at_once`.
+    def leave_out(self, index: int, *, at_once: bool) -> None:
+        """Drop a partition from all groups; those that are sealed keep it unless `at_once`.
 
-        What is being committed keeps it in any case, until that has ended.
+        A group that is being committed keeps it in any case, until that has ended.
         """
-        self._leaving[place] = at_once or self._leaving.get(place, False)
+        self._leaving[index] = at_once or self._leaving.get(index, False)
         self.look()
 
     def fell_silent(self, member: Member, error: str, now: float) -> None:
-        """Leave a partition out, of new groups for a while: nothing was heard of its range.
+        """Leave a partition of which nothing was heard out of new groups for a while.
 
-        That stays planned, and is tried again after a pause.
+        Its range stays planned, and is run again after a pause.
         """
         pause = self.silences.fell(member.place, now)
-        self._note(error, now)
+        self._note_retry(error, now)
         log.warning(
             "range_silent",
             partition=str(member.line.partition),
@@ -219,7 +134,7 @@ class InFlight:
         self.leave_out(member.place, at_once=False)
 
     def leaders_away(self, partitions: Collection[Partition], now: float) -> None:
-        """Learn of which partitions the driver has not heard for a while: health tells of them."""
+        """Show in the figures which partitions the driver has not heard of for a while."""
         if self._leaderless == partitions:
             return
         self._leaderless = frozenset(partitions)
@@ -227,51 +142,186 @@ class InFlight:
             others = len(partitions) - 1
             named = f"leaders of {min(partitions)} and {others} more do"
             who = named if others else f"leader of {min(partitions)} does"
-            self._tell(f"the {who} not answer", now)
+            self._note_error(f"the {who} not answer", now)
 
     def look(self) -> None:
-        """Let partitions leave that can, and let go of tries that are of no use.
-
-        Nothing fails any more once no group is left that has, and every partition is heard of.
-        """
-        for place, at_once in list(self._leaving.items()):
+        """Drop partitions that can leave now, and abandon attempts that are of no use."""
+        for index, at_once in list(self._leaving.items()):
             waits_for = {GroupPhase.COMMITTING} | ({GroupPhase.PROCESSED} if not at_once else set())
-            with_it = [g for g in self.groups if any(m.place == place for m in g.members)]
+            with_it = [g for g in self.groups if any(m.place == index for m in g.members)]
             # Only the lowest is waited for: those after it may be what waits for this partition.
             if not with_it or with_it[0].phase not in waits_for:
-                del self._leaving[place]
-                self.groups.drop(place)
+                del self._leaving[index]
+                self.groups.drop(index)
         for running in self.running.values():
-            if not running.is_given_up and not self.is_live(running):
-                running.is_given_up = True
+            if not running.is_abandoned and not self._is_live(running):
+                running.is_abandoned = True
                 self._submissions.cancel(running.number, running.attempt)
-        for read in list(self.read.values()):
-            if not self.is_live(read):
-                del self.read[read.number]
-                self.let_go(read)
-        # Not before a group is done: one that is read may fail again, where a sink lost its files.
+        for processed in list(self.processed.values()):
+            if not self._is_live(processed):
+                del self.processed[processed.number]
+                self._discard(processed)
+        # Not before a group is done: one that is sealed may fail again, if a sink lost its files.
         is_heard = not self.silences and not self._leaderless
         if is_heard and not any(group.failures for group in self.groups):
             self.apart.failing_since = None
 
-    def is_live(self, each: Try) -> bool:
-        """Whether a try is of use."""
-        return self.groups.is_live(each.number, each.attempt)
+    def _is_live(self, attempt: Attempt) -> bool:
+        return self.groups.is_live(attempt.number, attempt.attempt)
 
-    def let_go(self, gone: Try) -> None:
-        """Discard what a try has made so far."""
-        for work in gone.works.values():
-            work.outlet.discard(work)
-        gone.results, gone.works = (), {}
+    def _discard(self, attempt: Attempt) -> None:
+        for work in attempt.works.values():
+            self._buffers[work.sink].discard(work)
+        attempt.results, attempt.works = (), {}
 
-    def failed(self, number: int, attempt: int, error: Exception, now: float) -> None:
-        """Learn that a try has failed, and another may not: it comes after a pause."""
+    # Attempts run
+
+    def run(self, now: float) -> bool:
+        """Run every group whose plan is stored; True if there was one.
+
+        Raises SinkFailed, and any error that is no fault of a table or a folder.
+        """
+        moved = False
+        while (group := self.groups.next_run(now)) is not None:
+            moved = True
+            try:
+                begun = self._begin(group)
+            except SinkFailed:
+                raise
+            except (OSError, SinkError) as error:  # the table, or the folder, may be away
+                self._fail(group.number, group.attempt, error, now)
+                continue
+            self._at("range_after_plan")
+            self.running[begun.number, begun.attempt] = begun
+            self._submissions.submit(begun.number, begun.attempt, begun.tasks)
+            log.debug("range_group_runs", **begun.log_fields(), tasks=len(begun.tasks))
+        return moved
+
+    def _begin(self, group: TransactionGroup) -> Attempt:
+        works = {name: each.begin(self._folder.path) for name, each in self._buffers.items()}
+        stagers = {name: work.stager for name, work in works.items()}
+        settings = replace(self._settings, references=self._folder.tables())
+        ranges = [self._range_of(group, each) for each in group.members]
+        patience = max(group.patience, *(each.patience for each in ranges))
+        slots = deal(ranges, self._submissions.slots, self._slots)
+        self._slots |= {each.partition: slot for slot, its in enumerate(slots) for each in its}
+        tasks = [
+            Task(settings, group.number, tuple(its), stagers, patience) for its in slots if its
+        ]
+        return Attempt(group.number, group.attempt, group.members, tasks, works)
+
+    def _range_of(self, group: TransactionGroup, member: Member) -> TaskRange:
+        index, line, txid = member
+        covers = line.transaction_of(txid).range
+        return TaskRange(
+            line.partition,
+            line.position_of(txid),
+            covers.end,
+            frozenset(name for name in self._buffers if txid <= line.skips.get(name, 0)),
+            {offset: dict(by) for offset, by in group.refused.get(index, {}).items()},
+            covers.leader_epoch,
+            self.silences.patience(index),
+        )
+
+    def ended(self, ended: TasksEnded, now: float) -> None:
+        """Handle the end of an attempt's tasks: seal and stage its ranges, or schedule another.
+
+        Raises TaskError if no other attempt would help.
+        """
+        attempt = self.running.pop((ended.number, ended.attempt))
+        failures = [each for each in ended.results if isinstance(each, TaskFailed)]
+        attempt.results = tuple(each for each in ended.results if isinstance(each, TaskDone))
+        for name, work in attempt.works.items():
+            work.made = tuple(s for done in attempt.results for s in done.staged.get(name, ()))
+        if self._is_live(attempt) and not failures and ended.error is None:
+            self._seal(attempt)
+            return
+        self._discard(attempt)
+        if self._is_live(attempt):
+            self._give_up(attempt, failures, ended.error, now)
+
+    def _give_up(
+        self, attempt: Attempt, failures: list[TaskFailed], error: Exception | None, now: float
+    ) -> None:
+        """Schedule another attempt, without the partitions that are silent or cannot be read."""
+        if isinstance(error, ServiceError):
+            raise error
+        for failure in failures:
+            if failure.partition is None and not failure.silent:
+                raise TaskError(failure.error_class, failure.error)
+        silent = {partition: each.error for each in failures for partition in each.silent}
+        if silent and not self._ends.available:  # the pauses of each would outlast the outage
+            error = KafkaUnavailable("a task", next(iter(silent.values())))
+        if error is not None:
+            self._fail(attempt.number, attempt.attempt, error, now)
+            silent = {
+                member.line.partition: f"the leader of {member.line.partition} does not answer"
+                for member in attempt.members
+                if self._ends.is_silent(member.line.partition)
+            }
+        for member in attempt.members:
+            if member.line.partition in silent:
+                self.fell_silent(member, silent[member.line.partition], now)
+        for failure in failures:
+            if failure.partition is not None:
+                self._stop(attempt, failure)
+
+    def _stop(self, attempt: Attempt, failure: TaskFailed) -> None:
+        """Have a partition recovered that cannot be read on; the others go on without it."""
+        for index, line, txid in attempt.members:
+            if line.partition == failure.partition:
+                begins = line.position_of(line.committed + 1)
+                # What is sealed is committed before: the epoch of its records counts, too.
+                epoch = later_epoch(begins.leader_epoch, line.position_of(txid).leader_epoch)
+                begins = replace(begins, leader_epoch=epoch)
+                error = partition_error(failure, attempt.position_of(line.partition), begins)
+                self._reader.assignment.fail(line.partition, error)
+                self.leave_out(index, at_once=False)
+
+    def _seal(self, attempt: Attempt) -> None:
+        """Seal the ranges, and stage the rows, unless the attempt turns out to be outdated.
+
+        It is where a log did not give the records of a sealed range again, or was cut off since.
+        """
+        self._at("range_before_seal")
+        reads = [each for done in attempt.results for each in done.ranges]
+        self.groups.ran(attempt.number, attempt.attempt, reads)
+        for member in attempt.members:
+            differs = member.line.replay_error(log_moved=False)
+            if differs is not None:
+                self._reader.assignment.halt(member.line.partition, differs)
+                self.leave_out(member.place, at_once=True)
+        self.look()
+        if not self._is_live(attempt):
+            self._discard(attempt)
+            return
+        self.processed[attempt.number] = attempt
+        for member in attempt.members:
+            self.silences.heard(member.place)
+        for name, work in attempt.works.items():
+            work.shares = tuple(
+                self._share_of(member, work)
+                for member in attempt.members
+                if member.txid > member.line.skips.get(name, 0)
+            )
+            self._buffers[name].stage(work)
+
+    def _share_of(self, member: Member, work: RangeWork) -> Share:
+        line = str(member.line.partition)
+        epoch = self._reader.partition(member.place).epoch
+        share = share_of(line, epoch, member.transaction)
+        return replace(share, num_rows=work.rows_of(line))
+
+    def _fail(self, number: int, attempt: int, error: Exception, now: float) -> None:
+        """Schedule another attempt, after a pause."""
         group = self.groups.of(number)
         is_late = isinstance(error, SparkTimeout)
         if group is None or not self.groups.failed(number, attempt, now, took_too_long=is_late):
             return
-        said = _said(error)
-        self._note(said, now)
+        said = f"{type(error).__name__}: {error}"[:500]
+        if is_late:
+            said += "; raise [spark] job_deadline_seconds: the range stays as it is"
+        self._note_retry(said, now)
         log.warning(
             "range_group_failed",
             group=number,
@@ -283,26 +333,113 @@ class InFlight:
             log.info("range_group_given_longer", group=number, times=group.patience)
         self.look()
 
-    def _note(self, error: str, now: float) -> None:
+    def _note_retry(self, error: str, now: float) -> None:
         self.apart.retries += 1
-        self._tell(error, now)
+        self._note_error(error, now)
 
-    def _tell(self, error: str, now: float) -> None:
+    def _note_error(self, error: str, now: float) -> None:
         self.apart.last_error = error
         if self.apart.failing_since is None:
             self.apart.failing_since = now
 
+    # Sinks stage and commit
 
-def _said(error: Exception) -> str:
-    """An error in one line, and what helps where another try does not."""
-    said = f"{type(error).__name__}: {error}"[:500]
-    if isinstance(error, SparkTimeout):
-        said += "; raise [spark] job_deadline_seconds: the range stays as it is"
-    return said
+    def handle(self, event: WriterEvent, now: float) -> None:
+        """Handle what a sink's thread has staged or committed. Raises what ends the run."""
+        buffer, done = self._buffers[event.sink], event.done
+        if isinstance(done, BatchStaged):
+            work = buffer.staged(done)
+            if work is None:
+                return
+            if done.error is not None:
+                attempt = self._attempt_of(work)
+                self._fail(attempt.number, attempt.attempt, done.error, now)
+            elif done.staged is not None and done.staged.rejected:
+                self._reject(work, done.staged.rejected, now)
+        elif isinstance(done, BatchCommitted):
+            attempt = self._attempt_of(buffer.committed(done))
+            if isinstance(done.error, SinkFenced):
+                attempt.fenced[done.error.line] = str(done.error)
+            attempt.commits_under_way -= 1
+            self._end_if_committed(attempt, now)
+
+    def _attempt_of(self, work: RangeWork) -> Attempt:
+        return next(e for e in self.processed.values() if work in e.works.values())
+
+    def _reject(self, work: RangeWork, rejected: Mapping[int, str], now: float) -> None:
+        """Run a group again without the rows that a sink rejects; its tasks send the letters."""
+        attempt = self._attempt_of(work)
+        indexes = {str(member.line.partition): member.place for member in attempt.members}
+        found: dict[tuple[int, int], dict[int, str]] = {}
+        for row, reason in rejected.items():
+            line, offset, which = work.origins[row]
+            found.setdefault((indexes[line], offset), {})[which] = reason
+        group = self.groups.of(attempt.number)
+        known = {} if group is None else group.refused
+        refused: dict[int, dict[int, dict[str, Reasons]]] = {}
+        for (index, offset), reasons in found.items():
+            before = known.get(index, {}).get(offset, {}).get(work.sink)
+            refused.setdefault(index, {})[offset] = {work.sink: again(before, reasons)}
+        self._buffers[work.sink].rows_rejected += len(rejected)
+        self.groups.refuse(attempt.number, refused)
+        self.groups.failed(attempt.number, attempt.attempt, now)
+        fields = attempt.log_fields()
+        log.info("range_rows_refused", **fields, sink=work.sink, rows=len(rejected))
+        self.look()
+
+    def commit_next(self, now: float) -> bool:
+        """Commit the lowest group, if every sink has staged it and its seals are stored."""
+        lowest = next(iter(self.groups), None)
+        ready = None if lowest is None else self.processed.get(lowest.number)
+        if ready is None or not all(work.is_staged for work in ready.works.values()):
+            return False
+        if self.groups.next_commit() is None:
+            return False
+        self._at("range_after_seal")
+        for name, work in ready.works.items():
+            if not work.is_done:
+                ready.commits_under_way += 1
+                self._buffers[name].commit(work)
+        self._end_if_committed(ready, now)
+        return True
+
+    def _end_if_committed(self, attempt: Attempt, now: float) -> None:
+        if attempt.commits_under_way:
+            return
+        if not all(work.is_done for work in attempt.works.values()):
+            self._go_on_without_fenced(attempt, now)
+            return
+        del self.processed[attempt.number]
+        for member, covers in self.groups.done(attempt.number):
+            # A partition that was lost during the commit is committed, too, but not ours.
+            manager = self._reader.partition(member.place).manager
+            if manager is not None and manager.delivery is member.line:
+                self._reader.passed(member.place, covers)
+        for done in attempt.results:
+            self.tally.add(done.tally)
+            self.apart.retried += done.retried
+            self.apart.letters_refused += done.letters_refused
+        log.debug("range_group_committed", **attempt.log_fields())
+
+    def _go_on_without_fenced(self, attempt: Attempt, now: float) -> None:
+        """Run a group again without the lines that have a later owner, as a sink has found."""
+        self.groups.not_done(attempt.number)
+        for name, work in attempt.works.items():
+            for member in attempt.members if work.is_done else ():
+                member.line.is_in(name, member.txid)
+        for member in attempt.members:
+            partition = member.line.partition
+            found = attempt.fenced.get(str(partition))
+            if found is not None:
+                fenced = Fenced(partition, found)
+                self._reader.assignment.refuse(partition, fenced, place=member.place)
+                self.leave_out(member.place, at_once=True)
+        self.groups.failed(attempt.number, attempt.attempt, now)  # if none was its member
+        self.look()
 
 
-def trouble_of(failure: TaskFailed, position: Position, begins: Position) -> KafkaError:
-    """Why nothing more of a partition can be read; its range was asked for at `position`.
+def partition_error(failure: TaskFailed, position: Position, begins: Position) -> KafkaError:
+    """The error of a partition whose range a task could not read from `position`.
 
     `begins` is where its lowest open range does, and where reading would go on. A log that was
     cut off behind that place has good records there still: they are to be read before the cut.
@@ -314,276 +451,9 @@ def trouble_of(failure: TaskFailed, position: Position, begins: Position) -> Kaf
         return TopicMissing(partition.topic)
     if failure.error_class == CorruptRecord.__name__:
         return CorruptRecord(partition, position.offset, failure.error)
-    cut = failure.diverged_at
-    cut = cut if cut is not None and cut <= begins.offset else None
-    if _is_earlier(position.leader_epoch, begins.leader_epoch):
+    cut, read_in, known = failure.diverged_at, position.leader_epoch, begins.leader_epoch
+    if cut is not None and cut > begins.offset:
+        cut = None
+    if read_in is not None and known is not None and read_in < known:
         cut = None  # what was read up to `begins` meanwhile was written behind the cut
     return OffsetOutOfRange(partition, position.offset, failure.error, cut)
-
-
-def _is_earlier(epoch: int | None, other: int | None) -> bool:
-    return epoch is not None and other is not None and epoch < other
-
-
-class Runs:
-    """Has groups run, and judges what comes of it. The owner thread calls everything."""
-
-    def __init__(
-        self,
-        in_flight: InFlight,
-        maker: TryMaker,
-        submissions: Submissions,
-        executors: Executors,
-        reader: Consumer,
-        ends: Ends,
-        at: Callable[[str], object],
-    ) -> None:
-        """`at` is told when a run begins, and before its ranges are sealed."""
-        self._in_flight = in_flight
-        self._maker = maker
-        self._submissions = submissions
-        self._executors = executors
-        self._reader = reader
-        self._ends = ends
-        self._at = at
-
-    def run(self, now: float) -> bool:
-        """Run every group whose plan is stored; True if there was one.
-
-        Raises SinkFailed, and what is no fault of a table or a folder.
-        """
-        moved = False
-        while (group := self._in_flight.groups.next_run(now)) is not None:
-            moved = True
-            try:
-                begun = self._maker.make(
-                    group, self._executors.slots, self._in_flight.silences.patience
-                )
-            except SinkFailed:
-                raise
-            except (OSError, SinkError) as error:  # the table, or the folder, may be away
-                self._in_flight.failed(group.number, group.attempt, error, now)
-                continue
-            self._at("range_after_plan")
-            self._in_flight.running[group.number, group.attempt] = begun
-            self._submissions.submit(group.number, group.attempt, begun.tasks)
-            log.debug("range_group_runs", **facts(begun), tasks=len(begun.tasks))
-        return moved
-
-    def ended(self, ended: TasksEnded, now: float) -> Try | None:
-        """Hear what became of a try; the try, if its ranges are sealed and it may be committed.
-
-        Raises TaskError if no other try would help.
-        """
-        self._submissions.ended(ended.number, ended.attempt)
-        ran = self._in_flight.running.pop((ended.number, ended.attempt))
-        ran.results = tuple(each for each in ended.results if not isinstance(each, TaskFailed))
-        ran.works = self._maker.works(ran)
-        failures = [each for each in ended.results if isinstance(each, TaskFailed)]
-        if self._in_flight.is_live(ran) and not failures and ended.error is None:
-            return self._sealed(ran)
-        self._in_flight.let_go(ran)
-        if not self._in_flight.is_live(ran):
-            return None
-        if isinstance(ended.error, ServiceError):
-            raise ended.error
-        if ended.error is not None:
-            self._failed(ran, ended.error, now)
-        for failure in failures:
-            if failure.partition is None and not failure.silent:
-                raise TaskError(failure.error_class, failure.error)
-        for failure in failures:
-            if failure.silent:
-                self._silent(ran, failure, now)
-            else:
-                self._stopped(ran, failure)
-        return None
-
-    def _failed(self, ran: Try, error: Exception, now: float) -> None:
-        """A try failed as a whole: it is not for partitions whose leader is away that it may."""
-        self._in_flight.failed(ran.number, ran.attempt, error, now)
-        for member in ran.members:
-            if self._ends.is_silent(member.line.partition):
-                said = f"the leader of {member.line.partition} does not answer"
-                self._in_flight.fell_silent(member, said, now)
-
-    def _silent(self, ran: Try, failure: TaskFailed, now: float) -> None:
-        """Nothing was heard of partitions: the others go on without them, unless all are away."""
-        if not self._ends.available:  # the pauses of each would outlast the outage
-            self._in_flight.failed(
-                ran.number, ran.attempt, KafkaUnavailable("a task", failure.error), now
-            )
-            return
-        for member in ran.members:
-            if member.line.partition in failure.silent:
-                self._in_flight.fell_silent(member, failure.error, now)
-
-    def _stopped(self, ran: Try, failure: TaskFailed) -> None:
-        """A partition cannot be read on as it is: it is mended, and the others go on without it."""
-        for place, line, txid in ran.members:
-            if line.partition == failure.partition:
-                begins = line.position_of(line.committed + 1)
-                # What is read is committed before it is mended: what led its records counts, too.
-                epoch = later_epoch(begins.leader_epoch, line.position_of(txid).leader_epoch)
-                begins = replace(begins, leader_epoch=epoch)
-                trouble = trouble_of(failure, ran.asked_at(line.partition), begins)
-                self._reader.assignment.fail(line.partition, trouble)
-                self._in_flight.leave_out(place, at_once=False)
-
-    def _sealed(self, ran: Try) -> Try | None:
-        """Take what the ranges held; None if the log did not give a sealed range's again.
-
-        And if it was cut off below one of them since; what was read of it above goes with it.
-        """
-        self._at("range_before_seal")
-        self._in_flight.groups.ran(ran.number, ran.attempt, ran.reads)
-        for member in ran.members:
-            differs = member.line.replay_error(log_moved=False)
-            if differs is not None:
-                self._reader.assignment.halt(member.line.partition, differs)
-                self._in_flight.leave_out(member.place, at_once=True)
-        self._in_flight.look()
-        if self._in_flight.is_live(ran):
-            for member in ran.members:
-                self._in_flight.silences.heard(member.place)
-            return ran
-        self._in_flight.let_go(ran)
-        return None
-
-
-def facts(of: Try) -> dict[str, Any]:
-    """What the log says of a try."""
-    lines = ", ".join(f"{member.line.partition} {member.txid}" for member in of.members)
-    return {"group": of.number, "attempt": of.attempt, "lines": lines}
-
-
-class RangeCommits:
-    """Brings what tasks have staged into the sinks. The owner thread calls everything.
-
-    Nothing blocks: the sinks' threads report through the engine's queue.
-    """
-
-    def __init__(
-        self,
-        in_flight: InFlight,
-        maker: TryMaker,
-        reader: Consumer,
-        at: Callable[[str], object],
-    ) -> None:
-        """`at` is told when the seals of a group are stored, and its commit begins."""
-        self._in_flight = in_flight
-        self._maker = maker
-        self._reader = reader
-        self._at = at
-        self.tally = Tally()
-
-    def stage(self, ran: Try) -> None:
-        """Have every sink make a try's rows ready."""
-        self._in_flight.read[ran.number] = ran
-        for work in ran.works.values():
-            work.shares = self._maker.shares(ran, work)
-            work.outlet.stage(work)
-
-    def staged(self, outlet: RangeOutlet, done: BatchStaged, now: float) -> None:
-        """Hear that a sink has a group ready, or cannot. Raises what ends the run."""
-        number = done.batch.sequence
-        if done.staged is None:
-            work = outlet.ended(number)
-            if not isinstance(done.error, StagedLost):
-                raise done.error or RuntimeError(outlet.name)
-            if work is not None:
-                lost = self._try_of(work)
-                self._in_flight.failed(lost.number, lost.attempt, done.error, now)
-            return
-        work = outlet.staged(number, done.staged)
-        if work is not None and done.staged.rejected:
-            self._refused(work, done.staged.rejected, now)
-
-    def _refused(self, work: RangeWork, rejected: Mapping[int, str], now: float) -> None:
-        """A sink does not take some rows: the group runs again without them, and sends letters."""
-        ran = self._try_of(work)
-        places = {str(member.line.partition): member.place for member in ran.members}
-        found: dict[tuple[int, int], dict[int, str]] = {}
-        for row, reason in rejected.items():
-            line, offset, which = work.origins[row]
-            found.setdefault((places[line], offset), {})[which] = reason
-        group = self._in_flight.groups.of(ran.number)
-        known = {} if group is None else group.refused
-        sink = work.outlet.name
-        refused: dict[int, dict[int, dict[str, Reasons]]] = {}
-        for (place, offset), reasons in found.items():
-            before = known.get(place, {}).get(offset, {}).get(sink)
-            refused.setdefault(place, {})[offset] = {sink: again(before, reasons)}
-        work.outlet.rows_rejected += len(rejected)
-        self._in_flight.groups.refuse(ran.number, refused)
-        self._in_flight.groups.failed(ran.number, ran.attempt, now)
-        log.info("range_rows_refused", **facts(ran), sink=sink, rows=len(rejected))
-        self._in_flight.look()
-
-    def commit_next(self) -> bool:
-        """Have the lowest group committed, if every sink has it ready and its seals are stored."""
-        groups = self._in_flight.groups
-        lowest = next(iter(groups), None)
-        ready = None if lowest is None else self._in_flight.read.get(lowest.number)
-        if ready is None or not ready.is_staged or groups.next_commit() is None:
-            return False
-        self._at("range_after_seal")
-        for work in ready.works.values():
-            if not work.is_done:
-                ready.waits_for += 1
-                work.outlet.commit(work)
-        self._end_if_told(ready)
-        return True
-
-    def committed(self, outlet: RangeOutlet, done: BatchCommitted, now: float) -> None:
-        """Hear what became of a sink's commit. Raises what ends the run."""
-        if isinstance(done.error, SinkFenced):
-            ended = self._try_of(outlet.not_committed())
-            ended.fenced[done.error.line] = str(done.error)
-        elif done.error is not None:
-            raise done.error
-        else:
-            ended = self._try_of(outlet.committed(done.seconds))
-        ended.waits_for -= 1
-        self._end_if_told(ended, now)
-
-    def _try_of(self, work: RangeWork) -> Try:
-        return next(e for e in self._in_flight.read.values() if work in e.works.values())
-
-    def _end_if_told(self, ended: Try, now: float = 0.0) -> None:
-        """Go on after a commit, once every sink has told what became of it."""
-        if ended.waits_for:
-            return
-        if not ended.is_done:
-            self._go_on_without(ended, now)
-            return
-        del self._in_flight.read[ended.number]
-        for member, covers in self._in_flight.groups.done(ended.number):
-            # Also of a partition that was lost under this commit: its rows are there.
-            manager = self._reader.partition(member.place).manager
-            if manager is not None and manager.delivery is member.line:
-                self._reader.passed(member.place, covers)
-        for each in ended.results:
-            self.tally.add(each.tally)
-            self.tally.failures.update(each.tally.failures)
-            self.tally.letters.update(each.tally.letters)
-            self.tally.buried.update(each.tally.buried)
-            self._in_flight.apart.retried += each.retried
-            self._in_flight.apart.letters_refused += each.letters_refused
-        log.debug("range_group_committed", **facts(ended))
-
-    def _go_on_without(self, ended: Try, now: float) -> None:
-        """A sink has a later owner of some lines: the group runs again without these."""
-        self._in_flight.groups.not_done(ended.number)
-        for name, work in ended.works.items():
-            for member in ended.members if work.is_done else ():
-                member.line.is_in(name, member.txid)
-        for member in ended.members:
-            partition = member.line.partition
-            found = ended.fenced.get(str(partition))
-            if found is not None:
-                fenced = Fenced(partition, found)
-                self._reader.assignment.refuse(partition, fenced, place=member.place)
-                self._in_flight.leave_out(member.place, at_once=True)
-        self._in_flight.groups.failed(ended.number, ended.attempt, now)  # if none was its member
-        self._in_flight.look()

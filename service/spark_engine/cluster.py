@@ -1,4 +1,4 @@
-"""Tasks on Spark's executors: who runs them, and the folder that they share with the driver."""
+"""Tasks on Spark's executors: jobs, and the folder that executors and driver share."""
 
 import contextlib
 import threading
@@ -23,12 +23,16 @@ from topology.errors import SinkError, SinkFailed
 from topology.loaded import Loaded
 from topology.reference import Reference
 
-_AGAIN_SECONDS = 0.5  # so long after its cancelling a try that goes on is cancelled once more
+_AGAIN_SECONDS = 0.5  # a cancelled attempt that goes on is cancelled again after this pause
 _LONGEST_AGAIN_SECONDS = 30.0
+_EXCESS = 1.25  # so much more than its part a slot may get for a partition it had before
+_KEPT_FILES = 2  # of each reference: attempts made before the newest file read the other
+# An executor that cannot import what a task is made of will not find it the next time.
+_NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
 
 
 class Executors(Protocol):
-    """Where tasks are run."""
+    """The cluster that runs tasks."""
 
     @property
     def slots(self) -> int:
@@ -36,142 +40,40 @@ class Executors(Protocol):
         ...
 
     def open(self) -> None:
-        """Be ready to run tasks; may take a while. Raises SinkError."""
+        """Start; may take a while. Raises SinkError."""
         ...
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
         """Run tasks and wait for them; the results are in their order. On any thread.
 
-        Raises TaskError if trying again cannot help; anything else is taken as passing.
+        Raises TaskError if another attempt cannot help; any other error is taken as passing.
         """
         ...
 
     def cancel(self, name: str) -> None:
-        """Stop what is run under that name, if anything; `run` raises then. Does not wait."""
+        """Stop what runs under that name, if anything; `run` raises then. Does not wait."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TasksEnded:
-    """What became of a try of a group; with `error` it is not known what of it has run."""
-
-    number: int  # of the group
-    attempt: int
-    results: tuple[TaskDone | TaskFailed, ...]
-    error: Exception | None
-
-
-@dataclass(slots=True, eq=False)
-class _UnderWay:
-    """A try whose end the owner has not heard of."""
-
-    name: str
-    tasks: tuple[Task, ...]
-    thread: threading.Thread | None = None
-    is_cancelled: bool = False
-    ended: threading.Event = field(default_factory=threading.Event)
-
-
-class Submissions:
-    """Runs tries beside the owner thread, which calls everything.
-
-    `on_ended` is called from their threads, once for each: give it a queue's put.
-    """
-
-    def __init__(self, executors: Executors, on_ended: Callable[[TasksEnded], object]) -> None:
-        self._executors = executors
-        self._on_ended = on_ended
-        self._under_way: dict[tuple[int, int], _UnderWay] = {}
-
-    def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
-        """Run a try; TasksEnded comes."""
-        each = _UnderWay(f"ranges-{number}-{attempt}", tuple(tasks))
-        each.thread = threading.Thread(
-            target=self._run, args=(number, attempt, each), name=each.name, daemon=True
-        )
-        self._under_way[number, attempt] = each
-        each.thread.start()
-
-    def cancel(self, number: int, attempt: int) -> None:
-        """Stop a try, as nobody wants its result; TasksEnded comes nevertheless."""
-        each = self._under_way.get((number, attempt))
-        if each is None:
-            return
-        was_cancelled, each.is_cancelled = each.is_cancelled, True
-        self._executors.cancel(each.name)
-        if was_cancelled:
-            return
-        # Before its job has begun, and between two of its jobs, the executors know nothing of it.
-        threading.Thread(
-            target=self._cancel_again, args=(each,), name=f"cancel-{each.name}", daemon=True
-        ).start()
-
-    def ended(self, number: int, attempt: int) -> None:
-        """Learn that the owner has heard of a try's end."""
-        self._under_way.pop((number, attempt), None)
-
-    def stop(self, timeout_seconds: float) -> bool:
-        """Cancel what is under way; False if a thread did not end in time."""
-        deadline = time.monotonic() + timeout_seconds
-        for number, attempt in self._under_way:
-            self.cancel(number, attempt)
-        threads = [each.thread for each in self._under_way.values() if each.thread is not None]
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in threads)
-
-    def _run(self, number: int, attempt: int, each: _UnderWay) -> None:
-        results: tuple[TaskDone | TaskFailed, ...] = ()
-        failure: Exception | None = None
-        try:
-            if each.is_cancelled:
-                raise RuntimeError(f"range group {number} was cancelled before it ran")  # noqa: TRY301 - the owner is told as of any other
-            results = tuple(self._executors.run(each.name, each.tasks))
-        except Exception as error:  # noqa: BLE001 - the owner judges it
-            failure = error
-        except BaseException as error:  # noqa: BLE001 - the owner would wait for ever
-            failure = RuntimeError(f"the run of range group {number} raised {error!r}")
-        each.ended.set()
-        self._on_ended(TasksEnded(number, attempt, results, failure))
-
-    def _cancel_again(self, each: _UnderWay) -> None:
-        """Cancel a try until it has ended, on a thread of its own."""
-        pause = _AGAIN_SECONDS
-        while not each.ended.wait(pause):
-            self._executors.cancel(each.name)
-            pause = min(2 * pause, _LONGEST_AGAIN_SECONDS)
-
-
-# An executor that cannot import what a task is made of will not find it the next time.
-_NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
-
-
 class OnSpark:
-    """Runs tasks by Spark: `Executors`. `open` is the owner's, the rest any thread's."""
+    """`Executors` by Spark: each task is one of Spark's."""
 
     def __init__(self, driver: SparkDriver, *, job_deadline_seconds: float = 300.0) -> None:
-        """A job may take `job_deadline_seconds`, or as many times that as its tasks say."""
+        """A job may take `job_deadline_seconds`, times the patience of its tasks."""
         self._driver = driver
         self._deadline_seconds = job_deadline_seconds
-        self._slots = 1
-
-    @property
-    def slots(self) -> int:
-        """How many tasks Spark ran at once when it was asked last."""
-        return self._slots
+        self.slots = 1
 
     def open(self) -> None:
         """Start Spark, if it is not started yet. Raises what SparkDriver raises."""
-        self._slots = max(1, self._driver.parallelism)
+        self.slots = max(1, self._driver.parallelism)
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
-        """Run tasks, each as a task of Spark's, and wait for them."""
-        given = [_encoded(task) for task in tasks]
         patience = max((task.patience for task in tasks), default=1)
         try:
             results = run_tasks(
                 self._driver,
-                given,
+                [_encoded(task) for task in tasks],
                 run_task,
                 group=name,
                 deadline_seconds=patience * self._deadline_seconds,
@@ -182,11 +84,10 @@ class OnSpark:
                 raise TaskError(error_class, said) from error
             raise
         with contextlib.suppress(SinkError):  # the results are there
-            self._slots = max(1, self._driver.parallelism)  # executors come and go
+            self.slots = max(1, self._driver.parallelism)  # executors come and go
         return [decode(result) for result in results]
 
     def cancel(self, name: str) -> None:
-        """Stop what is run under that name."""
         self._driver.cancel(name)
 
 
@@ -197,24 +98,112 @@ def _encoded(task: Task) -> bytes:
         raise TaskError(type(error).__name__, f"it cannot be sent: {error}") from error
 
 
-_EXCESS = 1.25  # so much more than its part a slot may get for a partition it had before
+@dataclass(frozen=True, slots=True)
+class TasksEnded:
+    """The results of an attempt's tasks; with `error` it is not known which of them have run."""
+
+    number: int  # of the group
+    attempt: int
+    results: tuple[TaskDone | TaskFailed, ...]
+    error: Exception | None
 
 
-def dealt(
+@dataclass(slots=True, eq=False)
+class _Job:
+    """The tasks of an attempt that has not ended."""
+
+    number: int
+    attempt: int
+    tasks: tuple[Task, ...]
+    is_cancelled: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        return f"ranges-{self.number}-{self.attempt}"
+
+
+class Submissions:
+    """Runs attempts beside the owner thread, which calls everything; each has its own thread.
+
+    `put` is called from those threads, once for each: give it a queue's put.
+    """
+
+    def __init__(self, executors: Executors, put: Callable[[TasksEnded], object]) -> None:
+        self._executors = executors
+        self._put = put
+        self._jobs: dict[tuple[int, int], _Job] = {}
+
+    @property
+    def slots(self) -> int:
+        return self._executors.slots
+
+    def open(self) -> None:
+        """Start the executors. Raises SinkError."""
+        self._executors.open()
+
+    def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
+        """Run an attempt; TasksEnded follows."""
+        job = _Job(number, attempt, tuple(tasks))
+        self._jobs[number, attempt] = job
+        job.thread = threading.Thread(target=self._run, args=(job,), name=job.name, daemon=True)
+        job.thread.start()
+
+    def cancel(self, number: int, attempt: int) -> None:
+        """Stop an attempt whose result is of no use; TasksEnded follows all the same."""
+        job = self._jobs.get((number, attempt))
+        if job is not None and not job.is_cancelled:
+            job.is_cancelled = True
+            self._executors.cancel(job.name)
+            # Before a job has begun, and between two of Spark's, the executors do not know it.
+            name = f"cancel-{job.name}"
+            threading.Thread(target=self._cancel_again, args=(job,), name=name, daemon=True).start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Cancel what is under way; False if a thread did not end in time."""
+        deadline = time.monotonic() + timeout_seconds
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            self.cancel(job.number, job.attempt)
+        return all(job.ended.wait(max(0.0, deadline - time.monotonic())) for job in jobs)
+
+    def _run(self, job: _Job) -> None:
+        results: tuple[TaskDone | TaskFailed, ...] = ()
+        failure: Exception | None = None
+        try:
+            if job.is_cancelled:
+                raise RuntimeError(f"range group {job.number} was cancelled before it ran")  # noqa: TRY301 - the owner is told as of any other
+            results = tuple(self._executors.run(job.name, job.tasks))
+        except Exception as error:  # noqa: BLE001 - the owner judges it
+            failure = error
+        except BaseException as error:  # noqa: BLE001 - the owner would wait for ever
+            failure = RuntimeError(f"the run of range group {job.number} raised {error!r}")
+        self._jobs.pop((job.number, job.attempt), None)
+        job.ended.set()
+        self._put(TasksEnded(job.number, job.attempt, results, failure))
+
+    def _cancel_again(self, job: _Job) -> None:
+        pause = _AGAIN_SECONDS
+        while not job.ended.wait(pause):
+            self._executors.cancel(job.name)
+            pause = min(2 * pause, _LONGEST_AGAIN_SECONDS)
+
+
+def deal(
     ranges: Sequence[TaskRange], slots: int, before: Mapping[Partition, int] | None = None
 ) -> list[list[TaskRange]]:
-    """Deal ranges out to at most so many tasks, all about as large, as far as offsets tell.
+    """Deal ranges out to at most so many slots, about as large each, as far as offsets tell.
 
-    `before` says in which slot partitions were last time. A partition stays in its slot if that
-    does not make the slot much larger than others: where Spark gives the task to the same worker
-    again, that has its records prefetched. Slots that get nothing are left out by the caller.
-    The largest come first, so that what is left over is small.
+    `before` has the slot of a partition last time. The partition stays there unless that makes the
+    slot much larger than others: if Spark gives the task to the same worker again, that has its
+    records prefetched. The largest ranges come first, so that the slots' sizes differ little.
     """
     before = before or {}
     slots = max(1, min(slots, len(ranges)))
     tasks: list[list[TaskRange]] = [[] for _ in range(slots)]
     loads = [0] * slots
-    fair = sum(_size(each) for each in ranges) / slots
+    fair = sum(map(_size, ranges)) / slots
     for each in sorted(ranges, key=lambda each: (-_size(each), each.partition)):
         slot = before.get(each.partition, slots)
         fits = slot < slots and (not tasks[slot] or loads[slot] + _size(each) <= _EXCESS * fair)
@@ -229,25 +218,22 @@ def _size(each: TaskRange) -> int:
     return each.end - each.position.offset
 
 
-_KEPT_FILES = 2  # of each reference: tries that were made before the newest one read the other
-
-
 class SharedFolder:
-    """A folder of this run, below the pipeline's in the warehouse.
+    """A folder of this run in the warehouse: reference tables, and rows on their way to the driver.
 
     The owner thread calls everything.
     """
 
     def __init__(self, path: Path | None, references: Iterable[Reference]) -> None:
-        """`path` is the pipeline's folder; None where the warehouse is none."""
+        """`path` is the pipeline's folder; None if the warehouse is no folder."""
         self._folder = None if path is None else RunFolder(path, "run")
         self._references = list(references)
-        self._tables: dict[str, tuple[Loaded, Path]] = {}  # by reference: what was written
-        self._files: dict[str, list[Path]] = {}  # by reference: those that are left, in order
+        self._loads: dict[str, Loaded] = {}  # by reference: the one that its last file has
+        self._files: dict[str, list[Path]] = {}  # by reference, the newest last
 
     @property
-    def place(self) -> str | None:
-        """The folder, for rows; None: there is none."""
+    def path(self) -> str | None:
+        """The folder for rows; None: there is none."""
         return None if self._folder is None else str(self._folder.path)
 
     def open(self) -> None:
@@ -267,9 +253,9 @@ class SharedFolder:
     def tables(self) -> dict[str, str]:
         """Files with the rows of the reference tables as they are loaded now, by name.
 
-        Those that have changed are written under a new name: tasks under way read the old ones.
-        Of each only the newest two stay; a task that comes later for another fails, and its group
-        is tried again with the newest. Raises OSError.
+        A table that has changed gets a new file, as tasks under way read the old one. The newest
+        two stay; a task that comes later for another fails, and its group is run again. Raises
+        OSError.
         """
         return {each.name: str(self._file_of(each)) for each in self._references}
 
@@ -277,22 +263,19 @@ class SharedFolder:
         loaded = reference.loaded
         if self._folder is None or loaded is None:  # `open`, and References, have seen to that
             raise AssertionError
-        known = self._tables.get(reference.name)
-        if known is not None and known[0] is loaded and known[1].exists():
-            return known[1]
+        files = self._files.setdefault(reference.name, [])
+        if files and self._loads[reference.name] is loaded and files[-1].exists():
+            return files[-1]
         path = self._folder.open() / f"{uuid.uuid4().hex}.arrow"  # someone may have cleaned up
         table = _table_of(reference, loaded)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
-        self._tables[reference.name] = loaded, path
-        self._replaced(self._files.setdefault(reference.name, []), path)
-        return path
-
-    def _replaced(self, files: list[Path], newest: Path) -> None:
-        files.append(newest)
+        self._loads[reference.name] = loaded
+        files.append(path)
         while len(files) > _KEPT_FILES:
             with contextlib.suppress(OSError):  # then `close` removes it
                 files.pop(0).unlink(missing_ok=True)
+        return path
 
     def close(self) -> None:
         """Remove the folder and what is in it. Idempotent."""
@@ -301,7 +284,6 @@ class SharedFolder:
 
 
 def _table_of(reference: Reference, loaded: Loaded) -> pa.Table:
-    """The columns of a load: reading them again gives the same."""
     columns = dict(zip(reference.key, loaded.keys, strict=True))
     for name, column in zip(loaded.values.schema.names, loaded.values.columns, strict=True):
         columns.setdefault(name, column)

@@ -26,13 +26,13 @@ from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences
 from service.pipeline.trees import Tally
-from service.spark_engine.attempts import InFlight, RangeCommits, Runs, TryMaker
+from service.spark_engine.attempts import Attempts
 from service.spark_engine.cluster import Executors, SharedFolder, Submissions, TasksEnded
 from service.spark_engine.planner import Ends, RangePlans, Rates
-from service.spark_engine.range_buffer import RangeOutlet
+from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import TaskSettings
 from sinks.tries import WriteRetries
-from sinks.writer import BatchStaged, FencesRaised
+from sinks.writer import FencesRaised
 from topology.life import Life
 from topology.running.loop import EventLoop
 from topology.steps import SinkStep
@@ -82,14 +82,13 @@ class SparkEngine:
         self._reader = reader
         self._letters = letters
         self._ends = ends
-        self._executors = executors
         self._folder = folder
         self._fences = fences
         self._clock = clock
         self._results = ResultQueue()  # of TasksEnded, RangeTold
         steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
         self.outlets = [
-            RangeOutlet(
+            RangeBuffer(
                 step,
                 with_places(step.sink, at),
                 self._results.put,
@@ -98,20 +97,20 @@ class SparkEngine:
             for step in steps
         ]
         """The sinks' ends."""
-        self._groups = TransactionGroups(policy.ranges.max_active, rng)
-        rates = Rates(topology.source_of, policy.ranges.seconds)
-        self._plans = RangePlans(reader, self._groups, ends, RangePlanner(policy.ranges), rates)
         self._submissions = Submissions(executors, self._results.put)
-        self._in_flight = InFlight(self._groups, self._submissions)
-        maker = TryMaker(
-            self.outlets,
+        self._attempts = Attempts(
+            TransactionGroups(policy.ranges.max_active, rng),
+            {buffer.name: buffer for buffer in self.outlets},
+            self._submissions,
+            reader,
+            ends,
             policy.settings,
-            folder.place,
-            folder.tables,
-            lambda index: reader.partition(index).epoch,
+            folder,
+            at,
         )
-        self._runs = Runs(self._in_flight, maker, self._submissions, executors, reader, ends, at)
-        self._commits = RangeCommits(self._in_flight, maker, reader, at)
+        rates = Rates(topology.source_of, policy.ranges.seconds)
+        planner = RangePlanner(policy.ranges)
+        self._plans = RangePlans(reader, self._attempts.groups, ends, planner, rates)
         self._life = Life((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
         fences.bind(self.outlets)
@@ -122,7 +121,7 @@ class SparkEngine:
         Raises SinkFailed, and what starting Spark raises.
         """
         self._folder.open()
-        self._executors.open()
+        self._submissions.open()
         self._life.open()
         for outlet in self.outlets:
             outlet.start()
@@ -143,11 +142,11 @@ class SparkEngine:
         lines = self._look()
         if fetch:
             self._hear_of_ends(now, lines)
-            self._in_flight.leaders_away(self._ends.leaderless, now)
+            self._attempts.leaders_away(self._ends.leaderless, now)
             if not self._reader.assignment.is_paused:
                 moved |= self._plans.plan(now, self._readable(now, lines), flush=flush)
-            moved |= self._runs.run(now)
-        moved |= self._commits.commit_next()
+            moved |= self._attempts.run(now)
+        moved |= self._attempts.commit_next(now)
         if not moved:
             self._wait()
         self._reader.commit(now)
@@ -156,17 +155,17 @@ class SparkEngine:
     @property
     def tally(self) -> Tally:
         """How records were resolved whose transactions are committed."""
-        return self._commits.tally
+        return self._attempts.tally
 
     def statistics(self) -> EngineStatistics:
         """The figures of this moment: no record is in flight here, and no bolt is called."""
         sinks = (outlet.statistics() for outlet in self.outlets)
-        return EngineStatistics.of(self.tally, sinks, self._in_flight.apart)
+        return EngineStatistics.of(self.tally, sinks, self._attempts.apart)
 
     @property
     def is_idle(self) -> bool:
         """Whether no group is run or committed; what is only planned is run after a restart."""
-        return all(group.phase is GroupPhase.PLANNED for group in self._groups)
+        return all(group.phase is GroupPhase.PLANNED for group in self._attempts.groups)
 
     @property
     def has_last(self) -> bool:
@@ -181,7 +180,7 @@ class SparkEngine:
         for change in self._reader.poll(now, opens=opens):
             self._partition_changed(change)
         for index in self._reader.given_up(now):
-            if not self._in_flight.holds(index):
+            if not self._attempts.holds(index):
                 self._reader.forget(index)
 
     def _partition_changed(self, change: PartitionChange) -> None:
@@ -191,10 +190,10 @@ class SparkEngine:
                 self._life.partition_assigned(partition.topic, partition.number)
             case Revoked(partition, index, error):
                 if error is not None:
-                    self._in_flight.leave_out(index, at_once=True)
+                    self._attempts.leave_out(index, at_once=True)
                 self._life.partition_revoked(partition.topic, partition.number)
             case Lost(_, index):
-                self._in_flight.leave_out(index, at_once=True)
+                self._attempts.leave_out(index, at_once=True)
                 self._lines.pop(index, None)
 
     def close(self, timeout_seconds: float) -> bool:
@@ -217,21 +216,21 @@ class SparkEngine:
                 steady.append(place)
             if self._lines.get(place) is not line:
                 if place in self._lines:  # its log goes on elsewhere
-                    self._in_flight.leave_out(place, at_once=True)
+                    self._attempts.leave_out(place, at_once=True)
                 self._lines[place] = line
             elif place not in steady:  # its log may: what is planned of it may be dropped any time
-                self._in_flight.leave_out(place, at_once=False)
-        self._in_flight.silences.keep(steady)
-        self._in_flight.look()
+                self._attempts.leave_out(place, at_once=False)
+        self._attempts.silences.keep(steady)
+        self._attempts.look()
         return {
-            place: self._lines[place] for place in steady if not self._in_flight.is_leaving(place)
+            place: self._lines[place] for place in steady if not self._attempts.is_leaving(place)
         }
 
     def _readable(
         self, now: float, lines: Mapping[int, PartitionTransactions]
     ) -> dict[int, PartitionTransactions]:
         """Those of the lines whose partitions can be read now, as far as is known."""
-        silences, ends = self._in_flight.silences, self._ends
+        silences, ends = self._attempts.silences, self._ends
         return {
             place: line
             for place, line in lines.items()
@@ -246,28 +245,24 @@ class SparkEngine:
             trouble = self._ends.trouble(now, line.partition, line.planned_to)
             if trouble is not None:
                 self._reader.assignment.fail(line.partition, trouble)
-                self._in_flight.leave_out(place, at_once=False)
+                self._attempts.leave_out(place, at_once=False)
             elif end is not None and end.offset >= line.planned_to:
                 self._reader.assignment.heard_of_end(place, end.offset)
 
     def _take_results(self, now: float) -> bool:
-        taken = False
+        moved = False
         for result in self._results.take_all():
-            taken = True
+            moved = True
             if isinstance(result, TasksEnded):
-                sealed = self._runs.ended(result, now)
-                if sealed is not None:
-                    self._commits.stage(sealed)
+                self._attempts.ended(result, now)
             elif isinstance(result.done, FencesRaised):
-                self._fences.take(result.outlet.name, result.done)
-            elif isinstance(result.done, BatchStaged):
-                self._commits.staged(result.outlet, result.done, now)
+                self._fences.take(result.sink, result.done)
             else:
-                self._commits.committed(result.outlet, result.done, now)
-        return taken
+                self._attempts.handle(result, now)
+        return moved
 
     def _wait(self) -> None:
         """Wait for a result; the next turn begins with it."""
-        is_storing = any(m.line.is_due for group in self._groups for m in group.members)
+        is_storing = any(m.line.is_due for group in self._attempts.groups for m in group.members)
         seconds = _STORING_SECONDS if is_storing else _IDLE_SECONDS
         self._results.wait(seconds)

@@ -1,4 +1,4 @@
-"""One sink of the spark engine: what tasks have staged for it is committed here."""
+"""One sink of the spark engine: what tasks have staged is joined, or staged here, and committed."""
 
 import shutil
 import uuid
@@ -11,91 +11,56 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partition.records import Offsets
-from service.pipeline.sink_buffer import GroupBuffer
-from service.spark_engine.task import EVERY_ROW, Reasons, SpoolChanged, SpoolStager, read_lines
+from service.pipeline.sink_buffer import GroupBuffer, WriterEvent
+from service.spark_engine.task import (
+    EVERY_ROW,
+    Reasons,
+    SpoolChanged,
+    SpoolStager,
+    read_lines,
+)
 from sinks.tries import WriteRetries, check_rejected
-from sinks.writer import Done
-from topology.errors import SinkFailed
+from sinks.writer import BatchCommitted, BatchStaged
+from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Piece, Share, Sink, Staged, Stager
 from topology.steps import SinkStep
 
 
+class StagedLost(SinkFailed):
+    """What tasks have staged is gone: their ranges have to be run again."""
+
+
 class Origin(NamedTuple):
-    """Where a row comes from."""
+    """The source of a row."""
 
     line: str
     offset: int  # of its record
-    row: int  # among the record's rows
-
-
-def origin_of(batch: Batch, row: int) -> Origin:
-    """Where a row of a batch comes from. Within a share the offsets of the rows ascend."""
-    if batch.offsets is None:
-        raise AssertionError(batch.sequence)
-    ends = np.cumsum([share.num_rows for share in batch.shares])
-    which = int(np.searchsorted(ends, row, side="right"))
-    share = batch.shares[which]
-    offsets = batch.offsets[ends[which] - share.num_rows : row + 1]
-    return Origin(share.line, int(offsets[-1]), int(np.count_nonzero(offsets == offsets[-1])) - 1)
-
-
-def again(known: Reasons | None, found: Reasons) -> Reasons:
-    """What is to be refused in the next try, by what the last one knew, and what was found in it.
-
-    If some rows were left out, and the sink takes the rest neither, its rows are others in each
-    try: then it gets none, so that there is an end of it.
-    """
-    if known is None:
-        return found
-    return {EVERY_ROW: next(iter(found.values()))}
-
-
-class StagedLost(SinkFailed):
-    """What tasks have staged is not there any more: their ranges have to be run again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RangeTold:
-    """What a sink's threads report."""
-
-    outlet: "RangeOutlet"
-    done: Done
+    row: int  # among the rows that the record has in this sink
 
 
 @dataclass(slots=True, eq=False)
 class RangeWork:
-    """What tasks made of one try's rows for one sink, and how far the sink is with it.
+    """One sink's part of an attempt.
 
-    Where the sink has a stager of its own, that is ready where the table lies (`is_apart`); else
-    it is rows in files, to be staged here.
+    If the sink has a stager of its own, rows are staged where the table lies (`is_apart`); else
+    they come in files, and are staged here.
     """
 
-    outlet: "RangeOutlet"
+    sink: str  # the step's name
     stager: Stager
     is_apart: bool
-    made: tuple[Staged, ...]  # in the order of the tasks
+    made: tuple[Staged, ...] = ()  # by the tasks, in their order
     shares: tuple[Share, ...] = ()
-    origins: dict[int, Origin] = field(default_factory=dict)
-    """By row that the sink refused."""
+    origins: dict[int, Origin] = field(default_factory=dict)  # of rows that the sink rejected
     number: int = 0  # of the sink's groups; 0: it was not asked yet
     staged: Staged | None = None
     is_done: bool = False  # it is durable, or there is nothing to do
-    num_bytes: int | None = None  # tasks have the rows
+    num_bytes: int | None = None  # unknown: tasks have the rows
 
     @property
     def is_staged(self) -> bool:
         """Whether it can be committed, or there is nothing to commit."""
         return self.is_done or self.staged is not None
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that tasks handed over."""
-        return sum(each.num_rows for each in self.made)
-
-    @property
-    def num_rejected(self) -> int:
-        """Rows that the tasks found not to fit; their records have their letters."""
-        return sum(len(each.rejected) for each in self.made)
 
     def rows_of(self, line: str) -> int:
         """How many rows of a line were given to the stager."""
@@ -113,14 +78,14 @@ class RangeWork:
         staged = sink.stage(whole)
         check_rejected(staged.rejected, whole.num_rows, sink.name)
         self.origins = {row: origin_of(whole, row) for row in staged.rejected}
-        self.let_go()
+        self.discard()
         self.made = ()
         return staged
 
-    def let_go(self) -> None:
-        """Discard what tasks have made, and of rows in files also what no task has told of.
+    def discard(self) -> None:
+        """Discard what tasks have made, and files of tasks that have not reported.
 
-        On the staging thread. Raises as the stager.
+        On the staging thread. Raises what the stager raises.
         """
         for each in self.made:
             self.stager.discard(each)
@@ -128,21 +93,21 @@ class RangeWork:
             shutil.rmtree(self.stager.folder, ignore_errors=True)
 
 
-class RangeOutlet(GroupBuffer[RangeWork]):
-    """One sink step. The owner thread calls everything; `on_told` is called by the writer's."""
+class RangeBuffer(GroupBuffer[RangeWork]):
+    """One sink step. The owner thread calls everything; `put` is called by the writer's."""
 
     def __init__(
         self,
         step: SinkStep,
         sink: Sink[Any],
-        on_told: Callable[[RangeTold], object],
+        put: Callable[[WriterEvent], object],
         *,
         write_retries: WriteRetries | None = None,
     ) -> None:
         super().__init__(
             step,
             sink,
-            lambda done: on_told(RangeTold(self, done)),
+            lambda done: put(WriterEvent(step.name, done)),
             write_retries=write_retries,
         )
         self._sink = sink
@@ -153,61 +118,85 @@ class RangeOutlet(GroupBuffer[RangeWork]):
         """Rows that tasks have handed over, and that are not durable."""
         return sum(share.num_rows for work in self._works.values() for share in work.shares)
 
-    def stager(self, folder: str | None) -> tuple[Stager, bool]:
-        """What tasks stage with, and whether it does so where the table lies.
+    def begin(self, folder: str | None) -> RangeWork:
+        """Make what an attempt's tasks stage with; `folder` is one that executors share, if any.
 
-        Else rows come by files, in a new folder below one that executors share. Raises SinkFailed
-        where there is no such folder, and what the sink raises.
+        Raises SinkFailed if rows have to come by files and there is none, and as the sink does.
         """
         stager = self._sink.stager()
         if stager is not None:
-            return stager, True
+            return RangeWork(self.name, stager, is_apart=True)
         if folder is None:
             raise SinkFailed(
                 f"sink '{self.name}' is written by the driver, and its rows come by files in the "
                 "warehouse; on the spark engine that must be a folder, not a URI, for such a sink"
             )
-        return SpoolStager(f"{folder}/{uuid.uuid4().hex}"), False
+        return RangeWork(self.name, SpoolStager(f"{folder}/{uuid.uuid4().hex}"), is_apart=False)
 
     def stage(self, work: RangeWork) -> None:
-        """Have what tasks made put together. Without shares it is done: the sink has the rows."""
+        """Put together what tasks made. Without shares it is done: the sink has the rows."""
         if not work.shares:
             work.is_done = True
             return
-        batch = Batch(self._asked(work), [], work.num_rows, work.shares)
+        num_rows = sum(each.num_rows for each in work.made)
+        batch = Batch(self._asked(work), [], num_rows, work.shares)
         self.writer.stage(batch, partial(work.stage, self._sink))
 
-    def staged(self, number: int, staged: Staged) -> RangeWork | None:
-        """Learn that a group is ready; None: nobody wants it any more, and it is discarded."""
-        work = self._works.get(number)
-        if work is None:
-            self.writer.discard(staged)
-            return None
-        work.staged = staged
+    def staged(self, done: BatchStaged) -> RangeWork | None:
+        """Handle the end of a staging; None: nobody wants it any more.
+
+        Raises what ends the run: any error but StagedLost.
+        """
+        work = self._works.get(done.batch.sequence)
+        if done.staged is None:
+            if not isinstance(done.error, StagedLost):
+                raise done.error or RuntimeError(self.name)
+            self._works.pop(done.batch.sequence, None)
+        elif work is None:
+            self.writer.discard(done.staged)
+        else:
+            work.staged = done.staged
         return work
 
-    def ended(self, number: int) -> RangeWork | None:
-        """Learn that a group cannot be made ready; None: nobody wanted it."""
-        return self._works.pop(number, None)
-
-    def committed(self, seconds: float) -> RangeWork:
-        """Learn that the commit under way is durable."""
-        work = self._committing
-        return self._durable(seconds, 0 if work is None else work.num_rejected)
-
-    def not_committed(self) -> RangeWork:
-        """Learn that the commit under way has ended, and made nothing durable."""
+    def committed(self, done: BatchCommitted) -> RangeWork:
+        """Handle the end of the commit under way. Raises its error, unless that is SinkFenced."""
+        if done.error is None:
+            work = self._committing
+            rejected = 0 if work is None else sum(len(each.rejected) for each in work.made)
+            return self._durable(done.seconds, rejected)
+        if not isinstance(done.error, SinkFenced):
+            raise done.error
         return self._ended()
 
     def discard(self, work: RangeWork) -> None:
-        """Let go of what will not be committed. What is being staged is discarded then."""
+        """Discard what will not be committed, or once it is staged."""
         self._works.pop(work.number, None)
         if work.is_done:
             return
         if work.staged is not None:
             self.writer.discard(work.staged)
         elif not work.number:
-            self.writer.let_go(work.let_go)
+            self.writer.let_go(work.discard)
+
+
+def origin_of(batch: Batch, row: int) -> Origin:
+    """The source of a row of a batch. Within a share the offsets of the rows ascend."""
+    if batch.offsets is None:
+        raise AssertionError(batch.sequence)
+    ends = np.cumsum([share.num_rows for share in batch.shares])
+    which = int(np.searchsorted(ends, row, side="right"))
+    share = batch.shares[which]
+    offsets = batch.offsets[ends[which] - share.num_rows : row + 1]
+    return Origin(share.line, int(offsets[-1]), int(np.count_nonzero(offsets == offsets[-1])) - 1)
+
+
+def again(known: Reasons | None, found: Reasons) -> Reasons:
+    """The rows of a record to refuse in the next attempt; `known` were refused in the last one.
+
+    If a sink rejects rows of what was left, the record's rows differ in each attempt. Then it
+    gets none, so that the attempts end.
+    """
+    return found if known is None else {EVERY_ROW: next(iter(found.values()))}
 
 
 def _whole(batch: Batch, made: tuple[Staged, ...]) -> Batch:
@@ -226,10 +215,9 @@ def _whole(batch: Batch, made: tuple[Staged, ...]) -> Batch:
         )
         raise StagedLost(message) from error
     lines = [share.line for share in batch.shares]
+    found = [each for line in lines for each in offsets[line]]
     return replace(
         batch,
         pieces=[piece for line in lines for piece in pieces[line]],
-        offsets=np.concatenate(
-            [np.empty(0, np.int64), *(each for line in lines for each in offsets[line])]
-        ),
+        offsets=np.concatenate([np.empty(0, np.int64), *found]),
     )

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from partition.assignment import PartitionChange
 from partition.interfaces import Fetched
 from partition.records import Partition, Position
+from service.pipeline.sink_buffer import WriterEvent
 from service.spark_engine import engine
 from service.spark_engine.cluster import SharedFolder, TasksEnded
 from service.spark_engine.engine import SparkEngine, SparkPolicy
 from service.spark_engine.planner import Ends
-from service.spark_engine.range_buffer import RangeOutlet, RangeTold
 from tests.simulation.fetching import SimFetcher
 from tests.simulation.life import Life
 from tests.simulation.mutants import put
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from tests.simulation.transaction_sink import SimTable
     from tests.simulation.world import World
-
-_SLOTS = 2
 
 
 class _Fetcher(SimFetcher):
@@ -170,15 +168,6 @@ class _Letters:
         """Do nothing."""
 
 
-class _Executors:
-    """What the engine asks but by its submissions."""
-
-    slots = _SLOTS
-
-    def open(self) -> None:
-        """Do nothing."""
-
-
 class SimRanges:
     """A process's engine, as its life knows it."""
 
@@ -198,7 +187,7 @@ class SimRanges:
         for sink in sinks:
             source.into(sink, name=sink.name)
         folder = SharedFolder(Path("/shared"), ())
-        executors: Any = _Executors()
+        executors: Any = None
         letters: Any = _Letters()
         submissions = SimSubmissions(world.executors, life)
         with put(engine, "Submissions", lambda *_: submissions):
@@ -208,12 +197,12 @@ class SimRanges:
                 clock=lambda: world.now, rng=life.rng,
             )  # fmt: skip
         for outlet, table, sink in zip(self.engine.outlets, world.tables, sinks, strict=True):
-            writer: Any = _Writer(table, sink, life, self._hear(outlet))
+            writer: Any = _Writer(table, sink, life, self._hear(outlet.name))
             outlet.writer = writer
 
-    def _hear(self, outlet: RangeOutlet) -> Any:
+    def _hear(self, sink: str) -> Any:
         inbox = self._life.inbox
-        return lambda done: inbox.append(lambda: self.engine._results.put(RangeTold(outlet, done)))
+        return lambda done: inbox.append(lambda: self.engine._results.put(WriterEvent(sink, done)))
 
     @property
     def is_idle(self) -> bool:
@@ -294,7 +283,7 @@ class RangeLife(Life):
 
     def holds(self, place: int) -> bool:
         """Whether a group still has a partition."""
-        return bool(self.transacting.engine._in_flight.holds(place))
+        return bool(self.transacting.engine._attempts.holds(place))
 
     def do_poll(self, _dice: int) -> None:
         """One turn of the engine."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from service.spark_engine.attempts import InFlight, Try
+from service.spark_engine.attempts import Attempt, Attempts
 from service.spark_engine.engine import SparkEngine
 from tests.simulation.mutants import Patches, around, mutant, put
 from transactions.groups import GroupPhase, TransactionGroup, TransactionGroups
@@ -56,12 +56,12 @@ def seal_not_compared() -> Patches:
 def run_while_it_may_be_dropped() -> Patches:
     """A group keeps what is planned of a partition whose log may go on elsewhere."""
 
-    def leave_out(original: Any, in_flight: InFlight, place: int, *, at_once: bool) -> None:
+    def leave_out(original: Any, attempts: Attempts, index: int, *, at_once: bool) -> None:
         if at_once:
-            original(in_flight, place, at_once=True)
+            original(attempts, index, at_once=True)
 
     def look(original: Any, engine: SparkEngine) -> Any:
-        with around(InFlight, "leave_out", leave_out):
+        with around(Attempts, "leave_out", leave_out):
             return original(engine)
 
     return [around(SparkEngine, "_look", look)]
@@ -86,13 +86,13 @@ def seal_always_given_up() -> Patches:
 def older_try_taken() -> Patches:
     """The late result of an older try of a group is taken for the live one's."""
 
-    def is_live(in_flight: InFlight, ran: Try) -> bool:
-        group = in_flight.groups.of(ran.number)
+    def is_live(attempts: Attempts, ran: Attempt) -> bool:
+        group = attempts.groups.of(ran.number)
         if group is None or group.phase is GroupPhase.PLANNED:
             return False
         if group.phase is GroupPhase.RUNNING:
             return group.members == ran.members
-        return in_flight.read.get(ran.number) is ran
+        return attempts.processed.get(ran.number) is ran
 
     def at(
         groups: TransactionGroups, number: int, _attempt: int, *phases: GroupPhase
@@ -100,7 +100,7 @@ def older_try_taken() -> Patches:
         group = groups.of(number)
         return group if group is not None and group.phase in phases else None
 
-    return [put(InFlight, "is_live", is_live), put(TransactionGroups, "_at", at)]
+    return [put(Attempts, "_is_live", is_live), put(TransactionGroups, "_at", at)]
 
 
 @mutant
@@ -124,12 +124,12 @@ def later_not_failed() -> Patches:
 def failed_try_not_discarded() -> Patches:
     """What a try has made stays, though nobody will commit it."""
 
-    def let_go(_in_flight: InFlight, gone: Try) -> None:
+    def discard(attempts: Attempts, gone: Attempt) -> None:
         for work in gone.works.values():
-            work.outlet._works.pop(work.number, None)
+            attempts._buffers[work.sink]._works.pop(work.number, None)
         gone.results, gone.works = (), {}
 
-    return [put(InFlight, "let_go", let_go)]
+    return [put(Attempts, "_discard", discard)]
 
 
 # Commits

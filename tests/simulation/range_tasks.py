@@ -259,9 +259,14 @@ def _read(partition: Partition, records: list[SimRecord]) -> RangeRead:
 class SimSubmissions:
     """One process's `Submissions`: no thread."""
 
+    slots = 2
+
     def __init__(self, executors: SimExecutors, life: "RangeLife") -> None:
         self._executors = executors
         self._life = life
+
+    def open(self) -> None:
+        """Do nothing."""
 
     def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
         """See `Submissions.submit`."""
@@ -270,9 +275,6 @@ class SimSubmissions:
     def cancel(self, number: int, attempt: int) -> None:
         """See `Submissions.cancel`."""
         self._executors.cancel(self._life, number, attempt)
-
-    def ended(self, number: int, attempt: int) -> None:
-        """Do nothing."""
 
     def stop(self, timeout_seconds: float) -> bool:
         """Do nothing."""

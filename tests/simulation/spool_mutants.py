@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from service.spark_engine import range_buffer, staging, task
-from service.spark_engine.attempts import RangeCommits, Try, TryMaker
-from service.spark_engine.range_buffer import Origin, RangeOutlet, RangeWork, StagedLost
+from service.spark_engine.attempts import Attempt, Attempts
+from service.spark_engine.range_buffer import Origin, RangeBuffer, RangeWork, StagedLost
 from service.spark_engine.staging import TaskSink
 from service.spark_engine.task import EVERY_ROW, SpoolStager
 from tests.simulation.mutants import Patches, around, mutant, put
@@ -36,17 +36,17 @@ def spool_of_an_older_try() -> Patches:
         with put(task.uuid, "uuid4", lambda: Named(name)):
             return original(stager, group)
 
-    def stager(
-        original: Callable[..., Any], outlet: RangeOutlet, folder: str | None
-    ) -> tuple[Any, bool]:
-        with put(task.uuid, "uuid4", lambda: Named(outlet.name)):
-            return original(outlet, folder)  # type: ignore[no-any-return]
+    def begin(
+        original: Callable[..., RangeWork], buffer: RangeBuffer, folder: str | None
+    ) -> RangeWork:
+        with put(task.uuid, "uuid4", lambda: Named(buffer.name)):
+            return original(buffer, folder)
 
     return [
         around(SpoolStager, "stage", stage),
-        around(RangeOutlet, "stager", stager),
+        around(RangeBuffer, "begin", begin),
         put(task, "digest_of", lambda _data: b""),
-        put(RangeWork, "let_go", _stays),
+        put(RangeWork, "discard", _stays),
     ]
 
 
@@ -54,16 +54,13 @@ def spool_of_an_older_try() -> Patches:
 def spool_of_another_sink() -> Patches:
     """What tasks have spooled for one sink is staged by another."""
 
-    def of_first(
-        original: Callable[..., dict[str, RangeWork]], maker: TryMaker, ran: Try
-    ) -> dict[str, RangeWork]:
-        works = original(maker, ran)
-        spooled = [work for work in works.values() if not work.is_apart]
+    def of_first(original: Callable[..., None], attempts: Attempts, attempt: Attempt) -> None:
+        spooled = [work for work in attempt.works.values() if not work.is_apart]
         for work in spooled:
             work.stager, work.made = spooled[0].stager, spooled[0].made
-        return works
+        original(attempts, attempt)
 
-    return [around(TryMaker, "works", of_first), put(RangeWork, "let_go", _stays)]
+    return [around(Attempts, "_seal", of_first), put(RangeWork, "discard", _stays)]
 
 
 @mutant
@@ -173,7 +170,7 @@ def refused_rows_are_only_left_out() -> Patches:
 def refused_group_is_committed() -> Patches:
     """A group of which a sink has refused rows is committed as it is, and not run again."""
 
-    def refused(_commits: RangeCommits, work: RangeWork, *_told: Any) -> None:
-        work.outlet.rows_rejected += 1
+    def reject(attempts: Attempts, work: RangeWork, *_told: Any) -> None:
+        attempts._buffers[work.sink].rows_rejected += 1
 
-    return [put(RangeCommits, "_refused", refused)]
+    return [put(Attempts, "_reject", reject)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headrace import Topology
 from headrace.sinks import MemorySink
 from partition.records import Partition
-from service.spark_engine.cluster import dealt
+from service.spark_engine.cluster import deal
 from service.spark_engine.planner import Rates
 from tests.worlds.tasking import ranged
 
@@ -25,7 +25,7 @@ def test_every_range_is_in_one_task_and_no_task_is_much_larger_than_others(
 ) -> None:
     ranges = [ranged(0, size, number) for number, size in enumerate(sizes)]
     known = {Partition("t", number): slot for number, slot in before.items()}
-    tasks = dealt(ranges, slots, known)
+    tasks = deal(ranges, slots, known)
     assert sorted(each.partition.number for task in tasks for each in task) == list(
         range(len(sizes))
     )
@@ -36,14 +36,14 @@ def test_every_range_is_in_one_task_and_no_task_is_much_larger_than_others(
 
 
 def test_equal_ranges_are_spread_evenly() -> None:
-    tasks = dealt([ranged(0, 10, number) for number in range(8)], 4)
+    tasks = deal([ranged(0, 10, number) for number in range(8)], 4)
     assert sizes_in(tasks) == [20, 20, 20, 20]
 
 
 def test_a_partition_stays_in_its_slot() -> None:
     ranges = [ranged(0, size, number) for number, size in enumerate([10, 11, 12, 13])]
     before = {Partition("t", number): number % 2 for number in range(4)}
-    assert [[e.partition.number for e in task] for task in dealt(ranges, 2, before)] == [
+    assert [[e.partition.number for e in task] for task in deal(ranges, 2, before)] == [
         [2, 0],
         [3, 1],
     ]
@@ -51,7 +51,7 @@ def test_a_partition_stays_in_its_slot() -> None:
 
 def test_a_slot_does_not_keep_more_than_a_little_above_its_part() -> None:
     before = {Partition("t", number): 0 for number in range(4)}
-    tasks = dealt([ranged(0, 10, number) for number in range(4)], 2, before)
+    tasks = deal([ranged(0, 10, number) for number in range(4)], 2, before)
     assert sizes_in(tasks) == [20, 20]
 
 

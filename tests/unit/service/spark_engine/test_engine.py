@@ -1,6 +1,6 @@
 """The spark engine in memory: what is planned, run, sealed and committed, and in which order."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from headrace import SKIP, Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
 from headrace.sinks import MemorySink, SparkSink
-from partition.interfaces import Log
+from partition.interfaces import Log, LogEnd
 from partition.records import Partition
 from service.service import Service
 from service.spark_engine.wiring import check_runs_on_spark
@@ -64,6 +64,23 @@ def test_a_group_takes_records_of_all_partitions_and_no_more_than_it_may(tmp_pat
             for task in drives.executors.tasks
         ]
         assert sizes == [5] * 12
+
+
+@pytest.mark.parametrize("epoch", [1, None])
+def test_task_is_told_the_leader_epoch_of_its_ranges_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int | None
+) -> None:
+    with Driving(tmp_path, sinks=[ApartSink()], partitions=1) as drives:
+        drives.log.elect(ONE)
+        drives.send("a0")
+
+        def ends(partitions: Collection[Partition]) -> Mapping[Partition, LogEnd]:
+            return {each: LogEnd(drives.log.log_range(each)[1], epoch) for each in partitions}
+
+        monkeypatch.setattr(drives.catalogue, "_ends", ends)
+        drives.finish()
+        (told,) = drives.executors.tasks[0].ranges
+        assert (told.position.offset, told.end, told.leader_epoch) == (0, 1, epoch)
 
 
 def test_it_runs_only_what_is_stored_and_commits_only_what_is_sealed_in_the_store(

@@ -221,7 +221,7 @@ def test_what_was_read_before_a_cut_does_not_follow_what_was_read_after_it(tmp_p
         holds = drives.executors.holds  # type: ignore[attr-defined]
         drives.send(*values("a", 10))
         holds["ranges-2-1"].set()
-        drives.until(lambda: 2 in drives.engine._in_flight.read)
+        drives.until(lambda: 2 in drives.engine._attempts.processed)
         drives.log.truncate(ONE, 0)
         drives.send(*values("b", 10))
         holds["ranges-1-1"].set()
@@ -238,10 +238,10 @@ def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path: Path) -> None:
     ) as drives:
         holds = drives.executors.holds  # type: ignore[attr-defined]
         drives.send(*values("a", 5))
-        drives.until(lambda: len(drives.engine._in_flight.running) == 1)
+        drives.until(lambda: len(drives.engine._attempts.running) == 1)
         drives.log.truncate(ONE, 0)
         drives.send(*values("b", 10))
-        drives.until(lambda: len(drives.engine._in_flight.running) == 2)
+        drives.until(lambda: len(drives.engine._attempts.running) == 2)
         results = drives.engine._results._queue  # of both in the same turn, in this order
         holds["ranges-1-1"].set()
         until("an end", lambda: results.qsize() == 1, PATIENCE_SECONDS)
@@ -592,8 +592,8 @@ def test_a_group_that_takes_too_long_gets_more_time_with_each_try(tmp_path: Path
         with capture_logs() as logged:
             for attempt in range(1, 8):
                 drives.until(lambda attempt=attempt: len(drives.executors.names) == attempt)  # type: ignore[misc]
-                drives.until(lambda: not drives.engine._in_flight.running)
-                for group in drives.engine._groups:
+                drives.until(lambda: not drives.engine._attempts.running)
+                for group in drives.engine._attempts.groups:
                     group.again_at = 0.0
             drives.finish()
         drives.send("a1")

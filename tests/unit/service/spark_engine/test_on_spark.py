@@ -19,10 +19,10 @@ from service.parts import wire
 from service.pipeline.loop import Pipeline
 from service.pipeline.trees import Tally
 from service.running import run_pipeline
-from service.spark_engine.attempts import trouble_of
+from service.spark_engine.attempts import partition_error
 from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TasksEnded
 from service.spark_engine.engine import SparkEngine
-from service.spark_engine.range_buffer import RangeOutlet
+from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
 from sinks.errors import SparkDied, TaskRaised
 from tests.support.patience import seconds, until
@@ -227,17 +227,17 @@ def test_a_try_that_is_cancelled_just_before_its_job_is_known_ends_all_the_same(
 def test_what_a_task_says_of_a_partition_is_what_a_fetcher_would(
     error_class: str, expected: type[Exception]
 ) -> None:
-    trouble = trouble_of(TaskFailed("why", error_class, ONE), Position(7), Position(7))
+    trouble = partition_error(TaskFailed("why", error_class, ONE), Position(7), Position(7))
     assert isinstance(trouble, expected)
     with pytest.raises(ValueError, match="why"):
-        trouble_of(TaskFailed("why", error_class), Position(7), Position(7))
+        partition_error(TaskFailed("why", error_class), Position(7), Position(7))
 
 
 def test_where_a_log_was_cut_off_counts_only_below_what_is_open() -> None:
     """Promise 12: else good records below the cut would be passed over."""
     failure = TaskFailed("cut off", "OffsetOutOfRange", ONE, diverged_at=5)
-    below = trouble_of(failure, Position(7), Position(6))
-    above = trouble_of(failure, Position(7), Position(3))
+    below = partition_error(failure, Position(7), Position(6))
+    above = partition_error(failure, Position(7), Position(3))
     assert isinstance(below, OffsetOutOfRange)
     assert isinstance(above, OffsetOutOfRange)
     assert (below.diverged_at, above.diverged_at) == (5, None)
@@ -254,7 +254,7 @@ def test_where_a_log_was_cut_off_counts_only_for_the_epoch_that_is_known_now(
     What it held was written behind the cut, and is committed.
     """
     failure = TaskFailed("cut off at 5", "OffsetOutOfRange", ONE, diverged_at=5)
-    trouble = trouble_of(failure, Position(7, asked), Position(7, known))
+    trouble = partition_error(failure, Position(7, asked), Position(7, known))
     assert isinstance(trouble, OffsetOutOfRange)
     assert trouble.diverged_at == cut
 
@@ -263,8 +263,8 @@ def test_the_folder_goes_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     shared = SharedFolder(tmp_path, [])
     shared.open()
-    assert shared.place is not None
-    assert Path(shared.place).is_dir()
+    assert shared.path is not None
+    assert Path(shared.path).is_dir()
     shared.close()
     assert [path.name for path in tmp_path.iterdir()] == ["orders"]
 
@@ -316,10 +316,10 @@ def test_a_warehouse_that_is_no_folder_cannot_share_tables() -> None:
 def test_a_sink_of_the_drivers_needs_a_folder_for_its_rows() -> None:
     topology = exactly_once()
     step = next(each for each in topology.steps() if isinstance(each, SinkStep))
-    outlet = RangeOutlet(step, step.sink, lambda told: None)
+    outlet = RangeBuffer(step, step.sink, lambda told: None)
     with pytest.raises(SinkFailed, match="must be a folder, not a URI"):
-        outlet.stager(None)
-    assert outlet.stager("/somewhere")[1] is False
+        outlet.begin(None)
+    assert outlet.begin("/somewhere").is_apart is False
 
 
 @bolt

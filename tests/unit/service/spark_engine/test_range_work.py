@@ -37,8 +37,7 @@ def handed_over(folder: Path) -> RangeWork:
     stager = SpoolStager(str(folder))
     offsets = np.array([10, 11, 12, 20, 21, 22])
     staged = stager.stage(Batch(1, [[0, 1, 2], [3, 4, 5]], 6, SHARES, offsets))
-    outlet: Any = None
-    return RangeWork(outlet, stager, is_apart=False, made=(staged,))
+    return RangeWork("table", stager, is_apart=False, made=(staged,))
 
 
 ASKED = Batch(1, [], 6, SHARES)

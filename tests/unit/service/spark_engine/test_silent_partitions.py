@@ -152,10 +152,10 @@ def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_faili
         world.send(*rows("a", 3))
         world.send(*rows("b", 3), partition=1)
         world.until(lambda: len(world.executors.names) == 1)
-        (group,) = world.engine._in_flight.groups
+        (group,) = world.engine._attempts.groups
         (member,) = [each for each in group.members if each.line.partition == TWO]
         world.reader.assignment.halt(TWO, ReplayDiffers(TWO, 1, "these", "others"))
-        world.engine._in_flight.fell_silent(member, "nothing was heard", time.monotonic())
+        world.engine._attempts.fell_silent(member, "nothing was heard", time.monotonic())
         world.executors.gate.set()
         world.until(lambda: world.stored_at(ONE) == 3)
         world.turn()
