@@ -4,7 +4,7 @@ from headrace import _heap as _heap  # before Arrow is loaded
 from headrace import _shadow as _shadow  # first: a foreign room must not be imported
 from partition.retry import RetryPolicy
 from topology.advanced import AdvancedBolt, Collector, Tuple
-from topology.bolt import Bolt, bolt
+from topology.bolt import Bolt, Hooks, bolt
 from topology.cache import Cache, CacheStatistics
 from topology.errors import (
     BoltError,
@@ -29,10 +29,8 @@ from topology.grouping import (
     shuffle,
     stable_hash,
 )
-from topology.hooks import Hooks
-from topology.record import Record
+from topology.record import SKIP, Record, Reject, RejectRows, Retry, Skip, To
 from topology.reference import Reference, reference
-from topology.signals import SKIP, Reject, RejectRows, Retry, Skip, To
 from topology.topology import Topology
 
 __all__ = [

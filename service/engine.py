@@ -8,7 +8,7 @@ from acker.acker import AckerStatistics
 from service.pipeline.trees import Tally
 from topology.complaints import Complaint
 from topology.histogram import Distribution
-from topology.running.runner import RunnerStatistics
+from topology.workers.runners import RunnerStatistics
 
 _NO_TREES = AckerStatistics(0, 0, 0, 0, 0, 0, 0, 0)
 

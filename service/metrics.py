@@ -25,7 +25,7 @@ from service.engine import SinkStatistics
 from service.pipeline.references import ReferenceStatistics
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS, Distribution
-from topology.running.runner import RunnerStatistics
+from topology.workers.runners import RunnerStatistics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 Samples = list[tuple[tuple[str, ...], float]]

@@ -58,9 +58,9 @@ from sinks.tables.table import TableSink
 from topology.errors import missing_extra
 from topology.reference import Reference
 from topology.sink import DeadLetterSink, Sink, SinkContext, chain_of, innermost
+from topology.spark_step import ThroughSpark
 from topology.state import State
 from topology.steps import SinkStep
-from topology.through_spark import ThroughSpark
 from topology.topology import Topology
 
 if TYPE_CHECKING:  # an extra

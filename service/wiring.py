@@ -25,16 +25,15 @@ from service.pipeline.router import Router, tree_seconds
 from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
 from service.pipeline.trees import Tally, TreeTracker
 from sinks.tries import WriteRetries
-from topology.advanced_runner import AdvancedRunner
-from topology.bolt import Kind
+from topology.advanced import AdvancedRunner
+from topology.bolt import Hooks, Kind
 from topology.complaints import Complaints
 from topology.executor import Executor
-from topology.hooks import Hooks
-from topology.life import Life
-from topology.running.runners import Runners
 from topology.sink import DeadLetterSink, Sink
 from topology.steps import SinkStep
 from topology.topology import Topology
+from topology.workers.lifecycle import Life
+from topology.workers.pool import Runners
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.spark_engine.staging import Staging

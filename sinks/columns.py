@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topology.casts import cast
-from topology.nulls import misplaced_null
-from topology.rows import Row, as_row, cause_of
 from topology.sink import Piece
-from topology.values import check_years, columns_of_rows, converted
+from topology.values import cast, check_years, columns_of_rows, converted, misplaced_null
+from topology.vectorised import Row, as_row, cause_of
 
 _SHOWN = 80  # characters of a value shown in a reason
 

@@ -31,7 +31,7 @@ from typing import (
 import pyarrow as pa
 
 from topology.errors import InvalidTopology
-from topology.signals import Skip, To
+from topology.record import Skip, To
 
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
@@ -320,3 +320,23 @@ def check_columns(name: str, columns: Sequence[str]) -> None:
             f"allowed are some of {', '.join(RECORD_COLUMNS)}"
         )
         raise InvalidTopology(message)
+
+
+class Hooks:
+    """Override what you need, and give it to `Topology.hooks`.
+
+    The owner thread calls everything, so what takes long holds the records up. An exception
+    of `started` ends the start; of the others it is logged, and nothing else happens.
+    """
+
+    def started(self) -> None:
+        """Called once, before the bolts are opened."""
+
+    def stopped(self) -> None:
+        """Called once, after the bolts are closed, if `started` was."""
+
+    def partition_assigned(self, topic: str, partition: int) -> None:
+        """Called before the first record of a partition that is ours."""
+
+    def partition_revoked(self, topic: str, partition: int) -> None:
+        """Called once for each that was assigned: it is lost, halted, or the service stops."""

@@ -12,14 +12,15 @@ from functools import partial
 from itertools import chain, compress
 from operator import is_not
 from types import CoroutineType, GeneratorType, NoneType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from topology.errors import BoltError, NothingReturned
-from topology.signals import DEFAULT_STREAM, SIGNALS, SKIP, Skip, To
+from topology.record import DEFAULT_STREAM, SIGNALS, SKIP, Skip, To
 from topology.sink import Piece
+from topology.steps import Step
 
 Parents: TypeAlias = "npt.NDArray[np.int64] | None"  # None: the i-th came from the i-th
 _BAD = frozenset({NoneType, GeneratorType, CoroutineType, To, *SIGNALS})
@@ -169,3 +170,50 @@ def _collect(
                 failures[len(out)] = BoltError(f"bolt '{step}' raised StopIteration")
                 out.append(SKIP)
     return out, failures
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a value was not processed, and in which step."""
+
+    step: str
+    error: Exception
+
+
+class Origin(NamedTuple):
+    """Where values come from: a source's label or a step's name, and its stream."""
+
+    source: str
+    stream: str = DEFAULT_STREAM
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Values that reached a boundary, and which input each came from."""
+
+    boundary: Step
+    piece: Piece
+    parents: Parents
+    origin: "Origin"
+    tasks: list[int] | None = None  # of a boundary with more than one task
+
+
+class Took(NamedTuple):
+    """One call of a bolt over many values: their number, and when it ended (`perf_counter`)."""
+
+    step: str
+    calls: int
+    seconds: float
+    ended: float
+    parents: Parents  # the inputs' places that the values came from
+    start: int = 0  # to be added to them
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the inputs of one run, by their places."""
+
+    deliveries: list[Delivery]
+    failures: dict[int, Failure]
+    took: list[Took] = field(default_factory=list, compare=False)
+    """The calls of bolts, in their order."""

@@ -16,19 +16,28 @@ import numpy as np
 import pyarrow as pa
 
 from topology.bolt import Bolt, Kind, VectorisedBolt
-from topology.calls import Called, Parents, Sent, call_each, call_fan_out, sort_out
-from topology.columns import call_columns, columns_of
+from topology.calls import (
+    Called,
+    Delivery,
+    Failure,
+    Origin,
+    Outcome,
+    Parents,
+    Sent,
+    Took,
+    call_each,
+    call_fan_out,
+    sort_out,
+)
 from topology.errors import BoltError
 from topology.grouping import Direct
 from topology.histogram import CallTimes
-from topology.outcome import Delivery, Failure, Origin, Outcome, Took
 from topology.prefetch import Prefetcher
-from topology.record import Message, Record
-from topology.rows import columns_of_values
-from topology.signals import DEFAULT_STREAM
+from topology.record import DEFAULT_STREAM, Message, Record
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
 from topology.values import columns_of_rows
+from topology.vectorised import call_columns, columns_of, columns_of_values
 
 # What three functions make of 2,000 records is megabytes, and has left a core's own caches by the
 # time that the next function reads it, or it is freed. A few hundred records stay there.

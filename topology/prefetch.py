@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from typing import NamedTuple, TypeAlias
 
-from topology.outcome import Outcome
+from topology.calls import Outcome
 from topology.record import Message
 from topology.steps import Source
 

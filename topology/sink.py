@@ -10,7 +10,18 @@ perhaps others ("opaque"; Trident's words).
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +29,9 @@ import pyarrow as pa
 
 from topology.errors import RowsRejected
 from topology.record import Record
-from topology.traced import RowTraces, TraceHeaders
 
 if TYPE_CHECKING:
     from sinks.storage import Storage
-    from topology.passage import Passage
     from topology.spark_step import SparkStep
 
 Row = TypeVar("Row", contravariant=True)
@@ -33,6 +42,20 @@ Kind: TypeAlias = Literal["transactional", "opaque"]
 
 BATCH_ROWS = 100_000
 BOTH_KINDS: frozenset[Kind] = frozenset({"transactional", "opaque"})
+
+
+TRACE_HEADERS = ("traceparent", "tracestate")
+
+TraceHeaders: TypeAlias = tuple[tuple[str, bytes], ...]
+RowTraces: TypeAlias = Mapping[int, TraceHeaders]
+"""By row: the headers of the one record that it came of, if that is traced."""
+
+NO_TRACES: RowTraces = MappingProxyType({})
+
+
+def is_of_trace(name: str) -> bool:
+    """Whether a header of this name tells of a trace; names have no case."""
+    return name.lower() in TRACE_HEADERS
 
 
 class SparkDriver(Protocol):
@@ -319,3 +342,69 @@ class DeadLetterSink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of what `open` took. May be called twice."""
+
+
+class Passage(Protocol):
+    """A Spark step at work, in front of a sink that is open. One thread calls it at a time."""
+
+    def stage(self, batch: Batch) -> Staged:
+        """Have the sink make ready what the step makes of the rows.
+
+        The rows that are named do not fit the step's columns. Raises SinkFailed when a row that
+        came out of the step does not fit the sink; anything else is passing.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what was taken; the sink stays open."""
+        ...
+
+
+MIN_AGE_HOURS = 24
+"""Younger files are never removed as unnamed: a commit may be about to name them."""
+
+
+class Compaction(NamedTuple):
+    """Files that a compaction replaced by fewer ones. 0, 0, 0: there was nothing to do."""
+
+    files_replaced: int
+    files_written: int
+    bytes_replaced: int
+
+
+class Removal(NamedTuple):
+    """Snapshots or entries of the log that were removed, and files."""
+
+    versions_removed: int
+    files_removed: int
+
+
+class Maintenance(Protocol):
+    """What can be done to a table beside a running pipeline. None of it changes a row or a txid.
+
+    With `dry_run` nothing is changed; the answer is what would be done, for a compaction about.
+    Raises SinkBusy when others kept committing first, SinkFailed when it cannot be done.
+    """
+
+    def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
+        """Join files that are smaller than `target_bytes` into ones of about that size."""
+
+    def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> Removal:
+        """Remove old files that the table does not name, whoever left them.
+
+        Raises ValueError below MIN_AGE_HOURS.
+        """
+
+    def expire(self, *, dry_run: bool = False) -> Removal:
+        """Remove versions that are older than the table's own properties keep them."""
+
+    def data_files(self) -> list[str]:
+        """The files that make up the table now, as absolute paths or URIs."""
+
+
+@runtime_checkable
+class Maintained(Protocol):
+    """A sink whose table is made of files."""
+
+    def maintenance(self) -> Maintenance:
+        """The table's. Needs an open sink."""

@@ -1,13 +1,15 @@
 """A step that Spark itself makes: a function of a DataFrame, and the columns it is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from topology.errors import InvalidTopology
+from topology.errors import InvalidTopology, RowsRejected, SinkFailed
 from topology.schema import schema_of
+from topology.sink import BATCH_ROWS, Batch, Committed, Fence, Passage, Sink, SinkContext, Staged
+from topology.steps import BATCH_BYTES, BATCH_SECONDS, SinkStep, Step
 
 Function: TypeAlias = Callable[[Any], Any]
 """From a pyspark.sql.DataFrame to another."""
@@ -49,3 +51,122 @@ def spark_step(
     label = name or ("spark" if found == "<lambda>" else found)
     columns = KAFKA_COLUMNS if schema is None else schema_of(schema)
     return SparkStep(label, function, columns, reads_source=schema is None)
+
+
+class ThroughSpark(Sink[Any]):
+    """Stands in front of a sink: what comes to it passes a Spark step first.
+
+    The sink's own commit makes durable what comes out, so it is as often there as the sink says.
+    """
+
+    needs_spark = True
+
+    def __init__(self, step: SparkStep, sink: Sink[Any]) -> None:
+        """Only stores."""
+        self.name = sink.name
+        self.batch_rows = max(BATCH_ROWS, sink.batch_rows)  # a Spark job costs much by itself
+        self.kinds = sink.kinds
+        self.step = step
+        self.sink = sink
+        self._passage: Passage | None = None
+
+    def open(self, context: SinkContext) -> None:
+        """Open the sink, then try the function with no rows. Raises SinkFailed."""
+        if context.spark is None:
+            raise SinkFailed(f"Spark step '{self.step.name}' needs Spark; none was configured")
+        self.sink.open(context)
+        self._passage = context.spark.passage(self.step, self.sink, context)
+
+    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        """Raise the epochs in the sink."""
+        return self.sink.fence(fences)
+
+    def committed(self, lines: Sequence[str]) -> list[Committed]:
+        """What the sink says."""
+        return self.sink.committed(lines)
+
+    def stage(self, batch: Batch) -> Staged:
+        """Stage what the step makes of the rows; see `Passage`."""
+        return self._opened().stage(batch)
+
+    def commit(self, staged: Staged) -> None:
+        """Commit in the sink. Raises SinkFailed for rows that only then turn out not to fit."""
+        try:
+            self.sink.commit(staged)
+        except RowsRejected as error:
+            raise refused(self.name, self.step.name, error.reasons.values()) from error
+
+    def discard(self, staged: Staged) -> None:
+        """Discard it in the sink."""
+        self.sink.discard(staged)
+
+    def close(self) -> None:
+        """Close the sink."""
+        passage, self._passage = self._passage, None
+        if passage is not None:
+            passage.close()
+        self.sink.close()
+
+    def _opened(self) -> Passage:
+        if self._passage is None:
+            raise SinkFailed(f"Spark step '{self.step.name}' is not open")
+        return self._passage
+
+
+def refused(sink: str, step: str, reasons: Iterable[str]) -> SinkFailed:
+    """The error of rows that came out of a Spark step and do not fit the sink."""
+    found = list(reasons)
+    return SinkFailed(
+        f"sink '{sink}' does not take {len(found)} rows of what Spark step '{step}' gives, and "
+        f"nobody knows which records they are of: {found[0]}"
+    )
+
+
+class SparkRows:
+    """What comes out of a Spark step: only a sink can take it."""
+
+    def __init__(self, step: SparkStep, into: Callable[..., None]) -> None:
+        """`into` is the stream's, in front of the step."""
+        self._step = step
+        self._into = into
+
+    def into(
+        self,
+        sink: Sink[Any],
+        *,
+        name: str | None = None,
+        batch_rows: int | None = None,
+        batch_bytes: int = BATCH_BYTES,
+        batch_seconds: float = BATCH_SECONDS,
+    ) -> None:
+        """Write every row to a sink; the micro-batches are those of the rows that go in.
+
+        They have 100,000 rows if it is not said, or as many as the sink likes, if that is more.
+        Raises InvalidTopology.
+        """
+        if not isinstance(sink, Sink):
+            raise InvalidTopology(f"into() got {sink!r}; an instance of Sink is allowed")
+        self._into(
+            ThroughSpark(self._step, sink),
+            name=name,
+            batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
+            batch_seconds=batch_seconds,
+        )
+
+
+def check_place(place: str, child: Step, *, is_source: bool) -> None:
+    """Raise InvalidTopology when a Spark step gets other columns there than it was made for."""
+    if not isinstance(child, SinkStep) or not isinstance(child.sink, ThroughSpark):
+        return
+    step = child.sink.step
+    if step.reads_source and not is_source:
+        message = f"Spark step '{step.name}' stands behind {place}; say its rows' schema="
+        raise InvalidTopology(message)
+    if is_source and not step.reads_source:
+        names = ", ".join(KAFKA_COLUMNS.names)
+        message = (
+            f"Spark step '{step.name}' stands directly behind {place}, so it gets the columns "
+            f"{names}; leave out schema=, or put a bolt between"
+        )
+        raise InvalidTopology(message)

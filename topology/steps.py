@@ -1,17 +1,26 @@
-"""What a topology is made of: its sources, its bolts and its sinks, each in its place."""
+"""In which order a step's calls run."""
 
 import random
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from topology.bolt import Component, Kind
 from topology.grouping import ByKey, Direct, Fields, Grouping
-from topology.order import Order
-from topology.signals import DEFAULT_STREAM
+from topology.record import DEFAULT_STREAM
 from topology.sink import BATCH_ROWS, Sink
+
+
+class Order(Enum):
+    """What the calls of a step keep to."""
+
+    NONE = "none"  # whatever is ready first
+    KEY = "key"  # one at a time per key, in the order of arrival
+    PARTITION = "partition"  # one at a time per partition, in the order of arrival
+
 
 BATCH_BYTES = 128 * 1024 * 1024
 BATCH_SECONDS = 5.0

@@ -1,26 +1,25 @@
-"""A topology: what is read, which bolts it passes, where the rows go. A value, not a registry."""
+"""A topology: sources, bolts, sinks and dead letters; its validation and its drawings."""
 
 import re
-from collections.abc import Iterator
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, TypeAlias, get_args
 
-from topology.bolt import Component, coroutines_of, has_state
+from topology.bolt import Component, Hooks, coroutines_of, has_state
 from topology.bolt import Kind as BoltKind
 from topology.errors import InvalidTopology
 from topology.grouping import Direct
-from topology.guarantees import check_exactly_once
-from topology.hooks import Hooks
-from topology.record import Record
+from topology.record import DEFAULT_STREAM, Record
 from topology.reference import Reference
-from topology.signals import DEFAULT_STREAM
-from topology.sink import DeadLetterSink, Kind
-from topology.steps import BoltStep, Source, Step
-from topology.stream import Ends, Stream
-from topology.stream_checks import check_topic, is_positive, refuse_unless
-from topology.through_spark import check_place
+from topology.sink import DeadLetterSink, Kind, Sink, innermost
+from topology.spark_step import ThroughSpark, check_place
+from topology.steps import BoltStep, Order, SinkStep, Source, Step
+from topology.stream import Ends, Stream, check_topic, is_positive, refuse_unless
 
 Reliability: TypeAlias = Literal["at-least-once", "at-most-once", "exactly-once"]
 
+_KEEPING = (  # of those that users have from headrace.sinks
+    "DeltaSink, IcebergSink, KafkaTopicSink, MemorySink, PostgresSink, SparkSink"
+)
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # no node may have them in its path
 
 
@@ -277,3 +276,190 @@ def _validate_input(place: str, child: Step, *, direct: bool) -> None:
             "all steps of such a stream must be"
         )
         raise InvalidTopology(message)
+
+
+def guarantee_of(sink: Sink[Any]) -> str:
+    """The most that a sink gives, in words."""
+    kinds = [kind for kind in get_args(Kind) if kind in sink.kinds]
+    return f"exactly-once ({' and '.join(kinds)})" if kinds else "at-least-once"
+
+
+def check_exactly_once(steps: Iterable[Step], kind: Kind) -> None:
+    """Raise InvalidTopology, naming the step, unless all keep transactions of this kind."""
+    for step in steps:
+        if isinstance(step, SinkStep):
+            _check_sink(step, kind)
+        else:
+            _check_bolt(step)
+
+
+def _check_bolt(step: BoltStep) -> None:
+    if step.kind is BoltKind.ADVANCED:
+        message = (
+            f"bolt '{step.name}' is an AdvancedBolt, which exactly-once does not allow: a row of "
+            "several records belongs to no one transaction; any other bolt is allowed, or "
+            "reliability='at-least-once'"
+        )
+        raise InvalidTopology(message)
+
+
+def _check_sink(step: SinkStep, kind: Kind) -> None:
+    if kind in step.sink.kinds:
+        return
+    # Only one that keeps some kind can keep another by being told to.
+    advice = getattr(innermost(step.sink), "advice", "") if step.sink.kinds else ""
+    obstacle = getattr(innermost(step.sink), "obstacle", "")
+    message = (
+        f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}"
+        f"{f' ({obstacle})' if obstacle else ''}; "
+        f"exactly-once ({kind}) is kept by {f'it with {advice}' if advice else _KEEPING}"
+    )
+    raise InvalidTopology(message)
+
+
+def _called(sink: Sink[Any]) -> str:
+    """Its class, what it was given (as it says in `given`), and those of the sinks behind it."""
+    inner = getattr(sink, "sink", None)
+    behind = f" before {_called(inner)}" if isinstance(inner, Sink) else ""
+    given = getattr(sink, "given", "")
+    return f"{type(sink).__name__}{given}{behind}"
+
+
+def as_text(topology: Topology) -> str:
+    """The topology as an indented tree; what several streams lead to is drawn once."""
+    kind = _kind(topology)
+    lines = [f"topology {topology.name}  ({topology.reliability}{f', {kind}' if kind else ''})"]
+    drawn: set[Step] = set()
+    for source in topology.sources:
+        limit = source.records_per_second
+        rate = f"  (at most {limit:g} records/s)" if limit is not None else ""
+        lines.append(f"  source {source.label}{rate}")
+        for child in source.children:
+            _indent(child, "", 2, lines, drawn)
+    letters = topology.dead_letters.sink
+    lines.append(f"  dead letters -> {letters.name if letters is not None else '(none)'}")
+    lines += [f"  uses {reference.name}" for reference in topology.references]
+    return "\n".join(lines)
+
+
+def as_mermaid(topology: Topology) -> str:
+    """The topology as a Mermaid flow chart."""
+    ids: dict[int, str] = {}
+    lines = ["flowchart LR"]
+    for number, source in enumerate(topology.sources):
+        node = f"s{number}"
+        lines.append(f'  {node}[("{_quoted(source.label)}")]')
+        ids[id(source)] = node
+    for number, step in enumerate(topology.steps()):
+        node = ids[id(step)] = f"n{number}"
+        shape = '["{}"]' if isinstance(step, BoltStep) else '[("{}")]'
+        lines.append(f"  {node}{shape.format(_quoted(step.name))}")
+    for source in topology.sources:
+        lines += [f"  {ids[id(source)]} --> {ids[id(child)]}" for child in source.children]
+    for step in topology.bolts():
+        for stream, children in step.streams.items():
+            arrow = "-->" if stream == DEFAULT_STREAM else f'-- "{_quoted(stream)}" -->'
+            lines += [f"  {ids[id(step)]} {arrow} {ids[id(child)]}" for child in children]
+    letters = topology.dead_letters.sink
+    if letters is not None:
+        lines.append(f'  dead[("{_quoted(letters.name)}")]')
+        lines += [f"  {ids[id(step)]} -. dead letters .-> dead" for step in topology.bolts()]
+    return "\n".join(lines)
+
+
+def as_facts(topology: Topology) -> dict[str, Any]:
+    """The topology as JSON takes it."""
+    letters = topology.dead_letters.sink
+    return {
+        "name": topology.name,
+        "reliability": topology.reliability,
+        "transactions": _kind(topology),
+        "sources": [
+            {
+                "topic": source.label,
+                "records_per_second": source.records_per_second,
+                "to": [child.name for child in source.children],
+            }
+            for source in topology.sources
+        ],
+        "references": [reference.name for reference in topology.references],
+        "steps": [_facts(step) for step in topology.steps()],
+        "dead_letters": letters.name if letters is not None else None,
+    }
+
+
+def _kind(topology: Topology) -> str | None:
+    return topology.transactions if topology.reliability == "exactly-once" else None
+
+
+def _facts(step: Step) -> dict[str, Any]:
+    if isinstance(step, SinkStep):
+        return {
+            "name": step.name,
+            "kind": "sink",
+            "spark_step": step.sink.step.name if isinstance(step.sink, ThroughSpark) else None,
+            "sink": _sink_class(step),
+            "gives": guarantee_of(step.sink),
+            "batch_rows": step.policy.batch_rows,
+            "batch_bytes": step.policy.batch_bytes,
+            "batch_seconds": step.policy.batch_seconds,
+        }
+    return {
+        "name": step.name,
+        "kind": step.kind.value,
+        "workers": step.workers,
+        "tasks": len(step.bolts),
+        "grouping": _grouping(step),
+        "order": step.order.value,
+        "timeout_seconds": step.timeout_seconds,
+        "to": {
+            stream: [child.name for child in children] for stream, children in step.streams.items()
+        },
+    }
+
+
+def _sink_class(step: SinkStep) -> str:
+    sink = step.sink
+    return type(sink.sink if isinstance(sink, ThroughSpark) else sink).__name__
+
+
+def _behind(step: SinkStep) -> str:
+    return f"Spark step {step.sink.step.name} -> " if isinstance(step.sink, ThroughSpark) else ""
+
+
+def _grouping(step: BoltStep) -> str | None:
+    return type(step.grouping).__name__.lower() if step.grouping is not None else None
+
+
+def _indent(step: Step, stream: str, depth: int, lines: list[str], drawn: set[Step]) -> None:
+    pad = "  " * depth + (f"[{stream}] " if stream else "")
+    if step in drawn:
+        lines.append(f"{pad}-> {step.name}  (see above)")
+        return
+    drawn.add(step)
+    if isinstance(step, SinkStep):
+        policy = step.policy
+        lines.append(
+            f"{pad}-> {step.name}  ({_behind(step)}{_sink_class(step)}, "
+            f"every {policy.batch_rows} rows or {policy.batch_seconds:g} s)"
+        )
+        return
+    lines.append(f"{pad}-> {step.name}  ({', '.join(_traits(step))})")
+    for name, children in step.streams.items():
+        for child in children:
+            _indent(child, "" if name == DEFAULT_STREAM else name, depth + 1, lines, drawn)
+
+
+def _traits(step: BoltStep) -> list[str]:
+    traits = [step.kind.value]
+    if step.workers > 1:
+        traits.append(f"{step.workers} at once")
+    if len(step.bolts) > 1:
+        traits.append(f"{len(step.bolts)} tasks by {_grouping(step)}")
+    if step.order is not Order.NONE:
+        traits.append(f"in order per {step.order.value}")
+    return traits
+
+
+def _quoted(text: str) -> str:
+    return text.replace('"', "#quot;")

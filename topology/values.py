@@ -31,8 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from topology.nulls import parts_of, without_misplaced_nulls
-from topology.rows import Row, values_of
+from topology.vectorised import Row, values_of
 
 Array: TypeAlias = "pa.Array[Any]"
 Field: TypeAlias = "pa.Field[Any]"
@@ -362,3 +361,148 @@ _CHECKS: dict[int, _Check] = {
     **dict.fromkeys((kind.id for kind in _LISTS), _check_lists),
     pa.map_(pa.string(), pa.null()).id: _check_maps,
 }
+
+
+def cast(column: Array, field: Field) -> Array:
+    """A column as one of the field's type. Raises what pyarrow raises, or ValueError."""
+    array = column
+    if column.null_count == len(column):
+        array = pa.nulls(len(column), field.type)
+    # Asked to change nothing, pyarrow still refuses nulls above a child that has none.
+    elif not column.type.equals(field.type):
+        _check_types(column.type, field.type)
+        if types.is_decimal(field.type) and types.is_integer(column.type):
+            column = column.cast(pa.decimal128(20, 0))  # else each might have 20 digits
+        try:
+            array = column.cast(field.type)
+        except pa.ArrowInvalid:
+            if not has_part(field.type, types.is_floating):
+                raise
+            array = converted(column.to_pylist(), field)  # a float may only come near an integer
+        if types.is_float64(column.type) and types.is_integer(field.type):
+            largest = pc.max(pc.abs(column)).as_py()
+            if largest is not None and largest >= NOT_WHOLE:
+                raise ValueError("a float of this size may stand for several whole numbers")
+        if infinities(array) > infinities(column):
+            raise ValueError("a float would become infinite")
+    without_misplaced_nulls(array, field)
+    check_years(array)
+    return array
+
+
+def _check_types(found: Any, wanted: Any) -> None:
+    """Raise ValueError unless a column of the one type may be cast to the other."""
+    found, wanted = _plain(found), _plain(wanted)
+    if types.is_null(found) or found.equals(wanted):
+        return
+    if types.is_struct(found) and types.is_struct(wanted):
+        members = {field.name: field.type for field in wanted}
+        for field in found:
+            if field.name not in members:
+                raise ValueError(f"unknown '{field.name}'; allowed are {', '.join(members)}")
+            _check_types(field.type, members[field.name])
+    elif types.is_map(found) and types.is_map(wanted):
+        _check_types(found.key_type, wanted.key_type)
+        _check_types(found.item_type, wanted.item_type)
+    elif _is_list(found) and _is_list(wanted):
+        _check_types(found.value_type, wanted.value_type)
+    else:
+        takes = _TAKES.get(_family(wanted))
+        if takes is not None and _family(found) not in takes:
+            raise ValueError(f"{found} is not {wanted}")
+
+
+def _plain(kind: Any) -> Any:
+    return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+
+
+def _is_list(kind: Any) -> bool:
+    return types.is_nested(kind) and hasattr(kind, "value_type")
+
+
+def _family(kind: Any) -> str:
+    if isinstance(kind, pa.TimestampType):
+        return "time" if kind.tz is None else "zoned"
+    return next((name for name, is_one in _FAMILIES.items() if is_one(kind)), str(kind))
+
+
+def _is_any(*kinds: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda kind: any(is_one(kind) for is_one in kinds)
+
+
+_FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
+    "bool": types.is_boolean,
+    "whole": types.is_integer,
+    "float": types.is_floating,
+    "decimal": types.is_decimal,
+    "text": _is_any(types.is_string, types.is_large_string, types.is_string_view),
+    "bytes": _is_any(
+        types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
+    ),
+    "date": types.is_date,
+    "time of day": types.is_time,
+    "duration": types.is_duration,
+}
+_TAKES = {
+    "bool": {"bool"},
+    "whole": {"whole", "float", "decimal"},
+    "float": {"float", "whole"},
+    "decimal": {"decimal", "whole"},
+    "text": {"text", "bytes"},
+    "bytes": {"bytes", "text"},
+    "date": {"date"},
+    "zoned": {"zoned", "time"},
+    "time": {"time"},
+    "time of day": {"time of day"},
+    "duration": {"duration"},
+}
+
+
+class MisplacedNull(ValueError):
+    """A null stands where the schema allows none."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"{place} is null")
+        self.place = place
+
+
+def misplaced_null(batch: pa.RecordBatch) -> str | None:
+    """The first place that holds a null and must not, or None. O(columns) for flat columns."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        place = _find(column, field, field.name)
+        if place is not None:
+            return place
+    return None
+
+
+def without_misplaced_nulls(array: "pa.Array[Any]", field: "pa.Field[Any]") -> None:
+    """Raise MisplacedNull if the array holds a null where the field allows none."""
+    place = _find(array, field, field.name)
+    if place is not None:
+        raise MisplacedNull(place)
+
+
+def _find(array: Any, field: "pa.Field[Any]", place: str) -> str | None:
+    if not field.nullable and array.null_count:
+        return place
+    for child, values, name in parts_of(array, field.type):
+        found = _find(values, child, f"{place}{name}")
+        if found is not None:
+            return found
+    return None
+
+
+def parts_of(array: Any, kind: pa.DataType) -> list[tuple["pa.Field[Any]", Any, str]]:
+    """The arrays one level below an array (not the keys of maps), without what is under a null."""
+    if not pa.types.is_nested(kind):
+        return []
+    array = array.drop_null()
+    if isinstance(kind, pa.StructType):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return [(field, array.field(i), f".{field.name}") for i, field in enumerate(fields)]
+    if isinstance(kind, pa.MapType):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return [(kind.item_field, array.items.slice(first, last - first), "[]")]
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return [(kind.value_field, array.flatten(), "[]")]
+    return []

@@ -20,8 +20,7 @@ from service.cli.render import RunProgress, answers, show_account
 from service.config import Config, EngineName, load
 from service.errors import AccountOpen, BadConfig, NotStarted, ServerEnded
 from service.running import run_pipeline
-from topology.describe import as_facts, as_mermaid, as_text
-from topology.topology import Topology
+from topology.topology import Topology, as_facts, as_mermaid, as_text
 
 _POLL_SECONDS = 0.5
 _SOMEWHERE = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}

@@ -21,8 +21,7 @@ from service.cli.loading import configured, load_topology
 from service.cli.render import RunProgress, answers
 from service.errors import SinksFailed
 from service.parts import Parts, spark_driver, wire
-from topology.maintenance import Compaction, Maintained, Maintenance, Removal
-from topology.sink import innermost
+from topology.sink import Compaction, Maintained, Maintenance, Removal, innermost
 from topology.steps import SinkStep
 from topology.topology import Topology
 

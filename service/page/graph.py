@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from topology.signals import DEFAULT_STREAM
+from topology.record import DEFAULT_STREAM
 from topology.steps import BoltStep, Source, Step
 from topology.topology import Topology
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from acker.acker import Acker
 from service.pipeline.dead_letters import DeadLetterSender
-from topology.advanced_runner import AdvancedRunner
+from topology.advanced import AdvancedRunner
 from topology.bolt import Kind
-from topology.running.runners import Runners
 from topology.steps import BoltStep, SinkStep, Source, Step
 from topology.topology import Topology
+from topology.workers.pool import Runners
 
 if TYPE_CHECKING:
     from partition.consumer import Consumer

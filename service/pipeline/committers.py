@@ -32,9 +32,9 @@ from service.pipeline.sink_buffer import (
 )
 from service.pipeline.trees import LETTERED, Tally, TreeTracker
 from sinks.writer import BatchCommitted, FencesRaised
+from topology.calls import Failure
 from topology.errors import SinkFenced
-from topology.outcome import Failure
-from topology.signals import Reject
+from topology.record import Reject
 from topology.sink import Piece, Share
 from transactions.groups import GroupPhase, Member, TransactionGroup, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions, Phase, Transaction

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from acker.acker import Edges
 from partition.records import Chunk, RecordIds
+from topology.calls import Failure, Outcome
 from topology.complaints import Complaints
-from topology.life import Life
-from topology.outcome import Failure, Outcome
-from topology.running.call import Call
 from topology.sink import DeadLetter
+from topology.workers.call import Call
+from topology.workers.lifecycle import Life
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.tracing.traces import Traces

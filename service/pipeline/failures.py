@@ -15,12 +15,11 @@ import structlog
 from partition.records import Chunk, RecordIds
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.trees import LETTERED, TreeTracker
+from topology.calls import Failure
 from topology.complaints import text_of
 from topology.errors import BoltError
 from topology.masking import mask
-from topology.outcome import Failure
-from topology.record import Message, Record
-from topology.signals import Reject, Retry
+from topology.record import Message, Record, Reject, Retry
 from topology.sink import DeadLetter
 from topology.steps import Retries
 

@@ -21,7 +21,7 @@ from service.pipeline.failures import FailureHandler
 from service.pipeline.router import Router
 from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
 from service.pipeline.trees import TreeTracker
-from topology.running.call import Answers, TickFailed
+from topology.workers.call import Answers, TickFailed
 
 if TYPE_CHECKING:  # only a task of the spark engine has it
     from service.spark_engine.staging import Staging

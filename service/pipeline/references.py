@@ -11,8 +11,7 @@ import pyarrow as pa
 import structlog
 
 from topology.errors import InvalidTopology, ReferenceLoadFailed
-from topology.loaded import Loaded
-from topology.reference import Reference
+from topology.reference import Loaded, Reference
 from topology.state import State
 
 log = structlog.get_logger()

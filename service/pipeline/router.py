@@ -16,17 +16,15 @@ from service.pipeline.committers import BatchCommitter
 from service.pipeline.context import RunContext
 from service.pipeline.failures import FailureHandler
 from service.pipeline.trees import SUNK, TreeTracker
-from topology.advanced import Actions
-from topology.advanced_runner import AdvancedRunner
+from topology.advanced import Actions, AdvancedRunner
 from topology.bolt import Kind
-from topology.calls import failure_of
+from topology.calls import Delivery, Failure, Outcome, failure_of
 from topology.executor import Executor
-from topology.outcome import Delivery, Failure, Outcome
 from topology.record import Message
-from topology.running.call import Answers, Call, Inputs, Many, TickFailed
-from topology.running.runners import Runners
 from topology.steps import BoltStep, SinkStep
 from topology.topology import Topology
+from topology.workers.call import Answers, Call, Inputs, Many, TickFailed
+from topology.workers.pool import Runners
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.pipeline.committers import TransactionCommitter

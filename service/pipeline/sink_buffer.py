@@ -21,9 +21,8 @@ from service.pipeline.trees import TreeTracker
 from sinks.tries import WriteRetries
 from sinks.writer import BatchCommitted, Done, FencesRaised, SinkWriter
 from topology.histogram import Histogram
-from topology.sink import Batch, Fence, Piece, Share, Sink, Staged
+from topology.sink import NO_TRACES, Batch, Fence, Piece, Share, Sink, Staged
 from topology.steps import SinkStep
-from topology.traced import NO_TRACES
 from transactions.rows import Rows
 
 if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted

@@ -18,10 +18,9 @@ import structlog
 
 from acker.acker import Acker, Edges, Flags, Trees
 from partition.records import MAX_PARTITION_INDEX, OFFSET_BITS, OFFSET_MASK, RecordIds
-from topology.advanced import Emission, moved
-from topology.advanced_runner import late
+from topology.advanced import Emission, late, moved
+from topology.calls import Failure
 from topology.complaints import text_of
-from topology.outcome import Failure
 
 log = structlog.get_logger()
 

@@ -20,8 +20,7 @@ from sinks.run_folder import RunFolder
 from sinks.spark.driver import SparkDriver
 from sinks.spark.tasks import run_tasks
 from topology.errors import SinkError, SinkFailed
-from topology.loaded import Loaded
-from topology.reference import Reference
+from topology.reference import Loaded, Reference
 
 _AGAIN_SECONDS = 0.5  # a cancelled attempt that goes on is cancelled again after this pause
 _LONGEST_AGAIN_SECONDS = 30.0

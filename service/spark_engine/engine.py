@@ -33,10 +33,9 @@ from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import TaskSettings
 from sinks.tries import WriteRetries
 from sinks.writer import FencesRaised
-from topology.life import Life
-from topology.running.loop import EventLoop
 from topology.steps import SinkStep
 from topology.topology import Topology
+from topology.workers.lifecycle import EventLoop, Life
 from transactions.groups import GroupPhase, RangePlanner, RangePolicy, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 

@@ -22,9 +22,9 @@ from service.pipeline.trees import LETTERED, Tally
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
 from sinks.tries import Tries, check_rejected
+from topology.calls import Failure
 from topology.errors import SinkFailed
-from topology.outcome import Failure
-from topology.signals import Reject
+from topology.record import Reject
 from topology.sink import Batch, Piece, Share, Staged, Stager
 from topology.steps import SinkStep
 from transactions.rows import Rows, rows_at

@@ -27,8 +27,8 @@ from sinks.tries import WriteRetries
 from topology.errors import InvalidTopology
 from topology.reference import Reference, Rows
 from topology.sink import Sink, SinkContext, innermost
+from topology.spark_step import ThroughSpark
 from topology.steps import SinkStep
-from topology.through_spark import ThroughSpark
 from topology.topology import Topology
 from transactions.partition_transactions import TransactionPolicy
 

@@ -8,8 +8,8 @@ import numpy as np
 from partition.records import Chunk, Partition, RecordIds, offset_of, partition_index_of
 from service.pipeline.context import Observer
 from service.testing.timeline import Timeline, What
+from topology.calls import Failure
 from topology.complaints import text_of
-from topology.outcome import Failure
 from topology.record import Record
 from topology.sink import DeadLetter
 

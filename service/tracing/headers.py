@@ -7,7 +7,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from topology.traced import TraceHeaders, is_of_trace
+from topology.sink import TraceHeaders, is_of_trace
 
 NO_CONTEXT = Context()
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
+from topology.calls import Took
 from topology.complaints import text_of
 from topology.masking import mask
-from topology.outcome import Took
-from topology.signals import Reject
-from topology.traced import TraceHeaders
+from topology.record import Reject
+from topology.sink import TraceHeaders
 
 MAX_SPANS = 64  # of bolts' calls for one try of a record
 

@@ -36,11 +36,10 @@ from service.pipeline.trees import TreeTracker
 from service.tracing.headers import NO_CONTEXT, carried, is_sampled, parents_in
 from service.tracing.record import TracedRecord, error_attributes, shortened
 from service.tracing.writes import Writes
-from topology.outcome import Failure, Outcome, Took
+from topology.calls import Failure, Outcome, Took
 from topology.record import HeadersUnreadable, Message, headers_of
-from topology.running.call import Call
-from topology.sink import DeadLetter, Share
-from topology.traced import RowTraces, TraceHeaders
+from topology.sink import DeadLetter, RowTraces, Share, TraceHeaders
+from topology.workers.call import Call
 
 MAX_RECORDS = 4_096  # traced at once; further ones are not
 

@@ -25,8 +25,8 @@ from topology.sink import (
     RangeNotice,
     Scalar,
     SinkContext,
+    is_of_trace,
 )
-from topology.traced import is_of_trace
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from topology.sink import Piece
-from topology.traced import NO_TRACES, RowTraces, is_of_trace
+from topology.sink import NO_TRACES, Piece, RowTraces, is_of_trace
 
 Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]]
 Content: TypeAlias = Callable[[Any], str | bytes | None]

@@ -10,7 +10,7 @@ from sinks.errors import TaskRaised
 from sinks.spark.reasons import from_python
 from sinks.spark.tasks import lighten
 from topology.sink import Batch, Piece, Sink, Staged, Stager
-from topology.through_spark import refused
+from topology.spark_step import refused
 
 _ROWS_AT_ONCE = 500_000  # in a worker's memory
 _SCHEMA = pa.schema({"staged": pa.binary()})

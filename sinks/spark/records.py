@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.columns import Fitted, fit
-from topology.columns import columns_of
 from topology.record import HeadersUnreadable, Record, headers_of
 from topology.sink import Piece
 from topology.spark_step import KAFKA_COLUMNS
+from topology.vectorised import columns_of
 
 _PLAIN = ("key", "value", "partition", "offset", "timestamp_ms")
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999

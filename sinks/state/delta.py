@@ -11,8 +11,7 @@ from sinks.state.store import Change, StateStore
 from sinks.tables.delta import DeltaLog, DeltaSink
 from sinks.tables.log import TableState
 from topology.errors import SinkFailed
-from topology.maintenance import Maintenance
-from topology.sink import Committed, Fence, Share, Sink, SinkContext, Staged
+from topology.sink import Committed, Fence, Maintenance, Share, Sink, SinkContext, Staged
 from topology.state import Shape, State
 
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 from sinks.columns import fit
 from sinks.rows import rows_of
 from topology.aggregates import Combiner, Extreme, Reducer, Sum
-from topology.rows import as_row
 from topology.sink import Piece
 from topology.state import Shape, grouped
+from topology.vectorised import as_row
 
 _NO_ROW = "a row is a mapping of columns, a dataclass or a msgspec.Struct"
 

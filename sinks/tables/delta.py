@@ -29,9 +29,8 @@ from sinks.tables.log import Conflict, TableLog, TableState
 from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink
 from topology.errors import SinkFailed
-from topology.maintenance import Compaction, Removal
 from topology.schema import Row
-from topology.sink import Piece, SinkContext, Staged
+from topology.sink import Compaction, Piece, Removal, SinkContext, Staged
 
 _VERSION = version("headrace")
 _REFUSED = "Failed to commit transaction"  # how delta-rs says that the version is there already

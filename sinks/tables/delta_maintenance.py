@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from topology.errors import SinkFailed
-from topology.maintenance import Removal
+from topology.sink import Removal
 
 _FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION, _LOG_KEPT = "delta.logRetentionDuration", "interval 30 days"

@@ -46,9 +46,8 @@ from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, 
 from sinks.tables.partitioning import Layout, check_partitions
 from sinks.tables.table import TableSink, check_writable
 from topology.errors import InvalidSchema, SinkFailed, missing_extra
-from topology.maintenance import Compaction, Removal
 from topology.schema import Row
-from topology.sink import Piece, SinkContext, SparkDriver
+from topology.sink import Compaction, Piece, Removal, SinkContext, SparkDriver
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

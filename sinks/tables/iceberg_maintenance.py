@@ -19,8 +19,7 @@ from sinks.tables.iceberg_history import (
 )
 from sinks.tables.log import Conflict
 from topology.errors import SinkFailed, missing_extra
-from topology.maintenance import Compaction, Removal
-from topology.sink import SparkDriver
+from topology.sink import Compaction, Removal, SparkDriver
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from sinks.tables.files import DataFile
-from topology.maintenance import Compaction, Removal
+from topology.sink import Compaction, Removal
 
 _TXID_BITS = 32
 _LAST_TXID = (1 << _TXID_BITS) - 1

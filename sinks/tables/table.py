@@ -29,14 +29,17 @@ from sinks.tables.files import DataFile, DataFileWriter, FileStager, joined
 from sinks.tables.log import Conflict, TableLog, TableState, app_id, pack, unpack
 from sinks.tables.partitioning import Layout
 from topology.errors import SinkBusy, SinkError, SinkFailed
-from topology.maintenance import MIN_AGE_HOURS, Compaction, Maintenance, Removal
 from topology.schema import Row, schema_of
 from topology.sink import (
     BOTH_KINDS,
+    MIN_AGE_HOURS,
     Batch,
     Committed,
+    Compaction,
     Fence,
+    Maintenance,
     Piece,
+    Removal,
     Share,
     Sink,
     SinkContext,
@@ -200,11 +203,11 @@ class TableSink(Sink[Row]):
         self._discard(staged.parts)
 
     def maintenance(self) -> Maintenance:
-        """See topology.maintenance."""
+        """See topology.sink."""
         return self
 
     def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
-        """Join small files; see topology.maintenance."""
+        """Join small files; see topology.sink."""
         table = self._opened()
         if not dry_run:
             nothing = Compaction(0, 0, 0)
@@ -219,7 +222,7 @@ class TableSink(Sink[Row]):
         )
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> Removal:
-        """Remove files that the table does not name; see topology.maintenance."""
+        """Remove files that the table does not name; see topology.sink."""
         if older_than_hours < MIN_AGE_HOURS:
             raise ValueError(f"found {older_than_hours} hours, expected at least {MIN_AGE_HOURS}")
         table = self._opened()
@@ -233,12 +236,12 @@ class TableSink(Sink[Row]):
         return self._maintain(remove, Removal(0, 0))
 
     def expire(self, *, dry_run: bool = False) -> Removal:
-        """Remove old versions; see topology.maintenance."""
+        """Remove old versions; see topology.sink."""
         table = self._opened()
         return self._maintain(lambda state: table.expire(state, dry_run=dry_run), Removal(0, 0))
 
     def data_files(self) -> list[str]:
-        """The files that make up the table now; see topology.maintenance."""
+        """The files that make up the table now; see topology.sink."""
         return self._maintain(self._opened().files, [])
 
     def close(self) -> None:

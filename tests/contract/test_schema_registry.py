@@ -32,8 +32,7 @@ from topology.errors import InvalidTopology
 from topology.payloads.limits import Limits
 from topology.payloads.registry.formats import avro, json_schema, protobuf
 from topology.payloads.registry.place import Registry
-from topology.record import Record
-from topology.signals import Reject, Retry
+from topology.record import Record, Reject, Retry
 
 SECONDS = seconds(30.0)
 TOPIC = "orders"

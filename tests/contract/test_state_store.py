@@ -18,8 +18,7 @@ from sinks.storage import Storage
 from tests.worlds.postgres_table import PostgresTable
 from topology.aggregates import count, least, reducer
 from topology.errors import SinkFailed, SinkFenced
-from topology.maintenance import Maintained
-from topology.sink import Batch, Committed, Fence, Share, Sink, SinkContext
+from topology.sink import Batch, Committed, Fence, Maintained, Share, Sink, SinkContext
 from topology.state import LINE, TXID, Shape, State
 
 FIRST, SECOND = "words[0]", "words[1]"

@@ -3,8 +3,17 @@
 from time import perf_counter
 
 from topology.bolt import Kind
-from topology.calls import Sent, call_each, call_fan_out, sort_out
-from topology.columns import call_columns
+from topology.calls import (
+    Delivery,
+    Failure,
+    Origin,
+    Outcome,
+    Sent,
+    Took,
+    call_each,
+    call_fan_out,
+    sort_out,
+)
 from topology.errors import BoltError
 from topology.executor import (
     Executor,
@@ -15,10 +24,9 @@ from topology.executor import (
     _records_of,
     _without_failed,
 )
-from topology.outcome import Delivery, Failure, Origin, Outcome, Took
-from topology.rows import columns_of_values
-from topology.signals import DEFAULT_STREAM
+from topology.record import DEFAULT_STREAM
 from topology.steps import SinkStep
+from topology.vectorised import call_columns, columns_of_values
 
 
 class RecursiveExecutor(Executor):

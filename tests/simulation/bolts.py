@@ -11,7 +11,7 @@ from acker.acker import Acker
 from service.pipeline.trees import LETTERED
 from tests.simulation.sink import Letter, Write
 from tests.simulation.tuples import Attempt, Tuple
-from topology.running.lane import Lane
+from topology.workers.key_queue import Lane
 
 if TYPE_CHECKING:
     from tests.simulation.transacting import SimTransacting

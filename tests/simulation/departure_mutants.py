@@ -5,7 +5,7 @@ from typing import Any
 from acker.acker import Acker
 from partition.assignment import Assignment, Departures
 from tests.simulation.mutants import Patches, around, mutant, put
-from topology.running.lane import Lane
+from topology.workers.key_queue import Lane
 
 _KEPT_SECONDS = 900.0
 

@@ -35,7 +35,7 @@ from tests.simulation.sink import Letter
 from tests.simulation.store import SimStore
 from tests.simulation.transacting import SimTransacting
 from tests.simulation.tuples import Attempt, Tuple
-from topology.running.call import Call
+from topology.workers.call import Call
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -26,8 +26,8 @@ from topology.bolt import (
     yields_later,
     yields_many,
 )
-from topology.columns import PARENT
 from topology.sink import Staged
+from topology.vectorised import PARENT
 
 
 class ChaosError(Exception):

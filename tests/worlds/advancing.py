@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from topology.advanced import AdvancedBolt
-from topology.advanced_runner import AdvancedRunner
+from topology.advanced import AdvancedBolt, AdvancedRunner
 
 
 class Scripted(AdvancedBolt):

@@ -5,9 +5,9 @@ import queue
 import numpy as np
 
 from tests.support.patience import seconds, until
-from topology.running.call import Inputs, TickFailed
-from topology.running.runners import Runners
 from topology.steps import BoltStep
+from topology.workers.call import Inputs, TickFailed
+from topology.workers.pool import Runners
 
 SECONDS = 10.0  # nothing here takes so long
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, Sink, SinkContext
-from topology.maintenance import Compaction, Maintenance, Removal
-from topology.sink import Staged
+from topology.sink import Compaction, Maintenance, Removal, Staged
 
 TARGET = "tests.worlds.compacting:topology"
 

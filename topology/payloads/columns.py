@@ -13,17 +13,16 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from topology.bolt import RECORD_COLUMNS, VectorisedBolt
-from topology.columns import has_line_breaks
 from topology.errors import BoltError, InvalidTopology
-from topology.nulls import without_misplaced_nulls
 from topology.payloads.documents import json
 from topology.payloads.limits import Limits
 from topology.payloads.lines import Values, lines_of, own_values
 from topology.payloads.nested import all_finite, as_type, with_nulls
 from topology.payloads.plain import DEFAULT
-from topology.record import Record
+from topology.record import Record, Reject, RejectRows
 from topology.schema import schema_of
-from topology.signals import Reject, RejectRows
+from topology.values import without_misplaced_nulls
+from topology.vectorised import has_line_breaks
 
 _VALUE = "value"
 

@@ -19,8 +19,7 @@ from topology.bolt import FunctionBolt
 from topology.errors import InvalidTopology
 from topology.payloads.limits import Limits, Refused
 from topology.payloads.plain import DEFAULT, NO_VALUE
-from topology.record import Record
-from topology.signals import Reject
+from topology.record import Record, Reject
 from topology.values import NOT_WHOLE
 
 T = TypeVar("T")

@@ -5,8 +5,7 @@ import codecs
 from topology.bolt import FunctionBolt
 from topology.errors import InvalidTopology
 from topology.payloads.limits import Limits
-from topology.record import Record
-from topology.signals import Reject
+from topology.record import Record, Reject
 
 DEFAULT = Limits()
 NO_VALUE = "the record has no value"

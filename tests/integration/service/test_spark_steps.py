@@ -33,8 +33,7 @@ from tests.support.patience import seconds, until
 from tests.worlds.delta_table import LINE, SparkTable, group
 from tests.worlds.fetching import KafkaWorld
 from topology.sink import Fence
-from topology.spark_step import spark_step
-from topology.through_spark import ThroughSpark
+from topology.spark_step import ThroughSpark, spark_step
 
 pytestmark = [
     pytest.mark.integration,

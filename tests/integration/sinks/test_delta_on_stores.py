@@ -14,8 +14,7 @@ from tests.support.azurite import EmbeddedAzurite
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.delta_table import LINE, SCHEMA, group, rows, write
 from topology.errors import SinkFenced
-from topology.maintenance import Removal
-from topology.sink import Committed, Fence, SinkContext
+from topology.sink import Committed, Fence, Removal, SinkContext
 
 pytestmark = pytest.mark.integration
 

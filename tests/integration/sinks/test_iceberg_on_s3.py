@@ -20,8 +20,7 @@ from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
 from tests.support.seaweed import BUCKET, KEY_ID, SECRET, EmbeddedSeaweed
 from tests.worlds.iceberg_table import LINE, SCHEMA, group, in_postgres, rows, write
-from topology.maintenance import Removal
-from topology.sink import Committed, Fence, SinkContext
+from topology.sink import Committed, Fence, Removal, SinkContext
 
 pytestmark = [
     pytest.mark.integration,

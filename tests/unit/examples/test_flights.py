@@ -16,9 +16,9 @@ from examples.flights.rows import Airport, Flight, FlightEvent, NamedFlight
 from headrace import SKIP, Record, Reject
 from tests.oracles import flights as oracle
 from topology.calls import call_each, call_fan_out
-from topology.columns import call_columns
 from topology.schema import schema_of
 from topology.steps import BoltStep
+from topology.vectorised import call_columns
 
 LIMIT = 3_000
 ROW = {

@@ -33,8 +33,8 @@ from headrace.sinks import (
 )
 from headrace.testing import topology_test
 from sinks.state.sink import StateSink
+from topology.spark_step import ThroughSpark
 from topology.steps import SinkStep
-from topology.through_spark import ThroughSpark
 
 ROOT = Path(__file__).resolve().parents[3]
 TOPOLOGIES = [

@@ -3,10 +3,10 @@
 from examples.spark_step.__main__ import orders
 from examples.spark_step.pipeline import Bill, billing
 from headrace.testing import topology_test
-from topology.guarantees import guarantee_of
 from topology.schema import schema_of
+from topology.spark_step import ThroughSpark
 from topology.steps import SinkStep
-from topology.through_spark import ThroughSpark
+from topology.topology import guarantee_of
 
 
 def test_every_order_goes_into_spark_but_those_that_are_torn():

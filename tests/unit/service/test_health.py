@@ -11,7 +11,7 @@ from partition.records import Partition
 from service.engine import Apart, SinkStatistics
 from service.health import STALLED_SECONDS, Health, HealthCheck
 from service.snapshot import Snapshot
-from topology.running.runner import RunnerStatistics
+from topology.workers.runners import RunnerStatistics
 
 
 @bolt

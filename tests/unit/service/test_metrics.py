@@ -15,7 +15,7 @@ from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
 from service.pipeline.references import ReferenceStatistics
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS
-from topology.running.runner import RunnerStatistics
+from topology.workers.runners import RunnerStatistics
 
 NAME = re.compile(r"headrace_(partition|topology|acker|sinks|service)(_[a-z]+)+")
 SAMPLE = re.compile(

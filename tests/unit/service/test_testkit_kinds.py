@@ -13,7 +13,7 @@ from headrace.testing import RetryPolicy, topology_test
 from tests.support.chaos import chaotic, spoil_all
 from tests.support.patience import seconds
 from topology.advanced import AdvancedBolt, Collector, Tuple
-from topology.hooks import Hooks
+from topology.bolt import Hooks
 
 
 @bolt

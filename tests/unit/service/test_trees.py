@@ -7,8 +7,8 @@ import structlog
 from acker.acker import Acker
 from service.pipeline.trees import LETTERED, SUNK, TreeTracker
 from topology.advanced import NO_TREE, Emission
-from topology.outcome import Failure
-from topology.signals import Reject
+from topology.calls import Failure
+from topology.record import Reject
 
 A, B, C = 10, 20, 30  # owners
 BROKEN = Failure("write", ValueError("broken"))

@@ -11,8 +11,8 @@ from acker.acker import Acker
 from service.pipeline.trees import TreeTracker
 from tests.support.patience import seconds
 from topology.advanced import NO_TREE, Emission
+from topology.calls import Failure
 from topology.errors import BoltError
-from topology.outcome import Failure
 
 TIMEOUT = 16.0
 PICK = st.integers(0, 10_000)

@@ -9,7 +9,7 @@ from tests.worlds.advancing import Bench, Scripted, failures, run
 from topology.advanced import NO_TREE
 from topology.bolt import Kind, kind_of
 from topology.errors import BoltError
-from topology.signals import SKIP, Reject, Retry
+from topology.record import SKIP, Reject, Retry
 
 
 def test_a_value_emitted_and_a_tuple_acked_are_recorded_with_their_trees_and_edges():

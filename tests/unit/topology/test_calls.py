@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology.calls import call_each, call_fan_out
-from topology.columns import call_columns
 from topology.errors import BoltError, LineageLost, NothingReturned
-from topology.signals import SKIP, Reject, RejectRows
+from topology.record import SKIP, Reject, RejectRows
+from topology.vectorised import call_columns
 
 
 def parents(called):

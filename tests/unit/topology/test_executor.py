@@ -8,9 +8,9 @@ from headrace import Bolt, To, Topology, all_tasks, bolt, custom, direct, fields
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.memory.log import MemoryMessage
 from partition.records import Partition
-from topology.columns import PARENT, call_columns
 from topology.errors import BoltError, LineageLost
 from topology.executor import Executor
+from topology.vectorised import PARENT, call_columns
 
 
 class Own(Bolt):

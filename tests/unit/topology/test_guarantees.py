@@ -17,10 +17,9 @@ from headrace.sinks import (
 from sinks.state.memory import MemoryState
 from tests.support.front import Front
 from topology.aggregates import count
-from topology.describe import as_facts, as_text
-from topology.guarantees import guarantee_of
 from topology.sink import Kind, SinkContext
 from topology.state import State
+from topology.topology import as_facts, as_text, guarantee_of
 
 
 class OnlyTransactional(MemorySink[Any]):

@@ -10,8 +10,7 @@ import structlog.testing
 
 from headrace import Bolt, Hooks, InvalidTopology, Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from topology.life import Life
-from topology.running.loop import EventLoop
+from topology.workers.lifecycle import EventLoop, Life
 
 
 class Told(Bolt):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from partition.memory.log import MemoryMessage
 from partition.records import Partition
-from topology.columns import columns_of, has_line_breaks
 from topology.executor import _records_of
 from topology.record import Record
+from topology.vectorised import columns_of, has_line_breaks
 
 PLACE = Partition("in", 3)
 VALUES = st.lists(st.none() | st.binary(max_size=6) | st.just(b"\n"), max_size=8)

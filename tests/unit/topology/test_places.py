@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology import places
-from topology.places import Places, comparable, key_column
+from topology import reference
+from topology.reference import Places, comparable, key_column
 
 WHOLE = st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20)
 KINDS = {
@@ -47,7 +47,7 @@ def look_ups(draw, kinds):
 @pytest.mark.parametrize("few", [0, 1000], ids=["dictionary", "arrow"])
 @pytest.mark.parametrize("kinds", [*((kind,) for kind in KINDS), ("string", "int64")])
 def test_a_row_is_found_as_in_a_dictionary(kinds, few, monkeypatch):
-    monkeypatch.setattr(places, "_FEW", few)
+    monkeypatch.setattr(reference, "_FEW", few)
 
     @given(look_ups(kinds))
     def check(drawn):

@@ -10,8 +10,8 @@ import pytest
 
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
 from tests.support.patience import seconds
-from topology.columns import PARENT, call_columns
 from topology.errors import BoltError, InvalidReference, ReferenceLoadFailed
+from topology.vectorised import PARENT, call_columns
 
 AIRPORTS = [
     {"faa": "EWR", "name": "Newark", "alt": 18},

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import topology_test
-from topology.rows import as_row, columns_of_values
+from topology.vectorised import as_row, columns_of_values
 
 ALLOWED = "a mapping, a dataclass or a msgspec.Struct is allowed"
 

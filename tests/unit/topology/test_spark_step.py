@@ -16,12 +16,10 @@ from headrace.sinks import (
 )
 from headrace.testing import topology_test
 from sinks.storage import Storage
-from topology.describe import as_facts, as_text
-from topology.guarantees import guarantee_of
 from topology.sink import BATCH_ROWS, Batch, Fence, Share, Staged, chain_of, innermost
-from topology.spark_step import KAFKA_COLUMNS, spark_step
+from topology.spark_step import KAFKA_COLUMNS, ThroughSpark, spark_step
 from topology.steps import SinkStep
-from topology.through_spark import ThroughSpark
+from topology.topology import as_facts, as_text, guarantee_of
 
 
 class Size(TypedDict):

@@ -11,7 +11,7 @@ from sinks.state.memory import MemoryState
 from sinks.storage import Storage
 from topology.aggregates import count, most, reducer, total
 from topology.errors import InvalidTopology, ReferenceLoadFailed
-from topology.loaded import Loaded
+from topology.reference import Loaded
 from topology.sink import SinkContext
 from topology.state import Shape, State
 from topology.topology import Topology

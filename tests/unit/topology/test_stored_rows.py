@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.stored_rows import StoredRows
+from topology.state import StoredRows
 
 SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64()), ("line", pa.string())])
 

@@ -20,11 +20,10 @@ from headrace import (
     fields,
 )
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from topology.describe import as_facts, as_mermaid, as_text
 from topology.executor import Executor
 from topology.grouping import ByKey, Fields, Shuffle
-from topology.order import Order
-from topology.steps import BoltStep, SinkStep
+from topology.steps import BoltStep, Order, SinkStep
+from topology.topology import as_facts, as_mermaid, as_text
 
 
 @bolt

@@ -9,7 +9,7 @@ import pytest
 from headrace import SKIP, Bolt, InvalidTopology, Record, Skip, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from topology.bolt import Kind, kind_of
-from topology.describe import as_facts, as_mermaid, as_text
+from topology.topology import as_facts, as_mermaid, as_text
 
 
 @bolt

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from topology.casts import cast
-from topology.values import converted
+from topology.values import cast, converted
 
 ZONE = timezone(timedelta(hours=2))
 MOMENT = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - without a zone, that is the case

@@ -10,8 +10,7 @@ from topology.payloads.plain import value_of
 from topology.payloads.registry.fetching import Fetching
 from topology.payloads.registry.gate import Gate, NotCached, is_of_the_registry, says_unknown
 from topology.payloads.registry.place import Registry, not_installed
-from topology.record import Record, headers_of
-from topology.signals import Reject, Retry
+from topology.record import Record, Reject, Retry, headers_of
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient

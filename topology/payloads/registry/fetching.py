@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from topology.payloads.registry.patience import Patience
-from topology.signals import Reject, Retry
+from topology.record import Reject, Retry
 
 BURST_SECONDS = 1.0
 SHARE = 0.1

@@ -12,7 +12,7 @@ from topology.payloads.plain import DEFAULT
 from topology.payloads.registry.bolt import Deserialiser, RegistryBolt
 from topology.payloads.registry.place import NOTHING, Registry
 from topology.payloads.registry.recursion import CycleCheck
-from topology.signals import Reject
+from topology.record import Reject
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient

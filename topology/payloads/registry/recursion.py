@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from topology.signals import Reject
+from topology.record import Reject
 
 _MOST = 1_000  # schemas remembered
 

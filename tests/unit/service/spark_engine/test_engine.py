@@ -24,8 +24,7 @@ from tests.worlds.fake_spark import FakeSpark
 from tests.worlds.frames import Driver as FrameDriver
 from tests.worlds.frames import Frame
 from topology.sink import Sink, SinkContext
-from topology.spark_step import SparkStep, spark_step
-from topology.through_spark import ThroughSpark
+from topology.spark_step import SparkStep, ThroughSpark, spark_step
 from transactions.groups import RangePolicy
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)

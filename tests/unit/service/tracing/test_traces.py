@@ -18,8 +18,8 @@ from service.tracing.config import TracingConfig
 from service.tracing.exporting import Tracing
 from sinks.kafka.dead_letters import _content, _Form
 from tests.worlds.running import PLACE, HeldSink, Works
+from topology.calls import Failure
 from topology.masking import mask
-from topology.outcome import Failure
 from topology.record import KeptMessage
 from topology.sink import Batch, DeadLetter
 

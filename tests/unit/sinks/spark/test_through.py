@@ -21,8 +21,7 @@ from sinks.spark.through import SparkPassage
 from sinks.storage import Storage
 from tests.worlds.frames import Driver, Frame
 from topology.sink import Share, Staged
-from topology.spark_step import spark_step
-from topology.through_spark import ThroughSpark
+from topology.spark_step import ThroughSpark, spark_step
 
 NUMBERS = pa.schema({"number": pa.int64()})
 SHARES = tuple(Share(f"orders[{number}]", 1, 1, 1, 0, 2, "", 2) for number in range(2))

@@ -20,8 +20,7 @@ from sinks.tables.log import Conflict, app_id
 from tests.support.patience import seconds
 from tests.worlds.delta_table import LINE, SCHEMA, Table, group, put, racing, rows, write
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
-from topology.maintenance import Compaction
-from topology.sink import Batch, Committed, Fence, Share
+from topology.sink import Batch, Committed, Compaction, Fence, Share
 
 KEYED = pa.schema([*SCHEMA, ("value", pa.int64()), ("gone", pa.bool_())])
 TARGET_BYTES = 1024 * 1024

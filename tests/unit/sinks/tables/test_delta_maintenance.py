@@ -15,8 +15,7 @@ from sinks.tables import entries
 from tests.support.patience import seconds
 from tests.worlds.delta_table import LINE, Table, group, put, racing, rows, write
 from topology.errors import SinkFailed
-from topology.maintenance import Compaction, Removal
-from topology.sink import Committed, Fence
+from topology.sink import Committed, Compaction, Fence, Removal
 
 DAY_SECONDS = 86_400
 TARGET_BYTES = 1024 * 1024

@@ -19,8 +19,7 @@ from sinks.tables.iceberg_history import TAG
 from tests.support.patience import seconds
 from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
 from topology.errors import SinkFailed
-from topology.maintenance import Compaction, Removal
-from topology.sink import Committed, SinkContext
+from topology.sink import Committed, Compaction, Removal, SinkContext
 
 AT_ONCE = {
     "history.expire.max-snapshot-age-ms": "1",

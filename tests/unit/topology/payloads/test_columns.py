@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology.bolt import Kind, kind_of
-from topology.columns import call_columns
 from topology.errors import BoltError, InvalidTopology
 from topology.payloads.columns import json_columns
 from topology.payloads.limits import Limits
+from topology.record import Reject, RejectRows
 from topology.schema import schema_of
-from topology.signals import Reject, RejectRows
+from topology.vectorised import call_columns
 
 SCHEMA = pa.schema(
     [

@@ -14,8 +14,7 @@ from topology.bolt import Kind, kind_of
 from topology.errors import InvalidTopology
 from topology.payloads.documents import json
 from topology.payloads.limits import Limits
-from topology.record import Record
-from topology.signals import Reject
+from topology.record import Record, Reject
 
 
 class Order(msgspec.Struct):

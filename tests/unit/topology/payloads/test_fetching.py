@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.patience import seconds
 from topology.payloads.registry.fetching import AGAIN_SECONDS, FORGET_SECONDS, MOST, Fetching
 from topology.payloads.registry.patience import Patience
-from topology.signals import Reject, Retry
+from topology.record import Reject, Retry
 
 SECONDS = seconds(30.0)
 

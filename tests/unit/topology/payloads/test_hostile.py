@@ -12,14 +12,12 @@ from headrace import Topology, bolt, payloads
 from headrace.sinks import KafkaDeadLetters, MemorySink
 from headrace.testing import topology_test
 from sinks.columns import fit
-from topology.columns import call_columns, columns_of
 from topology.payloads.columns import json_columns
 from topology.payloads.documents import json
 from topology.payloads.limits import Limits
-from topology.record import KeptMessage, Record
-from topology.rows import columns_of_values
+from topology.record import KeptMessage, Record, Reject
 from topology.schema import schema_of
-from topology.signals import Reject
+from topology.vectorised import call_columns, columns_of, columns_of_values
 
 VALUES = Path(__file__).parents[4] / "docs" / "reference" / "values.md"
 TYPES = {kind: TypedDict("Row", {"v": kind}) for kind in (int, float, str)}  # type: ignore[misc]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from partition.memory.log import MemoryMessage
 from partition.records import Partition
-from topology.columns import call_columns, columns_of
 from topology.payloads.columns import json_columns
 from topology.payloads.limits import Limits
 from topology.payloads.lines import lines_of
-from topology.signals import RejectRows
+from topology.record import RejectRows
+from topology.vectorised import call_columns, columns_of
 
 SMALL = Limits(max_bytes=40, max_depth=3, max_number_digits=12)
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

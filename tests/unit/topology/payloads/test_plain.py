@@ -6,8 +6,7 @@ from topology.bolt import Kind, kind_of
 from topology.errors import InvalidTopology
 from topology.payloads.limits import Limits
 from topology.payloads.plain import raw, text
-from topology.record import Record
-from topology.signals import Reject
+from topology.record import Record, Reject
 
 
 def record(value):

@@ -3,7 +3,7 @@
 import pytest
 
 from topology.payloads.registry.recursion import CycleCheck, cycle_in
-from topology.signals import Reject
+from topology.record import Reject
 
 
 def record(name, *types):

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.worlds.calling import SECONDS, Bench
 from topology.bolt import Bolt, FunctionBolt, Kind
-from topology.order import Order
+from topology.steps import Order
 
 
 class Gate:

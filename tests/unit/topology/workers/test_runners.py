@@ -8,9 +8,9 @@ import pytest
 from tests.worlds.calling import SECONDS, Bench
 from topology.bolt import Bolt, FunctionBolt, Kind
 from topology.errors import BoltError, NothingReturned
-from topology.order import Order
-from topology.running.call import Many
-from topology.signals import SKIP, Reject
+from topology.record import SKIP, Reject
+from topology.steps import Order
+from topology.workers.call import Many
 
 KINDS = {"inline": Kind.FUNCTION, "threads": Kind.BLOCKING, "event loop": Kind.ASYNC}
 

@@ -11,15 +11,18 @@ import numpy as np
 from topology.bolt import Bolt, Kind
 from topology.errors import BoltError
 from topology.histogram import CallTimes, Distribution
-from topology.order import Order
-from topology.running.async_runner import AsyncRunner
-from topology.running.call import Answers, Call, Inputs, TickFailed
-from topology.running.inline_runner import InlineRunner
-from topology.running.lane import Lane, OrderedLane
-from topology.running.loop import EventLoop
-from topology.running.runner import Duty, Runner, RunnerStatistics
-from topology.running.thread_runner import ThreadRunner
-from topology.steps import BoltStep, Key
+from topology.steps import BoltStep, Key, Order
+from topology.workers.call import Answers, Call, Inputs, TickFailed
+from topology.workers.key_queue import Lane, OrderedLane
+from topology.workers.lifecycle import EventLoop
+from topology.workers.runners import (
+    AsyncRunner,
+    Duty,
+    InlineRunner,
+    Runner,
+    RunnerStatistics,
+    ThreadRunner,
+)
 
 _COUNTED_TOGETHER = 1_000  # times of calls: to count one takes longer than a call
 

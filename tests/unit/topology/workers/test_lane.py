@@ -11,9 +11,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from topology.running.call import Call
-from topology.running.lane import Lane, OrderedLane
-from topology.signals import Reject
+from topology.record import Reject
+from topology.workers.call import Call
+from topology.workers.key_queue import Lane, OrderedLane
 
 
 def call(name, key="k", record_id=None, tree=None, partition=0):

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.running.call import Call
-from topology.running.turns import Turns
+from topology.workers.call import Call
+from topology.workers.key_queue import Turns
 
 
 def call(value, record_id, tree, partition=0):

@@ -2,8 +2,8 @@
 
 from structlog.testing import capture_logs
 
-from topology.running.call import Call
-from topology.running.crew import Crew
+from topology.workers.call import Call
+from topology.workers.runners import Crew
 
 
 def begin(crew, at):
