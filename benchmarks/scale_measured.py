@@ -18,7 +18,7 @@ from benchmarks.scale_weights import Cluster
 from partition.assignment import Assignment, AssignmentPolicy, Held
 from partition.delivery import AtLeastOnce
 from partition.interfaces import Progress, Topic
-from partition.manager import PartitionManager, Window
+from partition.manager import InFlightLimits, PartitionManager
 from partition.memory.catalogue import MemoryCatalogue
 from partition.memory.fetcher import MemoryFetcher
 from partition.memory.log import MemoryLog
@@ -127,8 +127,8 @@ def memory(partitions: int) -> Memory:
         for each in held:
             each.manager = PartitionManager(
                 each.partition,
-                Position(each.place, 7, topic.topic_id),
-                Window(),
+                Position(each.index, 7, topic.topic_id),
+                InFlightLimits(),
                 RetryPolicy(),
                 rng,
                 AtLeastOnce,

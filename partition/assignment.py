@@ -23,7 +23,7 @@ from partition.errors import (
     TransactionError,
 )
 from partition.interfaces import Fetcher, Topic
-from partition.manager import PartitionManager, Window
+from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Partition
 from partition.recovery import Opened, StartPolicy, Steps, Ways, opening, reclaiming, recovering
 from partition.retry import RetryPolicy
@@ -39,7 +39,7 @@ class AssignmentPolicy:
     """How partitions are found and opened. Seconds are of the owner's monotonic clock."""
 
     start: StartPolicy = field(default_factory=StartPolicy)
-    window: Window = field(default_factory=Window)
+    limits: InFlightLimits = field(default_factory=InFlightLimits)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     delivery: DeliveryFactory[Any] = AtLeastOnce  # exactly once the ways have a fencing
     discover_interval_seconds: float = 30.0
@@ -100,17 +100,17 @@ PartitionChange: TypeAlias = Assigned | Revoked | Lost
 
 
 class Held:
-    """A partition from its discovery on. `place` is its index among all that this process knows.
+    """A partition from its discovery on. `index` is its index among all that this process knows.
 
     With replicas that share the partitions it is ours only while it is wanted: it is opened then,
     and leaves once it is wanted no more. One that was given up before all of it was resolved is
-    retired: what is still in flight of it counts for nothing, and the partition has a new place.
+    retired: what is still in flight of it counts for nothing, and the partition has a new index.
     """
 
-    def __init__(self, partition: Partition, place: int, topic: Topic) -> None:
+    def __init__(self, partition: Partition, index: int, topic: Topic) -> None:
         self.partition = partition
         self.topic = topic  # as it was when the partition was found
-        self.place = place
+        self.index = index
         self.is_wanted = True
         self.given_up_at: float | None = None  # only a later plan may open it again
         self.is_retired = False
@@ -134,7 +134,7 @@ class Held:
         self.is_leaving = False  # nothing new of it is emitted
         self.leave_by: float | None = None  # when it is given up, whatever is in flight
         self.halted: PartitionError | None = None
-        # Where its log ended when it was opened; None: that was before our place, so who is
+        # Where its log ended when it was opened; None: that was before our position, so who is
         # right is known when the fetcher comes to an end or tells of trouble, or others hear of it.
         self.goal: int | None = None
 
@@ -191,24 +191,24 @@ class Held:
         mends = self.steps or self.trouble or self.again_at is not None
         if self.manager is None or self.goal is None or mends:
             return self.halted is not None
-        return self.halted is not None or self.manager.frontier >= self.goal
+        return self.halted is not None or self.manager.last_completed_offset >= self.goal
 
 
 class Departures:
     """Keeps partitions that were given up, for what may still be told of them. Pure.
 
-    A record is named by its partition's place and its offset, and nothing in that name tells one
-    partition of a place from the next. So the place of a partition that was given up stays its
+    A record is named by its partition's index and its offset, and nothing in that name tells one
+    partition of a index from the next. So the index of a partition that was given up stays its
     own until nothing is left that could name a record of it, however long that takes: a sink or a
     bolt may be away for longer than any time-out. One that was released in order has nothing in
-    flight, and keeps its place for the next time.
+    flight, and keeps its index for the next time.
     """
 
     def __init__(self) -> None:
         self._ask_at = -math.inf
         self.retired: list[Held] = []
         self._read = self._retried = self._given_up = 0
-        self.free_places: list[int] = []
+        self.free_indexes: list[int] = []
         """Places that others may have."""
 
     def release(self, held: Held) -> None:
@@ -226,15 +226,15 @@ class Departures:
         if now < self._ask_at:
             return []
         self._ask_at = now + _ASK_SECONDS
-        return [held.place for held in self.retired]
+        return [held.index for held in self.retired]
 
-    def forget(self, place: int) -> None:
-        """Let go of a partition of which nothing is left: its place is free then."""
-        (held,) = (each for each in self.retired if each.place == place)
+    def forget(self, index: int) -> None:
+        """Let go of a partition of which nothing is left: its index is free then."""
+        (held,) = (each for each in self.retired if each.index == index)
         self.retired.remove(held)
         self._count(held)
         held.manager = None
-        self.free_places.append(place)
+        self.free_indexes.append(index)
 
     @property
     def total(self) -> Departed:
@@ -296,7 +296,7 @@ class Assignment:
         self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
         self._policy = policy
         self._rng = rng
-        self._held: list[Held] = []  # by place
+        self._held: list[Held] = []  # by index
         self._departures = Departures()
         self._wanted: frozenset[Partition] | None = frozenset() if policy.shared else None
         self._planned_at = math.inf if policy.shared else -math.inf
@@ -309,16 +309,16 @@ class Assignment:
         return self._by_name[partition]
 
     def __len__(self) -> int:
-        """How many places there are; some may be of partitions that were given up."""
+        """How many indexes there are; some may be of partitions that were given up."""
         return len(self._held)
 
     def __iter__(self) -> Iterator[Held]:
-        """Every partition that is known, by place."""
+        """Every partition that is known, by index."""
         return (held for held in self._held if not held.is_retired)
 
-    def at(self, place: int) -> Held:
-        """The partition at a place."""
-        return self._held[place]
+    def at(self, index: int) -> Held:
+        """The partition at an index."""
+        return self._held[index]
 
     def is_moving(self, held: Held) -> bool:
         """Whether the stored offset may be about to jump, so that nothing of it may be stored."""
@@ -349,9 +349,9 @@ class Assignment:
         """The partitions of which nothing more is read, and why."""
         return {held.partition: str(held.halted) for held in self if held.halted is not None}
 
-    def may_plan(self, place: int) -> bool:
+    def may_plan(self, index: int) -> bool:
         """Whether more of a partition may be planned: it is not leaving, and nothing is paused."""
-        return not (self.is_paused or self._held[place].is_leaving)
+        return not (self.is_paused or self._held[index].is_leaving)
 
     @property
     def known(self) -> frozenset[Partition] | None:
@@ -365,8 +365,8 @@ class Assignment:
 
     @property
     def leaving(self) -> list[int]:
-        """The places of partitions that leave: what is in flight of them should not wait."""
-        return [held.place for held in self if held.is_leaving] if self._policy.shared else []
+        """The indexes of partitions that leave: what is in flight of them should not wait."""
+        return [held.index for held in self if held.is_leaving] if self._policy.shared else []
 
     def want(
         self, partitions: Collection[Partition], *, planned_at: float, leave_by: float
@@ -494,7 +494,7 @@ class Assignment:
     def _give_up(self, held: Held, error: StoreError) -> None:
         """Let go of a partition as it is: whoever has it next repeats what is in flight.
 
-        A plan that is newer may give it to us again, at another place: what is still told of
+        A plan that is newer may give it to us again, at another index: what is still told of
         records in flight names this one.
         """
         self._stop_reading(held)
@@ -518,12 +518,12 @@ class Assignment:
         return self._departures.total
 
     def _add(self, partition: Partition, topic: Topic) -> Held:
-        """Note a partition, at a place that is free."""
-        free = self._departures.free_places
-        place = free.pop() if free else len(self._held)
-        held = Held(partition, place, topic)
+        """Note a partition, at an index that is free."""
+        free = self._departures.free_indexes
+        index = free.pop() if free else len(self._held)
+        held = Held(partition, index, topic)
         held.is_wanted = self._wants(partition)
-        self._held[place : place + 1] = [held]
+        self._held[index : index + 1] = [held]
         self._by_name[partition] = held
         return held
 
@@ -534,31 +534,31 @@ class Assignment:
         held.trouble = trouble
         self._stop_reading(held)
 
-    def passed(self, place: int) -> None:
+    def passed(self, index: int) -> None:
         """Learn that others have read what comes next of a partition."""
-        self._held[place].in_vain = (-1, 0)
+        self._held[index].in_vain = (-1, 0)
 
     def read_to_end(self, held: Held, end: int) -> None:
         """Learn that a log was read to its end."""
         held.goal = end if held.goal is None else held.goal
         held.in_vain = (-1, 0)
 
-    def heard_of_end(self, place: int, end: int) -> None:
+    def heard_of_end(self, index: int, end: int) -> None:
         """Learn where a log ends that others read: behind all that is planned of it, or there."""
-        held = self._held[place]
+        held = self._held[index]
         held.goal = end if held.goal is None else held.goal
         if held.manager is None or not held.manager.open_transactions:
             # else reading what is open may be what is in vain
             held.in_vain = (-1, 0)
 
-    def refuse(self, partition: Partition, error: StoreError, *, place: int | None = None) -> None:
+    def refuse(self, partition: Partition, error: StoreError, *, index: int | None = None) -> None:
         """Learn that the store did not take what was to be stored of a partition.
 
-        Or a sink what came from that `place`: nothing happens if it was given up since then, and
-        is at another place now.
+        Or a sink what came from that `index`: nothing happens if it was given up since then, and
+        is at another index now.
         """
         held = self._by_name[partition]
-        if place is not None and held.place != place:
+        if index is not None and held.index != index:
             return
         if not isinstance(error, OwnershipLost):
             self._halt(held, error)
@@ -667,7 +667,7 @@ class Assignment:
             held.manager = PartitionManager(
                 held.partition,
                 opened.position,
-                self._policy.window,
+                self._policy.limits,
                 self._policy.retries,
                 self._rng,
                 self._policy.delivery,
@@ -714,13 +714,13 @@ class Assignment:
             held.is_told = is_ours
             taken, released = self.moves.taken + is_ours, self.moves.released + (not is_ours)
             self.moves = replace(self.moves, taken=taken, released=released)
-            partition, index = held.partition, held.place
+            partition, index = held.partition, held.index
             self._changes.append(
                 Assigned(partition, index) if is_ours else Revoked(partition, index, held.halted)
             )
         if held.loss is not None and not held.is_lost:
             held.is_lost = True
-            self._changes.append(Lost(held.partition, held.place, held.loss))
+            self._changes.append(Lost(held.partition, held.index, held.loss))
 
     def _stop_reading(self, held: Held) -> None:
         if held.is_read:

@@ -147,20 +147,20 @@ class Consumer:
         """Topics of which a partition is known."""
         return {held.partition.topic for held in self.assignment}
 
-    def topic_at(self, place: int) -> str | None:
+    def topic_at(self, index: int) -> str | None:
         """The topic of the partition of an index; None if it is no partition's."""
-        is_known = 0 <= place < len(self.assignment)
-        return self.assignment.at(place).partition.topic if is_known else None
+        is_known = 0 <= index < len(self.assignment)
+        return self.assignment.at(index).partition.topic if is_known else None
 
-    def partition(self, place: int) -> Held:
+    def partition(self, index: int) -> Held:
         """The partition of an index, whether it is ours or not."""
-        return self.assignment.at(place)
+        return self.assignment.at(index)
 
     def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
         """The partitions that are ours, by index."""
         for held in self.assignment:
             if held.is_owned and held.manager is not None:
-                yield held.place, held.manager
+                yield held.index, held.manager
 
     @property
     def leaving(self) -> list[int]:
@@ -261,8 +261,8 @@ class Consumer:
             if chunk is not None:
                 self._commits.is_urgent |= manager.is_urgent
                 self._flow.emitted(held.partition.topic, manager.read - before)
-                self._turn = held.place + 1
-                return chunk, record_ids_of(held.place, chunk.offsets)
+                self._turn = held.index + 1
+                return chunk, record_ids_of(held.index, chunk.offsets)
             if manager.delivery.stores_first:
                 self._commits.is_urgent |= manager.is_urgent
                 if allowance.new != 0:
@@ -348,23 +348,23 @@ class Consumer:
         for manager, offsets in self._by_manager(record_ids):
             manager.processed(offsets)
 
-    def resolve_to(self, place: int, end: int) -> int:
+    def resolve_to(self, index: int, end: int) -> int:
         """Resolve what was emitted of a partition below `end`; return how many records.
 
         Their transaction is committed: the mode was told in this same turn, so that no offset
         is stored in between.
         """
-        manager = self._manager(place)
+        manager = self._manager(index)
         resolved = manager.resolve_below(end)
         self._commits.is_urgent |= manager.is_urgent
         self._flow.resume()
         return resolved
 
-    def passed(self, place: int, covers: Range) -> None:
+    def passed(self, index: int, covers: Range) -> None:
         """Learn that a range is done which others have read; the mode was told in this turn."""
-        manager = self._manager(place)
+        manager = self._manager(index)
         manager.passed(covers.first, covers.end, covers.count or 0, covers.leader_epoch)
-        self.assignment.passed(place)
+        self.assignment.passed(index)
         self._commits.is_urgent |= manager.is_urgent
 
     def fail(
@@ -391,10 +391,10 @@ class Consumer:
 
         False for what is no record of ours, and for those of a partition that is lost.
         """
-        place = partition_index_of(record_id)
-        if not 0 <= place < len(self.assignment):
+        index = partition_index_of(record_id)
+        if not 0 <= index < len(self.assignment):
             return False
-        held = self.assignment.at(place)
+        held = self.assignment.at(index)
         if held.manager is None or held.loss is not None:
             return False
         return held.manager.comes_again(offset_of(record_id))
@@ -411,17 +411,17 @@ class Consumer:
         self, record_ids: RecordIds
     ) -> Iterator[tuple[PartitionManager[Any], RecordIds]]:
         """The offsets of records, by whose they are; those of nobody are counted."""
-        for place, offsets in by_partition(record_ids):
-            manager = self.assignment.at(place).manager
+        for index, offsets in by_partition(record_ids):
+            manager = self.assignment.at(index).manager
             if manager is None:
                 self.late += len(offsets)
             else:
                 yield manager, offsets
 
-    def _manager(self, place: int) -> PartitionManager[Any]:
-        manager = self.assignment.at(place).manager
+    def _manager(self, index: int) -> PartitionManager[Any]:
+        manager = self.assignment.at(index).manager
         if manager is None:
-            raise KeyError(place)
+            raise KeyError(index)
         return manager
 
     # Offsets

@@ -135,7 +135,7 @@ class AtLeastOnce:
 
     def progress(self, room: int) -> tuple[int, Transactions | None]:  # noqa: ARG002
         """The last completed offset."""
-        return self._ledger.frontier, None
+        return self._ledger.last_completed_offset, None
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
         """Half of the limit is not stored, and could be: waiting for the interval may stall."""
@@ -173,7 +173,7 @@ class CommitBeforeEmit(AtLeastOnce):
 
     def in_flight(self) -> int:
         """Records emitted from the last completed offset on: what a crash would lose."""
-        return self._ledger.window
+        return self._ledger.emitted_count
 
     def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002
         """What waits below the stored offset: it had its room when that was stored."""
@@ -182,7 +182,7 @@ class CommitBeforeEmit(AtLeastOnce):
 
     def progress(self, room: int) -> tuple[int, Transactions | None]:
         """The offset behind as many waiting records as are allowed; it never goes back."""
-        known = max(self._ledger.frontier, self._committed.stored_or_submitted)
+        known = max(self._ledger.last_completed_offset, self._committed.stored_or_submitted)
         if self._is_stopped or room <= 0:
             return known, None
         return max(known, self._ledger.emitted_after(min(self._ahead, room))), None

@@ -167,7 +167,11 @@ class FlowControl:
         self._fetcher.pause(held.partition)
         held.is_paused = True
         self._paused.append(held)
-        log.info("partition_paused", partition=str(held.partition), frontier=manager.frontier)
+        log.info(
+            "partition_paused",
+            partition=str(held.partition),
+            frontier=manager.last_completed_offset,
+        )
 
     def resume(self) -> None:
         """Read on where there is room again."""

@@ -19,10 +19,12 @@ _INITIAL_CAPACITY = 1024
 class LedgerStatistics:
     """Where a ledger stands. Counts are records, offsets are always the next to read."""
 
-    frontier: int
+    last_completed_offset: int
     emitted_to: int
     fetched_to: int
-    window: int  # records from the frontier to emitted_to, resolved ones included
+    emitted_count: (
+        int  # records from the last completed offset to emitted_to, resolved ones included
+    )
     pending: int  # fetched or emitted, not yet resolved (waiting and failed included)
     waiting: int
     failed: int
@@ -32,7 +34,7 @@ class LedgerStatistics:
 class Ledger:
     """One state byte per record in flight, beside a sorted array of offsets.
 
-    Gaps of any size cost nothing, because a record's place is its position in the
+    Gaps of any size cost nothing, because a record's index is its position in the
     array and not its offset. The frontier is the lowest pending offset, or
     `emitted_to` if none is pending: what Storm's PartitionManager calls
     lastCompletedOffset, and always the next offset to read.
@@ -50,7 +52,7 @@ class Ledger:
         self._ignored = 0
 
     @property
-    def frontier(self) -> int:
+    def last_completed_offset(self) -> int:
         """The lowest pending offset, or `emitted_to` if none: the offset to commit."""
         return int(self._offsets[self._head]) if self._unresolved else self._fetched_to
 
@@ -61,8 +63,8 @@ class Ledger:
 
     def emitted_after(self, count: int) -> int:
         """The next offset to emit once `count` more records are emitted."""
-        place = self._cursor + count
-        return int(self._offsets[place]) if place < self._tail else self._fetched_to
+        index = self._cursor + count
+        return int(self._offsets[index]) if index < self._tail else self._fetched_to
 
     def waiting_below(self, offset: int) -> int:
         """How many of the waiting records lie below an offset."""
@@ -70,7 +72,7 @@ class Ledger:
         return int(np.searchsorted(waiting, offset))
 
     @property
-    def window(self) -> int:
+    def emitted_count(self) -> int:
         """Records emitted from the frontier on, resolved ones included."""
         return self._cursor - self._head
 
@@ -117,19 +119,19 @@ class Ledger:
 
     def resolve(self, offsets: Offsets) -> int:
         """Mark records as resolved; return how many were in flight. The rest is ignored."""
-        places = self._places(offsets)
-        if isinstance(places, slice):
-            states = self._states[places]
+        indices = self._indices(offsets)
+        if isinstance(indices, slice):
+            states = self._states[indices]
             before = int(np.count_nonzero(states))
             failed = int(np.count_nonzero(states == FAILED)) if self._failed else 0
             states[:] = RESOLVED
         else:
-            if (places[1:] <= places[:-1]).any():
-                places = np.unique(places)
-            states = self._states[places]
+            if (indices[1:] <= indices[:-1]).any():
+                indices = np.unique(indices)
+            states = self._states[indices]
             before = int(np.count_nonzero(states))
             failed = int(np.count_nonzero(states == FAILED))
-            self._states[places] = RESOLVED
+            self._states[indices] = RESOLVED
         self._unresolved -= before
         self._failed -= failed
         self._ignored += len(offsets) - before
@@ -149,9 +151,9 @@ class Ledger:
 
     def processed(self, offsets: Offsets) -> None:
         """Mark emitted records as done but for their transaction: they do not fail any more."""
-        places = self._places(offsets)
-        states = self._states[places]
-        self._states[places] = np.where(states == EMITTED, PROCESSED, states)
+        indices = self._indices(offsets)
+        states = self._states[indices]
+        self._states[indices] = np.where(states == EMITTED, PROCESSED, states)
 
     def fail(self, offset: int) -> bool:
         """Mark an emitted record as failed; False (and counted) if it is not emitted."""
@@ -176,10 +178,10 @@ class Ledger:
     def statistics(self) -> LedgerStatistics:
         """Where the ledger stands now."""
         return LedgerStatistics(
-            frontier=self.frontier,
+            last_completed_offset=self.last_completed_offset,
             emitted_to=self.emitted_to,
             fetched_to=self._fetched_to,
-            window=self.window,
+            emitted_count=self.emitted_count,
             pending=self._unresolved,
             waiting=self.waiting,
             failed=self._failed,
@@ -188,21 +190,21 @@ class Ledger:
 
     def _state_of(self, offset: int) -> int:
         """A record's state; RESOLVED for one that is not in flight."""
-        place = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
-        known = place < self._tail and self._offsets[place] == offset
-        return int(self._states[place]) if known else RESOLVED
+        index = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
+        known = index < self._tail and self._offsets[index] == offset
+        return int(self._states[index]) if known else RESOLVED
 
     def _change(self, offset: int, before: int, after: int) -> bool:
-        place = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
-        known = place < self._tail and self._offsets[place] == offset
-        if not known or self._states[place] != before:
+        index = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
+        known = index < self._tail and self._offsets[index] == offset
+        if not known or self._states[index] != before:
             self._ignored += 1
             return False
-        self._states[place] = after
+        self._states[index] = after
         self._failed += 1 if after == FAILED else -1
         return True
 
-    def _places(self, offsets: Offsets) -> "slice | npt.NDArray[np.intp]":
+    def _indices(self, offsets: Offsets) -> "slice | npt.NDArray[np.intp]":
         """Where the known ones of `offsets` stand; a slice when they are neighbours."""
         if not len(offsets):
             return slice(0, 0)
@@ -211,10 +213,10 @@ class Ledger:
         end = first + len(offsets)
         if end <= len(live) and np.array_equal(live[first:end], offsets):
             return slice(self._head + first, self._head + end)
-        places = np.searchsorted(live, offsets)
-        inside = places < len(live)
-        places, offsets = places[inside], offsets[inside]
-        known: npt.NDArray[np.intp] = places[live[places] == offsets] + self._head
+        indices = np.searchsorted(live, offsets)
+        inside = indices < len(live)
+        indices, offsets = indices[inside], offsets[inside]
+        known: npt.NDArray[np.intp] = indices[live[indices] == offsets] + self._head
         return known
 
     def _advance(self) -> None:

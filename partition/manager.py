@@ -36,7 +36,7 @@ MAX_PENDING_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class InFlightLimits:
     """How far a partition may run ahead of what is stored."""
 
     max_pending: int = MAX_PENDING  # records
@@ -101,7 +101,7 @@ class PartitionManager(Generic[D]):
         self,
         partition: Partition,
         position: Position,
-        window: Window,
+        limits: InFlightLimits,
         retry_policy: RetryPolicy,
         rng: random.Random,
         delivery: DeliveryFactory[D],
@@ -113,7 +113,7 @@ class PartitionManager(Generic[D]):
         self.is_moving: bool
         """Whether the stored offset may be about to jump: nothing of it is stored then."""
         self._new_delivery = delivery
-        self._window = window
+        self._limits = limits
         self._retry_policy = retry_policy
         self._rng = rng
         self._committed = CommitProgress(position.offset)
@@ -146,9 +146,9 @@ class PartitionManager(Generic[D]):
             self.delivery.stop()
 
     @property
-    def frontier(self) -> int:
+    def last_completed_offset(self) -> int:
         """The last completed offset: the next to read after a crash if nothing may be lost."""
-        return self._ledger.frontier
+        return self._ledger.last_completed_offset
 
     @property
     def position(self) -> Position:
@@ -186,9 +186,9 @@ class PartitionManager(Generic[D]):
 
         With nothing emitted it is not full of bytes: one record larger than that passes, alone.
         """
-        if self._num_bytes >= self._window.max_pending_bytes and self._ledger.window > 0:
+        if self._num_bytes >= self._limits.max_pending_bytes and self._ledger.emitted_count > 0:
             return 0
-        return max(0, self._window.max_pending - self.delivery.in_flight())
+        return max(0, self._limits.max_pending - self.delivery.in_flight())
 
     @property
     def may_emit(self) -> bool:
@@ -209,7 +209,7 @@ class PartitionManager(Generic[D]):
         """Whether so many records wait, or as many bytes as the limit allows are kept."""
         waiting = self._ledger.waiting
         return waiting >= count or (
-            waiting > 0 and self._num_bytes >= self._window.max_pending_bytes
+            waiting > 0 and self._num_bytes >= self._limits.max_pending_bytes
         )
 
     @property
@@ -241,7 +241,7 @@ class PartitionManager(Generic[D]):
     @property
     def is_urgent(self) -> bool:
         """Whether what is to be stored should not wait for the commit interval."""
-        return self.delivery.is_urgent(self.room, self._window.max_pending)
+        return self.delivery.is_urgent(self.room, self._limits.max_pending)
 
     @property
     def open_transactions(self) -> Sequence[OpenTransaction]:
@@ -266,7 +266,7 @@ class PartitionManager(Generic[D]):
             chunk = replace(chunk, offsets=offsets, messages=messages)
         self._ledger.fetched(chunk.offsets)
         lengths = np.fromiter(map(len, chunk.messages), np.int64, len(chunk))
-        limit = self._window.max_record_bytes
+        limit = self._limits.max_record_bytes
         if not lengths.all() or (limit is not None and lengths.max() > limit):
             chunk = replace(chunk, unusual=True)
         # Of a chunk that was cut all keys count: it is known by their sum only.
@@ -335,8 +335,8 @@ class PartitionManager(Generic[D]):
         room = self.room
         cut = self.delivery.emit_limit(room, self._ahead)  # no chunk reaches across it
         begin = -self._taken
-        for place in range(self._emitted, len(self._kept)):
-            chunk = self._kept[place].chunk
+        for index in range(self._emitted, len(self._kept)):
+            chunk = self._kept[index].chunk
             end = begin + len(chunk)
             if end > room or len(chunk) > limit:
                 break
@@ -347,9 +347,9 @@ class PartitionManager(Generic[D]):
 
     def ack(self, offsets: Offsets) -> int:
         """Resolve records; return how many were in flight."""
-        before = self._ledger.frontier
+        before = self._ledger.last_completed_offset
         resolved = self._ledger.resolve(offsets)
-        if self._ledger.frontier != before:
+        if self._ledger.last_completed_offset != before:
             self._forget_resolved()
         return resolved
 
@@ -376,7 +376,7 @@ class PartitionManager(Generic[D]):
 
     def _forget_resolved(self) -> None:
         """Let go of what is kept of the records below the last completed offset."""
-        completed = self._ledger.frontier
+        completed = self._ledger.last_completed_offset
         while self._kept and self._kept[0].chunk.offsets[-1] < completed:
             self._num_bytes -= self._kept.popleft().num_bytes
             self._emitted -= 1
@@ -421,9 +421,9 @@ class PartitionManager(Generic[D]):
         found = bisect_left(self._kept, offset, key=lambda kept: kept.chunk.offsets[-1])
         if found < len(self._kept):
             chunk = self._kept[found].chunk
-            place = int(np.searchsorted(chunk.offsets, offset))
-            if chunk.offsets[place] == offset:
-                return chunk.messages[place]
+            index = int(np.searchsorted(chunk.offsets, offset))
+            if chunk.offsets[index] == offset:
+                return chunk.messages[index]
         raise KeyError(offset)
 
     def progress(self) -> Progress | None:
@@ -431,7 +431,7 @@ class PartitionManager(Generic[D]):
         offset, transactions = self.delivery.progress(self.room)
         if offset <= self._committed.offset and transactions == self._transactions:
             return None
-        self._committed.submit(offset, behind=self._ledger.window)
+        self._committed.submit(offset, behind=self._ledger.emitted_count)
         return Progress(self._epochs.at(offset), transactions, self._restarts)
 
     def stored(self, progress: Progress) -> None:

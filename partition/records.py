@@ -109,9 +109,9 @@ class LeaderEpochs:
             self._runs.popleft()
 
 
-def record_ids_of(place: int, offsets: RecordIds) -> RecordIds:
-    """Name the records of the partition at a place."""
-    return offsets | place << OFFSET_BITS
+def record_ids_of(index: int, offsets: RecordIds) -> RecordIds:
+    """Name the records of the partition with an index."""
+    return offsets | index << OFFSET_BITS
 
 
 def partition_indexes_of(record_ids: RecordIds) -> RecordIds:
@@ -135,16 +135,16 @@ def offset_of(record_id: int) -> int:
 
 
 def by_partition(record_ids: RecordIds) -> Iterator[tuple[int, RecordIds]]:
-    """The offsets of some records, ascending, by their partition's place."""
+    """The offsets of some records, ascending, by their partition index."""
     if not len(record_ids):
         return
-    places = record_ids >> OFFSET_BITS
+    indices = record_ids >> OFFSET_BITS
     offsets = record_ids & OFFSET_MASK
-    if places[0] == places[-1] and (places == places[0]).all():
-        yield int(places[0]), _ascending(offsets)
+    if indices[0] == indices[-1] and (indices == indices[0]).all():
+        yield int(indices[0]), _ascending(offsets)
         return
-    for place in np.flatnonzero(np.bincount(places)).tolist():
-        yield place, _ascending(offsets[places == place])
+    for index in np.flatnonzero(np.bincount(indices)).tolist():
+        yield index, _ascending(offsets[indices == index])
 
 
 def _ascending(offsets: RecordIds) -> RecordIds:
@@ -251,18 +251,18 @@ class Transactions:
         """Itself. Raises ValueError, with what is wrong, unless it goes on from `offset`."""
         if self.committed < 0:
             raise ValueError(f"txid {self.committed}; 0 or more is allowed")
-        place, txid = offset, self.committed
+        begin, txid = offset, self.committed
         for each in self.open:
             covers, txid = each.range, txid + 1
             if each.txid != txid:
                 raise ValueError(f"txid {each.txid} where {txid} was to come")
-            if covers.first != place or covers.end <= covers.first:
+            if covers.first != begin or covers.end <= covers.first:
                 found = f"txid {txid} covers {covers.first} to {covers.end}"
-                raise ValueError(f"{found}; it was to begin at {place} and not be empty")
+                raise ValueError(f"{found}; it was to begin at {begin} and not be empty")
             if each.attempt < 1:
                 raise ValueError(f"txid {txid} has attempt {each.attempt}; 1 or more is allowed")
             _check_seal(txid, covers)
-            place = covers.end
+            begin = covers.end
         return self
 
     @property

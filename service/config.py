@@ -36,7 +36,7 @@ from pydantic_settings import (
 from partition.assignment import AssignmentPolicy
 from partition.delivery import AtLeastOnce, DeliveryFactory
 from partition.interfaces import AtOffset, AtTimestamp, StartFrom
-from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, Window
+from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, InFlightLimits
 from partition.records import TransactionKind
 from partition.recovery import OnTrouble, StartPolicy
 from partition.replicas.heartbeat import check_name
@@ -281,7 +281,7 @@ class Config(BaseSettings):
                 on_data_loss=pipeline.on_data_loss,
                 on_corrupt_record=pipeline.on_corrupt_record,
             ),
-            window=Window(
+            limits=InFlightLimits(
                 pipeline.max_pending, pipeline.max_pending_bytes, pipeline.max_record_bytes
             ),
             retries=self.retries.policy(),

@@ -143,7 +143,7 @@ CATALOGUE: tuple[Metric, ...] = (
            _per_partition(lambda p: p.ledger.ignored)),
     Metric("headrace_partition_frontier_offset", "gauge",
            "Lowest offset that is not resolved: the next to read after a crash.", _PARTITION,
-           _per_partition(lambda p: p.ledger.frontier)),
+           _per_partition(lambda p: p.ledger.last_completed_offset)),
     Metric("headrace_partition_committed_offset", "gauge",
            "The frontier last stored in ZooKeeper.", _PARTITION,
            _per_partition(lambda p: p.committed)),

@@ -106,7 +106,7 @@ class Snapshot(EngineStatistics):
             partitions={
                 str(part.partition): PartitionAccount(
                     committed=part.committed,
-                    frontier=part.ledger.frontier,
+                    frontier=part.ledger.last_completed_offset,
                     log_end=max(part.log_end or 0, part.ledger.fetched_to),
                     goal=goals.get(str(part.partition)),
                 )

@@ -196,7 +196,7 @@ class PartitionTransactions:
 
     def progress(self, room: int) -> tuple[int, Transactions]:  # noqa: ARG002
         """The begin of the lowest open transaction, or the last completed offset; all open ones."""
-        offset = self._open[0].range.first if self._open else self._ledger.frontier
+        offset = self._open[0].range.first if self._open else self._ledger.last_completed_offset
         return offset, self.to_store()
 
     def is_urgent(self, room: int, max_pending: int) -> bool:

@@ -412,7 +412,7 @@ class TransactionCommitter:
                 if str(member.line.partition) == done.error.line:
                     partition = member.line.partition
                     fenced = Fenced(partition, str(done.error))
-                    self._reader.assignment.refuse(partition, fenced, place=member.place)
+                    self._reader.assignment.refuse(partition, fenced, index=member.place)
                     self.partition_lost(member.place)  # before the group is taken for done
         elif done.error is not None:
             raise done.error

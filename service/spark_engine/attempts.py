@@ -432,7 +432,7 @@ class Attempts:
             found = attempt.fenced.get(str(partition))
             if found is not None:
                 fenced = Fenced(partition, found)
-                self._reader.assignment.refuse(partition, fenced, place=member.place)
+                self._reader.assignment.refuse(partition, fenced, index=member.place)
                 self.leave_out(member.place, at_once=True)
         self.groups.failed(attempt.number, attempt.attempt, now)  # if none was its member
         self.look()

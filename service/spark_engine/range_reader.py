@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from partition.assignment import Assigned, PartitionChange, Revoked
 from partition.delivery import AtLeastOnce
-from partition.manager import FREE, Allowance, PartitionManager, Window
+from partition.manager import FREE, Allowance, InFlightLimits, PartitionManager
 from partition.records import (
     Chunk,
     Partition,
@@ -48,7 +48,7 @@ class RangeReader:
         self._ranges = ranges
         self._fetch_records = settings.fetch_records
         self._chunk_records = settings.chunk_records
-        window = Window(
+        window = InFlightLimits(
             settings.max_pending, settings.max_pending_bytes, settings.screen.max_record_bytes
         )
         self._managers = [

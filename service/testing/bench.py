@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.recovery import Loss, Ways
 from partition.retry import RetryPolicy
@@ -194,7 +194,7 @@ def _assignment(
     topology: Topology, retries: RetryPolicy | None, screen: ScreenPolicy | None
 ) -> AssignmentPolicy:
     return AssignmentPolicy(
-        window=Window(max_record_bytes=screen.max_record_bytes if screen else None),
+        limits=InFlightLimits(max_record_bytes=screen.max_record_bytes if screen else None),
         retries=retries or RetryPolicy(jitter=0),
         discover_interval_seconds=0,
         # Time stands still, and each `send` may be a transaction.

@@ -16,7 +16,7 @@ from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
 from partition.interfaces import Log, LogEnd, Topic
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.librdkafka import FORCED
-from partition.manager import PartitionStatistics, Window
+from partition.manager import InFlightLimits, PartitionStatistics
 from partition.memory import MemoryStore
 from partition.records import Partition
 from partition.recovery import Ways
@@ -288,7 +288,7 @@ def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world: Any) -> N
         world.fetcher(),
         Ways(MemoryStore(), world.catalogue(), lambda _loss: done),
         [topic],
-        ConsumerPolicy(AssignmentPolicy(window=Window(max_pending=50)), fetch_records=100),
+        ConsumerPolicy(AssignmentPolicy(limits=InFlightLimits(max_pending=50)), fetch_records=100),
         random.Random(1),
     )
 
@@ -307,7 +307,7 @@ def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world: Any) -> N
 
     try:
         reader.open()
-        until(lambda one: one.ledger.window == 50)
+        until(lambda one: one.ledger.emitted_count == 50)
         until(lambda one: one.lag >= 1_000)
         world.append(place, numbers(20_000))
         until(lambda one: one.lag == 21_000)

@@ -24,7 +24,7 @@ def place_freed_by_time() -> Patches:
             since.setdefault(id(held), (now, held))
         for key, (at, held) in list(since.items()):
             if now - at >= _KEPT_SECONDS:
-                departures.forget(held.place)
+                departures.forget(held.index)
                 del since[key]
         original(departures, now)
         return []

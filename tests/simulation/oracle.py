@@ -29,7 +29,7 @@ class Flight:
         self.unresolved: dict[int, Attempt] = {}
         self.emitted: list[int] = []  # offsets from the frontier on
         self.last = -1  # the highest emitted
-        self.frontier = -1
+        self.last_completed_offset = -1
         self.waiting = 0  # while it was ours; else at most one more fetch is taken
         self.tries: dict[int, Attempt] = {}  # of each record the last one that was emitted
         self.retry_from: dict[int, float] = {}
@@ -73,7 +73,7 @@ class Oracle:
         flight = self.flight(life, chunk.partition, manager)
         if settings.exactly_once or chunk.offsets[0] <= flight.last:
             return
-        kept = [each for each in flight.emitted if each >= manager.frontier]
+        kept = [each for each in flight.emitted if each >= manager.last_completed_offset]
         records = [flight.tries[each].record for each in kept]
         used = sum(record.size + record.key_size for record in records)
         if used >= settings.max_pending_bytes:
@@ -289,7 +289,7 @@ class Oracle:
     def let_go(self, life: "Life") -> None:
         """In the end nothing is kept of partitions that are another's."""
         for held in life.reader.assignment._held:
-            if held.loss is not None and life.holds(held.place):
+            if held.loss is not None and life.holds(held.index):
                 raise Violation(9, f"{life.name} keeps what was in flight of {held.partition}")
 
     def closed(self, life: "Life") -> None:
@@ -331,10 +331,12 @@ class Oracle:
             if manager is None:
                 continue
             flight = self.flight(life, held.partition, manager)
-            frontier = manager.frontier
-            if frontier < flight.frontier:
-                raise Violation(2, f"{held.partition}: {flight.frontier} went to {frontier}")
-            flight.frontier = frontier
+            frontier = manager.last_completed_offset
+            if frontier < flight.last_completed_offset:
+                raise Violation(
+                    2, f"{held.partition}: {flight.last_completed_offset} went to {frontier}"
+                )
+            flight.last_completed_offset = frontier
             if manager.committed > frontier:
                 raise Violation(1, f"{held.partition}: {manager.committed} > {frontier}")
             lowest = min(flight.unresolved, default=frontier)

@@ -26,8 +26,8 @@ def emits_without_a_claim() -> Patches:
 def uncommitted_not_counted() -> Patches:
     """The window reaches from the frontier, however little of it is stored."""
     return [
-        put(AtLeastOnce, "in_flight", lambda mode: mode._ledger.window),
-        put(PartitionTransactions, "in_flight", lambda mode: mode._ledger.window),
+        put(AtLeastOnce, "in_flight", lambda mode: mode._ledger.emitted_count),
+        put(PartitionTransactions, "in_flight", lambda mode: mode._ledger.emitted_count),
     ]
 
 

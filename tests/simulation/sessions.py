@@ -50,7 +50,7 @@ def _owes(held: "Held") -> bool:
     manager = held.manager
     if manager is None or not isinstance(held.halted, KafkaError):
         return False
-    return manager.frontier > manager.committed
+    return manager.last_completed_offset > manager.committed
 
 
 def _is_mended(held: "Held") -> bool:

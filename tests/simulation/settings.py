@@ -8,7 +8,7 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import ConsumerPolicy
 from partition.delivery import AtLeastOnce, DeliveryMode
 from partition.ledger import CommitProgress, Ledger
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.records import Partition, Resumed, TransactionKind
 from partition.recovery import StartPolicy
 from partition.retry import RetryPolicy
@@ -135,7 +135,7 @@ class Settings:
                     on_data_loss="skip" if heal else self.on_loss,
                     on_corrupt_record="skip" if heal else self.on_corrupt,
                 ),
-                window=Window(self.max_pending, self.max_pending_bytes),
+                limits=InFlightLimits(self.max_pending, self.max_pending_bytes),
                 retries=RetryPolicy(
                     limit=self.limit, initial_seconds=0.2, multiplier=2.0, max_seconds=1.0
                 ),

@@ -121,9 +121,9 @@ def timeout_too_early() -> Patches:
 
 
 @mutant
-def frontier_is_the_highest_resolved() -> Patches:
-    """The frontier is where emitting stands."""
-    return [put(Ledger, "frontier", property(lambda ledger: ledger.emitted_to))]
+def last_completed_offset_is_the_highest_resolved() -> Patches:
+    """The last completed offset is where emitting stands."""
+    return [put(Ledger, "last_completed_offset", property(lambda ledger: ledger.emitted_to))]
 
 
 @mutant

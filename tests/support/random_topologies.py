@@ -23,7 +23,7 @@ from headrace.sinks import Batch, MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import PartitionError, StoreUnavailable
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.memory import (
     MemoryCatalogue,
     MemoryFetcher,
@@ -464,7 +464,7 @@ class Process:
                 plan.sources,
                 ConsumerPolicy(
                     AssignmentPolicy(
-                        window=Window(max_pending=8),
+                        limits=InFlightLimits(max_pending=8),
                         retries=RetryPolicy(limit=5),
                         delivery=delivery_of(topology, cut),
                         discover_interval_seconds=5.0,

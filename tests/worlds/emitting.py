@@ -19,7 +19,7 @@ from partition.consumer import Consumer, ConsumerPolicy
 from partition.delivery import CommitBeforeEmit
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.recovery import Loss, Ways
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
@@ -75,7 +75,7 @@ def _reader(facts: dict[str, Any]) -> Consumer:
         [topic],
         ConsumerPolicy(
             AssignmentPolicy(
-                window=Window(max_pending=facts["max_pending"]), delivery=CommitBeforeEmit
+                limits=InFlightLimits(max_pending=facts["max_pending"]), delivery=CommitBeforeEmit
             ),
             fetch_records=400,
             chunk_records=50,

@@ -97,7 +97,7 @@ class FakeDelivery:
 
     def progress(self, room: int) -> tuple[int, Transactions]:
         first = self.transactions.first
-        return self.ledger.frontier if first is None else first, self.transactions
+        return self.ledger.last_completed_offset if first is None else first, self.transactions
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
         moved = self.progress(room)[0] > self.committed.offset

@@ -15,7 +15,7 @@ from headrace.sinks import MemoryDeadLetters, Sink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.ledger import LedgerStatistics
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.records import Partition
 from partition.recovery import Ways
@@ -110,7 +110,7 @@ class Works:
         self,
         *bolts: Any,
         sinks: Sequence[Sink[Any]] = (),
-        window: Window | None = None,
+        window: InFlightLimits | None = None,
         retries: RetryPolicy | None = None,
         timeout_seconds: float = 30.0,
         batch_rows: int = 1000,
@@ -168,7 +168,7 @@ class Works:
         def make_reader(notify, fences):
             policy = ConsumerPolicy(
                 AssignmentPolicy(
-                    window=window or Window(),
+                    limits=window or InFlightLimits(),
                     retries=retries
                     or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
                     delivery=delivery_of(topology, cut),

@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from partition.delivery import CommitBeforeEmit
-from partition.manager import Allowance, PartitionManager, Window
+from partition.manager import Allowance, InFlightLimits, PartitionManager
 from partition.records import Chunk, Partition, Position
 from partition.retry import RetryPolicy
 
@@ -16,7 +16,7 @@ def manager(position=0, ahead=100, **window):
     partition = PartitionManager(
         FLIGHTS,
         Position(position, leader_epoch=7, topic_id="id"),
-        Window(**window),
+        InFlightLimits(**window),
         RetryPolicy(limit=5),
         random.Random(1),
         CommitBeforeEmit,
@@ -55,7 +55,7 @@ def test_nothing_is_emitted_before_the_place_behind_it_is_stored():
     assert progress.position.offset == 3
     assert emit(partition) == []
     partition.stored(progress)
-    assert (partition.committed, partition.frontier) == (3, 0)
+    assert (partition.committed, partition.last_completed_offset) == (3, 0)
     assert not partition.is_urgent
     assert emit(partition) == [0, 1, 2]
 
@@ -141,9 +141,9 @@ def test_a_record_that_failed_is_never_tried_again():
     assert partition.next_due() is None
     assert partition.attempts(0) == 1
     assert partition.message(0)
-    assert partition.frontier == 0
+    assert partition.last_completed_offset == 0
     partition.ack(np.array([0, 1]))
-    assert partition.frontier == 2
+    assert partition.last_completed_offset == 2
 
 
 def test_when_the_run_ends_what_is_stored_is_emitted_and_nothing_more_is_stored():

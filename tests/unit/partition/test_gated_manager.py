@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from partition.manager import PartitionManager, Window
+from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Chunk, Partition, Position, Resumed, Transactions
 from partition.retry import RetryPolicy
 from tests.worlds.gating import FakeDelivery
@@ -18,7 +18,7 @@ def manager(position=0, **window):
     return PartitionManager(
         FLIGHTS,
         start,
-        Window(**window),
+        InFlightLimits(**window),
         RetryPolicy(limit=5, initial_seconds=1, jitter=0),
         random.Random(1),
         lambda _partition, *facts: FakeDelivery(*facts, plan_records=100),
@@ -98,7 +98,7 @@ def test_the_offset_to_store_is_where_the_lowest_open_transaction_begins():
     assert store(partition) == Position(12, 8, "id")
     assert commit(partition) == 2
     assert store(partition) == Position(14, 9, "id")
-    assert partition.frontier == 14
+    assert partition.last_completed_offset == 14
 
 
 def test_a_transaction_behind_a_gap_begins_where_the_last_one_ends():
@@ -109,7 +109,7 @@ def test_a_transaction_behind_a_gap_begins_where_the_last_one_ends():
     store(partition)
     emit(partition)
     commit(partition)
-    assert partition.frontier == 50
+    assert partition.last_completed_offset == 50
     assert store(partition) == Position(2, 8, "id")
 
 
@@ -278,7 +278,7 @@ def test_half_a_window_that_is_not_stored_should_be():
 def test_what_is_done_elsewhere_moves_the_frontier_and_counts_as_read():
     partition = manager(100)
     partition.passed(100, 160, 40, 9)
-    assert (partition.frontier, partition.emitted_to) == (160, 160)
+    assert (partition.last_completed_offset, partition.emitted_to) == (160, 160)
     assert partition.statistics(0.0).read == 40
     assert partition.delivery.in_flight() == 40
     assert store(partition) == Position(160, 9, "id")

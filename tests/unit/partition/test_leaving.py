@@ -49,11 +49,11 @@ class Shared(Bench):
 
 
 def place_of(bench, partition):
-    return bench.reader.assignment[partition].place
+    return bench.reader.assignment[partition].index
 
 
 def refuse(bench, partition, place, error):
-    bench.reader.assignment.refuse(partition, error, place=place)
+    bench.reader.assignment.refuse(partition, error, index=place)
 
 
 def test_nothing_is_opened_before_a_plan_says_so():
@@ -356,11 +356,11 @@ def test_who_has_everything_ends_once_every_partition_is_halted():
     bench = Shared()
     bench.want(ONE, TWO)
     bench.reader.assignment.refuse(
-        ONE, place=place_of(bench, ONE), error=StoreCorrupt("/one", "no", "JSON")
+        ONE, index=place_of(bench, ONE), error=StoreCorrupt("/one", "no", "JSON")
     )
     bench.reader.poll(0.0)
     bench.reader.assignment.refuse(
-        TWO, place=place_of(bench, TWO), error=StoreCorrupt("/two", "no", "JSON")
+        TWO, index=place_of(bench, TWO), error=StoreCorrupt("/two", "no", "JSON")
     )
     with pytest.raises(StoreCorrupt):
         bench.reader.poll(0.0)
@@ -370,7 +370,7 @@ def test_who_shares_goes_on_though_all_it_has_is_halted():
     bench = Shared()
     bench.want(ONE)
     bench.reader.assignment.refuse(
-        ONE, place=place_of(bench, ONE), error=StoreCorrupt("/one", "no", "JSON")
+        ONE, index=place_of(bench, ONE), error=StoreCorrupt("/one", "no", "JSON")
     )
     bench.reader.poll(0.0)
     bench.want(ONE, TWO, planned_at=1.0)

@@ -27,7 +27,7 @@ class Amid(Bench):
         self.of_two = [
             record_id
             for record_id in record_ids
-            if partition_index_of(record_id) == self.reader.assignment[TWO].place
+            if partition_index_of(record_id) == self.reader.assignment[TWO].index
         ]
         self.ack([record_id for record_id in record_ids if record_id not in self.of_two])
         self.store.holding = True

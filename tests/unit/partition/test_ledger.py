@@ -21,14 +21,14 @@ def emitted_ledger(*numbers, position=0):
 
 
 def test_an_empty_ledger_has_its_position_as_frontier():
-    assert Ledger(42).frontier == 42
+    assert Ledger(42).last_completed_offset == 42
 
 
 def test_a_fetched_record_that_waits_holds_the_frontier():
     """Promise 1: committed <= frontier <= every pending, waiting or failed offset."""
     ledger = Ledger(5)
     ledger.fetched(offsets(7, 8))
-    assert ledger.frontier == 7
+    assert ledger.last_completed_offset == 7
     assert ledger.waiting == 2
 
 
@@ -36,24 +36,24 @@ def test_acks_in_order_move_the_frontier_to_the_next_offset():
     ledger = emitted_ledger(0, 1, 2)
     ledger.resolve(offsets(0))
     ledger.resolve(offsets(1))
-    assert ledger.frontier == 2
+    assert ledger.last_completed_offset == 2
 
 
 def test_acks_out_of_order_move_the_frontier_only_past_the_lowest_pending():
     ledger = emitted_ledger(0, 1, 2, 3)
     ledger.resolve(offsets(1, 3))
-    assert ledger.frontier == 0
+    assert ledger.last_completed_offset == 0
     ledger.resolve(offsets(0))
-    assert ledger.frontier == 2
+    assert ledger.last_completed_offset == 2
 
 
 def test_gaps_between_offsets_never_block_the_frontier():
     """Promise 11, Storm 20: compaction and transaction markers leave gaps of any size."""
     ledger = emitted_ledger(10, 1_000_000, 1_000_007)
     ledger.resolve(offsets(10))
-    assert ledger.frontier == 1_000_000
+    assert ledger.last_completed_offset == 1_000_000
     ledger.resolve(offsets(1_000_000, 1_000_007))
-    assert ledger.frontier == 1_000_008
+    assert ledger.last_completed_offset == 1_000_008
 
 
 def test_a_gap_at_the_logs_end_is_passed_when_nothing_is_pending():
@@ -61,27 +61,27 @@ def test_a_gap_at_the_logs_end_is_passed_when_nothing_is_pending():
     ledger = emitted_ledger(0, 1)
     ledger.resolve(offsets(0, 1))
     ledger.pass_gap(4)
-    assert ledger.frontier == 4
+    assert ledger.last_completed_offset == 4
 
 
 def test_a_gap_at_the_logs_end_is_passed_later_when_a_record_waits():
     ledger = Ledger(0)
     ledger.fetched(offsets(0, 1))
     ledger.pass_gap(4)
-    assert ledger.frontier == 0
+    assert ledger.last_completed_offset == 0
     ledger.emit(2)
     ledger.resolve(offsets(0, 1))
-    assert ledger.frontier == 4
+    assert ledger.last_completed_offset == 4
 
 
 def test_a_failed_record_in_front_holds_the_frontier_until_its_retry_is_acked():
     ledger = emitted_ledger(0, 1, 2)
     assert ledger.fail(0)
     ledger.resolve(offsets(1, 2))
-    assert ledger.frontier == 0
+    assert ledger.last_completed_offset == 0
     assert ledger.retry(0)
     ledger.resolve(offsets(0))
-    assert ledger.frontier == 3
+    assert ledger.last_completed_offset == 3
 
 
 def test_repeated_late_and_unknown_acks_are_counted_and_change_nothing():
@@ -92,14 +92,14 @@ def test_repeated_late_and_unknown_acks_are_counted_and_change_nothing():
     assert ledger.resolve(offsets(7, 8, 100)) == 0
     assert ledger.resolve(offsets(6, 6)) == 0
     assert ledger.statistics().ignored == 6
-    assert ledger.frontier == 9
+    assert ledger.last_completed_offset == 9
 
 
 def test_an_ack_of_a_record_that_was_not_emitted_is_ignored():
     ledger = Ledger(0)
     ledger.fetched(offsets(0, 1))
     assert ledger.resolve(offsets(0)) == 0
-    assert ledger.frontier == 0
+    assert ledger.last_completed_offset == 0
 
 
 def test_offsets_fetched_twice_are_refused():
@@ -113,7 +113,7 @@ def test_the_window_counts_resolved_records_behind_a_stuck_one():
     """Promise 10, Storm 47: a stuck record stops its partition at the window's end."""
     ledger = emitted_ledger(*range(100))
     ledger.resolve(offsets(*range(1, 100)))
-    assert ledger.window == 100
+    assert ledger.emitted_count == 100
     assert ledger.statistics().pending == 1
 
 
@@ -177,12 +177,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def agrees_with_the_model(self):
         pending = [o for o, s in self.states.items() if s != "resolved"]
         statistics = self.ledger.statistics()
-        assert statistics.frontier == (min(pending) if pending else self.next)
+        assert statistics.last_completed_offset == (min(pending) if pending else self.next)
         assert statistics.pending == len(pending)
         assert statistics.waiting == sum(s == "waiting" for s in self.states.values())
         assert statistics.failed == sum(s == "failed" for s in self.states.values())
-        assert statistics.frontier >= self.frontiers[-1], "promise 2: it never moves back"
-        self.frontiers.append(statistics.frontier)
+        assert statistics.last_completed_offset >= self.frontiers[-1], (
+            "promise 2: it never moves back"
+        )
+        self.frontiers.append(statistics.last_completed_offset)
 
 
 TestLedgerAgreesWithItsModel = LedgerMachine.TestCase
@@ -193,7 +195,7 @@ def test_any_order_of_acks_ends_at_the_same_frontier(order, size):
     ledger = emitted_ledger(*range(60))
     for start in range(0, 60, size):
         ledger.resolve(offsets(*order[start : start + size]))
-    assert ledger.frontier == 60
+    assert ledger.last_completed_offset == 60
 
 
 def test_all_that_was_emitted_below_an_offset_resolves_at_once_whatever_became_of_it():
@@ -202,7 +204,11 @@ def test_all_that_was_emitted_below_an_offset_resolves_at_once_whatever_became_o
     ledger.fail(1)
     ledger.resolve(offsets(5))
     assert ledger.resolve_below(7) == 3
-    assert (ledger.frontier, ledger.statistics().failed, ledger.window) == (9, 0, 1)
+    assert (ledger.last_completed_offset, ledger.statistics().failed, ledger.emitted_count) == (
+        9,
+        0,
+        1,
+    )
     assert ledger.resolve_below(7) == 0
     assert ledger.resolve_below(100) == 1
-    assert (ledger.frontier, ledger.waiting) == (12, 1)
+    assert (ledger.last_completed_offset, ledger.waiting) == (12, 1)

@@ -18,7 +18,7 @@ class LedgerAndModel(RuleBasedStateMachine):
         self.ledger = Ledger(3)
         self.states = {}
         self.end = 3
-        self.frontier = 3
+        self.last_completed_offset = 3
         self.ignored = 0
 
     def unresolved(self):
@@ -85,16 +85,16 @@ class LedgerAndModel(RuleBasedStateMachine):
     def agrees(self):
         seen = self.ledger.statistics()
         unresolved = self.unresolved()
-        assert seen.frontier == min(unresolved, default=self.end)
-        assert seen.frontier >= self.frontier
-        self.frontier = seen.frontier
+        assert seen.last_completed_offset == min(unresolved, default=self.end)
+        assert seen.last_completed_offset >= self.last_completed_offset
+        self.last_completed_offset = seen.last_completed_offset
         states = list(self.states.values())
         assert seen.pending == len(unresolved)
         assert (seen.waiting, seen.failed) == (states.count("waiting"), states.count("failed"))
         assert seen.fetched_to == self.end
         assert seen.ignored == self.ignored
         emitted = [o for o, state in self.states.items() if state != "waiting"]
-        assert seen.window == sum(offset >= seen.frontier for offset in emitted)
+        assert seen.emitted_count == sum(offset >= seen.last_completed_offset for offset in emitted)
 
 
 def test_whatever_happens_the_ledger_agrees_with_a_dictionary():

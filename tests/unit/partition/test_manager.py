@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from partition.delivery import AtLeastOnce
-from partition.manager import PartitionManager, Window
+from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Chunk, Partition, Position
 from partition.retry import RetryPolicy
 
@@ -19,7 +19,7 @@ def manager(position=0, *, limit=2, **window):
     return PartitionManager(
         FLIGHTS,
         Position(position, leader_epoch=7, topic_id="id"),
-        Window(**window),
+        InFlightLimits(**window),
         RetryPolicy(limit=limit, initial_seconds=1, jitter=0),
         random.Random(1),
         AtLeastOnce,
@@ -83,7 +83,11 @@ def test_records_that_are_resolved_and_not_stored_use_the_window_up():
         emitted += given.offsets.tolist()
         partition.ack(given.offsets)
     assert emitted == list(range(10))
-    assert (partition.frontier, partition.committed, partition.delivery.in_flight()) == (10, 0, 10)
+    assert (
+        partition.last_completed_offset,
+        partition.committed,
+        partition.delivery.in_flight(),
+    ) == (10, 0, 10)
     assert partition.is_full
     progress = partition.progress()
     assert partition.next_chunk(0, 3) is None
@@ -167,10 +171,10 @@ def test_a_record_out_of_retries_stays_pending_until_it_is_acked():
     partition.next_chunk(1, 10)
     assert not partition.fail(0, now=1)
     assert partition.attempts(0) == 2
-    assert partition.frontier == 0
+    assert partition.last_completed_offset == 0
     assert partition.next_chunk(1000, 10) is None
     partition.ack(offsets(0))
-    assert partition.frontier == 2
+    assert partition.last_completed_offset == 2
 
 
 def test_a_fail_of_a_record_not_in_flight_changes_nothing():
@@ -191,7 +195,7 @@ def test_the_end_of_a_transactional_log_leaves_no_lag():
     partition.log_end(3)
     partition.next_chunk(0, 10)
     partition.ack(offsets(0, 1))
-    assert partition.frontier == 3
+    assert partition.last_completed_offset == 3
 
 
 def test_committed_never_moves_back():
@@ -293,9 +297,9 @@ def test_a_restart_without_a_store_leaves_what_was_committed():
     partition.next_chunk(0, 10)
     partition.ack(offsets(0, 1, 2))
     partition.restart(partition.position, is_stored=False)
-    assert (partition.committed, partition.frontier) == (0, 3)
+    assert (partition.committed, partition.last_completed_offset) == (0, 3)
     partition.restart(Position(9), is_stored=True)
-    assert (partition.committed, partition.frontier) == (9, 9)
+    assert (partition.committed, partition.last_completed_offset) == (9, 9)
 
 
 class Looked(np.ndarray[Any, Any]):

@@ -10,7 +10,7 @@ from partition.errors import (
     OffsetOutOfRange,
     OwnershipLost,
 )
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.memory import MemoryStore
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
 
@@ -93,7 +93,7 @@ def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_un
 
 def test_a_partition_that_is_not_ours_for_the_moment_is_paused():
     """Promise 10: what is fetched and may not be emitted is bounded."""
-    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=4)
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
     bench.start()
     bench.fill(ONE, 400)
     bench.nodes.away = True

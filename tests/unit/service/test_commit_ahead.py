@@ -7,14 +7,14 @@ import pytest
 from partition.delivery import CommitBeforeEmit
 from partition.errors import Fenced
 from partition.interfaces import Progress
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.memory import MemoryStore
 from partition.records import Position
 from tests.worlds.reading import ONE, TWO, Bench
 
 
 def ahead(window=200, **policy):
-    assignment = {"delivery": CommitBeforeEmit, "window": Window(max_pending=window)}
+    assignment = {"delivery": CommitBeforeEmit, "limits": InFlightLimits(max_pending=window)}
     return Bench(assignment=assignment, **policy)
 
 

@@ -42,7 +42,7 @@ def test_a_file_with_the_two_addresses_is_enough(write):
     assert config.zookeeper.hosts == "one:2181"
     assert config.http.port is None
     assert config.retries.policy().limit == 5
-    assert config.assignment().window.max_pending == config.pipeline.max_pending
+    assert config.assignment().limits.max_pending == config.pipeline.max_pending
 
 
 def test_dotted_and_quoted_property_names_are_the_same(write):

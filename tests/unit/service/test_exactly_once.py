@@ -9,7 +9,7 @@ import pytest
 from headrace import SKIP, Record, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.memory import MemoryStore
 from partition.retry import RetryPolicy
 from tests.support.patience import Limit, seconds
@@ -277,7 +277,7 @@ def test_a_window_smaller_than_a_transaction_goes_on() -> None:
         text,
         sinks=[Noting()],
         exactly_once="transactional",
-        window=Window(max_pending=10),
+        window=InFlightLimits(max_pending=10),
         transaction_records=100,
         fetch_records=50,
     ) as works:

@@ -43,7 +43,7 @@ def test_a_tombstone_is_what_policy_says_and_an_empty_value_is_none(policy, rows
         test.send(b"x", None, b"", key=None)
         assert [row["value"] for row in test.rows] == rows
         assert len(test.rejected) == letters
-        assert next(test._bench.reader.statistics(0.0)).ledger.frontier == 3
+        assert next(test._bench.reader.statistics(0.0)).ledger.last_completed_offset == 3
 
 
 def test_a_record_larger_than_is_wanted_becomes_a_letter_without_its_payload():

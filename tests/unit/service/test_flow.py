@@ -5,7 +5,7 @@ import re
 import pytest
 
 from partition.consumer import ConsumerPolicy
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.records import Partition
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
@@ -158,7 +158,9 @@ def test_what_is_fetched_under_a_rate_limit_stays_bounded_and_all_of_it_comes():
 
 def test_a_full_window_stands_beside_a_rate_limit():
     """Promise 10."""
-    bench = Bench(assignment={"window": Window(max_pending=5)}, records_per_second={"t": 1000.0})
+    bench = Bench(
+        assignment={"limits": InFlightLimits(max_pending=5)}, records_per_second={"t": 1000.0}
+    )
     bench.start()
     bench.fill(ONE, 50)
     assert len(bench.emit(0.0)) == 5

@@ -2,7 +2,7 @@
 
 from partition.delivery import AtLeastOnce
 from partition.errors import Fenced
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.records import Transactions
 from tests.worlds.gating import GatedBench, transactions_of
 from tests.worlds.reading import ONE, TWO
@@ -212,8 +212,8 @@ def test_a_partition_with_a_shut_gate_is_paused_while_another_can_go_on():
 
 def test_large_records_are_bounded_by_their_bytes():
     """Promise 10."""
-    window = Window(max_pending_bytes=1000)
-    bench = started(fetch_records=10, plan_records=2000, assignment={"window": window})
+    window = InFlightLimits(max_pending_bytes=1000)
+    bench = started(fetch_records=10, plan_records=2000, assignment={"limits": window})
     for _ in range(200):
         bench.log.append(ONE, b"x" * 100, timestamp_ms=90_000)
     fetch_all(bench)

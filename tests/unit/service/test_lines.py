@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.records import Resumed, offsets_of, partition_indexes_of
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
@@ -22,7 +22,7 @@ class LinedBench(GatedBench):
         self.line_policy = TransactionPolicy(kind=kind, records=60, plan_records=20)
         self.table = {}  # by partition: its rows by txid
         super().__init__(
-            assignment={"window": Window(max_pending=window)},
+            assignment={"limits": InFlightLimits(max_pending=window)},
             fetch_records=10,
             chunk_records=8,
             plan_records=20,

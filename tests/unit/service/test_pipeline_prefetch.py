@@ -9,7 +9,7 @@ import pytest
 from headrace import Topology, bolt
 from headrace.payloads import json_columns
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.records import Partition
 from partition.retry import RetryPolicy
 from service.sizes import Sizes, sizes_of
@@ -90,7 +90,7 @@ def test_whatever_the_window_and_the_sizes_are_every_record_arrives_once(seed):
     rng = random.Random(seed)
     sink, count = MemorySink(), 6_000
     fetch = rng.choice([700, 1_500, 4_000])
-    window = Window(max_pending=rng.choice([650, 2_000, 50_000]))
+    window = InFlightLimits(max_pending=rng.choice([650, 2_000, 50_000]))
     with Works(
         json_columns(NUMBER), sinks=[sink], window=window, fetch_records=fetch,
         chunk_records=rng.choice([500, 650, 4_000]), batch_rows=rng.choice([100, 5_000]),

@@ -9,7 +9,7 @@ import pytest
 
 from partition.errors import Fenced, KafkaUnavailable, StoreUnavailable, TopicMissing
 from partition.interfaces import LogEnd, Progress
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.memory import MemoryStore
 from partition.records import Position
 from partition.recovery import StartPolicy
@@ -116,7 +116,7 @@ def test_with_the_store_away_reading_goes_on_and_commits_come_later(bench):
         bench.reader.commit(float(now))
     assert not bench.reader.is_committed
     assert len(bench.store.commits) == 1
-    assert next(bench.reader.statistics(0.0)).ledger.frontier == 50
+    assert next(bench.reader.statistics(0.0)).ledger.last_completed_offset == 50
     bench.nodes.away = False
     bench.reader.commit(10.0)
     bench.reader.commit(20.0)
@@ -208,7 +208,7 @@ def test_nothing_is_committed_past_a_record_that_failed_or_is_pending(bench):
 
 def test_a_full_partition_is_paused_and_the_others_go_on():
     """Promise 10: a stuck record stops its partition at the window's end, never the others."""
-    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=4)
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
     bench.start()
     bench.fill(ONE, 40)
     stuck = bench.emit()
@@ -227,7 +227,7 @@ def test_a_full_partition_is_paused_and_the_others_go_on():
 
 def test_a_paused_partition_is_resumed_once_its_window_opens():
     """Promise 10: what was held back is emitted, all of it and once."""
-    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=4)
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
     bench.start()
     bench.fill(ONE, 40)
     seen: list[int] = []
@@ -243,7 +243,7 @@ def test_a_paused_partition_is_resumed_once_its_window_opens():
 
 def test_with_the_store_away_a_partition_runs_on_to_its_window_and_then_waits():
     """Promise 15: what a crash would repeat is bounded too; it goes on by itself."""
-    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=4)
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
     bench.start()
     bench.fill(ONE, 25)
     bench.nodes.away = True
@@ -264,7 +264,7 @@ def test_with_the_store_away_a_partition_runs_on_to_its_window_and_then_waits():
 
 def test_retries_pass_a_full_window():
     """Promise 10: retries are exempt from the limit, or a full window would stay full."""
-    bench = Bench(assignment={"window": Window(max_pending=3)}, fetch_records=10)
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=3)}, fetch_records=10)
     bench.start()
     bench.fill(ONE, 10)
     record_ids = bench.emit()
@@ -285,7 +285,7 @@ def test_acks_of_several_partitions_in_any_order_reach_their_own(bench):
     random.Random(3).shuffle(record_ids)
     bench.ack(record_ids[:60])
     bench.ack(record_ids[60:])
-    assert [part.ledger.frontier for part in bench.reader.statistics(0.0)] == [50, 50]
+    assert [part.ledger.last_completed_offset for part in bench.reader.statistics(0.0)] == [50, 50]
     assert all(part.ledger.pending == 0 for part in bench.reader.statistics(0.0))
     assert bench.reader.has_reached_goals
 
@@ -356,7 +356,7 @@ def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_l
 
 def test_keys_use_the_window_up():
     """Promise 10: what they hold is memory, too."""
-    bench = Bench(fetch_records=1, assignment={"window": Window(max_pending_bytes=100)})
+    bench = Bench(fetch_records=1, assignment={"limits": InFlightLimits(max_pending_bytes=100)})
     for _ in range(5):
         bench.log.append(ONE, b"v", key=b"k" * 40)
     bench.start()
@@ -371,7 +371,7 @@ def test_ends_that_take_long_to_be_told_are_asked_for_more_rarely(monkeypatch):
         asked.append(Future())
         return asked[-1]
 
-    bench = Bench(assignment={"window": Window(max_pending=2)})
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=2)})
     bench.fill(ONE, 5)
     bench.start()
     monkeypatch.setattr(bench.reader._ways.catalogue, "ends", ends)

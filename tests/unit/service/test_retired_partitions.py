@@ -69,7 +69,7 @@ def test_a_late_ack_never_counts_for_another_partition():
         works.now += 1.0
         works.want(1)  # again, at another index
         works.turn(4)
-        assert works.reader.assignment[Partition("t", 1)].place != 1
+        assert works.reader.assignment[Partition("t", 1)].index != 1
         sink.allow()
         works.until(lambda: len(sink.rows) == 6)
         works.turn(10)

@@ -1,7 +1,7 @@
 """The rotation: whose records are emitted next, and which are foreseen. The reader drives it."""
 
 from partition.delivery import CommitBeforeEmit
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from tests.worlds.reading import ONE, TWO, Bench
 
 
@@ -29,7 +29,7 @@ def test_a_partition_that_has_nothing_is_passed_over():
 
 
 def test_it_is_stuck_once_every_partition_that_has_records_waiting_is_full():
-    bench = Bench(assignment={"window": Window(max_pending=5)}, fetch_records=10)
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=5)}, fetch_records=10)
     bench.start()
     assert not bench.reader.is_stuck
     for place in (ONE, TWO):
@@ -78,7 +78,7 @@ def test_little_waits_until_two_fetches_or_three_chunks_wait():
 
 
 def test_what_waits_behind_a_full_window_does_not_count():
-    bench = Bench(assignment={"window": Window(max_pending=5)}, fetch_records=10)
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=5)}, fetch_records=10)
     bench.start()
     bench.fill(ONE, 25)
     bench.reader.fetch(0.0, 0.0)

@@ -28,7 +28,7 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import Fenced
 from partition.interfaces import Progress
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.records import Partition, Position
 from partition.recovery import Ways
@@ -107,7 +107,8 @@ class World:
         self.drain_seconds = policy.pop("drain_seconds", 5)
         self.policy = ConsumerPolicy(
             AssignmentPolicy(
-                retries=RetryPolicy(limit=1, jitter=0), window=policy.pop("window", Window())
+                retries=RetryPolicy(limit=1, jitter=0),
+                window=policy.pop("window", InFlightLimits()),
             ),
             commit_interval_seconds=policy.pop("commit_interval_seconds", 0.001),
             **policy,
@@ -306,7 +307,7 @@ def test_a_slow_sink_bounds_what_is_in_flight():
     """Promise 10: memory is bounded."""
     sink = GatedSink()
     sink.gate.clear()
-    world = World(sink, window=Window(max_pending=40), fetch_records=25, chunk_records=10)
+    world = World(sink, window=InFlightLimits(max_pending=40), fetch_records=25, chunk_records=10)
     world.send(*range(1000, 2000))
     running = InBackground(world.service())
     assert sink.tried.wait(seconds(10))
@@ -320,16 +321,18 @@ def test_a_slow_sink_bounds_what_is_in_flight():
 
 def test_a_stuck_record_stops_its_partition_at_the_windows_end_and_no_other():
     """Promise 10: a stuck record never stops the other partitions."""
-    world = World(partitions=2, window=Window(max_pending=20), fetch_records=10)
+    world = World(partitions=2, window=InFlightLimits(max_pending=20), fetch_records=10)
     world.send(13, *range(100, 200), partition=0)
     world.send(*range(100, 400), partition=1)
     running = InBackground(world.service())
     running.wait_for(
-        lambda snapshot: snapshot.partitions[1].ledger.frontier == 300 and snapshot.sunk >= 319
+        lambda snapshot: (
+            snapshot.partitions[1].ledger.last_completed_offset == 300 and snapshot.sunk >= 319
+        )
     )
     stuck = running.service.snapshot.partitions[0]
-    assert stuck.ledger.frontier == 0
-    assert stuck.ledger.window == 20
+    assert stuck.ledger.last_completed_offset == 0
+    assert stuck.ledger.emitted_count == 20
     running.end()
     assert (world.committed(0), world.committed(1)) == (0, 300)
 

@@ -7,7 +7,7 @@ import pytest
 
 from headrace import Record, Reject, Retry, bolt
 from partition.delivery import AtLeastOnce
-from partition.manager import PartitionManager, Window
+from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Chunk, Position
 from partition.recovery import StartPolicy
 from partition.retry import RetryPolicy
@@ -33,7 +33,7 @@ def test_the_acks_of_later_records_complete_no_older_one(behind):
     manager = PartitionManager(
         ONE,
         Position(0),
-        window=Window(max_pending=1_000_000),
+        limits=InFlightLimits(max_pending=1_000_000),
         retry_policy=RetryPolicy(initial_seconds=1.0, jitter=0),
         rng=random.Random(1),
         delivery=AtLeastOnce,
@@ -42,7 +42,7 @@ def test_the_acks_of_later_records_complete_no_older_one(behind):
     manager.fetched(Chunk(ONE, offsets, [b"x"] * len(offsets)), 0.0)
     manager.next_chunk(0.0, len(offsets))
     manager.ack(offsets[1:])
-    assert manager.frontier == 0
+    assert manager.last_completed_offset == 0
     assert manager.fail(0, 0.0)
     again = manager.next_chunk(1.0, 10)
     assert again is not None

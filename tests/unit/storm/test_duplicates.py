@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Record, bolt
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.records import Partition
 from partition.recovery import StartPolicy
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
@@ -78,7 +78,7 @@ def test_answers_that_come_after_their_partition_was_begun_anew_change_nothing()
     bench.ack(old)
     assert bench.reader.fail(old[2], 2.0)
     ledger = next(bench.reader.statistics(2.0)).ledger
-    assert (ledger.frontier, ledger.ignored) == (2, 6)
+    assert (ledger.last_completed_offset, ledger.ignored) == (2, 6)
     assert offsets(bench, bench.emit(3.0)) == [2]
 
 
@@ -86,8 +86,8 @@ class Reading:
     """A reader that is pushed about; every emission is checked."""
 
     def __init__(self) -> None:
-        window = Window(max_pending=8)
-        self.bench = Bench(assignment={"window": window}, chunk_records=3, fetch_records=4)
+        window = InFlightLimits(max_pending=8)
+        self.bench = Bench(assignment={"limits": window}, chunk_records=3, fetch_records=4)
         self.bench.fill(ONE, 5)
         self.bench.start()
         self.pending: list[int] = []

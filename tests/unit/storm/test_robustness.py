@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from headrace import Record, Retry, bolt
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from partition.retry import RetryPolicy, RetryQueue
 from tests.worlds.reading import ONE, Bench
 from tests.worlds.running import HeldSink, Works
@@ -27,13 +27,13 @@ async def later(value: str) -> str:
 
 def test_without_an_ack_nothing_grows():
     """Storm 47: a partition is held at its window's end, and one more fetch, however much comes."""
-    bench = Bench(assignment={"window": Window(max_pending=10)}, fetch_records=5)
+    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=5)
     bench.start()
     for now in range(20):
         bench.fill(ONE, 100)
         bench.emit(float(now))
     ledger = next(bench.reader.statistics(20.0)).ledger
-    assert (ledger.window, ledger.waiting) == (10, 5)
+    assert (ledger.emitted_count, ledger.waiting) == (10, 5)
     assert next(bench.reader.statistics(20.0)).pending_bytes < 100
 
 
@@ -41,7 +41,7 @@ def test_without_an_ack_nothing_grows():
 def test_a_poison_record_is_fetched_once_however_often_it_is_tried(tries, monkeypatch):
     """Storm 48: its payload stays here, what came after it is not fetched again, and it ends."""
     bench = Bench(
-        assignment={"retries": RetryPolicy(limit=tries, jitter=0), "window": Window(1000)}
+        assignment={"retries": RetryPolicy(limit=tries, jitter=0), "limits": InFlightLimits(1000)}
     )
     bench.fill(ONE, 3000)
     bench.start()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemorySink
-from partition.manager import Window
+from partition.manager import InFlightLimits
 from tests.worlds.reading import ONE, RETRY_SECONDS, Bench
 from tests.worlds.running import PLACE, Door, HeldSink, Works
 
@@ -76,7 +76,7 @@ def test_gaps_between_offsets_stop_no_commit(kinds, seed):
 
 def test_a_full_window_of_failed_records_empties_itself():
     """Storm 21: the limit on records in flight holds back new ones, never a retry."""
-    with Works(text, window=Window(max_pending=3)) as works:
+    with Works(text, window=InFlightLimits(max_pending=3)) as works:
         works.send(*[b"again"] * 3, b"a", b"b")
         works.until(lambda: works.ledger.failed == 3)
         assert works.sink.rows == []
@@ -108,7 +108,7 @@ def test_answers_that_come_at_once_are_neither_lost_nor_late():
 
 def test_what_is_in_flight_ends_without_any_time_out():
     """Storm 26: whatever becomes of a record is told, so a full window needs no time-out."""
-    with Works(text, at_once, letters_of, window=Window(2), timeout_seconds=1e9) as works:
+    with Works(text, at_once, letters_of, window=InFlightLimits(2), timeout_seconds=1e9) as works:
         works.send(*[b"a", b"skip", b"bad", b"none", b"again", b"bc"] * 5)
         while works.stored < 30:
             works.turn(5)

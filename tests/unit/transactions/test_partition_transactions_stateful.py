@@ -69,7 +69,7 @@ class LineAndModel(RuleBasedStateMachine):
         return int(np.count_nonzero(txids))
 
     @property
-    def frontier(self):
+    def last_completed_offset(self):
         """The lowest that is fetched and not done."""
         pending = [*self.waiting, *self.under_way, *self.processed]
         return min(pending, default=self.fetched_to)
@@ -127,7 +127,7 @@ class LineAndModel(RuleBasedStateMachine):
 
     @property
     def may_ask(self):
-        moved = self.frontier > self.node.position.offset
+        moved = self.last_completed_offset > self.node.position.offset
         return self.asked is None and (self.line.has_to_store or moved)
 
     @precondition(lambda self: self.may_ask)
@@ -135,7 +135,11 @@ class LineAndModel(RuleBasedStateMachine):
     def ask_to_store(self, meanwhile):
         transactions = self.line.to_store()
         begins_at = self.line.begins_at
-        offset = self.frontier if begins_at is None else min(self.frontier, begins_at)
+        offset = (
+            self.last_completed_offset
+            if begins_at is None
+            else min(self.last_completed_offset, begins_at)
+        )
         transactions.checked(offset)
         assert offset >= self.node.position.offset
         self.asked = (offset, transactions)
@@ -318,7 +322,7 @@ class LineAndModel(RuleBasedStateMachine):
             assert list(has) == list(range(1, len(has) + 1))
             assert [offset for offsets in has.values() for offset in offsets] == self.log
         assert self.line.begins_at is None
-        assert self.frontier == self.node.position.offset
+        assert self.last_completed_offset == self.node.position.offset
 
     def finish(self):
         """Let everything come to its end, which it must."""
