@@ -35,7 +35,6 @@ from sinks.tables.iceberg_history import (
     check_in_order,
     expired_of,
     in_order,
-    newest,
     removals,
     remove_old,
     untagged,
@@ -293,30 +292,32 @@ class IcebergLog(TableLog):
             AssertCurrentSchemaId,
             AssertDefaultSpecId,
             AssertTableUUID,
+            SetPropertiesUpdate,
         )
+
+        from sinks.tables.iceberg_io import Append  # noqa: PLC0415 - imports pyiceberg
 
         table: Table = state.native
         whole, catalog = table.metadata, self._opened()
         expired = expired_of(whole, int(time.time() * 1000))
-        new = Table(table.name(), newest(whole), table.metadata_location, table.io, catalog)
-        change = new.transaction()
-        append = change.update_snapshot(snapshot_properties=_summary(transactions)).merge_append()
+        change = Append(table).update_snapshot(snapshot_properties=_summary(transactions))
+        append = change.merge_append()
         for file in files:
             append.append_data_file(as_manifest_entry(file, table.location(), table))
         try:
-            append.commit()  # to `change` only
+            updates, unmoved = append._commit()  # noqa: SLF001 - the public way is with retries
         except OSError as error:
             append._clean_all_uncommitted()  # noqa: SLF001
             now = self.read()
             if now is None or now.native.metadata_location != table.metadata_location:
                 raise Conflict from error  # the newest snapshot that we know has expired
             raise
-        change.set_properties({app: _text(version) for app, version in transactions.items()})
+        versions = {app: _text(version) for app, version in transactions.items()}
         try:
             done = catalog.commit_table(
                 table,
                 (
-                    *change._requirements,  # noqa: SLF001 - the public way is with retries
+                    *unmoved,
                     AssertTableUUID(uuid=whole.table_uuid),
                     AssertCurrentSchemaId.model_validate(
                         {"current-schema-id": whole.current_schema_id}
@@ -325,7 +326,8 @@ class IcebergLog(TableLog):
                     *([untagged(whole)] if expired else []),
                 ),
                 (
-                    *in_order(change._updates, whole),  # noqa: SLF001
+                    *in_order(updates, whole),
+                    SetPropertiesUpdate(updates=versions),
                     *removals(expired),
                 ),
             )

@@ -24,13 +24,6 @@ _CLOCKS_DIFFER_MS = 60_000  # as much as Iceberg's Java library allows
 _EXPIRED_AT_ONCE = 20
 
 
-def newest(metadata: "TableMetadata") -> "TableMetadata":
-    """The metadata without history, which pyiceberg copies a dozen times for a commit."""
-    current = metadata.current_snapshot()
-    history = {"snapshots": [current] if current else [], "snapshot_log": [], "metadata_log": []}
-    return metadata.model_copy(update=history)
-
-
 def expired_of(metadata: "TableMetadata", now_ms: int) -> list[int]:
     """Snapshots of ours to let go of: older than the table keeps them, followed by ours.
 

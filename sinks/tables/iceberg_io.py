@@ -11,6 +11,8 @@ from typing import Any, Self
 from pyarrow import fs
 from pyiceberg.io import S3_RETRY_STRATEGY_IMPL
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
 
 from sinks.storage import Storage
 from sinks.tables.files import is_local, sync
@@ -21,6 +23,19 @@ _METADATA = ".metadata.json"
 _KEPT_BYTES = 8 * 1024 * 1024  # manifests until they are merged, which are a hundred
 _kept: dict[str, bytes] = {}  # what was written here, by location, the oldest first
 _lock = threading.Lock()
+
+
+class Append(Transaction):
+    """A transaction that makes one snapshot of a table as it is.
+
+    pyiceberg's own copies all the metadata, old snapshots and all, each of the fourteen times that
+    a snapshot asks for it.
+    """
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The table's metadata: nothing was changed before."""
+        return self._table.metadata
 
 
 class TableFileIO(PyArrowFileIO):
