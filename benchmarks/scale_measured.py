@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.processes import parse
 from benchmarks.scale_model import OPERATIONS
 from benchmarks.scale_weights import Cluster
-from partition.assignment import Assignment, AssignmentPolicy, Held
+from partition.assignment import AssignedPartition, Assignment, AssignmentPolicy
 from partition.delivery import AtLeastOnce
 from partition.interfaces import Progress, Topic
 from partition.manager import InFlightLimits, PartitionManager
@@ -122,7 +122,7 @@ def memory(partitions: int) -> Memory:
     tracemalloc.start()
     try:
         began = tracemalloc.get_traced_memory()[0]
-        held = [Held(key, place, topic) for place, key in enumerate(keys)]
+        held = [AssignedPartition(key, place, topic) for place, key in enumerate(keys)]
         known = tracemalloc.get_traced_memory()[0]
         for each in held:
             each.manager = PartitionManager(

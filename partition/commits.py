@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from partition.assignment import Assignment, Held
+from partition.assignment import AssignedPartition, Assignment
 from partition.errors import StoreError
 from partition.interfaces import Fetcher, OffsetStore, Progress
 from partition.manager import PartitionManager, PartitionStatistics
@@ -69,8 +69,8 @@ class OffsetCommitter:
         self._due = now + self._interval_seconds
         self.is_urgent = False
         moved = {
-            held.partition: _Submitted(manager, progress)
-            for held, manager in self._storing()
+            assigned.partition: _Submitted(manager, progress)
+            for assigned, manager in self._storing()
             if (progress := manager.progress()) is not None
         }
         if moved:
@@ -85,9 +85,9 @@ class OffsetCommitter:
             return False
         # One whose session has ended is ours again in a moment, unless the store refuses it.
         return not any(
-            held.manager.has_to_store
-            for held in self._assignment
-            if held.manager is not None and not held.is_owned and held.loss is None
+            assigned.manager.has_to_store
+            for assigned in self._assignment
+            if assigned.manager is not None and not assigned.is_owned and assigned.loss is None
         )
 
     def _is_planned(self) -> bool:
@@ -95,15 +95,14 @@ class OffsetCommitter:
         managers = (manager for _held, manager in self._storing())
         return any(each.delivery.stores_first and each.is_urgent for each in managers)
 
-    def _moved(self) -> Iterator[tuple[Held, PartitionManager[Any]]]:
+    def _moved(self) -> Iterator[tuple[AssignedPartition, PartitionManager[Any]]]:
         return (each for each in self._storing() if each[1].has_to_store)
 
-    def _storing(self) -> Iterator[tuple[Held, PartitionManager[Any]]]:
+    def _storing(self) -> Iterator[tuple[AssignedPartition, PartitionManager[Any]]]:
         """The partitions of which something may be stored."""
-        is_moving = self._assignment.is_moving
-        for held in self._assignment:
-            if held.manager is not None and held.is_owned and not is_moving(held):
-                yield held, held.manager
+        for assigned in self._assignment:
+            if assigned.manager is not None and assigned.is_owned and not assigned.is_moving:
+                yield assigned, assigned.manager
 
     def _ended(self) -> bool:
         """Whether no write is under way; learns of what one has stored, and what was refused."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from partition.assignment import Assignment, AssignmentPolicy, Held, PartitionChange
+from partition.assignment import AssignedPartition, Assignment, AssignmentPolicy, PartitionChange
 from partition.commits import OffsetCommitter
 from partition.discovery import LogEnds, TopicName
 from partition.flow_control import FlowControl
@@ -121,12 +121,13 @@ class Consumer:
         stored or planned is emitted as soon as it can be.
         """
         changes = self.assignment.poll(now, opens=opens)
-        self._ends.poll(now, (held.partition for held in self.assignment if _is_unfetched(held)))
+        self._ends.poll(
+            now, (each.partition for each in self.assignment if self._is_unfetched(each))
+        )
         if not opens:
-            self._flow.end()
-            for held in self.assignment:
-                if held.manager is not None:
-                    held.manager.stop()
+            for assigned in self.assignment:
+                if assigned.manager is not None:
+                    assigned.manager.stop()
         self._flow.resume()
         return changes
 
@@ -140,27 +141,25 @@ class Consumer:
     @property
     def is_shared(self) -> bool:
         """Whether other replicas may take partitions over at any time."""
-        return self._policy.assignment.shared
+        return self.assignment.is_shared
 
     @property
     def topics(self) -> set[str]:
         """Topics of which a partition is known."""
-        return {held.partition.topic for held in self.assignment}
+        return self.assignment.topics
 
     def topic_at(self, index: int) -> str | None:
         """The topic of the partition of an index; None if it is no partition's."""
         is_known = 0 <= index < len(self.assignment)
         return self.assignment.at(index).partition.topic if is_known else None
 
-    def partition(self, index: int) -> Held:
+    def partition(self, index: int) -> AssignedPartition:
         """The partition of an index, whether it is ours or not."""
         return self.assignment.at(index)
 
     def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
         """The partitions that are ours, by index."""
-        for held in self.assignment:
-            if held.is_owned and held.manager is not None:
-                yield held.index, held.manager
+        return self.assignment.owned()
 
     @property
     def leaving(self) -> list[int]:
@@ -178,18 +177,16 @@ class Consumer:
     @property
     def has_reached_goals(self) -> bool:
         """Whether every record below the goals is resolved, halted partitions aside."""
-        known = self.assignment
-        return known.is_settled and all(held.has_resolved_goal for held in known)
+        return self.assignment.has_reached_goals
 
     @property
     def has_emitted_goals(self) -> bool:
         """Whether every record below the goals is emitted, halted partitions aside."""
-        known = self.assignment
-        return known.is_settled and all(held.has_emitted_goal for held in known)
+        return self.assignment.has_emitted_goals
 
     def next_due(self) -> float | None:
         """When the next retry is due, or a rate limit lets the next records pass; or None."""
-        managers = [held.manager for held in self.assignment]
+        managers = [assigned.manager for assigned in self.assignment]
         dues = [manager.next_due() for manager in managers if manager is not None]
         dues += [self._flow.wake] if math.isfinite(self._flow.wake) else []
         return min((due for due in dues if due is not None), default=None)
@@ -211,34 +208,34 @@ class Consumer:
             return False
         fetched = self._fetcher.fetch(self._policy.fetch_records, timeout_seconds)
         for chunk in fetched.chunks:
-            held = self.assignment[chunk.partition]
-            if held.manager is None:
+            assigned = self.assignment[chunk.partition]
+            if assigned.manager is None:
                 continue
-            held.manager.fetched(chunk, now)
-            self._check_replay(held, held.manager)
+            assigned.manager.fetched(chunk, now)
+            self._check_replay(assigned, assigned.manager)
             newest: Any = chunk.messages[-1]
             written_ms = newest.timestamp()[1]
             if written_ms > 0:
                 latency = self._time.wall_clock() - written_ms / 1000
                 self._latency[chunk.partition] = max(0.0, latency)
-            self._commits.is_urgent |= held.manager.is_urgent
+            self._commits.is_urgent |= assigned.manager.is_urgent
         for partition, end in fetched.ends.items():
-            held = self.assignment[partition]
-            if held.manager is not None:
-                held.manager.log_end(end)
-                self._check_replay(held, held.manager)
-                self.assignment.read_to_end(held, end)
+            assigned = self.assignment[partition]
+            if assigned.manager is not None:
+                assigned.manager.log_end(end)
+                self._check_replay(assigned, assigned.manager)
+                self.assignment.log_end(assigned, end)
         for chunk in fetched.chunks:
             self._flow.pause_if_full(self.assignment[chunk.partition])
         for partition, trouble in fetched.failures.items():
             self.assignment.fail(partition, trouble)
         return bool(fetched.chunks)
 
-    def _check_replay(self, held: Held, manager: PartitionManager[Any]) -> None:
+    def _check_replay(self, assigned: AssignedPartition, manager: PartitionManager[Any]) -> None:
         """Halt a partition that did not give the records of an open transaction again."""
         error = manager.delivery.replay_error(log_moved=False)
-        if error is not None and held.halted is None:
-            self.assignment.halt(held.partition, error)
+        if error is not None and assigned.error is None:
+            self.assignment.halt(assigned.partition, error)
 
     def next(self, now: float) -> tuple[Chunk, RecordIds] | None:
         """The next records to emit, with their ids; partitions take turns, a chunk each.
@@ -248,21 +245,21 @@ class Consumer:
         if not self._is_trusted:
             return None
         self._flow.wake = math.inf
-        for held in self._in_turn():
-            manager = held.manager
-            if manager is None or not held.is_owned:
+        for assigned in self._in_turn():
+            manager = assigned.manager
+            if manager is None or not assigned.is_owned:
                 continue
             due = manager.next_due()
             if (due is None or due > now) and not manager.waiting:
                 continue
-            allowance = self._flow.allowance(held, manager, now)
+            allowance = self._flow.allowance(assigned, now)
             before = manager.read
             chunk = manager.next_chunk(now, self._policy.chunk_records, allowance)
             if chunk is not None:
                 self._commits.is_urgent |= manager.is_urgent
-                self._flow.emitted(held.partition.topic, manager.read - before)
-                self._turn = held.index + 1
-                return chunk, record_ids_of(held.index, chunk.offsets)
+                self._flow.emitted(assigned.partition.topic, manager.read - before)
+                self._turn = assigned.index + 1
+                return chunk, record_ids_of(assigned.index, chunk.offsets)
             if manager.delivery.stores_first:
                 self._commits.is_urgent |= manager.is_urgent
                 if allowance.new != 0:
@@ -288,7 +285,7 @@ class Consumer:
     @property
     def is_stuck(self) -> bool:
         """Whether every partition that has records waiting has used up its limit."""
-        managers = [held.manager for held in self.assignment]
+        managers = [assigned.manager for assigned in self.assignment]
         waiting = [manager for manager in managers if manager is not None and manager.waiting]
         return bool(waiting) and all(manager.is_full for manager in waiting)
 
@@ -302,9 +299,9 @@ class Consumer:
     def upcoming(self) -> list[Chunk]:
         """The chunks that, as things stand, `next` gives whole, in turn."""
         queues = [
-            held.manager.upcoming(self._policy.chunk_records)
-            for held in ([] if self.assignment.is_paused else self._in_turn())
-            if held.is_owned and held.manager is not None and not held.is_leaving
+            assigned.manager.upcoming(self._policy.chunk_records)
+            for assigned in ([] if self.assignment.is_paused else self._in_turn())
+            if assigned.is_owned and assigned.manager is not None and not assigned.is_leaving
         ]
         return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
 
@@ -322,7 +319,7 @@ class Consumer:
                 records += manager.waiting
         return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
 
-    def _in_turn(self) -> Iterator[Held]:
+    def _in_turn(self) -> Iterator[AssignedPartition]:
         """Every partition, the one whose turn it is first."""
         count = len(self.assignment)
         for turn in range(self._turn, self._turn + count):
@@ -362,9 +359,7 @@ class Consumer:
 
     def passed(self, index: int, covers: Range) -> None:
         """Learn that a range is done which others have read; the mode was told in this turn."""
-        manager = self._manager(index)
-        manager.passed(covers.first, covers.end, covers.count or 0, covers.leader_epoch)
-        self.assignment.passed(index)
+        manager = self.assignment.passed(index, covers)
         self._commits.is_urgent |= manager.is_urgent
 
     def fail(
@@ -379,12 +374,12 @@ class Consumer:
         `policy` is that of the step that failed; None: the pipeline's. Of a partition that is
         lost nothing is scheduled: whoever has it now tries the record.
         """
-        held = self.assignment.at(partition_index_of(record_id))
-        if held.manager is None:
+        assigned = self.assignment.at(partition_index_of(record_id))
+        if assigned.manager is None:
             self.late += 1
-        if held.manager is None or held.loss is not None:
+        if assigned.manager is None or assigned.loss is not None:
             return True
-        return held.manager.fail(offset_of(record_id), now, after_seconds, policy)
+        return assigned.manager.fail(offset_of(record_id), now, after_seconds, policy)
 
     def comes_again(self, record_id: int) -> bool:
         """Whether a record is not done, and is, or may yet be, emitted again.
@@ -394,10 +389,10 @@ class Consumer:
         index = partition_index_of(record_id)
         if not 0 <= index < len(self.assignment):
             return False
-        held = self.assignment.at(index)
-        if held.manager is None or held.loss is not None:
+        assigned = self.assignment.at(index)
+        if assigned.manager is None or assigned.loss is not None:
             return False
-        return held.manager.comes_again(offset_of(record_id))
+        return assigned.manager.comes_again(offset_of(record_id))
 
     def attempts(self, record_id: int) -> int:
         """How often the record has been tried."""
@@ -445,22 +440,22 @@ class Consumer:
 
     def statistics(self, now: float) -> Iterator[PartitionStatistics]:
         """Where each partition stands that was opened."""
-        for held in self.assignment:
-            if held.manager is None:
+        for assigned in self.assignment:
+            if assigned.manager is None:
                 continue
-            start, end = self._fetcher.log_range(held.partition) or (None, None)
+            start, end = self._fetcher.log_range(assigned.partition) or (None, None)
             yield replace(
-                held.manager.statistics(now),
+                assigned.manager.statistics(now),
                 log_start=start,
-                log_end=self._ends.later(held.partition, end),
-                fetch_latency_seconds=self._latency.get(held.partition),
-                transaction_wait_seconds=self._fetcher.transaction_wait_seconds(held.partition),
-                lost=dict(held.lost),
-                epoch=held.epoch,
+                log_end=self._ends.later(assigned.partition, end),
+                fetch_latency_seconds=self._latency.get(assigned.partition),
+                transaction_wait_seconds=self._fetcher.transaction_wait_seconds(assigned.partition),
+                lost=dict(assigned.lost),
+                epoch=assigned.epoch,
             )
 
-
-def _is_unfetched(held: Held) -> bool:
-    """Whether nothing of a partition is fetched now, or perhaps not: enough of it waits."""
-    manager = held.manager
-    return manager is not None and (not held.is_read or held.is_paused or manager.waiting > 0)
+    def _is_unfetched(self, assigned: AssignedPartition) -> bool:
+        """Whether nothing of a partition is fetched now, or perhaps not: enough of it waits."""
+        manager = assigned.manager
+        is_idle = not assigned.is_read or self._flow.is_paused(assigned)
+        return manager is not None and (is_idle or manager.waiting > 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from partition.assignment import Assignment, Held
+from partition.assignment import AssignedPartition, Assignment
 from partition.discovery import TopicName
 from partition.interfaces import Fetcher
 from partition.manager import Allowance, PartitionManager
@@ -59,8 +59,7 @@ class FlowControl:
         self._silent: frozenset[str] = frozenset()
         self._fetch_records = fetch_records
         self._free = Allowance(ahead=fetch_records)
-        self._paused: list[Held] = []
-        self._is_ending = False
+        self._paused: dict[AssignedPartition, int] = {}  # with its `reads`: a new one is unpaused
         self.is_free = not self._throttles  # whether only the partitions' own limits hold back
         self.wake = math.inf  # when a record that waits may be emitted, as far as time tells
 
@@ -69,24 +68,21 @@ class FlowControl:
         self.is_free = not (topics or silent or self._throttles)
         self._held_back, self._silent = topics | silent, silent
 
-    def end(self) -> None:
-        """Let what is stored ahead be emitted as soon as it can be taken on: the run ends."""
-        self._is_ending = True
-
-    def allowance(self, held: Held, manager: PartitionManager[Any], now: float) -> Allowance:
-        """What a partition may emit now."""
-        is_paused = self._assignment.is_paused
-        if self.is_free and not (is_paused or held.is_leaving):
+    def allowance(self, assigned: AssignedPartition, now: float) -> Allowance:
+        """What a partition may emit now. When the run ends, neither rates nor holds count."""
+        manager, ends = assigned.manager, self._assignment.ends
+        is_stopped = self._assignment.is_paused or assigned.is_leaving
+        if manager is None or (self.is_free and not is_stopped):
             return self._free
-        topic = held.partition.topic
+        topic = assigned.partition.topic
         if topic in self._silent:
             return Allowance(retries=False, new=0)
-        if is_paused or held.is_leaving:
+        if is_stopped:
             # What must not be left is emitted: what is stored as read, or planned.
             return Allowance(new=None if manager.delivery.stores_first else 0)
-        if topic in self._held_back and not self._is_ending:
+        if topic in self._held_back and not ends:
             return Allowance(new=0)
-        throttle = None if self._is_ending else self._throttle(topic)
+        throttle = None if ends else self._throttle(topic)
         if throttle is None:
             return self._free
         allowed = throttle.allows(now)
@@ -96,9 +92,9 @@ class FlowControl:
         return Allowance(new=allowed, ahead=ahead)
 
     def emitted(self, topic: str, count: int) -> None:
-        """Learn that so many records were emitted for the first time."""
+        """Count records that were emitted for the first time."""
         throttle = self._throttle(topic) if self._throttles else None
-        if throttle is not None and not self._is_ending:
+        if throttle is not None and not self._assignment.ends:
             throttle.take(count)
 
     def await_commit(
@@ -122,71 +118,67 @@ class FlowControl:
         """Whether something is to be fetched; pauses those of which enough waits."""
         if self._assignment.is_paused:
             return False
-        sated: list[tuple[Held, PartitionManager[Any]]] = []
+        sated: list[AssignedPartition] = []
         waiting, enough, is_open = 0, self._fetch_records, False
-        for held in self._assignment:
-            manager = held.manager
-            if manager is None or not held.is_read or held.is_paused:
+        for assigned in self._assignment:
+            manager = assigned.manager
+            if manager is None or not assigned.is_read or self.is_paused(assigned):
                 continue
             stores_first = manager.delivery.stores_first
             if self.is_free and not stores_first:
                 return True
             enough = self._enough(manager)
-            if self._is_open(held, manager, now):
+            is_up = self.is_held_up(assigned.partition.topic, now)
+            if assigned.is_owned and manager.accepts_more and not is_up:
                 is_open = True
                 if stores_first and not manager.may_emit and manager.has_enough(enough):
                     return False  # a commit is under way, or begins with this turn's end
                 continue
             waiting += manager.waiting
             if manager.has_enough(enough):
-                sated.append((held, manager))
+                sated.append(assigned)
         if not is_open:
             return waiting < enough and not sated
-        for held, manager in sated:
-            self._pause(held, manager)
+        for assigned in sated:
+            self._pause(assigned)
         return True
 
     def _enough(self, manager: PartitionManager[Any]) -> int:
         return manager.delivery.buffer_records or self._fetch_records
 
-    def _is_open(self, held: Held, manager: PartitionManager[Any], now: float) -> bool:
-        """Whether new records of a partition may be emitted, if there are some."""
-        if not held.is_owned or not manager.accepts_more:
-            return False
-        return not self.is_held_up(held.partition.topic, now)
+    def is_paused(self, assigned: AssignedPartition) -> bool:
+        """Whether the fetcher reads a partition, and delivers nothing of it."""
+        return assigned.is_read and self._paused.get(assigned) == assigned.reads
 
-    def pause_if_full(self, held: Held) -> None:
+    def pause_if_full(self, assigned: AssignedPartition) -> None:
         """Pause a partition that can emit nothing new of what it has."""
-        manager = held.manager
-        if manager is None or not held.is_read or held.is_paused or not manager.waiting:
+        manager = assigned.manager
+        if manager is None or not assigned.is_read or not manager.waiting:
             return
-        if not held.is_owned or (not manager.delivery.stores_first and manager.is_full):
-            self._pause(held, manager)
+        if assigned.is_owned and (manager.delivery.stores_first or not manager.is_full):
+            return
+        if not self.is_paused(assigned):
+            self._pause(assigned)
 
-    def _pause(self, held: Held, manager: PartitionManager[Any]) -> None:
-        self._fetcher.pause(held.partition)
-        held.is_paused = True
-        self._paused.append(held)
-        log.info(
-            "partition_paused",
-            partition=str(held.partition),
-            frontier=manager.last_completed_offset,
-        )
+    def _pause(self, assigned: AssignedPartition) -> None:
+        self._fetcher.pause(assigned.partition)
+        self._paused[assigned] = assigned.reads
+        completed = assigned.manager and assigned.manager.last_completed_offset
+        log.info("partition_paused", partition=str(assigned.partition), frontier=completed)
 
     def resume(self) -> None:
         """Read on where there is room again."""
-        if not self._paused:
-            return
-        for held in self._paused:
-            manager = held.manager
-            if not held.is_paused or not held.is_owned or manager is None:
+        for assigned in list(self._paused):
+            manager = assigned.manager
+            if manager is None or not self.is_paused(assigned):
+                del self._paused[assigned]
                 continue
             # With more, a session that ends again and again would let them grow each time.
-            if manager.accepts_more and manager.waiting <= self._enough(manager) // 2:
-                self._fetcher.resume(held.partition)
-                held.is_paused = False
-                log.info("partition_unpaused", partition=str(held.partition))
-        self._paused = [held for held in self._paused if held.is_paused]
+            is_few = manager.waiting <= self._enough(manager) // 2
+            if assigned.is_owned and manager.accepts_more and is_few:
+                self._fetcher.resume(assigned.partition)
+                del self._paused[assigned]
+                log.info("partition_unpaused", partition=str(assigned.partition))
 
     def _throttle(self, topic: str) -> "Throttle | None":
         if not self._throttles:

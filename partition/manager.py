@@ -26,6 +26,7 @@ from partition.records import (
     OpenTransaction,
     Partition,
     Position,
+    Range,
     Resumed,
     Transactions,
 )
@@ -359,19 +360,22 @@ class PartitionManager(Generic[D]):
         self._forget_resolved()
         return resolved
 
-    def passed(self, first: int, end: int, count: int, leader_epoch: int | None) -> None:
-        """Learn that the next offsets are done elsewhere: `count` records, none fetched here.
+    def passed(self, covers: Range) -> None:
+        """Go on behind a range that others have read. No record of it was fetched here.
 
-        `leader_epoch` is that of the last of them. Raises ValueError unless `first` is the next
-        offset to fetch, and nothing is in flight.
+        Raises ValueError unless it begins at the next offset to fetch, and nothing is in flight.
         """
-        if self._ledger.pending or first != self._ledger.fetched_to or end < first:
+        if (
+            self._ledger.pending
+            or covers.first != self._ledger.fetched_to
+            or covers.end < covers.first
+        ):
             found = f"{self._ledger.pending} records are pending, {self._ledger.fetched_to} is next"
-            raise ValueError(f"{self.partition}: {first} to {end} cannot be passed: {found}")
-        self._ledger.pass_gap(end)
-        self._committed.read += count
-        if leader_epoch is not None:
-            self._epochs.fetched([(first, leader_epoch)])
+            raise ValueError(f"{self.partition}: {covers} cannot be passed: {found}")
+        self._ledger.pass_gap(covers.end)
+        self._committed.read += covers.count or 0
+        if covers.leader_epoch is not None:
+            self._epochs.fetched([(covers.first, covers.leader_epoch)])
         self._forget_resolved()
 
     def _forget_resolved(self) -> None:

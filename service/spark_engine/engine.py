@@ -246,7 +246,9 @@ class SparkEngine:
                 self._reader.assignment.fail(line.partition, trouble)
                 self._attempts.leave_out(place, at_once=False)
             elif end is not None and end.offset >= line.planned_to:
-                self._reader.assignment.heard_of_end(place, end.offset)
+                self._reader.assignment.log_end(
+                    self._reader.partition(place), end.offset, is_read=False
+                )
 
     def _take_results(self, now: float) -> bool:
         moved = False

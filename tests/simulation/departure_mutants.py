@@ -3,7 +3,7 @@
 from typing import Any
 
 from acker.acker import Acker
-from partition.assignment import Assignment, Departures
+from partition.assignment import Assignment, Departures, Lost, Revoked
 from tests.simulation.mutants import Patches, around, mutant, put
 from topology.workers.key_queue import Lane
 
@@ -65,12 +65,13 @@ def undrained_outcomes_forgotten() -> Patches:
 def loss_after_a_revocation_not_told() -> Patches:
     """Who hears of its partitions does not hear of a loss while one is claimed again."""
 
-    def tell(original: Any, assignment: Assignment, held: Any) -> None:
-        held.is_lost = held.is_lost or not held.is_told
-        original(assignment, held)
-        held.is_lost = held.loss is not None
+    def note(original: Any, assignment: Assignment, held: Any, change: Any) -> None:
+        if isinstance(change, Lost) and isinstance(held.told, Revoked) and held.told.error is None:
+            held.told = change
+            return
+        original(assignment, held, change)
 
-    return [around(Assignment, "_tell", tell)]
+    return [around(Assignment, "_note", note)]
 
 
 @mutant

@@ -22,7 +22,7 @@ def _look_into(world: World) -> None:
     They start again with `skip`. Not for partitions that were merely taken over: who took
     them must go on with them.
     """
-    halted = [held.halted for life in world.lives for held in life.reader.assignment]
+    halted = [held.error for life in world.lives for held in life.reader.assignment]
     if world.waits_for_operator or any(isinstance(error, FOR_OPERATORS) for error in halted):
         world.waits_for_operator = False
         world.seen("processes_ended_by_their_operator")
@@ -89,7 +89,7 @@ def _all_held(world: World) -> bool:
         held.partition
         for life in world.lives
         for held in life.reader.assignment
-        if held.halted is None
+        if held.error is None
     }
     return all(log.partition in held for log in world.cluster.live_logs())
 

@@ -124,7 +124,7 @@ class Life(Bolts):
             self.hear(self.reader.assignment._take_changes())
         except PartitionError as error:
             self.world.seen(f"process_ended_by_{type(error).__name__}")
-            halted = [held.halted for held in self.reader.assignment]
+            halted = [held.error for held in self.reader.assignment]
             if any(isinstance(each, FOR_OPERATORS) for each in [error, *halted]):
                 self.world.waits_for_operator = True
             self.end()

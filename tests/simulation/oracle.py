@@ -288,7 +288,7 @@ class Oracle:
 
     def let_go(self, life: "Life") -> None:
         """In the end nothing is kept of partitions that are another's."""
-        for held in life.reader.assignment._held:
+        for held in life.reader.assignment._partitions:
             if held.loss is not None and life.holds(held.index):
                 raise Violation(9, f"{life.name} keeps what was in flight of {held.partition}")
 
@@ -301,9 +301,9 @@ class Oracle:
         """A life has ended by itself: all is resolved but retries, and all of it is stored."""
         assignment = life.reader.assignment
         for held in assignment:
-            if held.manager is None or not held.is_owned or assignment.is_moving(held):
+            if held.manager is None or not held.is_owned or held.is_moving:
                 continue
-            if held.steps is not None:
+            if held.chain is not None:
                 continue
             now = self.stored.now.get(held.partition)
             if now is None or self._world.processes.get(now.process) is not life:
@@ -355,8 +355,8 @@ class Oracle:
         """For the store, for its claim (10), or for what is read next: never for nothing (15)."""
         if not flight.unresolved:
             self.unstored.resolved(life, held.partition)
-        goes_on = held.steps or held.trouble or held.again_at is not None
-        goes_on = goes_on or held.halted or held.is_leaving or life.fetcher.reads(held.partition)
+        goes_on = held.chain or held.trouble or held.is_mending
+        goes_on = goes_on or held.error or held.is_leaving or life.fetcher.reads(held.partition)
         if life.alive and not goes_on:
             raise Violation(15, f"{life.name} neither reads nor mends {held.partition}")
         waiting = held.manager._ledger.waiting

@@ -224,7 +224,7 @@ class SimRanges:
 
     @property
     def _halted(self) -> set[Partition]:
-        return {held.partition for held in self._life.reader.assignment if held.halted}
+        return {held.partition for held in self._life.reader.assignment if held.error}
 
 
 class RangeLife(Life):

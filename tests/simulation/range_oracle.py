@@ -37,7 +37,7 @@ class RangeOracle(TransactionOracle):
     def submitted(self, life: "Life", partition: Partition, first: int, end: int) -> int:
         """A range is given to executors; in which attempt."""
         held = life.reader.assignment[partition]
-        if held.is_owned and life.reader.assignment.is_moving(held):
+        if held.is_owned and held.is_moving:
             raise Violation(14, f"{life.name} runs {partition} at {first}, which is being mended")
         for each in self._written.get((life.name, partition), {}).values():
             if (each.first, each.end) == (first, end):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partition.assignment import Assignment
+from partition.assignment import Assignment, State
 from partition.delivery import AtLeastOnce
 from partition.errors import OwnershipLost
 from partition.flow_control import FlowControl
@@ -37,10 +37,12 @@ def refuse_forgets_what_is_under_way() -> Patches:
 
     def refuse(original: Any, assignment: Assignment, partition: Partition, error: Any) -> None:
         held = assignment[partition]
-        was_under_way = held.steps is not None
+        was_under_way = held.chain is not None
         original(assignment, partition, error)
         if was_under_way and isinstance(error, OwnershipLost):
-            held.again_at = held.trouble = None
+            held.retry_at = held.trouble = None
+            if held.state is State.RECOVERING:
+                held.state = State.READING
 
     return [around(Assignment, "refuse", refuse)]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from partition.errors import KafkaError
 
 if TYPE_CHECKING:
-    from partition.assignment import Held
+    from partition.assignment import AssignedPartition
     from tests.simulation.life import Life
 
 
@@ -15,10 +15,10 @@ def session_ended(life: "Life") -> None:
     if life.store.move_has_landed:
         seen("session_ended_after_a_move_had_landed")
     for held in life.reader.assignment:
-        if held.halted is not None:
+        if held.error is not None:
             if _owes(held):
                 seen("session_ended_with_a_halted_frontier_not_stored")
-        elif held.steps is None:
+        elif held.chain is None:
             continue
         elif held.manager is None:
             seen("session_ended_while_a_partition_opened")
@@ -40,18 +40,18 @@ def urgency(life: "Life") -> int:
 def is_reclaiming(life: "Life") -> bool:
     """Whether a process takes up again what was its own in an earlier session."""
     return any(
-        held.manager is not None and not held.is_owned and held.steps is not None
+        held.manager is not None and not held.is_owned and held.chain is not None
         for held in life.reader.assignment
     )
 
 
-def _owes(held: "Held") -> bool:
+def _owes(held: "AssignedPartition") -> bool:
     """Whether the source halted a partition of which not all is stored yet."""
     manager = held.manager
-    if manager is None or not isinstance(held.halted, KafkaError):
+    if manager is None or not isinstance(held.error, KafkaError):
         return False
     return manager.last_completed_offset > manager.committed
 
 
-def _is_mended(held: "Held") -> bool:
-    return held.steps is not None and (held.manager is None or held.manager.waiting)
+def _is_mended(held: "AssignedPartition") -> bool:
+    return held.chain is not None and (held.manager is None or held.manager.waiting)

@@ -286,13 +286,13 @@ class TransactionOracle:
         """The partitions whose open transactions cannot be replayed: then the log is another."""
         found = set()
         for held in life.reader.assignment:
-            if isinstance(held.halted, SinkAhead | SinkStateLost | KindChanged):
-                raise Violation(14, f"{life.name}: {held.halted}")
-            if isinstance(held.halted, ReplayDiffers):
+            if isinstance(held.error, SinkAhead | SinkStateLost | KindChanged):
+                raise Violation(14, f"{life.name}: {held.error}")
+            if isinstance(held.error, ReplayDiffers):
                 found.add(held.partition)
                 if held.partition not in self._world.unreplayable:
                     self._world.seen("replay_differs")
-                    self._differs(held.partition, held.halted)
+                    self._differs(held.partition, held.error)
         return found
 
     def _differs(self, partition: Partition, halted: ReplayDiffers) -> None:

@@ -109,7 +109,7 @@ def test_a_topic_that_goes_and_comes_again_is_revoked_and_assigned_again():
     bench.log.delete_topic("t")
     bench.emit(1.0)
     bench.poll(1.0)
-    assert isinstance(bench.reader.assignment[ONE].halted, TopicMissing)
+    assert isinstance(bench.reader.assignment[ONE].error, TopicMissing)
     assert bench.told[3:] == [f"-{ONE}", f"-{TWO}"]
     bench.log.create_topic("t", 2)
     for now in range(100, 110):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partition.manager import InFlightLimits, PartitionManager
-from partition.records import Chunk, Partition, Position, Resumed, Transactions
+from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
 from partition.retry import RetryPolicy
 from tests.worlds.gating import FakeDelivery
 
@@ -277,13 +277,13 @@ def test_half_a_window_that_is_not_stored_should_be():
 
 def test_what_is_done_elsewhere_moves_the_frontier_and_counts_as_read():
     partition = manager(100)
-    partition.passed(100, 160, 40, 9)
+    partition.passed(Range(100, 160, 40, leader_epoch=9))
     assert (partition.last_completed_offset, partition.emitted_to) == (160, 160)
     assert partition.statistics(0.0).read == 40
     assert partition.delivery.in_flight() == 40
     assert store(partition) == Position(160, 9, "id")
     assert (partition.committed, partition.delivery.in_flight()) == (160, 0)
-    partition.passed(160, 170, 0, None)
+    partition.passed(Range(160, 170, 0))
     assert partition.position == Position(170, 9, "id")
     assert partition.is_idle
 
@@ -292,10 +292,10 @@ def test_only_the_next_offsets_can_be_passed_and_nothing_may_be_in_flight():
     partition = manager(100)
     for first, end in ((99, 110), (101, 110), (100, 99)):
         with pytest.raises(ValueError, match="cannot be passed"):
-            partition.passed(first, end, 1, None)
+            partition.passed(Range(first, end, 1))
     partition.fetched(chunk(100), 0.0)
     with pytest.raises(ValueError, match="1 records are pending, 101 is next"):
-        partition.passed(101, 110, 1, None)
+        partition.passed(Range(101, 110, 1))
 
 
 def test_a_partition_is_not_idle_while_what_others_have_read_awaits_its_commit():

@@ -121,7 +121,7 @@ def test_a_log_that_lacks_what_is_to_be_replayed_halts_whatever_policy_says(how)
     bench.plan_and_stop(4, 9)
     LOSSES[how](bench)
     bench.start()
-    halted = bench.reader.assignment[ONE].halted
+    halted = bench.reader.assignment[ONE].error
     assert isinstance(halted, ReplayDiffers)
     within = how == "cut off within"
     assert halted.txid == (2 if within else 1)

@@ -63,7 +63,7 @@ class RangeBench(GatedBench):
         self.sink = txid
         covers = line.done(txid)
         manager = self.reader.assignment[ONE].manager
-        manager.passed(covers.first, covers.end, covers.count, covers.leader_epoch)
+        manager.passed(covers)
         self.commit()
 
     def trouble(self, error):
@@ -157,7 +157,7 @@ def test_a_loss_halts_ranges_that_nobody_has_read_if_policy_says_so(is_running):
         bench.trouble(OffsetOutOfRange(ONE, 0))
     else:
         bench.again()
-    assert isinstance(bench.reader.assignment[ONE].halted, SourceLost)
+    assert isinstance(bench.reader.assignment[ONE].error, SourceLost)
     assert bench.stored() == 0
 
 
@@ -273,7 +273,7 @@ def test_trouble_that_does_not_pass_halts_the_partition():
     bench.plan(6)
     for _turn in range(4):
         bench.trouble(OffsetOutOfRange(ONE, 0))
-    assert isinstance(bench.reader.assignment[ONE].halted, OffsetOutOfRange)
+    assert isinstance(bench.reader.assignment[ONE].error, OffsetOutOfRange)
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -316,7 +316,7 @@ def test_troubles_with_good_ends_in_between_never_add_up():
     bench.open(10)
     for _turn in range(9):
         bench.trouble(OffsetOutOfRange(ONE, 0))
-        bench.reader.assignment.heard_of_end(0, 10)
+        bench.reader.assignment.log_end(bench.reader.partition(0), 10, is_read=False)
     assert bench.reader.assignment.halted == {}
 
 
@@ -325,7 +325,7 @@ def test_of_an_open_range_a_good_end_tells_nothing_but_its_run_does():
     bench.open(10)
     bench.plan(6)
     bench.trouble(OffsetOutOfRange(ONE, 0))
-    bench.reader.assignment.heard_of_end(0, 10)
+    bench.reader.assignment.log_end(bench.reader.partition(0), 10, is_read=False)
     held = bench.reader.assignment[ONE]
     assert held.in_vain == (0, 1)
     bench.read(1, 6)
@@ -341,7 +341,7 @@ def test_of_an_open_range_no_corrupt_record_is_skipped_as_its_place_is_not_known
     bench.plan(6)
     for _turn in range(4):
         bench.trouble(CorruptRecord(ONE, 0))
-    assert isinstance(bench.reader.assignment[ONE].halted, CorruptRecord)
+    assert isinstance(bench.reader.assignment[ONE].error, CorruptRecord)
     assert bench.losses == []
     assert bench.stored() == 0
 

@@ -191,7 +191,7 @@ def test_who_was_fenced_off_emits_nothing_more():
     assert successor.commit({ONE: Progress(Position(1))}).result() == {}
     record_ids = [record_id for _ in range(10) for record_id in turn(bench)]
     assert record_ids == [1 << 48]
-    assert isinstance(bench.reader.assignment[ONE].halted, Fenced)
+    assert isinstance(bench.reader.assignment[ONE].error, Fenced)
 
 
 @pytest.mark.parametrize("seed", range(30))
