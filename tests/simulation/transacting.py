@@ -70,7 +70,7 @@ class SimTransacting:
         outlets = [self._outlet(table) for table in self._tables]
         self.fences.bind(outlets)
         on = Observers()
-        self.real = TransactionCommitter(reader, outlets, self.fences, Tally(), _nothing, on)
+        self.real = TransactionCommitter(reader, outlets, self.fences, Tally(), on)
 
     def _outlet(self, table: SimTable) -> TransactionBuffer:
         outlet = TransactionBuffer(
