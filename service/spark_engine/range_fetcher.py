@@ -1,8 +1,8 @@
-"""Fetch a task's ranges to their ends, and emit them."""
+"""Fetch a task's ranges to their ends, by a client that is kept from task to task."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,154 +15,6 @@ from transactions.rows import RangeDigest
 
 _MOST_RECORDS = 20_000  # kept behind a range's end; a client that is paused fetches them again
 _MOST_BYTES = 16 * 1024 * 1024  # of payload
-
-
-class Standing:
-    """One partition's records on their way from a client to a range. One owner calls everything.
-
-    The client has brought everything below `known_to`; of that, what lies below `given_to` was
-    given out, and the rest waits. Both pass over gaps.
-    """
-
-    def __init__(self, position: Position) -> None:
-        """A client is to begin to read at `position`."""
-        self.known_to = position.offset
-        self.given_to = position.offset
-        self._topic_id = position.topic_id
-        self._epoch = -1  # what waits was brought under this leader or a later one
-        self._waiting: deque[Chunk] = deque()
-        self._log_end: int | None = None
-        self.end = position.offset
-        """Where the range ends."""
-        self.digest = RangeDigest()
-        """Of what was given of the range."""
-        self.last_epoch: int | None = None
-        """The leader epoch of the last record given of the range; None: it is not known."""
-        self.heard_at = 0.0
-        """When something new was heard, on the owner's clock."""
-        self.asked_since: float | None = None
-        """Since when the client has been asked for this and has had nothing; None: it is not so.
-
-        On the owner's clock. A bolt that holds the owner up is no silence of the log's.
-        """
-        self.is_held = False
-        """Whether nothing is to be given out."""
-        self.is_paused = False
-        """Whether the client is told to bring nothing."""
-        self.is_broken = False
-        """Whether the client brings nothing more."""
-
-    def is_at(self, position: Position, leader_epoch: int | None = None) -> bool:
-        """Whether a range that begins there needs no other client's place.
-
-        `leader_epoch` is the one that the range was planned in. Under a later leader than that of
-        what waits the log may have been cut off, and written anew.
-        """
-        same_log = self._topic_id == position.topic_id
-        same_log = same_log and (leader_epoch is None or leader_epoch <= self._epoch)
-        return same_log and self.given_to == position.offset and not self.is_broken
-
-    def begin(self, end: int, now: float, leader_epoch: int | None = None) -> None:
-        """Give out from `given_to` on, up to before `end`; `leader_epoch` as for `is_at`."""
-        if leader_epoch is not None:
-            self._epoch = max(leader_epoch, self._epoch)
-        self.end = end
-        self.digest = RangeDigest()
-        self.last_epoch = None
-        self.heard_at = now
-        self.asked_since = None
-        self.is_held = False
-        self._pass_gap()
-
-    def add(self, chunk: Chunk, now: float) -> None:
-        """Learn what the client has brought."""
-        self.heard_at = now
-        self.asked_since = None
-        self._log_end = None
-        known = int(np.searchsorted(chunk.offsets, self.known_to))
-        if known == len(chunk):
-            return
-        chunk = _from(chunk, known) if known else chunk
-        self.known_to = int(chunk.offsets[-1]) + 1
-        if chunk.leader_epochs:
-            self._epoch = max(chunk.leader_epochs[-1][1], self._epoch)
-        self._waiting.append(chunk)
-        self._pass_gap()
-
-    def log_ends(self, end: int, now: float) -> None:
-        """Learn that no record lies before `end` but those that were brought."""
-        self.heard_at = now
-        self.asked_since = None
-        self.known_to = self._log_end = max(end, self.known_to)
-        self._pass_gap()
-
-    def take(self, limit: int) -> Chunk | None:
-        """Give out the next records of the range, at most `limit`; None if there is none."""
-        if not self._waiting:
-            return None
-        chunk = self._waiting[0]
-        count = min(limit, len(chunk))
-        if chunk.offsets[count - 1] >= self.end:
-            count = int(np.searchsorted(chunk.offsets[:count], self.end))
-        if not count:
-            return None
-        if count < len(chunk):
-            self._waiting[0] = _from(chunk, count)
-            chunk = _before(chunk, count)
-        else:
-            self._waiting.popleft()
-        lengths = np.fromiter(map(len, chunk.messages), np.int64, len(chunk))
-        self.digest.add(chunk.offsets, lengths)
-        if chunk.leader_epochs:
-            self.last_epoch = chunk.leader_epochs[-1][1]
-        self.given_to = int(chunk.offsets[-1]) + 1
-        self._pass_gap()
-        return chunk
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the whole range was given out."""
-        return self.given_to >= self.end
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the log ends before the range does, as far as it was told."""
-        return self._log_end is not None and self.known_to < self.end
-
-    @property
-    def has_plenty(self) -> bool:
-        """Whether enough waits for the next range, after the end of this one."""
-        if not self.has_ended:
-            return False
-        if sum(map(len, self._waiting)) >= _MOST_RECORDS:
-            return True
-        return sum(sum(map(len, chunk.messages)) for chunk in self._waiting) >= _MOST_BYTES
-
-    def _pass_gap(self) -> None:
-        """Take as given what holds no record."""
-        known_to = int(self._waiting[0].offsets[0]) if self._waiting else self.known_to
-        self.given_to = max(self.given_to, min(known_to, self.end))
-
-
-def _before(chunk: Chunk, place: int) -> Chunk:
-    """A chunk's records before the one at a place, which is not its first."""
-    last = int(chunk.offsets[place - 1])
-    epochs = tuple(run for run in chunk.leader_epochs if run[0] <= last)
-    offsets, messages = chunk.offsets[:place], chunk.messages[:place]
-    return replace(chunk, offsets=offsets, messages=messages, leader_epochs=epochs)
-
-
-def _from(chunk: Chunk, place: int) -> Chunk:
-    """A chunk's records from the one at a place on, which is there."""
-    first = int(chunk.offsets[place])
-    epochs = tuple(run for run in chunk.leader_epochs if run[0] > first)
-    led_by = [epoch for start, epoch in chunk.leader_epochs if start <= first]
-    if led_by:
-        epochs = ((first, led_by[-1]), *epochs)
-    offsets, messages = chunk.offsets[place:], chunk.messages[place:]
-    return replace(chunk, offsets=offsets, messages=messages, leader_epochs=epochs)
-
-
 _TURN_SECONDS = 0.002  # how soon the owner hears of others when there is nothing to read
 _SHORT_SECONDS = 30.0  # so long a log may end before a range does: its leader has just changed
 _SILENT_SECONDS = 30.0  # so long nothing may be heard of a range: its leader is being elected
@@ -180,12 +32,11 @@ class RangeUnreadable(KafkaError):
 class RangesSilent(KafkaError):
     """Nothing is heard of some ranges, though they are asked for: nobody leads their logs."""
 
-    def __init__(self, ranges: Sequence[TaskRange], known_to: Sequence[int]) -> None:
-        """`known_to` has, of each range, up to where its records were brought."""
+    def __init__(self, ranges: Sequence[TaskRange], fetched_to: Sequence[int]) -> None:
         seconds = min(map(_silence_of, ranges))
         missing = [
-            f"{known} to {each.end} of {each.partition}"
-            for each, known in zip(ranges, known_to, strict=True)
+            f"{first} to {each.end} of {each.partition}"
+            for each, first in zip(ranges, fetched_to, strict=True)
         ]
         super().__init__(
             f"nothing was heard for {seconds:g} seconds of offsets {', '.join(missing)}"
@@ -193,73 +44,188 @@ class RangesSilent(KafkaError):
         self.partitions = tuple(each.partition for each in ranges)
 
 
-class RangeFetcher:
-    """Fetches some ranges at a time; nothing at or beyond their ends is delivered.
+class PartitionQueue:
+    """One partition's records between a client and its ranges, which follow one another. Pure.
 
-    What the inner fetcher has brought beyond an end is kept, and so is its place: if the next
-    range of the partition begins there, what was prefetched is of use. `begin` says which ranges
-    come next; the inner fetcher reads no other partitions. One thread, the owner's, calls
-    everything.
-
-    It counts and digests what it delivers, record by record as `PartitionManager` measures them.
+    The client has brought everything below `fetched_to`. Of that, what lies below `delivered_to`
+    was delivered, and the rest waits. Both pass over gaps.
     """
 
-    def __init__(self, inner: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, position: Position) -> None:
+        """A client is to begin to read at `position`."""
+        self.fetched_to = position.offset
+        self.delivered_to = position.offset
+        self.end = position.offset  # of the range
+        self._topic_id = position.topic_id
+        self._epoch = -1  # what waits was fetched under this leader or a later one
+        self._waiting: deque[Chunk] = deque()
+        self._log_end: int | None = None
+        self.digest = RangeDigest()
+        """Of what was delivered of the range."""
+        self.last_epoch: int | None = None
+        """The leader epoch of the last record delivered of the range; None: unknown."""
+        self.heard_at = 0.0
+        """When something new was heard, on the owner's clock."""
+        self.asked_since: float | None = None
+        """Since when the client has been asked and has had nothing; None: it is not so.
+
+        On the owner's clock. A bolt that holds the owner up is no silence of the log's.
+        """
+        self.is_held = False  # nothing is to be delivered
+        self.is_paused = False  # the client is told to bring nothing
+        self.is_broken = False  # the client brings nothing more
+
+    def is_at(self, position: Position, leader_epoch: int | None = None) -> bool:
+        """Whether a range that begins there can go on with what waits here.
+
+        `leader_epoch` is the one that the range was planned in. Under a later leader than that of
+        what waits the log may have been cut off, and written anew.
+        """
+        same_log = self._topic_id == position.topic_id
+        same_log = same_log and (leader_epoch is None or leader_epoch <= self._epoch)
+        return same_log and self.delivered_to == position.offset and not self.is_broken
+
+    def begin(self, end: int, now: float, leader_epoch: int | None = None) -> None:
+        """Deliver from `delivered_to` on, up to before `end`; `leader_epoch` as for `is_at`."""
+        if leader_epoch is not None:
+            self._epoch = max(leader_epoch, self._epoch)
+        self.end = end
+        self.digest = RangeDigest()
+        self.last_epoch = None
+        self.hold(now, is_held=False)
+        self._pass_gap()
+
+    def hold(self, now: float, *, is_held: bool) -> None:
+        """Deliver nothing, or go on."""
+        self.is_held = is_held
+        self._heard(now)
+
+    def add(self, chunk: Chunk, now: float) -> None:
+        """Take what the client has fetched."""
+        self._heard(now)
+        self._log_end = None
+        known = int(np.searchsorted(chunk.offsets, self.fetched_to))
+        if known == len(chunk):
+            return
+        chunk = _from(chunk, known) if known else chunk
+        self.fetched_to = int(chunk.offsets[-1]) + 1
+        if chunk.leader_epochs:
+            self._epoch = max(chunk.leader_epochs[-1][1], self._epoch)
+        self._waiting.append(chunk)
+        self._pass_gap()
+
+    def log_ends(self, end: int, now: float) -> None:
+        """Learn that no record lies before `end` but those that were fetched."""
+        self._heard(now)
+        self.fetched_to = self._log_end = max(end, self.fetched_to)
+        self._pass_gap()
+
+    def take(self, limit: int) -> Chunk | None:
+        """The next records of the range, at most `limit`; None if there is none."""
+        if not self._waiting:
+            return None
+        chunk = self._waiting[0]
+        count = min(limit, len(chunk))
+        if chunk.offsets[count - 1] >= self.end:
+            count = int(np.searchsorted(chunk.offsets[:count], self.end))
+        if not count:
+            return None
+        if count < len(chunk):
+            self._waiting[0] = _from(chunk, count)
+            chunk = _before(chunk, count)
+        else:
+            self._waiting.popleft()
+        lengths = np.fromiter(map(len, chunk.messages), np.int64, len(chunk))
+        self.digest.add(chunk.offsets, lengths)
+        if chunk.leader_epochs:
+            self.last_epoch = chunk.leader_epochs[-1][1]
+        self.delivered_to = int(chunk.offsets[-1]) + 1
+        self._pass_gap()
+        return chunk
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the whole range was delivered."""
+        return self.delivered_to >= self.end
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the log ends before the range does, as far as is known."""
+        return self._log_end is not None and self.fetched_to < self.end
+
+    @property
+    def has_plenty(self) -> bool:
+        """Whether enough waits for the next range, after the end of this one."""
+        if not self.has_ended:
+            return False
+        if sum(map(len, self._waiting)) >= _MOST_RECORDS:
+            return True
+        return sum(sum(map(len, chunk.messages)) for chunk in self._waiting) >= _MOST_BYTES
+
+    def _heard(self, now: float) -> None:
+        self.heard_at = now
+        self.asked_since = None
+
+    def _pass_gap(self) -> None:
+        """Take offsets that hold no record as delivered."""
+        known_to = int(self._waiting[0].offsets[0]) if self._waiting else self.fetched_to
+        self.delivered_to = max(self.delivered_to, min(known_to, self.end))
+
+
+class RangeFetcher:
+    """Fetches some ranges at a time, by a `Fetcher`, and delivers nothing beyond their ends.
+
+    What the client has fetched beyond an end is kept: if the next range of the partition begins
+    there, what was prefetched is of use. What is delivered is counted and digested, record by
+    record as `PartitionManager` measures them. One thread, the owner's, calls everything.
+    """
+
+    def __init__(self, client: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is monotonic, in seconds."""
-        self._inner = inner
+        self._client = client
         self._clock = clock
         self._ranges: dict[Partition, TaskRange] = {}
-        self._standing: dict[Partition, Standing] = {}
-        self._reading: dict[Partition, Standing] = {}  # whose ends are not told yet
+        self._queues: dict[Partition, PartitionQueue] = {}
+        self._reading: dict[Partition, PartitionQueue] = {}  # whose ends are not told yet
 
     def begin(self, ranges: Sequence[TaskRange]) -> None:
-        """Forget the ranges before; these may be added from now on, one of a partition."""
+        """Read these ranges from now on, one of a partition, and forget those before.
+
+        The client goes on where it stands at a range's begin. Raises KafkaMisconfigured.
+        """
+        self._client.open()
+        now = self._clock()
         self._ranges = {each.partition: each for each in ranges}
-        self._reading = {}
-        self.remove([each for each in self._standing if each not in self._ranges])
+        gone = [each for each in self._queues if each not in self._ranges]
+        self._client.remove(gone)
+        for partition in gone:
+            del self._queues[partition]
+        anew: dict[Partition, Position] = {}
+        for each in ranges:
+            partition, epoch = each.partition, each.leader_epoch
+            queue = self._queues.get(partition)
+            if queue is None or not queue.is_at(each.position, epoch):
+                anew[partition] = each.position
+                self._queues[partition] = queue = PartitionQueue(each.position)
+            queue.begin(each.end, now, epoch)
+        self._reading = {each.partition: self._queues[each.partition] for each in ranges}
+        if anew:
+            self._client.add(anew)
+        for partition, queue in self._reading.items():
+            self._pause_if_full(partition, queue)
 
     def read(self) -> tuple[RangeRead, ...]:
-        """What the ranges have turned out to hold so far, in their order."""
+        """The count and digest of what was delivered of each range, in their order."""
+        found = [(each, self._queues[each]) for each in self._ranges]
         return tuple(
-            RangeRead(partition, standing.digest.count, standing.digest.hex(), standing.last_epoch)
-            for partition in self._ranges
-            if (standing := self._standing.get(partition)) is not None
+            RangeRead(partition, queue.digest.count, queue.digest.hex(), queue.last_epoch)
+            for partition, queue in found
         )
 
-    def open(self) -> None:
-        """Make the inner fetcher's client, if it has none. Raises KafkaMisconfigured."""
-        self._inner.open()
-
-    def add(self, positions: Mapping[Partition, Position]) -> None:
-        """Read these ranges, each from its position on; their client goes on if it stands there.
-
-        Raises KeyError for a partition that has no range.
-        """
-        now = self._clock()
-        anew: dict[Partition, Position] = {}
-        for partition, position in positions.items():
-            standing = self._standing.get(partition)
-            epoch = self._ranges[partition].leader_epoch
-            if standing is None or not standing.is_at(position, epoch):
-                anew[partition] = position
-                self._standing[partition] = standing = Standing(position)
-            standing.begin(self._ranges[partition].end, now, epoch)
-            self._reading[partition] = standing
-        if anew:
-            self._inner.add(anew)
-        for partition in positions:
-            self._pause_if(partition, self._standing[partition])
-
-    def remove(self, partitions: Iterable[Partition]) -> None:
-        """Read these no more, and forget where they stand."""
-        known = [each for each in partitions if each in self._standing]
-        self._inner.remove(known)
-        for partition in known:
-            del self._standing[partition]
-            self._reading.pop(partition, None)
-
-    def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
-        """Return records as soon as there are some; see `Fetcher.fetch`.
+    def fetch(
+        self, max_records: int, timeout_seconds: float, held: Collection[Partition] = ()
+    ) -> Fetched:
+        """Return records as soon as there are some, of none that is `held`; see `Fetcher.fetch`.
 
         Once every range has ended, it waits a moment and returns nothing. Raises
         RangeUnreadable or RangesSilent, after which the ranges can only be begun anew.
@@ -267,81 +233,71 @@ class RangeFetcher:
         if not self._reading:
             time.sleep(min(timeout_seconds, _TURN_SECONDS))
             return Fetched()
-        fetched = self._given(max_records)
+        for partition, queue in self._reading.items():
+            if queue.is_held != (partition in held):
+                queue.hold(self._clock(), is_held=partition in held)
+                self._pause_if_full(partition, queue)
+        fetched = self._deliver(max_records)
         if fetched.chunks or fetched.ends:
             return fetched
-        fetched = self._inner.fetch(max_records, timeout_seconds)
+        fetched = self._client.fetch(max_records, timeout_seconds)
         self._take(fetched)
         self._check_silent(has_more=bool(fetched.chunks))
-        return self._given(max_records)
+        return self._deliver(max_records)
 
-    def pause(self, partition: Partition) -> None:
-        """Stop delivering a partition's records, without losing its place."""
-        self._hold(partition, held=True)
+    def close(self) -> None:
+        """Close the client, and forget everything; `begin` opens it again. Idempotent."""
+        self._queues, self._reading, self._ranges = {}, {}, {}
+        self._client.close()
 
-    def resume(self, partition: Partition) -> None:
-        """Deliver a paused partition's records again."""
-        self._hold(partition, held=False)
-
-    def let_go(self) -> None:
-        """Close the inner fetcher, and forget everything. Idempotent."""
-        self._standing, self._reading, self._ranges = {}, {}, {}
-        self._inner.close()
-
-    def _given(self, max_records: int) -> Fetched:
+    def _deliver(self, max_records: int) -> Fetched:
         """What is there of the ranges; at most so many records."""
         chunks: list[Chunk] = []
         ends: dict[Partition, int] = {}
-        for partition, standing in list(self._reading.items()):
-            if standing.is_held:
+        for partition, queue in list(self._reading.items()):
+            if queue.is_held:
                 continue
-            chunk = standing.take(max_records) if max_records > 0 else None
+            chunk = queue.take(max_records) if max_records > 0 else None
             if chunk is not None:
                 chunks.append(chunk)
                 max_records -= len(chunk)
-            if standing.has_ended:
-                ends[partition] = standing.end
+            if queue.has_ended:
+                ends[partition] = queue.end
                 del self._reading[partition]
-                self._pause_if(partition, standing)
+                self._pause_if_full(partition, queue)
         for chunk in chunks:  # the next call begins with another one
             if chunk.partition in self._reading:
                 self._reading[chunk.partition] = self._reading.pop(chunk.partition)
         return Fetched(chunks, ends)
 
     def _take(self, fetched: Fetched) -> None:
-        """Learn what the inner fetcher brought, also of ranges that have ended."""
+        """Take what the client brought, also of ranges that have ended."""
         now = self._clock()
         for chunk in fetched.chunks:
-            standing = self._standing.get(chunk.partition)
-            if standing is not None:
-                standing.add(chunk, now)
-                self._pause_if(chunk.partition, standing)
+            queue = self._queues.get(chunk.partition)
+            if queue is not None:
+                queue.add(chunk, now)
+                self._pause_if_full(chunk.partition, queue)
         for partition, end in fetched.ends.items():
-            if partition in self._standing:
-                self._standing[partition].log_ends(end, now)
+            if partition in self._queues:
+                self._queues[partition].log_ends(end, now)
         for partition, error in fetched.failures.items():
-            self._failed(partition, error)
-        if self._inner.available:
+            queue = self._queues.get(partition)
+            if queue is not None:
+                queue.is_broken = True
+                if queue.fetched_to < queue.end:  # else the next range's client is told again
+                    raise RangeUnreadable(partition, error)
+        if self._client.available:
             self._check_short(now)
 
-    def _failed(self, partition: Partition, error: KafkaError) -> None:
-        """A range cannot be read; or what comes behind it cannot, which the next one hears of."""
-        standing = self._standing.get(partition)
-        if standing is None:
-            return
-        standing.is_broken = True
-        if standing.known_to < standing.end:
-            raise RangeUnreadable(partition, error)
-
     def _check_short(self, now: float) -> None:
-        for partition, standing in self._reading.items():
-            if standing.is_held or not standing.is_short:
+        for partition, queue in self._reading.items():
+            if queue.is_held or not queue.is_short or now - queue.heard_at < _SHORT_SECONDS:
                 continue
-            if now - standing.heard_at >= _SHORT_SECONDS:
-                known, end = standing.known_to, standing.end
-                standing.is_broken = True
-                reason = f"its log ends there, and the records up to {end} were to be read"
-                raise RangeUnreadable(partition, OffsetOutOfRange(partition, known, reason))
+            queue.is_broken = True
+            reason = f"its log ends there, and the records up to {queue.end} were to be read"
+            error = OffsetOutOfRange(partition, queue.fetched_to, reason)
+            raise RangeUnreadable(partition, error)
 
     def _check_silent(self, *, has_more: bool) -> None:
         """Give up, all at once, the ranges of which nothing was heard for long.
@@ -350,37 +306,47 @@ class RangeFetcher:
         """
         now = self._clock()
         silent = []
-        for partition, standing in self._reading.items():
-            if has_more or standing.is_held or standing.known_to >= standing.end:
-                standing.asked_since = None
-            elif standing.asked_since is None:
-                standing.asked_since = now
-            elif now - standing.asked_since >= _silence_of(self._ranges[partition]):
+        for partition, queue in self._reading.items():
+            if has_more or queue.is_held or queue.fetched_to >= queue.end:
+                queue.asked_since = None
+            elif queue.asked_since is None:
+                queue.asked_since = now
+            elif now - queue.asked_since >= _silence_of(self._ranges[partition]):
+                queue.is_broken = True
                 silent.append(partition)
-        for partition in silent:
-            self._standing[partition].is_broken = True
         if silent:
-            known_to = [self._standing[each].known_to for each in silent]
-            raise RangesSilent([self._ranges[each] for each in silent], known_to)
+            fetched_to = [self._queues[each].fetched_to for each in silent]
+            raise RangesSilent([self._ranges[each] for each in silent], fetched_to)
 
-    def _hold(self, partition: Partition, *, held: bool) -> None:
-        standing = self._standing.get(partition)
-        if standing is not None:
-            standing.is_held = held
-            standing.heard_at = self._clock()
-            standing.asked_since = None
-            self._pause_if(partition, standing)
-
-    def _pause_if(self, partition: Partition, standing: Standing) -> None:
-        """Have the client stop where it has brought too much, and go on where it has not."""
-        is_to_pause = standing.is_held or standing.has_plenty
-        if is_to_pause and not standing.is_paused:
-            self._inner.pause(partition)
-        elif standing.is_paused and not is_to_pause:
-            self._inner.resume(partition)
-        standing.is_paused = is_to_pause
+    def _pause_if_full(self, partition: Partition, queue: PartitionQueue) -> None:
+        """Have the client stop where it has fetched too much, and go on where it has not."""
+        is_to_pause = queue.is_held or queue.has_plenty
+        if is_to_pause and not queue.is_paused:
+            self._client.pause(partition)
+        elif queue.is_paused and not is_to_pause:
+            self._client.resume(partition)
+        queue.is_paused = is_to_pause
 
 
 def _silence_of(each: TaskRange) -> float:
     """For how many seconds nothing may be heard of a range."""
     return each.patience * _SILENT_SECONDS
+
+
+def _before(chunk: Chunk, index: int) -> Chunk:
+    """A chunk's records before the one at `index`, which is not its first."""
+    last = int(chunk.offsets[index - 1])
+    epochs = tuple(run for run in chunk.leader_epochs if run[0] <= last)
+    offsets, messages = chunk.offsets[:index], chunk.messages[:index]
+    return replace(chunk, offsets=offsets, messages=messages, leader_epochs=epochs)
+
+
+def _from(chunk: Chunk, index: int) -> Chunk:
+    """A chunk's records from the one at `index` on, which is there."""
+    first = int(chunk.offsets[index])
+    epochs = tuple(run for run in chunk.leader_epochs if run[0] > first)
+    led_by = [epoch for start, epoch in chunk.leader_epochs if start <= first]
+    if led_by:
+        epochs = ((first, led_by[-1]), *epochs)
+    offsets, messages = chunk.offsets[index:], chunk.messages[index:]
+    return replace(chunk, offsets=offsets, messages=messages, leader_epochs=epochs)

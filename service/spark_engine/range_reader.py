@@ -65,18 +65,12 @@ class RangeReader:
         self._places = {each.partition: place for place, each in enumerate(ranges)}
         self._is_assigned = False
         self._turn = 0
-        self._paused: set[int] = set()
         self._held_topics: frozenset[str] = frozenset()
         self._silent_topics: frozenset[str] = frozenset()
         self.topics = {each.partition.topic for each in ranges}
         """The topics of the ranges."""
         self.emitted = np.zeros(len(ranges), np.int64)
         """How many records of each range were emitted for the first time."""
-
-    def open(self) -> None:
-        """Open the fetcher, and begin to read. Raises KafkaMisconfigured."""
-        self._fetcher.open()
-        self._fetcher.add({each.partition: each.position for each in self._ranges})
 
     def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:  # noqa: ARG002 - as Reader
         """Assign every range at first: the partitions are the driver's to open and mend."""
@@ -119,11 +113,10 @@ class RangeReader:
         """
         shut = {place for place in range(len(self._ranges)) if self._is_shut(place)}
         if all(place in shut or self._is_fetched(place) for place in range(len(self._ranges))):
-            self._pause({place for place in shut if place in self._paused})
             time.sleep(min(timeout_seconds, _TURN_SECONDS))
             return False
-        self._pause({place for place in shut if self._managers[place].waiting})
-        fetched = self._fetcher.fetch(self._fetch_records, timeout_seconds)
+        held = {self._ranges[place].partition for place in shut if self._managers[place].waiting}
+        fetched = self._fetcher.fetch(self._fetch_records, timeout_seconds, held)
         for chunk in fetched.chunks:
             self._managers[self._places[chunk.partition]].fetched(chunk, now)
         for partition, end in fetched.ends.items():
@@ -249,11 +242,3 @@ class RangeReader:
 
     def _is_fetched(self, place: int) -> bool:
         return self._managers[place].fetch_position.offset >= self._ranges[place].end
-
-    def _pause(self, places: set[int]) -> None:
-        """Have the fetcher bring nothing of these ranges, and of all others again."""
-        for place in places - self._paused:
-            self._fetcher.pause(self._ranges[place].partition)
-        for place in self._paused - places:
-            self._fetcher.resume(self._ranges[place].partition)
-        self._paused = places

@@ -155,7 +155,7 @@ class Kept:
         """Close all clients; the next task opens them anew."""
         fetchers, self._fetchers = self._fetchers, {}
         for fetcher in fetchers.values():
-            fetcher.let_go()
+            fetcher.close()
         for letters in self._letters.values():
             letters.close()
 
@@ -253,7 +253,6 @@ def _run(
     pipeline = build_pipeline(topology, ports, policy)
     reader: Any = pipeline.consumer
     with ExitStack() as closing:  # last in, first out
-        reader.open()
         closing.callback(pipeline.close, _CLOSE_SECONDS)
         pipeline.open()
         while not reader.has_reached_goals:

@@ -15,14 +15,13 @@ class Ranges:
     """Ranges read one after the other, by one client."""
 
     def __init__(self, world: Any) -> None:
-        self.fetcher = RangeFetcher(world.fetcher())
+        self.fetcher: Any = RangeFetcher(world.fetcher())
         self.reading = Reading(self.fetcher)
 
     def read(self, *ranges: tuple[Partition, int, int], max_records: int = 1000) -> None:
         wanted = [TaskRange(place, Position(first), end) for place, first, end in ranges]
         self.fetcher.begin(wanted)
         self.reading = Reading(self.fetcher)
-        self.reading.add({each.partition: each.position for each in wanted})
         self.reading.until(
             lambda: self.reading.ends == {place: end for place, _first, end in ranges}, max_records
         )

@@ -172,11 +172,10 @@ class HereExecutors:
         if answer is not None:
             return answer
         fetcher = RangeFetcher(MemoryFetcher(self._log))
-        fetcher.open()
         ended: TaskDone | TaskFailed = decode(
             encode(process(task, fetcher, self._topology, self._letters))
         )
-        fetcher.let_go()
+        fetcher.close()
         return ended
 
     def cancel(self, name: str) -> None:

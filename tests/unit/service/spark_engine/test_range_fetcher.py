@@ -11,7 +11,12 @@ from partition.errors import OffsetOutOfRange
 from partition.interfaces import Fetched
 from partition.memory import MemoryLog
 from partition.records import Chunk, Partition, Position
-from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable, Standing
+from service.spark_engine.range_fetcher import (
+    PartitionQueue,
+    RangeFetcher,
+    RangesSilent,
+    RangeUnreadable,
+)
 from service.spark_engine.task import TaskRange
 from tests.support.patience import Limit, slack
 from tests.worlds.silent import SilentFetcher
@@ -31,17 +36,16 @@ class World:
         self.inner = SilentFetcher(self.log)
         self.now = 0.0
         self.fetcher = RangeFetcher(self.inner, lambda: self.now)
-        self.fetcher.open()
+        self.held: set[Partition] = set()
         self.got: dict[Partition, list[int]] = {}
         self.ends: dict[Partition, int] = {}
 
     def begin(self, *ranges: TaskRange) -> None:
         self.got, self.ends = {}, {}
         self.fetcher.begin(ranges)
-        self.fetcher.add({each.partition: each.position for each in ranges})
 
     def take(self, max_records: int = 7) -> Fetched:
-        fetched = self.fetcher.fetch(max_records, 0.0)
+        fetched = self.fetcher.fetch(max_records, 0.0, self.held)
         assert sum(map(len, fetched.chunks)) <= max_records
         assert len({chunk.partition for chunk in fetched.chunks}) == len(fetched.chunks)
         for chunk in fetched.chunks:
@@ -179,13 +183,13 @@ def test_a_paused_partition_is_silent_and_goes_on_where_it_was() -> None:
     world = World()
     world.begin(ranged(0, 60, 0), ranged(0, 60, 1))
     world.take()
-    world.fetcher.pause(A)
+    world.held = {A}
     before = list(world.got.get(A, []))
     for _ in range(30):
         world.take()
     assert world.got.get(A, []) == before
     assert world.ends == {B: 60}
-    world.fetcher.resume(A)
+    world.held = set()
     while A not in world.ends:
         world.take()
     assert world.got == {A: list(range(60)), B: list(range(60))}
@@ -195,16 +199,19 @@ def test_what_was_brought_before_waits_too_while_a_partition_is_paused() -> None
     world = World()
     world.read(ranged(0, 10), max_records=100)
     world.begin(ranged(10, 60))
-    world.fetcher.pause(A)
+    world.held = {A}
     assert world.take() == Fetched()
-    world.fetcher.resume(A)
+    world.held = set()
     assert len(world.take(50).chunks[0]) == 50
 
 
 def test_a_partition_that_was_paused_is_not_so_in_the_next_range() -> None:
     world = World()
+    world.begin(ranged(0, 10))
+    world.held = {A}
+    world.take()
+    world.held = set()
     world.read(ranged(0, 10))
-    world.fetcher.pause(A)
     world.read(ranged(10, 30))
     assert world.got == {A: list(range(10, 30))}
 
@@ -279,22 +286,23 @@ def test_a_log_is_not_short_while_nothing_is_asked_of_it_or_its_end_is_not_known
     world.begin(ranged(0, 12))
     while len(world.got.get(A, [])) < 10:
         world.take()
-    world.fetcher.pause(A)
+    world.held = {A}
     world.now += 100
     world.take()
-    world.fetcher.resume(A)
+    world.held = set()
+    world.take()
     world.now += 20
     world.take()
     world.now += 20
     with pytest.raises(RangeUnreadable):
         world.take()
-    standing = Standing(Position(0))
-    standing.begin(12, 0.0)
-    assert not standing.is_short
-    standing.log_ends(5, 0.0)
-    assert standing.is_short
-    standing.add(chunk(5, 2, ()), 0.0)
-    assert not standing.is_short
+    queue = PartitionQueue(Position(0))
+    queue.begin(12, 0.0)
+    assert not queue.is_short
+    queue.log_ends(5, 0.0)
+    assert queue.is_short
+    queue.add(chunk(5, 2, ()), 0.0)
+    assert not queue.is_short
 
 
 def test_ranges_of_which_nothing_is_heard_are_given_up_together() -> None:
@@ -361,11 +369,11 @@ def test_a_range_is_not_silent_while_others_have_more_or_nothing_is_asked_of_it(
     while B not in world.ends:  # it may be that its records wait behind these
         world.now += 30
         world.take()
-    world.fetcher.pause(A)
+    world.held = {A}
     world.take()
     world.now += 60
     world.take()
-    world.fetcher.resume(A)
+    world.held = set()
     world.take()
     world.now += 20
     world.take()
@@ -415,8 +423,8 @@ def test_the_client_is_kept_until_it_is_let_go() -> None:
     world.read(ranged(0, 10))
     world.read(ranged(10, 20))
     assert world.inner.added == [A]
-    world.fetcher.let_go()
-    world.fetcher.let_go()
+    world.fetcher.close()
+    world.fetcher.close()
     world.read(ranged(20, 30))
     assert world.inner.added == [A, A]
 
@@ -427,13 +435,13 @@ def chunk(first: int, count: int, epochs: tuple[tuple[int, int], ...]) -> Chunk:
 
 
 def test_a_chunk_that_is_cut_keeps_the_leader_epochs_of_its_parts() -> None:
-    standing = Standing(Position(0))
-    standing.begin(6, 0.0)
-    standing.add(chunk(0, 10, ((0, 1), (3, 2), (8, 5))), 0.0)
+    queue = PartitionQueue(Position(0))
+    queue.begin(6, 0.0)
+    queue.add(chunk(0, 10, ((0, 1), (3, 2), (8, 5))), 0.0)
     parts = []
     for end in (6, 10):
-        standing.begin(end, 0.0)
-        while (part := standing.take(2)) is not None:
+        queue.begin(end, 0.0)
+        while (part := queue.take(2)) is not None:
             parts.append((part.offsets.tolist(), part.leader_epochs))
     assert parts == [
         ([0, 1], ((0, 1),)),
@@ -442,16 +450,16 @@ def test_a_chunk_that_is_cut_keeps_the_leader_epochs_of_its_parts() -> None:
         ([6, 7], ((6, 2),)),
         ([8, 9], ((8, 5),)),
     ]
-    assert standing.last_epoch == 5
+    assert queue.last_epoch == 5
 
 
 def test_records_that_were_brought_before_are_dropped() -> None:
-    standing = Standing(Position(0))
-    standing.begin(20, 0.0)
-    standing.add(chunk(0, 10, ()), 0.0)
-    standing.add(chunk(0, 10, ()), 0.0)
-    standing.add(chunk(5, 10, ()), 0.0)
+    queue = PartitionQueue(Position(0))
+    queue.begin(20, 0.0)
+    queue.add(chunk(0, 10, ()), 0.0)
+    queue.add(chunk(0, 10, ()), 0.0)
+    queue.add(chunk(5, 10, ()), 0.0)
     got = []
-    while (part := standing.take(100)) is not None:
+    while (part := queue.take(100)) is not None:
         got += part.offsets.tolist()
     assert got == list(range(15))

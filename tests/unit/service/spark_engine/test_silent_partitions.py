@@ -30,11 +30,10 @@ class Reaching(HereExecutors):
 
     def _answer(self, task: Task) -> TaskDone | TaskFailed:
         fetcher = RangeFetcher(SilentFetcher(self._log, self.silent))
-        fetcher.open()
         ended: TaskDone | TaskFailed = decode(
             encode(process(task, fetcher, self._topology, self._letters))
         )
-        fetcher.let_go()
+        fetcher.close()
         return ended
 
 
