@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 from collections.abc import Hashable, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,8 @@ from topology.sink import DeadLetter, DeadLetterSink, Delivered, RangeNotice, Si
 from topology.steps import SinkStep
 from topology.topology import Topology
 
+_CLOSE_SECONDS = 5.0
+
 
 class LettersAway(SinkError):
     """The place for dead letters cannot be used now; it could when the run began."""
@@ -39,9 +40,9 @@ class TableAway(OSError):
 class LateLetters(DeadLetterSink):
     """Opens a dead-letter sink when the first letter comes: most tasks have none.
 
-    As in the contract; `send` waits for it that one time, and raises LettersAway if the place
-    cannot be used. What is said of letters from before a `close` is not told: their task has
-    failed, and the next one counts its tokens from the start again.
+    `send` waits for it that one time, and raises LettersAway if the place cannot be used. Reports
+    on letters from before a `close` are dropped: their task has failed, and the next one counts
+    its tokens from the start again.
     """
 
     def __init__(self, sink: DeadLetterSink, context: SinkContext) -> None:
@@ -56,7 +57,6 @@ class LateLetters(DeadLetterSink):
         """Do nothing yet."""
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
-        """Take a letter."""
         if not self._is_open:
             try:
                 self._sink.open(self._context)
@@ -68,7 +68,6 @@ class LateLetters(DeadLetterSink):
         self._sink.send(letter, self._sent)
 
     def poll(self) -> list[Delivered]:
-        """What became of the letters sent."""
         if not self._tokens:
             return []
         known = [each for each in self._sink.poll() if each.token in self._tokens]
@@ -76,66 +75,59 @@ class LateLetters(DeadLetterSink):
 
     @property
     def pending(self) -> int:
-        """Letters sent of which `poll` has not told yet."""
         return len(self._tokens)
 
     def flush(self, timeout_seconds: float) -> None:
-        """Wait for the letters on their way."""
         if self._tokens:
             self._sink.flush(timeout_seconds)
 
     def close(self) -> None:
-        """Let go of what the first letter opened, and of letters on their way; `send` opens it."""
+        """Close the sink, and forget letters on their way; `send` opens it again."""
         self._is_open = False
         self._tokens.clear()
         self._sink.close()
 
 
-class Kept:
-    """Clients and tables that the next task of the same settings finds as they were left.
+class Worker:
+    """Clients and tables of a worker process, from one task to the next of the same settings.
 
-    A task that has failed lets go of the clients, whatever state they are in. One thread, which
-    runs the tasks of this process, calls everything.
+    A task that has failed closes the clients, whatever state they are in. The one thread that
+    runs the tasks of the process calls everything.
     """
 
     def __init__(self) -> None:
         self._fetchers: dict[Hashable, RangeFetcher] = {}
         self._letters: dict[Hashable, LateLetters] = {}
         self._references: dict[tuple[str, str], str] = {}
-        self._logs: str | None = None
+        self._log_level: str | None = None
 
     def topology(self, settings: TaskSettings) -> Topology:
-        """The topology, with its reference tables loaded, and logs on their way to stderr.
+        """Load the topology and its reference tables, and have logs go to stderr.
 
         Raises NoTopology, InvalidTopology, ReferenceLoadFailed, TableAway when a table cannot be
         read, and what importing the user's module raises.
         """
-        if self._logs != settings.log_level:
-            logs.configure(
-                settings.log_level,
-                "json",
-                [*secrets_in(settings.kafka), *settings.storage.secrets.values()],
-            )
-            self._logs = settings.log_level
+        if self._log_level != settings.log_level:
+            secrets = [*secrets_in(settings.kafka), *settings.storage.secrets.values()]
+            logs.configure(settings.log_level, "json", secrets)
+            self._log_level = settings.log_level
         topology = load_topology(settings.target, settings.paths)
         for reference in topology.references:
             key = settings.target, reference.name
-            place = settings.references[reference.name]
-            if self._references.get(key) != place:
-                reference.use(reference.read(_read(place)))
-                self._references[key] = place
+            path = settings.references[reference.name]
+            if self._references.get(key) != path:
+                reference.use(reference.read(_read(path)))
+                self._references[key] = path
         return topology
 
-    def fetcher(self, settings: TaskSettings) -> RangeFetcher:
-        """A fetcher with these properties, where the last task left it."""
-        key = _properties(settings)
+    def clients(
+        self, settings: TaskSettings, topology: Topology
+    ) -> tuple[RangeFetcher, LateLetters]:
+        """The fetcher, where the last task left it, and the topology's dead-letter sink."""
+        properties = tuple(sorted((name, str(value)) for name, value in settings.kafka.items()))
+        key = settings.target, settings.pipeline, settings.storage.warehouse, properties
         if key not in self._fetchers:
             self._fetchers[key] = RangeFetcher(KafkaFetcher(settings.kafka))
-        return self._fetchers[key]
-
-    def letters(self, settings: TaskSettings, topology: Topology) -> LateLetters:
-        """The topology's dead-letter sink."""
-        key = settings.target, settings.pipeline, settings.storage.warehouse, _properties(settings)
         if key not in self._letters:
             sink = topology.dead_letters.sink
             if sink is None:  # Topology.validate has seen to that
@@ -149,27 +141,22 @@ class Kept:
                 exactly_once=True,
             )
             self._letters[key] = LateLetters(sink, context)
-        return self._letters[key]
+        return self._fetchers[key], self._letters[key]
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Close all clients; the next task opens them anew."""
-        fetchers, self._fetchers = self._fetchers, {}
-        for fetcher in fetchers.values():
+        for fetcher in self._fetchers.values():
             fetcher.close()
         for letters in self._letters.values():
             letters.close()
+        self._fetchers.clear()  # the letters stay: they know which reports are of closed tasks
 
 
-_kept: dict[int, Kept] = {}  # by process: a fork's clients have none of their threads
+_workers: dict[int, Worker] = {}  # by process: a fork's clients have none of their threads
 
 
-def kept_here() -> Kept:
-    """What this process keeps."""
-    return _kept.setdefault(os.getpid(), Kept())
-
-
-def _properties(settings: TaskSettings) -> Hashable:
-    return tuple(sorted((name, str(value)) for name, value in settings.kafka.items()))
+def this_worker() -> Worker:
+    return _workers.setdefault(os.getpid(), Worker())
 
 
 def _read(place: str) -> pa.Table:
@@ -183,32 +170,28 @@ def _read(place: str) -> pa.Table:
         raise TableAway(f"reference table at {place} cannot be read: {error}") from error
 
 
-_CLOSE_SECONDS = 5.0
-
-
 def run_task(data: bytes) -> bytes:
-    """Process an encoded task; what comes of it, encoded: TaskDone, or TaskFailed.
+    """Process an encoded task, and return its TaskDone or TaskFailed, encoded.
 
-    The topology is imported where the task says; clients are kept for the next task of this
-    process, unless this one fails. Raises only what may pass, so that Spark tries the task
-    again: LettersAway and TableAway.
+    The topology is imported where the task says. Raises only what may pass, so that Spark tries
+    the task again: LettersAway and TableAway.
     """
     task: Task = decode(data)
-    kept = kept_here()
+    worker = this_worker()
     done: TaskDone | TaskFailed | None = None
     try:
-        topology = kept.topology(task.settings)
-        fetcher = kept.fetcher(task.settings)
+        topology = worker.topology(task.settings)
+        fetcher, letters = worker.clients(task.settings, topology)
         multiprocessing.set_start_method("spawn", force=True)  # as Service.run does
         with rare_collections():
-            done = process(task, fetcher, topology, kept.letters(task.settings, topology))
+            done = process(task, fetcher, topology, letters)
     except (LettersAway, TableAway):
         raise
     except Exception as error:  # noqa: BLE001 - the driver ends the run with it
         done = _failed(error)
     finally:
         if not isinstance(done, TaskDone):
-            kept.let_go()
+            worker.close()
     return encode(done)
 
 
@@ -221,8 +204,7 @@ def process(
     used again if it is done. Of a task that is not, all that was staged is discarded. Raises
     LettersAway; any other error is a TaskFailed.
     """
-    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-    sinks = sinks_of(task, steps)
+    sinks = sinks_of(task, [step for step in topology.steps() if isinstance(step, SinkStep)])
     try:
         return _run(task, fetcher, topology, letters, sinks)
     except Exception as error:
@@ -252,12 +234,13 @@ def _run(
     policy = PipelinePolicy(task.settings.message_timeout_seconds, task.settings.screen)
     pipeline = build_pipeline(topology, ports, policy)
     reader: Any = pipeline.consumer
-    with ExitStack() as closing:  # last in, first out
-        closing.callback(pipeline.close, _CLOSE_SECONDS)
+    try:
         pipeline.open()
         while not reader.has_reached_goals:
             is_last = reader.has_emitted_goals
             pipeline.step(flush=is_last, drain=is_last)
+    finally:
+        pipeline.close(_CLOSE_SECONDS)
     return TaskDone(
         ranges=fetcher.read(),
         staged={name: tuple(sink.staged) for name, sink in sinks.items()},
@@ -273,9 +256,5 @@ def _failed(error: Exception) -> TaskFailed:
         diverged_at = cause.diverged_at if isinstance(cause, OffsetOutOfRange) else None
         return TaskFailed(str(cause), type(cause).__name__, error.partition, diverged_at)
     silent = error.partitions if isinstance(error, RangesSilent) else ()
-    return TaskFailed(_said(error), type(error).__name__, silent=silent)
-
-
-def _said(error: Exception) -> str:
-    notes = getattr(error, "__notes__", [])
-    return "; ".join([str(error) or type(error).__name__, *notes])
+    said = "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", [])])
+    return TaskFailed(said, type(error).__name__, silent=silent)

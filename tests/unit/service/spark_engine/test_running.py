@@ -28,8 +28,8 @@ from service.spark_engine.task_runner import (
     LateLetters,
     LettersAway,
     TableAway,
-    kept_here,
     run_task,
+    this_worker,
 )
 from sinks.memory import MemoryDeadLetters
 from sinks.storage import Storage
@@ -126,7 +126,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
         return fetchers[-1]
 
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(task_runner, "_kept", {})
+    monkeypatch.setattr(task_runner, "_workers", {})
     monkeypatch.setattr(task_runner, "KafkaFetcher", fetcher)
     monkeypatch.setattr("service.logs.configure", lambda *_how: None)
     yield Worker(tmp_path, log, fetchers)
@@ -250,11 +250,11 @@ def test_the_users_folders_come_last_on_the_path(worker: Worker) -> None:
 
 
 def test_a_fork_keeps_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_runner, "_kept", {})
-    ours = kept_here()
-    assert kept_here() is ours
+    monkeypatch.setattr(task_runner, "_workers", {})
+    ours = this_worker()
+    assert this_worker() is ours
     monkeypatch.setattr("os.getpid", lambda: -1)
-    assert kept_here() is not ours
+    assert this_worker() is not ours
 
 
 def test_what_goes_to_executors_and_back_can_be_pickled(worker: Worker) -> None:
