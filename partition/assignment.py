@@ -23,7 +23,7 @@ from partition.errors import (
     TopicMissing,
     TransactionError,
 )
-from partition.interfaces import Fetcher, Topic
+from partition.interfaces import LogReader, Topic
 from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Partition, Range
 from partition.recovery import Opened, StartPolicy, Steps, Ways, opening, reclaiming, recovering
@@ -299,7 +299,7 @@ class Assignment:
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        fetcher: LogReader,
         ways: Ways,
         sources: Sequence[TopicName],
         policy: AssignmentPolicy,

@@ -55,6 +55,15 @@ class Time(NamedTuple):
 REAL_TIME = Time()
 
 
+class SourceHealth(NamedTuple):
+    """How well Kafka and ZooKeeper are, as far as is known."""
+
+    kafka_available: bool
+    store_available: bool
+    mirror_failures: int  # commits of a partition to the consumer group
+    commit_seconds: float  # of the last write of offsets, or the one under way if that is longer
+
+
 class Consumer:
     """Reads topics through one PartitionManager per partition, and stores how far each is done.
 
@@ -429,9 +438,14 @@ class Consumer:
         """
         self._commits.commit(now, force=force)
 
-    def commit_seconds(self, now: float) -> float:
-        """How long the last write of offsets took, or the one under way if that is longer."""
-        return self._commits.seconds(now)
+    def health(self, now: float) -> SourceHealth:
+        """How well Kafka and ZooKeeper are."""
+        return SourceHealth(
+            kafka_available=self._fetcher.available,
+            store_available=self._ways.store.available,
+            mirror_failures=self._fetcher.mirror_failures,
+            commit_seconds=self._commits.seconds(now),
+        )
 
     @property
     def is_committed(self) -> bool:

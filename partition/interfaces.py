@@ -26,7 +26,24 @@ class Fetched:
     failures: dict[Partition, KafkaError] = field(default_factory=dict)
 
 
-class Fetcher(Protocol):
+class LogReader(Protocol):
+    """What `Assignment` asks of whatever follows the logs of partitions that are ours."""
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        """Follow these partitions too, each from its position on."""
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Follow these partitions no more. Those that are not followed are ignored."""
+
+    def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
+        """The log's first offset and its end as they were last heard of; asks nobody.
+
+        None when nothing was heard yet, or the partition is not read; the first offset is None
+        where only ends are asked for.
+        """
+
+
+class Fetcher(LogReader, Protocol):
     """Reads the assigned partitions. One thread, the owner's, calls everything."""
 
     @property
@@ -65,13 +82,6 @@ class Fetcher(Protocol):
 
     def resume(self, partition: Partition) -> None:
         """Deliver a paused partition's records again."""
-
-    def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
-        """The log's first offset and its end as the client last heard of them; asks nobody.
-
-        None when nothing was heard yet, or the partition is not read; the first offset is None
-        where only ends are asked for.
-        """
 
     def transaction_wait_seconds(self, partition: Partition) -> float:
         """How long a transaction that a producer has not ended has held readers up; else 0.

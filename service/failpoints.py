@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from partition.consumer import Consumer
 from partition.errors import StoreError
 from partition.interfaces import Claim, OffsetStore, Progress
 from partition.records import Partition, Position, Transactions
@@ -35,6 +34,7 @@ from topology.sink import (
 )
 
 Port = TypeVar("Port", Sink[Any], DeadLetterSink)
+Owner = TypeVar("Owner")
 
 VARIABLE = "HEADRACE_FAILPOINT"
 PLACES = (
@@ -279,9 +279,7 @@ class FailpointStore:
 class FailpointConsumer:
     """A consumer that passes the place of a commit for a partition that leaves."""
 
-    def __init__(
-        self, consumer: Consumer, store: FailpointStore, at: Callable[[str], object]
-    ) -> None:
+    def __init__(self, consumer: Any, store: FailpointStore, at: Callable[[str], object]) -> None:
         self._consumer = consumer
         self._store = store
         self._at = at
@@ -350,14 +348,15 @@ def with_places(port: Port, at: Callable[[str], object]) -> Port:
 
 
 def consumer_with_places(
-    make: Callable[[OffsetStore], Consumer], store: OffsetStore, at: Callable[[str], object]
-) -> Consumer:
-    """Make a consumer on a store; both pass their places, if there are any to pass."""
+    make: Callable[[OffsetStore], Owner], store: OffsetStore, at: Callable[[str], object]
+) -> Owner:
+    """Make what owns partitions on a store; both pass their places, if there are any to pass."""
     if at is nowhere:
         return make(store)
     passing = FailpointStore(store, at)
-    consumer = FailpointConsumer(make(cast("OffsetStore", passing)), passing, at)
-    return cast("Consumer", consumer)
+    owner: Any = FailpointConsumer(make(cast("OffsetStore", passing)), passing, at)
+    passed: Owner = owner
+    return passed
 
 
 def nowhere(place: str) -> None:

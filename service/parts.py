@@ -39,10 +39,9 @@ from service.pipeline.fences import Fences
 from service.pipeline.references import References
 from service.sharing import Sharing, copartitions_of
 from service.sizes import sizes_of
-from service.spark_engine.planner import Ends
+from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.wiring import (
     check_runs_on_spark,
-    driver_fetcher,
     range_delivery,
     spark_engine,
 )
@@ -85,7 +84,7 @@ class Parts:
     fetcher: Fetcher
     store: OffsetStore
     catalogue: Catalogue
-    reader: Consumer
+    reader: Consumer | RangeOwner
     sharing: Sharing
     letters: DeadLetterSender
     pipeline: Engine
@@ -182,10 +181,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     if config.pipeline.mirror_to_group:
         kafka.setdefault("group.id", f"headrace-{name}")
     catalogue = KafkaCatalogue(kafka)
-    fetcher: Fetcher = KafkaFetcher(kafka)
-    ends: Ends | None = None
-    if on_spark:
-        fetcher, ends = driver_fetcher(config, kafka, catalogue)
+    fetcher = KafkaFetcher(kafka)
     store = ZooKeeperStore(
         config.zookeeper.hosts,
         root=config.zookeeper.root,
@@ -222,25 +218,21 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     spark = spark_for(behind, name, config, topology.references, on_spark=on_spark)
     tracing = _tracing(config, name)
     pipeline: Engine
-    if ends is not None and spark is not None:
-        fences, letters = (
-            Fences(topology.transactions),
-            DeadLetterSender(with_places(dead_letter_sink, at)),
-        )
-        reader = make_reader(letters.send_notice, fences)
-        pipeline = spark_engine(
+    reader: Consumer | RangeOwner
+    if on_spark and spark is not None:
+        pipeline = engine = spark_engine(
             topology,
             config,
             name=name,
             target=target,
-            storage=config.storage.storage(),
             spark=spark,
-            reader=reader,
-            letters=letters,
-            ends=ends,
-            fences=fences,
+            client=fetcher,
+            catalogue=catalogue,
+            store=store,
+            policy=policy,
             at=at,
         )
+        reader, letters = engine.owner, engine.letters
     else:
         ports = Ports(
             make_reader,
@@ -304,7 +296,11 @@ def _for_one_host(topology: Topology, config: Config) -> str | None:
 
 
 def _sharing(
-    config: Config, store: ZooKeeperStore, name: str, reader: Consumer, topology: Topology
+    config: Config,
+    store: ZooKeeperStore,
+    name: str,
+    reader: Consumer | RangeOwner,
+    topology: Topology,
 ) -> Sharing:
     policy = replace(config.sharing(), alone=_for_one_host(topology, config))
     mine = Mine(

@@ -9,10 +9,9 @@ import structlog
 from partition.commits import CommitAges
 from service.account import Account
 from service.deadline import Deadline
-from service.figures import snapshot_of
 from service.garbage import rare_collections
 from service.parts import Parts
-from service.snapshot import Snapshot
+from service.snapshot import Snapshot, SparkStatistics, TraceStatistics, snapshot_of
 
 log = structlog.get_logger()
 
@@ -86,12 +85,14 @@ class Service:
         while not self._stopping:
             flush = False
             if until_caught_up:
-                if parts.reader.has_reached_goals:
+                if parts.reader.assignment.has_reached_goals:
                     return True
                 flush = parts.pipeline.has_last
             parts.references.poll()
             parts.sharing.poll(time.monotonic())
-            leaves = bool(parts.reader.leaving)  # what leaves should not wait for a full batch
+            leaves = bool(
+                parts.reader.assignment.leaving
+            )  # what leaves should not wait for a full batch
             parts.pipeline.step(flush=flush or leaves, drain=flush)
             parts.letter_limit.look(parts.pipeline.tally)
             now = time.monotonic()
@@ -132,14 +133,17 @@ class Service:
             log.warning("last_commit_failed", error=str(error))
 
     def _figures(self, now: float) -> Snapshot:
-        parts = self._parts
+        parts, spark = self._parts, self._parts.spark
+        traces = None if parts.tracing is None else parts.tracing.traces
         return snapshot_of(
             parts,
             now,
             parts.references.statistics(now),
             ages=self._ages,
-            spark=parts.spark,
-            traces=None if parts.tracing is None else parts.tracing.traces,
+            spark=None
+            if spark is None
+            else SparkStatistics(spark.running, spark.restarts, spark.renewals),
+            traces=None if traces is None else TraceStatistics(traces.traced, traces.skipped),
         )
 
     def _publish(self, now: float) -> None:

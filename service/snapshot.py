@@ -1,13 +1,18 @@
 """A snapshot: the pipeline's figures at one moment, for whoever does not own the loop."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Protocol
 
 from partition.assignment import Departed, Moves
+from partition.commits import CommitAges
+from partition.consumer import Consumer
 from partition.manager import PartitionStatistics
 from partition.records import Partition
 from service.account import Account, PartitionAccount
-from service.engine import EngineStatistics
+from service.engine import Engine, EngineStatistics
+from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.references import ReferenceStatistics
+from service.spark_engine.range_owner import RangeOwner
 
 _HIDDEN = "(hidden by [http] show_errors)"
 
@@ -118,3 +123,49 @@ class Snapshot(EngineStatistics):
             halted={str(partition): why for partition, why in self.halted.items()},
             caught_up=caught_up,
         )
+
+
+class Observed(Protocol):
+    """The parts that a snapshot is read off."""
+
+    @property
+    def reader(self) -> "Consumer | RangeOwner": ...
+
+    @property
+    def letters(self) -> DeadLetterSender: ...
+
+    @property
+    def pipeline(self) -> Engine: ...
+
+
+def snapshot_of(
+    parts: Observed,
+    now: float,
+    references: tuple[ReferenceStatistics, ...] = (),
+    *,
+    ages: CommitAges | None = None,
+    spark: SparkStatistics | None = None,
+    traces: TraceStatistics | None = None,
+) -> Snapshot:
+    """The figures at `now`, in the seconds of the owner's clock. The owner thread calls it.
+
+    `ages` remembers what the snapshots before have seen; without it no commit has an age.
+    """
+    ages = CommitAges() if ages is None else ages
+    engine, assignment = parts.pipeline.statistics(), parts.reader.assignment
+    return Snapshot(
+        **{each.name: getattr(engine, each.name) for each in fields(engine)},
+        **parts.reader.health(now)._asdict(),
+        taken_at=now,
+        partitions=tuple(ages.of(parts.reader.statistics(now), now)),
+        halted=assignment.halted,
+        settled=assignment.is_settled,
+        departed=assignment.departed,
+        moves=assignment.moves,
+        letters_pending=parts.letters.pending,
+        letters_waiting_seconds=parts.letters.waiting_seconds(now),
+        letters_refused=parts.letters.refused + engine.apart.letters_refused,
+        references=references,
+        spark=spark,
+        traces=traces,
+    )

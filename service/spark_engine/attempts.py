@@ -6,7 +6,6 @@ from typing import Any
 
 import structlog
 
-from partition.consumer import Consumer
 from partition.errors import (
     CorruptRecord,
     Fenced,
@@ -22,8 +21,9 @@ from service.pipeline.committers import share_of
 from service.pipeline.sink_buffer import WriterEvent
 from service.pipeline.trees import Tally
 from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
-from service.spark_engine.planner import Ends, Silences
+from service.spark_engine.planner import Silences
 from service.spark_engine.range_buffer import RangeBuffer, RangeWork, again
+from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import Reasons, Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from sinks.errors import SparkTimeout
 from sinks.writer import BatchCommitted, BatchStaged
@@ -72,8 +72,7 @@ class Attempts:
         groups: TransactionGroups,
         buffers: Mapping[str, RangeBuffer],
         submissions: Submissions,
-        reader: Consumer,
-        ends: Ends,
+        owner: RangeOwner,
         settings: TaskSettings,
         folder: SharedFolder,
         at: Callable[[str], object],
@@ -89,8 +88,8 @@ class Attempts:
         self.silences = Silences()
         self._buffers = buffers
         self._submissions = submissions
-        self._reader = reader
-        self._ends = ends
+        self._owner = owner
+        self._ends = owner.ends
         self._settings = settings
         self._folder = folder
         self._at = at
@@ -275,7 +274,7 @@ class Attempts:
                 epoch = later_epoch(begins.leader_epoch, line.position_of(txid).leader_epoch)
                 begins = replace(begins, leader_epoch=epoch)
                 error = partition_error(failure, attempt.position_of(line.partition), begins)
-                self._reader.assignment.fail(line.partition, error)
+                self._owner.assignment.fail(line.partition, error)
                 self.leave_out(index, at_once=False)
 
     def _seal(self, attempt: Attempt) -> None:
@@ -289,7 +288,7 @@ class Attempts:
         for member in attempt.members:
             differs = member.line.replay_error(log_moved=False)
             if differs is not None:
-                self._reader.assignment.halt(member.line.partition, differs)
+                self._owner.assignment.halt(member.line.partition, differs)
                 self.leave_out(member.place, at_once=True)
         self.look()
         if not self._is_live(attempt):
@@ -308,7 +307,7 @@ class Attempts:
 
     def _share_of(self, member: Member, work: RangeWork) -> Share:
         line = str(member.line.partition)
-        epoch = self._reader.partition(member.place).epoch
+        epoch = self._owner.assignment.at(member.place).epoch
         share = share_of(line, epoch, member.transaction)
         return replace(share, num_rows=work.rows_of(line))
 
@@ -412,9 +411,9 @@ class Attempts:
         del self.processed[attempt.number]
         for member, covers in self.groups.done(attempt.number):
             # A partition that was lost during the commit is committed, too, but not ours.
-            manager = self._reader.partition(member.place).manager
+            manager = self._owner.assignment.at(member.place).manager
             if manager is not None and manager.delivery is member.line:
-                self._reader.passed(member.place, covers)
+                self._owner.passed(member.place, covers)
         for done in attempt.results:
             self.tally.add(done.tally)
             self.apart.retried += done.retried
@@ -432,7 +431,7 @@ class Attempts:
             found = attempt.fenced.get(str(partition))
             if found is not None:
                 fenced = Fenced(partition, found)
-                self._reader.assignment.refuse(partition, fenced, index=member.place)
+                self._owner.assignment.refuse(partition, fenced, index=member.place)
                 self.leave_out(member.place, at_once=True)
         self.groups.failed(attempt.number, attempt.attempt, now)  # if none was its member
         self.look()

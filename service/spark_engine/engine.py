@@ -14,26 +14,24 @@ Nothing blocks, but for a moment when there is nothing else to do.
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from partition.assignment import Assigned, Lost, PartitionChange, Revoked
-from partition.consumer import Consumer
 from service.engine import EngineStatistics
-from service.failpoints import nowhere, with_places
+from service.failpoints import nowhere
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences
 from service.pipeline.trees import Tally
 from service.spark_engine.attempts import Attempts
 from service.spark_engine.cluster import Executors, SharedFolder, Submissions, TasksEnded
-from service.spark_engine.planner import Ends, RangePlans, Rates
+from service.spark_engine.planner import RangePlans, Rates
 from service.spark_engine.range_buffer import RangeBuffer
+from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
-from sinks.tries import WriteRetries
 from sinks.writer import FencesRaised
-from topology.steps import SinkStep
 from topology.topology import Topology
 from topology.workers.lifecycle import EventLoop, Life
 from transactions.groups import GroupPhase, RangePlanner, RangePolicy, TransactionGroups
@@ -49,70 +47,53 @@ class SparkPolicy:
 
     settings: TaskSettings
     ranges: RangePolicy = field(default_factory=RangePolicy)
-    write_retries: WriteRetries = field(default_factory=WriteRetries)
 
 
 class SparkEngine:
     """Plans, runs and commits groups of ranges. An `Engine`.
 
-    The thread that calls `step` owns all of it. Tries and sinks hand their results back through
-    one queue.
+    The thread that calls `step` owns all of it. Attempts and sinks report through one queue.
     """
 
     def __init__(
         self,
         topology: Topology,
-        reader: Consumer,
+        owner: RangeOwner,
         letters: DeadLetterSender,
-        ends: Ends,
+        buffers: Sequence[RangeBuffer],
+        results: ResultQueue,
         executors: Executors,
         folder: SharedFolder,
         policy: SparkPolicy,
-        fences: Fences,
         *,
+        fences: Fences,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         at: Callable[[str], object] = nowhere,
     ) -> None:
-        """`fences` and `ends` are those of the reader.
+        """`buffers` report to `results`, and `fences` are theirs and the owner's.
 
-        `at` is told of the points where a test may end the process.
+        `at` is called at the points where a test may end the process.
         """
-        self._reader = reader
-        self._letters = letters
-        self._ends = ends
+        self.owner = owner
+        self.letters = letters
+        self.outlets = buffers
+        self._assignment = owner.assignment
+        self._ends = owner.ends
         self._folder = folder
         self._fences = fences
         self._clock = clock
-        self._results = ResultQueue()  # of TasksEnded, RangeTold
-        steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-        self.outlets = [
-            RangeBuffer(
-                step,
-                with_places(step.sink, at),
-                self._results.put,
-                write_retries=policy.write_retries,
-            )
-            for step in steps
-        ]
-        """The sinks' ends."""
-        self._submissions = Submissions(executors, self._results.put)
+        self._results = results  # of TasksEnded, WriterEvent
+        self._submissions = Submissions(executors, results.put)
+        groups = TransactionGroups(policy.ranges.max_active, rng)
+        by_name = {buffer.name: buffer for buffer in buffers}
         self._attempts = Attempts(
-            TransactionGroups(policy.ranges.max_active, rng),
-            {buffer.name: buffer for buffer in self.outlets},
-            self._submissions,
-            reader,
-            ends,
-            policy.settings,
-            folder,
-            at,
+            groups, by_name, self._submissions, owner, policy.settings, folder, at
         )
         rates = Rates(topology.source_of, policy.ranges.seconds)
-        planner = RangePlanner(policy.ranges)
-        self._plans = RangePlans(reader, self._attempts.groups, ends, planner, rates)
+        self._plans = RangePlans(groups, owner.ends, RangePlanner(policy.ranges), rates)
         self._life = Life((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
-        fences.bind(self.outlets)
 
     def open(self) -> None:
         """Start Spark and the threads, and tell the hooks. Sinks and reader are open already.
@@ -126,29 +107,30 @@ class SparkEngine:
             outlet.start()
 
     def step(self, *, fetch: bool = True, flush: bool = False, drain: bool = False) -> bool:
-        """One turn of the loop; True if anything moved.
+        """Run one turn of the loop; True if anything moved.
 
         Without `fetch` nothing is planned or run; with `flush` nothing waits for more to come.
-        Raises TaskError, SinkFailed, and whatever else cannot heal.
+        Raises TaskError, SinkFailed, and other errors that cannot heal.
         """
         del drain  # bolts keep nothing from one task to the next
         now = self._clock()
         self.poll(now, opens=fetch)
         moved = self._take_results(now)
-        self._letters.poll(now)
-        self._reader.fetch(now, 0.0)  # no records; but it hears of commits to the group
+        self.letters.poll(now)
         self._fences.submit()
         lines = self._look()
         if fetch:
-            self._hear_of_ends(now, lines)
+            self._poll_ends(now, lines)
             self._attempts.leaders_away(self._ends.leaderless, now)
-            if not self._reader.assignment.is_paused:
-                moved |= self._plans.plan(now, self._readable(now, lines), flush=flush)
+            if not self._assignment.is_paused:
+                is_settled = self._assignment.is_settled
+                lines = self._readable(now, lines)
+                moved |= self._plans.plan(now, lines, is_settled=is_settled, flush=flush)
             moved |= self._attempts.run(now)
         moved |= self._attempts.commit_next(now)
         if not moved:
             self._wait()
-        self._reader.commit(now)
+        self.owner.commit(now)
         return moved
 
     @property
@@ -169,18 +151,18 @@ class SparkEngine:
     @property
     def has_last(self) -> bool:
         """Whether all partitions are open: then what was there at the start is there to plan."""
-        return self._reader.assignment.is_settled
+        return self._assignment.is_settled
 
     def settle(self) -> None:
         """Do nothing: tasks have tables of their own."""
 
     def poll(self, now: float, *, opens: bool) -> None:
         """Look at the partitions, and tell hooks and groups of those that came and went."""
-        for change in self._reader.poll(now, opens=opens):
+        for change in self._assignment.poll(now, opens=opens):
             self._partition_changed(change)
-        for index in self._reader.given_up(now):
+        for index in self._assignment.given_up(now):
             if not self._attempts.holds(index):
-                self._reader.forget(index)
+                self._assignment.forget(index)
 
     def _partition_changed(self, change: PartitionChange) -> None:
         """Tell the hooks. One that is lost or halted is left out of its groups."""
@@ -200,30 +182,28 @@ class SparkEngine:
         deadline = time.monotonic() + timeout_seconds
         ended = [self._submissions.stop(timeout_seconds)]
         ended += [outlet.stop(deadline - time.monotonic()) for outlet in self.outlets]
-        for change in self._reader.release():
+        for change in self._assignment.release():
             self._partition_changed(change)
         self._folder.close()
         self._life.close(max(0.0, deadline - time.monotonic()))
         return all(ended)
 
     def _look(self) -> dict[int, PartitionTransactions]:
-        """The lines, by place, of partitions that are ours and of which more may be read."""
-        steady: list[int] = []
-        for place, manager in self._reader.owned():
+        """The lines, by partition index, of partitions of which more may be read."""
+        steady: dict[int, PartitionTransactions] = {}
+        for index, manager in self._assignment.owned():
             line = cast("PartitionTransactions", manager.delivery)
-            if self._reader.partition(place).is_steady:
-                steady.append(place)
-            if self._lines.get(place) is not line:
-                if place in self._lines:  # its log goes on elsewhere
-                    self._attempts.leave_out(place, at_once=True)
-                self._lines[place] = line
-            elif place not in steady:  # its log may: what is planned of it may be dropped any time
-                self._attempts.leave_out(place, at_once=False)
+            if self._assignment.at(index).is_steady:
+                steady[index] = line
+            if self._lines.get(index) is not line:
+                if index in self._lines:  # its log goes on elsewhere
+                    self._attempts.leave_out(index, at_once=True)
+                self._lines[index] = line
+            elif index not in steady:  # its log may: what is planned of it may be dropped any time
+                self._attempts.leave_out(index, at_once=False)
         self._attempts.silences.keep(steady)
         self._attempts.look()
-        return {
-            place: self._lines[place] for place in steady if not self._attempts.is_leaving(place)
-        }
+        return {i: line for i, line in steady.items() if not self._attempts.is_leaving(i)}
 
     def _readable(
         self, now: float, lines: Mapping[int, PartitionTransactions]
@@ -231,24 +211,22 @@ class SparkEngine:
         """Those of the lines whose partitions can be read now, as far as is known."""
         silences, ends = self._attempts.silences, self._ends
         return {
-            place: line
-            for place, line in lines.items()
-            if not silences.is_out(place, now, is_answered=not ends.is_silent(line.partition))
+            index: line
+            for index, line in lines.items()
+            if not silences.is_out(index, now, is_answered=not ends.is_silent(line.partition))
         }
 
-    def _hear_of_ends(self, now: float, lines: Mapping[int, PartitionTransactions]) -> None:
+    def _poll_ends(self, now: float, lines: Mapping[int, PartitionTransactions]) -> None:
         if not self._ends.poll(now, [line.partition for line in lines.values()]):
             return
-        for place, line in lines.items():
-            end = self._ends.of(line.partition)
+        for index, line in lines.items():
+            end = self._ends.end_of(line.partition)
             trouble = self._ends.trouble(now, line.partition, line.planned_to)
             if trouble is not None:
-                self._reader.assignment.fail(line.partition, trouble)
-                self._attempts.leave_out(place, at_once=False)
+                self._assignment.fail(line.partition, trouble)
+                self._attempts.leave_out(index, at_once=False)
             elif end is not None and end.offset >= line.planned_to:
-                self._reader.assignment.log_end(
-                    self._reader.partition(place), end.offset, is_read=False
-                )
+                self._assignment.log_end(self._assignment.at(index), end.offset, is_read=False)
 
     def _take_results(self, now: float) -> bool:
         moved = False

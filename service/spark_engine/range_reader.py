@@ -210,23 +210,19 @@ class RangeReader:
     @property
     def has_emitted_goals(self) -> bool:
         """Whether every record of the ranges is emitted, retries aside."""
-        return self._has_come_to_ends("emitted_to")
+        pairs = zip(self._managers, self._ranges, strict=True)
+        return all(manager.emitted_to >= each.end for manager, each in pairs)
 
     @property
     def has_reached_goals(self) -> bool:
         """Whether every record of the ranges is resolved."""
-        return self._has_come_to_ends("frontier")
+        pairs = zip(self._managers, self._ranges, strict=True)
+        return all(manager.last_completed_offset >= each.end for manager, each in pairs)
 
     @property
     def retried(self) -> int:
         """Emissions after the first."""
         return sum(manager.retried for manager in self._managers)
-
-    def _has_come_to_ends(self, what: str) -> bool:
-        return all(
-            getattr(manager, what) >= each.end
-            for manager, each in zip(self._managers, self._ranges, strict=True)
-        )
 
     def _manager(self, record_id: int) -> PartitionManager[AtLeastOnce]:
         return self._managers[partition_index_of(record_id)]

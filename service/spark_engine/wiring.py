@@ -1,29 +1,33 @@
 """The wiring of the spark engine, beside `service.parts`."""
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
-from partition.consumer import Consumer
+from partition.consumer import ConsumerPolicy
 from partition.delivery import DeliveryFactory
-from partition.interfaces import Catalogue, Fetcher
+from partition.interfaces import Catalogue, Fetcher, OffsetStore
 from partition.kafka.kafka_catalogue import KafkaCatalogue
-from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.ledger import CommitProgress, Ledger
 from partition.records import Partition, Resumed, TransactionKind
+from partition.recovery import Ways
 from service.config import Config
+from service.failpoints import consumer_with_places, with_places
+from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences
 from service.sizes import sizes_of
 from service.spark_engine.cluster import OnSpark, SharedFolder
 from service.spark_engine.engine import SparkEngine, SparkPolicy
-from service.spark_engine.no_fetcher import NoFetcher
-from service.spark_engine.planner import Ends
+from service.spark_engine.planner import LogEndTracker
+from service.spark_engine.range_buffer import RangeBuffer
+from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
 from sinks.names import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from topology.errors import InvalidTopology
-from topology.sink import Scalar
+from topology.steps import SinkStep
 from topology.topology import Topology
 from transactions.groups import RangePolicy
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
@@ -54,42 +58,49 @@ def range_delivery(
     return make
 
 
-def driver_fetcher(
-    config: Config, kafka: dict[str, Scalar], catalogue: Catalogue
-) -> tuple[Fetcher, Ends]:
-    """What stands where the local engine fetches, and where the logs' ends are known."""
-    ends = Ends(catalogue, config.spark.poll_seconds, lambda: KafkaCatalogue(kafka))
-    fetcher = NoFetcher(ends, KafkaFetcher(kafka), mirrors=config.pipeline.mirror_to_group)
-    return fetcher, ends
-
-
 def spark_engine(
     topology: Topology,
     config: Config,
     *,
     name: str,
     target: str | None,
-    storage: Storage,
     spark: SparkDriver,
-    reader: Consumer,
-    letters: DeadLetterSender,
-    ends: Ends,
-    fences: Fences,
+    client: Fetcher,
+    catalogue: Catalogue,
+    store: OffsetStore,
+    policy: ConsumerPolicy,
     at: Callable[[str], object],
 ) -> SparkEngine:
-    """The engine; `target` is where executors find the topology, "module:topology"."""
+    """Make the engine; `target` is where executors find the topology, "module:topology"."""
+    results = ResultQueue()
+    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    buffers = [RangeBuffer(step, with_places(step.sink, at), results.put) for step in steps]
+    fences = Fences(topology.transactions, buffers)
+    sink = topology.dead_letters.sink
+    if sink is None:  # Topology.validate has seen to that
+        raise AssertionError
+    letters = DeadLetterSender(with_places(sink, at))
+    spare = dict(config.kafka)
+    ends = LogEndTracker(catalogue, config.spark.poll_seconds, lambda: KafkaCatalogue(spare))
+    topics = [source.topic for source in topology.sources]
+
+    def make_owner(store: OffsetStore) -> RangeOwner:
+        ways = Ways(store, catalogue, letters.send_notice, fences)
+        return RangeOwner(client, ways, ends, topics, policy, random.SystemRandom())
+
+    storage = config.storage.storage()
     folder = local_path(f"{storage.warehouse}/{_SPOOL}/{name.replace('/', '_')}")
+    settings = _settings_of(topology, config, name, target or "", storage)
     return SparkEngine(
         topology,
-        reader,
+        consumer_with_places(make_owner, store, at),
         letters,
-        ends,
+        buffers,
+        results,
         OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
         SharedFolder(folder, topology.references),
-        SparkPolicy(
-            _settings_of(topology, config, name, target or "", storage), config.range_policy()
-        ),
-        fences,
+        SparkPolicy(settings, config.range_policy()),
+        fences=fences,
         at=at,
     )
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from partition.records import Partition
 from partition.retry import RetryPolicy
-from service.figures import snapshot_of
 from service.pipeline.failures import ScreenPolicy
+from service.snapshot import snapshot_of
 from service.testing.bench import Bench
 from service.testing.driver import Driver
 from service.testing.timeline import Event

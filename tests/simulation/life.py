@@ -5,14 +5,14 @@ one small event each.
 """
 
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from partition.assignment import Assigned, PartitionChange, Revoked
-from partition.consumer import Consumer, Time
+from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import (
     CorruptRecord,
     OffsetOutOfRange,
@@ -68,19 +68,9 @@ class Life(Bolts):
         topics = TOPICS[: len(world.settings.partitions)]
         self.transacting = self._make_transacting()
         policy = world.settings.policy(heal=heal)
-        self.reader = Consumer(
-            self.fetcher,
-            Ways(
-                self.store,
-                catalogue,
-                self.notify,
-                self.transacting.fences if self.transacting is not None else None,
-            ),
-            topics,
-            policy,
-            rng,
-            Time(wall_clock=world.wall_clock, sleep=lambda _seconds: None),
-        )
+        fences = self.transacting.fences if self.transacting is not None else None
+        ways = Ways(self.store, catalogue, self.notify, fences)
+        self.reader: Any = self._make_reader(ways, topics, policy)
         if self.transacting is not None:
             self.transacting.bind(self.reader)
         self.assigned: set[Partition] = set()  # what was told
@@ -93,6 +83,10 @@ class Life(Bolts):
 
     def _make_fetcher(self) -> Any:
         return SimFetcher(self.world.cluster, self.world.seen)
+
+    def _make_reader(self, ways: Ways, topics: Sequence[str], policy: ConsumerPolicy) -> Any:
+        real = Time(wall_clock=self.world.wall_clock, sleep=lambda _seconds: None)
+        return Consumer(self.fetcher, ways, topics, policy, self.rng, real)
 
     def _make_transacting(self) -> Any:
         if not self.world.settings.exactly_once:
@@ -270,7 +264,7 @@ class Life(Bolts):
             self.world.oracle.drained(self)
             self.world.transactions.kept(self)
             self.world.seen("drained")
-            self.hear(self.reader.release())
+            self.hear(self.reader.assignment.release())
             self.reader.close()
             self.world.oracle.closed(self)
             self.end()

@@ -3,18 +3,23 @@
 Only what they wait for is simulated: executors, the tables' threads, ZooKeeper, Kafka's answers.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partition.assignment import PartitionChange
+from partition.consumer import ConsumerPolicy
 from partition.interfaces import Fetched
 from partition.records import Partition, Position
+from partition.recovery import Ways
+from service.pipeline.context import ResultQueue
 from service.pipeline.sink_buffer import WriterEvent
 from service.spark_engine import engine
 from service.spark_engine.cluster import SharedFolder, TasksEnded
 from service.spark_engine.engine import SparkEngine, SparkPolicy
-from service.spark_engine.planner import Ends
+from service.spark_engine.planner import LogEndTracker
+from service.spark_engine.range_buffer import RangeBuffer
+from service.spark_engine.range_owner import RangeOwner
 from tests.simulation.fetching import SimFetcher
 from tests.simulation.life import Life
 from tests.simulation.mutants import put
@@ -24,39 +29,41 @@ from tests.simulation.transacting import SimFences
 from tests.simulation.transaction_writer import SimWriter
 from tests.worlds.tasking import SETTINGS
 from topology.sink import Batch, Committed, Fence, Share, Sink, SinkContext, Staged
+from topology.steps import SinkStep
 from topology.topology import Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.simulation.transaction_sink import SimTable
     from tests.simulation.world import World
 
 
-class _Fetcher(SimFetcher):
+class _Client(SimFetcher):
     """The driver's: it delivers nothing, and knows what executors have read under which epoch."""
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
-        """See `NoFetcher.fetch`."""
+        """Nothing."""
         return Fetched()
 
-    def remove(self, partitions: Iterable[Partition]) -> None:
-        """See `NoFetcher.remove`."""
-        gone = list(partitions)
-        for partition in gone:
-            self.ends.forget(partition)
-        super().remove(gone)
+
+class _Ends:
+    """The driver's LogEndTracker, and the client that executors read by: it follows the same."""
+
+    def __init__(self, ends: LogEndTracker, fetcher: SimFetcher) -> None:
+        self._ends = ends
+        self._fetcher = fetcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ends, name)
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
-        """See `NoFetcher.add`."""
-        super().add(positions)
+        """See `LogEndTracker.add`."""
+        self._fetcher.add(positions)
 
-    def log_range(self, partition: Partition) -> Any:
-        """See `NoFetcher.log_range`."""
-        end = self.ends.of(partition)
-        return None if end is None else (None, end.offset)
-
-    ends: Ends
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """See `LogEndTracker.remove`."""
+        gone = list(partitions)
+        self._ends.remove(gone)
+        self._fetcher.remove(gone)
 
 
 class _Sink(Sink[Any]):
@@ -175,7 +182,7 @@ class SimRanges:
         self._life = life
         self.fences = SimFences(life.world)
 
-    def bind(self, reader: Any) -> None:
+    def bind(self, owner: RangeOwner) -> None:
         """Make the engine. Its threads are replaced by what the world decides about."""
         life, world = self._life, self._life.world
         topology = Topology("sim", reliability="exactly-once", transactions=world.settings.kind)
@@ -186,15 +193,19 @@ class SimRanges:
         sinks = [_Sink(table, is_spooled=table.name in spooled) for table in world.tables]
         for sink in sinks:
             source.into(sink, name=sink.name)
+        results = ResultQueue()
+        steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+        buffers = [RangeBuffer(step, step.sink, results.put) for step in steps]
+        self.fences.bind(buffers)
         folder = SharedFolder(Path("/shared"), ())
         executors: Any = None
         letters: Any = _Letters()
         submissions = SimSubmissions(world.executors, life)
         with put(engine, "Submissions", lambda *_: submissions):
             self.engine = _Engine(
-                topology, reader, letters, life.fetcher.ends, executors, folder,
-                SparkPolicy(SETTINGS, world.settings.ranges), self.fences,
-                clock=lambda: world.now, rng=life.rng,
+                topology, owner, letters, buffers, results, executors, folder,
+                SparkPolicy(SETTINGS, world.settings.ranges),
+                fences=self.fences, clock=lambda: world.now, rng=life.rng,
             )  # fmt: skip
         for outlet, table, sink in zip(self.engine.outlets, world.tables, sinks, strict=True):
             writer: Any = _Writer(table, sink, life, self._hear(outlet.name))
@@ -230,7 +241,7 @@ class SimRanges:
 class RangeLife(Life):
     """The process. Its events are turns of its engine."""
 
-    fetcher: _Fetcher
+    fetcher: _Client
     transacting: Any
 
     def __init__(self, world: "World", name: str, *, heal: bool = False) -> None:
@@ -246,11 +257,14 @@ class RangeLife(Life):
         self.transacting.engine._partition_changed = hear
 
     def _make_fetcher(self) -> Any:
-        return _Fetcher(self.world.cluster, self.world.seen)
+        return _Client(self.world.cluster, self.world.seen)
 
     def _make_transacting(self) -> Any:
-        self.fetcher.ends = Ends(self._catalogue, 0.2)
         return SimRanges(self)
+
+    def _make_reader(self, ways: Ways, topics: Sequence[str], policy: ConsumerPolicy) -> Any:
+        ends: Any = _Ends(LogEndTracker(self._catalogue, 0.2), self.fetcher)
+        return RangeOwner(self.fetcher, ways, ends, topics, policy, self.rng)
 
     def told(self, ended: TasksEnded) -> None:
         """Executors tell of a try's end."""

@@ -11,21 +11,24 @@ from typing import Any, Self
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
-from partition.consumer import Consumer, ConsumerPolicy
+from partition.consumer import ConsumerPolicy
 from partition.interfaces import StoredOffset
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
 from partition.records import Partition
 from partition.recovery import StartPolicy, Ways
 from service.config import load
+from service.failpoints import with_places
 from service.parts import Parts
+from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences
 from service.pipeline.references import References
 from service.spark_engine.cluster import SharedFolder
 from service.spark_engine.engine import SparkEngine, SparkPolicy
-from service.spark_engine.no_fetcher import NoFetcher
-from service.spark_engine.planner import Ends
+from service.spark_engine.planner import LogEndTracker
+from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_fetcher import RangeFetcher
+from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from service.spark_engine.wiring import range_delivery
@@ -204,6 +207,7 @@ class Driving:
         records_per_second: float | None = None,
         topology: Topology | None = None,
         directly: bool = False,
+        mirror: bool = False,
         executors: "Callable[..., HereExecutors] | None" = None,
         at: Callable[[str], object] = lambda _place: None,
     ) -> None:
@@ -223,21 +227,30 @@ class Driving:
         topology.validate()
         self.topology = topology
         policy = ranges or RangePolicy(records=10, seconds=0.01)
-        self.fences = Fences(kind)
+        retries = WriteRetries(first_seconds=0, longest_seconds=0)
+        results = ResultQueue()
+        steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+        buffers = [
+            RangeBuffer(step, with_places(step.sink, at), results.put, write_retries=retries)
+            for step in steps
+        ]
+        fences = Fences(kind, buffers)
         self.catalogue = MemoryCatalogue(self.log)
-        self.ends = Ends(self.catalogue, 0.0)
+        self.ends = LogEndTracker(self.catalogue, 0.0)
         self.letters_out = DeadLetterSender(self.letters_sink)
-        self.fetcher = NoFetcher(self.ends, MemoryFetcher(self.log))
+        self.fetcher = MemoryFetcher(self.log)
         self.store = MemoryStore(self.nodes)
-        self.reader = Consumer(
+        self.reader = RangeOwner(
             self.fetcher,
-            Ways(self.store, self.catalogue, self.letters_out.send_notice, self.fences),
+            Ways(self.store, self.catalogue, self.letters_out.send_notice, fences),
+            self.ends,
             ["t"],
             ConsumerPolicy(
                 AssignmentPolicy(
                     start=start or StartPolicy(), delivery=range_delivery(kind, policy)
                 ),
                 commit_interval_seconds=0,
+                mirror=mirror,
             ),
             random.Random(1),
         )
@@ -247,11 +260,12 @@ class Driving:
             topology,
             self.reader,
             self.letters_out,
-            self.ends,
+            buffers,
+            results,
             self.executors,
             SharedFolder(folder, topology.references),
-            SparkPolicy(SETTINGS, policy, WriteRetries(first_seconds=0, longest_seconds=0)),
-            self.fences,
+            SparkPolicy(SETTINGS, policy),
+            fences=fences,
             rng=random.Random(1),
             at=at,
         )

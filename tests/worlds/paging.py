@@ -3,8 +3,7 @@
 from headrace import Record, To, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
-from service.figures import snapshot_of
-from service.snapshot import Snapshot
+from service.snapshot import Snapshot, snapshot_of
 
 
 @bolt

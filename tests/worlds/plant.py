@@ -14,8 +14,8 @@ from pyiceberg.catalog import load_catalog
 
 from headrace import Record, bolt
 from headrace.sinks import DeltaSink, IcebergSink, SinkContext, SparkSink
-from service.figures import snapshot_of
 from service.health import HealthCheck
+from service.snapshot import snapshot_of
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.tries import WriteRetries

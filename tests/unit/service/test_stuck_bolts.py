@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 
 from headrace import Record, bolt
 from partition.retry import RetryPolicy
-from service.figures import snapshot_of
 from service.health import STALLED_SECONDS, HealthCheck
 from service.metrics import figures
+from service.snapshot import snapshot_of
 from tests.worlds.running import PATIENCE_SECONDS, Works
 
 TRIES = RetryPolicy(limit=1, initial_seconds=0.01, jitter=0)

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +11,9 @@ from structlog.testing import capture_logs
 
 from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange, TopicMissing
 from partition.interfaces import LogEnd, Topic
-from partition.memory import MemoryFetcher, MemoryLog
 from partition.records import Partition, Position
-from service.spark_engine.no_fetcher import NoFetcher
-from service.spark_engine.planner import Ends
+from service.spark_engine.planner import LogEndTracker
+from tests.worlds.driving import ApartSink, Driving
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 
@@ -63,8 +64,8 @@ def asked() -> Asked:
     return Asked()
 
 
-def ends_of(asked: Any) -> Ends:
-    return Ends(asked, 0.2)
+def ends_of(asked: Any) -> LogEndTracker:
+    return LogEndTracker(asked, 0.2)
 
 
 def test_a_partition_that_answers_leave_out_is_silent_until_one_names_it(asked: Asked) -> None:
@@ -86,7 +87,7 @@ def test_a_partition_that_answers_leave_out_is_silent_until_one_names_it(asked: 
     assert told == ["t[1]"], "once, and not at once"
     asked.answer({ONE: 5})
     ends.poll(11.0, [ONE, TWO])
-    ends.forget(TWO)
+    ends.remove([TWO])
     assert not ends.is_silent(TWO)
 
 
@@ -107,7 +108,7 @@ def test_a_topic_that_is_gone_is_told_of_its_silent_partition(asked: Asked) -> N
 def test_a_topic_that_goes_while_its_partition_is_silent_is_told(
     asked: Asked, first: Topic | Exception
 ) -> None:
-    ends = Ends(asked, 1.0)  # type: ignore[arg-type]
+    ends = LogEndTracker(asked, 1.0)  # type: ignore[arg-type]
     with capture_logs() as logs:
         for now in range(0, 7, 2):
             ends.poll(float(now), [ONE])
@@ -129,7 +130,7 @@ def test_a_topic_that_goes_while_its_partition_is_silent_is_told(
 def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
     """Promise 10: an answer about them takes seconds to come, and the others need theirs."""
     spare = Spare()
-    ends = Ends(asked, 0.2, lambda: spare)  # type: ignore[arg-type]
+    ends = LogEndTracker(asked, 0.2, lambda: spare)  # type: ignore[arg-type]
     ends.poll(0.0, [ONE, TWO])
     assert [names for names, _future in asked.questions] == [{ONE, TWO}]
     asked.answer({ONE: 5})
@@ -140,13 +141,13 @@ def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
         assert ends.poll(float(second), [ONE, TWO])
     assert [names for names, _future in asked.questions[1:]] == [{ONE}] * 5
     assert [names for names, _future in spare.questions] == [{TWO}]
-    assert (spare.is_open, ends.is_silent(TWO), ends.is_heard(TWO)) == (True, True, True)
+    assert (spare.is_open, ends.is_silent(TWO), ends.is_answered(TWO)) == (True, True, True)
     spare.fail(KafkaUnavailable("for the ends of the logs", "no leader"))
     assert ends.poll(20.0, [ONE, TWO])
     assert (ends.available, ends.is_silent(TWO), len(spare.questions)) == (True, True, 2)
     spare.answer({TWO: 7})
     assert ends.poll(30.0, [ONE, TWO])
-    assert (ends.of(TWO), ends.is_silent(TWO)) == (LogEnd(7, 0), False)
+    assert (ends.end_of(TWO), ends.is_silent(TWO)) == (LogEnd(7, 0), False)
     asked.answer({ONE: 20})
     ends.poll(31.0, [ONE, TWO])
     assert asked.questions[-1][0] == {ONE, TWO}
@@ -175,7 +176,7 @@ def test_one_question_is_out_at_a_time_and_the_next_comes_after_a_pause(asked: A
     assert [names for names, _future in asked.questions] == [{ONE, TWO}]
     asked.answer({ONE: 5})
     assert ends.poll(0.3, [ONE])
-    assert (ends.of(ONE), ends.of(TWO)) == (LogEnd(5, 0), None)
+    assert (ends.end_of(ONE), ends.end_of(TWO)) == (LogEnd(5, 0), None)
     assert [names for names, _future in asked.questions] == [{ONE, TWO}, {ONE}]
     asked.answer({ONE: 6})
     assert ends.poll(0.4, [ONE])
@@ -192,11 +193,11 @@ def test_a_new_partition_is_asked_for_at_once(asked: Asked) -> None:
     assert len(asked.questions) == 1
     ends.poll(0.02, [ONE, TWO])
     assert [names for names, _future in asked.questions] == [{ONE}, {ONE, TWO}]
-    assert ends.is_heard(ONE)
-    assert not ends.is_heard(TWO)
+    assert ends.is_answered(ONE)
+    assert not ends.is_answered(TWO)
     asked.answer({ONE: 5})  # nobody can tell of the other one
     ends.poll(0.03, [ONE, TWO])
-    assert ends.is_heard(TWO)
+    assert ends.is_answered(TWO)
     assert len(asked.questions) == 2
 
 
@@ -213,10 +214,10 @@ def test_no_answer_leaves_what_was_known_and_shows(asked: Asked) -> None:
     ends.poll(1.0, [ONE])
     asked.fail(KafkaUnavailable("for the ends", "away"))
     assert not ends.poll(2.0, [ONE])
-    assert (ends.of(ONE), ends.available) == (LogEnd(5, 0), False)
+    assert (ends.end_of(ONE), ends.available) == (LogEnd(5, 0), False)
     asked.answer({ONE: 6})
     assert ends.poll(3.0, [ONE])
-    assert (ends.of(ONE), ends.available) == (LogEnd(6, 0), True)
+    assert (ends.end_of(ONE), ends.available) == (LogEnd(6, 0), True)
 
 
 def test_what_cannot_heal_is_raised(asked: Asked) -> None:
@@ -232,10 +233,10 @@ def test_an_answer_about_a_partition_that_was_forgotten_meanwhile_is_dropped(
 ) -> None:
     ends = ends_of(asked)
     ends.poll(0.0, [ONE, TWO])
-    ends.forget(ONE)
+    ends.remove([ONE])
     asked.answer({ONE: 1000, TWO: 3})
     ends.poll(1.0, [ONE, TWO])
-    assert (ends.of(ONE), ends.of(TWO)) == (None, LogEnd(3, 0))
+    assert (ends.end_of(ONE), ends.end_of(TWO)) == (None, LogEnd(3, 0))
 
 
 def test_a_log_that_ends_too_early_for_a_while_is_trouble(asked: Asked) -> None:
@@ -263,48 +264,34 @@ def test_a_log_that_is_long_enough_again_was_no_trouble(asked: Asked) -> None:
     assert ends.trouble(7.0, ONE, 8) is None
 
 
-def test_the_drivers_fetcher_delivers_nothing_and_knows_the_ends(asked: Asked) -> None:
+def test_end_of_a_followed_log_is_known_until_it_is_removed(asked: Asked) -> None:
     ends = ends_of(asked)
-    fetcher = NoFetcher(ends, MemoryFetcher(MemoryLog()))
-    fetcher.open()
-    fetcher.add({ONE: Position(0)})
-    assert fetcher.log_range(ONE) is None
+    ends.add({ONE: Position(0)})
+    assert ends.log_range(ONE) is None
     ends.poll(0.0, [ONE])
     asked.answer({ONE: 5})
     ends.poll(0.0, [ONE])
-    assert fetcher.log_range(ONE) == (None, 5)
-    fetched = fetcher.fetch(10, 0.0)
-    assert (fetched.chunks, fetched.ends, fetched.failures) == ([], {}, {})
-    fetcher.remove([ONE])
-    assert fetcher.log_range(ONE) is None
-    assert (fetcher.available, fetcher.mirror_failures) == (True, 0)
-    fetcher.close()
+    assert ends.log_range(ONE) == (None, 5)
+    ends.remove([ONE])
+    assert ends.log_range(ONE) is None
 
 
 @pytest.mark.parametrize("mirrors", [False, True])
-def test_what_is_mirrored_goes_to_a_client_of_its_own(asked: Asked, mirrors: bool) -> None:
-    class Mirrors(MemoryFetcher):
-        def __init__(self) -> None:
-            super().__init__(MemoryLog())
-            self.heard: list[Any] = []
-
-        def open(self) -> None:
-            self.heard.append("open")
-
-        def fetch(self, max_records: int, timeout_seconds: float) -> Any:
-            self.heard.append("fetch")
-
-        def mirror(self, positions: Any) -> None:
-            self.heard.append(positions)
-
-        def close(self) -> None:
-            self.heard.append("close")
-
-    client = Mirrors()
-    fetcher = NoFetcher(ends_of(asked), client, mirrors=mirrors)
-    fetcher.open()
-    fetcher.mirror({ONE: Position(3)})
-    fetcher.fetch(1, 0.0)
-    fetcher.close()
-    some = [{ONE: Position(3)}, "fetch"] if mirrors else ["close"]
-    assert client.heard == ["open", *some, "close"]
+def test_driver_has_a_client_only_to_mirror_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mirrors: bool
+) -> None:
+    drives = Driving(tmp_path, sinks=[ApartSink()], partitions=1, mirror=mirrors)
+    heard: list[Any] = []
+    for name in ("open", "add", "fetch", "mirror", "close"):
+        note = partial(lambda called, *given: heard.append((called, *given)), name)
+        monkeypatch.setattr(drives.fetcher, name, note)
+    with drives:
+        drives.send("a0")
+        drives.finish()
+        drives.until(lambda: drives.reader.is_committed)
+    called = [name for name, *_given in heard]
+    assert called[0] == "open"
+    assert called[-1] == "close"
+    assert set(called[1:-1]) == ({"fetch", "mirror"} if mirrors else {"close"})
+    mirrored = [given[0][ONE].offset for name, *given in heard if name == "mirror"]
+    assert mirrored[-1:] == ([1] if mirrors else [])

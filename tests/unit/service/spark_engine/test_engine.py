@@ -367,9 +367,9 @@ def test_what_was_there_is_known_though_a_log_seemed_to_end_too_early_when_it_wa
     monkeypatch.setattr(again.log, "log", tells_too_little)
     with again:
         again.turn(5)
-        assert not again.reader.has_reached_goals
+        assert not again.reader.assignment.has_reached_goals
         monkeypatch.setattr(again.log, "log", tell)
-        again.until(lambda: again.reader.has_reached_goals)
+        again.until(lambda: again.reader.assignment.has_reached_goals)
         assert again.reader.assignment.goals == {ONE: 5}
 
 

@@ -92,7 +92,7 @@ class Chaos:
         """Let each process turn once; those that crash are gone."""
         for drives in list(self.living):
             try:
-                drives.engine.step(read=self.rng.random() > 0.02)
+                drives.engine.step(fetch=self.rng.random() > 0.02)
             except (Crash, SinkFailed, PartitionError):
                 self.end(drives)
         if self.rng.random() < 0.01 and len(self.living) < 3:
