@@ -10,7 +10,7 @@ import msgspec
 from benchmarks.job import Job
 from partition.offsets.znode import node_path
 from partition.records import Partition
-from partition.zookeeper.reader import ZooKeeperReader
+from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
 from service.zookeeper_config import ZooKeeperConfig
 
 
@@ -34,7 +34,7 @@ class Watch:
     """
 
     def __init__(self, zookeeper: str, partitions: int) -> None:
-        self._reader = ZooKeeperReader(zookeeper)
+        self._reader = ZooKeeperEditor(zookeeper)
         self._partitions = range(partitions)
         self._root = ZooKeeperConfig(hosts=zookeeper).root
         self.looks: list[Look] = []
@@ -59,7 +59,7 @@ class Watch:
             path = node_path(self._root, job.pipeline, Partition(job.topic, number))
             found = self._reader.get(path)
             if found is not None:
-                offset = msgspec.json.decode(found[0], type=_Node).offset
+                offset = msgspec.json.decode(found.data, type=_Node).offset
                 self.looks.append(Look(number, offset, time.monotonic()))
 
 

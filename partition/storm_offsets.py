@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from partition.errors import StormUnreadable
+from partition.offsets.requests import Stat
 from partition.offsets.znode import said, shown
 from partition.records import Partition
 
@@ -158,8 +159,8 @@ class Tree(Protocol):
     def children(self, path: str) -> Sequence[str] | None:
         """The names below a node, in any order; None if the node certainly does not exist."""
 
-    def get(self, path: str) -> tuple[bytes, int] | None:
-        """A node's data and version (`stat.version`); None if it certainly does not exist."""
+    def get(self, path: str) -> Stat | None:
+        """A node; None if it certainly does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +248,12 @@ def _node(
     found = tree.get(path)
     if found is None:
         raise StormUnreadable(path, "that it has just gone", "a topology that is deactivated")
-    data, version = found
-    node = decode(path, data)
+    node = decode(path, found.data)
     topic = partition.topic if node.topic is None else node.topic
     number = partition.number if node.number is None else node.number
     if (topic, number) != partition:
         raise StormUnreadable(path, f"the offset of {Partition(topic, number)}", f"{partition}'s")
-    return node, version
+    return node, found.version
 
 
 def _current_transaction(tree: Tree, path: str) -> int:
@@ -264,7 +264,7 @@ def _current_transaction(tree: Tree, path: str) -> int:
             "no such node",
             "the transaction to be committed next; without it nothing tells which batches are",
         )
-    return transaction(path, found[0])
+    return transaction(path, found.data)
 
 
 def _kafka_folders(tree: Tree, path: str, topics: Sequence[str]) -> dict[Partition, str]:

@@ -6,8 +6,10 @@ one and the same text runs against ZooKeeper, against memory, and in a simulator
 and delays.
 """
 
-from collections.abc import Generator, Iterable
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 ANY_VERSION = -1
 _MORE_BYTES = 64  # of an operation in a request, for what is neither its path nor its data
@@ -138,3 +140,67 @@ def missing_parents(operations: Iterable[Operation]) -> list[str]:
         if isinstance(operation, CreateNode | CreateEphemeral)
     ]
     return [parent for parent in dict.fromkeys(parents) if parent and parent not in named]
+
+
+class Run(Generic[T]):
+    """A generator under way. `request` is its next one, or None before `start` and at the end."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self.future: Future[T] = Future()
+        self.request: Request | None = None
+        self._steps = steps
+
+    def start(self) -> None:
+        """Ask for the first request, unless the future was cancelled."""
+        if self.future.set_running_or_notify_cancel():
+            self.take(None)
+
+    def take(self, reply: Reply | BaseException) -> None:
+        """Give the generator a reply, or raise an error in it, and ask for its next request."""
+        try:
+            if isinstance(reply, BaseException):
+                self.request = self._steps.throw(reply)
+            else:
+                self.request = self._steps.send(reply)
+        except StopIteration as stop:
+            self.request = None
+            self.future.set_result(stop.value)
+        except BaseException as error:  # noqa: BLE001 - the future's owner hears of it
+            self.request = None
+            self.future.set_exception(error)
+
+
+def run_all(
+    runs: Sequence[Run[Any]],
+    send: Callable[[Request], Callable[[], Reply]],
+    session_ended: Callable[[], bool],
+) -> None:
+    """Run generators to their ends, none of which asks for what another one writes.
+
+    `send` returns a function that waits for the reply; both may raise. The next requests of all
+    are sent before the first reply is waited for, so a round takes as long as one request. When
+    `session_ended` says so after a round, every generator gets SessionEnded in place of its reply,
+    but for an error that no other request can mend.
+    """
+    session_ended()
+    for run in runs:
+        run.start()
+    while under_way := [(run, run.request) for run in runs if run.request is not None]:
+        waits = [_result(partial(send, request)) for _, request in under_way]
+        replies = [wait if isinstance(wait, BaseException) else _result(wait) for wait in waits]
+        if session_ended():
+            replies = [reply if _is_final(reply) else SessionEnded() for reply in replies]
+        for (run, _), reply in zip(under_way, replies, strict=True):
+            run.take(reply)
+
+
+def _is_final(reply: Reply | BaseException) -> bool:
+    passing = NodeExists | NodeChanged | OutcomeUnknown
+    return isinstance(reply, BaseException) and not isinstance(reply, passing)
+
+
+def _result(call: Callable[[], T]) -> T | BaseException:
+    try:
+        return call()
+    except BaseException as error:  # noqa: BLE001 - the generator is told, whatever it is
+        return error

@@ -1,9 +1,9 @@
-"""One connection to ZooKeeper by kazoo: it answers requests, and tells when a session ended.
+"""One connection to ZooKeeper by kazoo: it sends requests, and notices when a session ends.
 
 kazoo's own retries are not used for requests: they would repeat a fenced write in a new
-session. Some of kazoo's habits matter here. A transaction's commit raises nothing: what went
-wrong stands among its results. And the state LOST is told before kazoo fails what waits in
-its queue, so a request that was put there under our lock is never sent in a later session.
+session. Some of kazoo's habits matter here. A transaction's commit raises nothing: its errors are
+among its results. And the state LOST is told before kazoo fails what waits in its queue, so a
+request that was put there under our lock is never sent in a later session.
 
 kazoo says that it is connected before it has signed in, and never tries again once that is
 refused. So `open` asks a question, and a refusal fails whatever waits or comes later.
@@ -53,7 +53,6 @@ from partition.offsets.requests import (
     Operation,
     OutcomeUnknown,
     Pause,
-    Read,
     ReadStat,
     Reply,
     Request,
@@ -67,19 +66,73 @@ from partition.offsets.requests import (
 
 log = structlog.get_logger()
 
+Auth = Literal["none", "digest", "sasl"]
+Acl = Literal["open", "creator"]
+
 NEVER = float("inf")
-MAX_REQUEST_BYTES = 0xFFFFF  # of a whole request: the default of ZooKeeper's jute.maxbuffer
+_LARGEST_REQUEST = 0xFFFFF  # of a whole request: the default of ZooKeeper's jute.maxbuffer
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+# The outcome of a request that ended so is unknown.
+_LOST = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+    NotReadOnlyCallError,
+    KazooTimeoutError,
+)
+# What the other operations of a failed multi answer.
+_NOT_THE_REASON = (RolledBackError, RuntimeInconsistency)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSecurity:
+    """What a client shows to ZooKeeper, and what it asks of it.
+
+    `auth` is "none", "digest" (ZooKeeper's own scheme: the server knows no users, a node's
+    list holds a hash of name and password) or "sasl" (DIGEST-MD5: the server knows them).
+    `acl` is who may read and write the nodes made: "open" is everybody, "creator" whoever
+    this client is. With `tls` the server's certificate must be of an authority in `ca` or
+    in the system's own, and be made out to the name or address that was connected to;
+    `certificate` and `key` are this client's own. The password is not in the `repr`.
+    """
+
+    auth: Auth = "none"
+    username: str = ""
+    password: str = field(default="", repr=False)
+    acl: Acl = "open"
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def kazoo_options(self) -> dict[str, Any]:
+        """Return KazooClient's options, the password among them, in a new dict each time."""
+        options: dict[str, Any] = {}
+        if self.auth == "digest":
+            options["auth_data"] = [("digest", f"{self.username}:{self.password}")]
+        elif self.auth == "sasl":
+            options["sasl_options"] = {
+                "mechanism": "DIGEST-MD5",
+                "username": self.username,
+                "password": self.password,
+            }
+        if self.acl == "creator":
+            options["default_acl"] = list(CREATOR_ALL_ACL)
+        if self.tls:
+            options |= {"use_ssl": True, "verify_certs": True, "check_hostname": True}
+            files = {"ca": self.ca, "certfile": self.certificate, "keyfile": self.key}
+            options |= {name: str(path) for name, path in files.items() if path is not None}
+        return options
 
 
 class ZooKeeperConnection:
-    """Requests come from one thread, states from kazoo's.
+    """One KazooClient. Requests come from one thread, states from kazoo's.
 
-    `timeout_seconds` bounds the wait for one reply. Once a session has ended, everything
-    raises SessionEnded until `acknowledge` is called: what it held must be dropped first.
-    `last_contact` is when the newest request was sent that was answered, on the monotonic clock:
-    the session lived then, whatever kazoo has not heard since. `at` is told, by name, when a write
-    is about to be sent, and when it is known to be done, for tests that end the process there.
+    `timeout_seconds` bounds the wait for one reply. Once a session has ended, every request
+    raises SessionEnded until `acknowledge` is called. `last_contact` is when the newest request
+    was sent that was answered, on the monotonic clock: the session lived then.
     """
 
     def __init__(
@@ -89,11 +142,9 @@ class ZooKeeperConnection:
         *,
         session_timeout_seconds: float,
         timeout_seconds: float,
-        at: Callable[[str], object] | None = None,
     ) -> None:
         self._hosts = hosts
         self._timeout_seconds = timeout_seconds
-        self._at = at or _nothing
         self._changed = threading.Condition()
         self._ended = False
         self.sessions_ended = 0
@@ -115,94 +166,66 @@ class ZooKeeperConnection:
         """Connect and sign in.
 
         Raises StoreError when the credentials are refused, and StoreUnavailable after
-        `timeout_seconds`.
+        `timeout_seconds`; the connection is closed then.
         """
         self.client.add_listener(self._on_state)
         self.client.start_async()
         end = time.monotonic() + self._timeout_seconds
         what = f"at {self._hosts}"
-        while True:
-            try:
-                self._request(what, methodcaller("exists_async", "/"), end)
-            except SessionEnded:
+        try:
+            while not self._is_signed_in(what, end):
                 self.acknowledge()
-            except OutcomeUnknown as error:
-                if time.monotonic() >= end:
-                    raise StoreUnavailable(what, str(error)) from error
-            else:
-                return
+        except BaseException:
+            self.close()
+            self.disconnect(self._timeout_seconds)
+            raise
+
+    def _is_signed_in(self, what: str, end: float) -> bool:
+        try:
+            self._send(what, methodcaller("exists_async", "/"), end)()
+        except (SessionEnded, OutcomeUnknown):
+            return False
+        return True
 
     def close(self) -> None:
-        """Let nobody wait any longer, and no request begin."""
+        """Let no request wait any longer, nor begin."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def disconnect(self, seconds: float) -> bool:
-        """Stop kazoo; requests that wait for a reply fail then. Whether it ended in time."""
+        """Stop kazoo, which fails requests that wait; return whether it ended in time."""
         # kazoo's stop() can hang, so a helper does it.
         stopping = threading.Thread(target=self._stop, name="kazoo-stop", daemon=True)
         stopping.start()
         stopping.join(seconds)
         return not stopping.is_alive()
 
-    @property
-    def session_ended(self) -> bool:
-        """Whether a session has ended that was not acknowledged."""
-        return self._ended
-
-    def acknowledge(self) -> None:
-        """What the ended session held is dropped."""
+    def acknowledge(self) -> bool:
+        """Allow requests in the next session; return whether one has ended since the last call."""
         with self._changed:
-            self._ended = False
+            ended, self._ended = self._ended, False
+        return ended
 
-    def answer(self, request: Request, end: float = NEVER, *, tell: bool = True) -> Reply:
-        """Carry out a request; `end` is when to give up, on the monotonic clock.
+    def begin(self, request: Request, end: float = NEVER) -> Callable[[], Reply]:
+        """Send a request; what is returned waits for its reply.
 
-        With `tell`, `at` is told of its writes.
-
-        Raises what `partition.offsets.requests` names, StoreError when it is refused for good, and
+        `end` is when to give up, on the monotonic clock. Requests are carried out in the order in
+        which they were sent. Both this and the wait raise the errors of
+        `partition.offsets.requests`, StoreError when a request is refused for good, and
         StoreUnavailable when closed, or at `end`.
-        """
-        return self.begin(request, end, tell=tell)()
-
-    def begin(
-        self, request: Request, end: float = NEVER, *, tell: bool = True
-    ) -> Callable[[], Reply]:
-        """Send a request; what is returned waits for its reply. Both raise as `answer`.
-
-        Several may be sent before the first reply is waited for: they are carried out in order.
         """
         if isinstance(request, Pause):
             return partial(self._pause, request.seconds)
-        try:
-            reply = self._begun(request, end, self._at if tell else _nothing)
-        except OutcomeUnknown as error:
-            raise _in_time(error, end) from error
-
-        def wait() -> Reply:
-            try:
-                return reply()
-            except OutcomeUnknown as error:
-                raise _in_time(error, end) from error
-
-        return wait
-
-    def _begun(
-        self,
-        request: Read | ReadStat | Children | Write,
-        end: float,
-        at: Callable[[str], object],
-    ) -> Callable[[], Reply]:
-        if isinstance(request, Read | ReadStat):
-            stat = self._reading(request.path, end)
-            if isinstance(request, ReadStat):
-                return stat
-            return lambda: None if (found := stat()) is None else (found.data, found.version)
+        if isinstance(request, Write):
+            return self._writing(request.operations, end)
         if isinstance(request, Children):
             names = methodcaller("get_children_async", request.path)
             return cast("Callable[[], Reply]", self._synced(request.path, names, end))
-        return self._writing(request.operations, end, at)
+        stat = self._reading(request.path, end)
+        if isinstance(request, ReadStat):
+            return stat
+        return lambda: None if (found := stat()) is None else (found.data, found.version)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -211,7 +234,7 @@ class ZooKeeperConnection:
     def _make(self, path: str, end: float) -> None:
         """Make a node and its parents where they are missing, the chroot included."""
         try:
-            self._request(f"for {path}", methodcaller("ensure_path_async", path), end)
+            self._send(f"for {path}", methodcaller("ensure_path_async", path), end)()
         except NoNodeError as error:
             chroot = self._hosts.partition("/")[2]
             raise StoreError(
@@ -240,7 +263,7 @@ class ZooKeeperConnection:
     def _synced(
         self, path: str, send: Callable[[KazooClient], Any], end: float
     ) -> Callable[[], Any]:
-        """Ask for what the leader has; None if there is no such node."""
+        """Ask for what the leader has; the reply is None if there is no such node."""
 
         def send_both(client: KazooClient) -> Any:
             # Without sync, a follower could answer with what was there before. Requests of
@@ -258,43 +281,26 @@ class ZooKeeperConnection:
 
         return wait
 
-    def _writing(
-        self, operations: Sequence[Operation], end: float, at: Callable[[str], object]
-    ) -> Callable[[], list[int]]:
+    def _writing(self, operations: Sequence[Operation], end: float) -> Callable[[], list[int]]:
         path = operations[0].path
         what = path if len(operations) == 1 else f"{path} and {len(operations) - 1} more"
         size = sum(map(size_of, operations))
-        if size > MAX_REQUEST_BYTES:  # ZooKeeper would end the connection, and say nothing
+        if size > _LARGEST_REQUEST:  # ZooKeeper would end the connection, and say nothing
             raise StoreError(
                 f"a write of {size} bytes, most for {max(operations, key=size_of).path}, is not "
-                f"sent: ZooKeeper's limit is {MAX_REQUEST_BYTES} (jute.maxbuffer)"
+                f"sent: ZooKeeper's limit is {_LARGEST_REQUEST} (jute.maxbuffer)"
             )
         for parent in missing_parents(operations):
             self._make(parent, end)
 
-        at("zk_before_write")
-        results = self._transaction(what, lambda transaction: add(transaction, operations), end)
-
-        def wait() -> list[int]:
-            made = versions(operations, results(), what)
-            at("zk_after_write")
-            return made
-
-        return wait
-
-    def _transaction(
-        self, what: str, add: Callable[[Any], object], end: float
-    ) -> Callable[[], list[Any]]:
         def send(client: KazooClient) -> Any:
             transaction = client.transaction()
-            add(transaction)
+            for operation in operations:
+                _add(transaction, operation)
             return transaction.commit_async()
 
-        return self._send(what, send, end)
-
-    def _request(self, what: str, send: Callable[[KazooClient], Any], end: float) -> Any:
-        """Wait for the connection till `end`, send one request, wait for its answer."""
-        return self._send(what, send, end)()
+        results = self._send(what, send, end)
+        return lambda: _versions(operations, results(), what, end)
 
     def _send(self, what: str, send: Callable[[KazooClient], Any], end: float) -> Callable[[], Any]:
         """Wait for the connection till `end`, send one request; what is returned waits for it."""
@@ -310,12 +316,12 @@ class ZooKeeperConnection:
         except (NoNodeError, NodeExistsError):
             self.last_contact = sent  # that is an answer, too
             raise
-        except LOST as error:
-            raise OutcomeUnknown(name_of(error)) from error
+        except _LOST as error:
+            raise _unknown(what, error, end) from error
         except AuthFailedError as error:
             raise self._refusal() from error
         except KazooException as error:
-            raise StoreError(f"ZooKeeper refuses a request {what}: {name_of(error)}") from error
+            raise StoreError(f"ZooKeeper refuses a request {what}: {_name_of(error)}") from error
         self.last_contact = sent
         return answer
 
@@ -358,125 +364,8 @@ class ZooKeeperConnection:
         self.client.close()
 
 
-def _in_time(error: OutcomeUnknown, end: float) -> OutcomeUnknown | StoreUnavailable:
-    return StoreUnavailable("in time", str(error)) if time.monotonic() >= end else error
-
-
-def _nothing(place: str) -> None:
-    """No point of the way is of interest."""
-    del place
-
-
-# The outcome of a request that ended so is unknown.
-LOST = (
-    ConnectionLoss,
-    ConnectionClosedError,
-    SessionExpiredError,
-    SessionMovedError,
-    OperationTimeoutError,
-    NotReadOnlyCallError,
-    KazooTimeoutError,
-)
-# What the other operations of a failed multi answer.
-_NOT_THE_REASON = (RolledBackError, RuntimeInconsistency)
-
-
-def add(transaction: Any, operations: Sequence[Operation]) -> None:
-    """Add operations to a transaction of kazoo's."""
-    for operation in operations:
-        if isinstance(operation, CreateNode):
-            transaction.create(operation.path, operation.data)
-        elif isinstance(operation, CreateEphemeral):
-            transaction.create(operation.path, operation.data, ephemeral=True)
-        elif isinstance(operation, SetNode):
-            transaction.set_data(operation.path, operation.data, operation.version)
-        elif isinstance(operation, DeleteNode):
-            transaction.delete(operation.path, operation.version)
-        else:
-            transaction.check(operation.path, -1)
-
-
-def versions(operations: Sequence[Operation], results: Sequence[Any], what: str) -> list[int]:
-    """Return the nodes' new versions.
-
-    Raises NodeChanged, NodeExists and OutcomeUnknown; StoreError if it was refused for good.
-    """
-    found = reasons(results)
-    if not found:
-        return [
-            result.version if isinstance(operation, SetNode) else 0
-            for operation, result in zip(operations, results, strict=True)
-        ]
-    if isinstance(found[0], (BadVersionError, NoNodeError)):
-        raise NodeChanged
-    if isinstance(found[0], NodeExistsError):
-        raise NodeExists
-    if isinstance(found[0], LOST):
-        raise OutcomeUnknown(name_of(found[0]))
-    raise StoreError(f"ZooKeeper refuses to write {what}: {name_of(found[0])}")
-
-
-def reasons(results: Sequence[Any]) -> list[Exception]:
-    """Return what went wrong in a transaction, the reason first."""
-    errors = [result for result in results if isinstance(result, Exception)]
-    return [error for error in errors if not isinstance(error, _NOT_THE_REASON)] or errors
-
-
-def name_of(error: BaseException) -> str:
-    """Return an error's kind, and what it says."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-Auth = Literal["none", "digest", "sasl"]
-Access = Literal["open", "creator"]
-
-
-@dataclass(frozen=True, slots=True)
-class ZooKeeperSecurity:
-    """What a client shows to ZooKeeper, and what it asks of it.
-
-    `auth` is "none", "digest" (ZooKeeper's own scheme: the server knows no users, a node's
-    list holds a hash of name and password) or "sasl" (DIGEST-MD5: the server knows them).
-    `acl` is who may read and write the nodes made: "open" is everybody, "creator" whoever
-    this client is. With `tls` the server's certificate must be of an authority in `ca` or
-    in the system's own, and be made out to the name or address that was connected to;
-    `certificate` and `key` are this client's own. The password is not in the `repr`.
-    """
-
-    auth: Auth = "none"
-    username: str = ""
-    password: str = field(default="", repr=False)
-    acl: Access = "open"
-    tls: bool = False
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-
-    def kazoo_options(self) -> dict[str, Any]:
-        """KazooClient's options, a new table each time: kazoo writes into it.
-
-        The password is among them: do not show them.
-        """
-        options: dict[str, Any] = {}
-        if self.auth == "digest":
-            options["auth_data"] = [("digest", f"{self.username}:{self.password}")]
-        elif self.auth == "sasl":
-            options["sasl_options"] = {
-                "mechanism": "DIGEST-MD5",
-                "username": self.username,
-                "password": self.password,
-            }
-        if self.acl == "creator":
-            options["default_acl"] = list(CREATOR_ALL_ACL)
-        if self.tls:
-            options |= {"use_ssl": True, "verify_certs": True, "check_hostname": True}
-            files = {"ca": self.ca, "certfile": self.certificate, "keyfile": self.key}
-            options |= {name: str(path) for name, path in files.items() if path is not None}
-        return options
-
-
 class KazooLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger for one KazooClient that keeps the newest warning.
+    """A logger for one KazooClient that keeps the newest warning in `last`.
 
     kazoo tells nobody else why it has no connection: a certificate that was refused, say.
     """
@@ -486,7 +375,6 @@ class KazooLog(logging.LoggerAdapter[logging.Logger]):
         self.last = ""  # "" until there is a warning
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Pass it on, and keep it if it is a warning or worse."""
         if level >= logging.WARNING:
             text = str(msg) % args if args else str(msg)
             if not text.startswith("Transition"):  # a state, not a reason
@@ -505,3 +393,46 @@ def quiet_logger() -> logging.Logger:
 
 def _is_loud_enough(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING
+
+
+def _add(transaction: Any, operation: Operation) -> None:
+    if isinstance(operation, CreateNode):
+        transaction.create(operation.path, operation.data)
+    elif isinstance(operation, CreateEphemeral):
+        transaction.create(operation.path, operation.data, ephemeral=True)
+    elif isinstance(operation, SetNode):
+        transaction.set_data(operation.path, operation.data, operation.version)
+    elif isinstance(operation, DeleteNode):
+        transaction.delete(operation.path, operation.version)
+    else:
+        transaction.check(operation.path, -1)
+
+
+def _versions(
+    operations: Sequence[Operation], results: Sequence[Any], what: str, end: float
+) -> list[int]:
+    """Return the nodes' new versions from a transaction's results, or raise its error."""
+    errors = [result for result in results if isinstance(result, Exception)]
+    if not errors:
+        return [
+            result.version if isinstance(operation, SetNode) else 0
+            for operation, result in zip(operations, results, strict=True)
+        ]
+    reason = next((each for each in errors if not isinstance(each, _NOT_THE_REASON)), errors[0])
+    if isinstance(reason, BadVersionError | NoNodeError):
+        raise NodeChanged
+    if isinstance(reason, NodeExistsError):
+        raise NodeExists
+    if isinstance(reason, _LOST):
+        raise _unknown(what, reason, end)
+    raise StoreError(f"ZooKeeper refuses to write {what}: {_name_of(reason)}")
+
+
+def _unknown(what: str, error: Exception, end: float) -> OutcomeUnknown | StoreUnavailable:
+    """Return the error of a request whose reply did not come; after `end` it is the last."""
+    said = _name_of(error)
+    return StoreUnavailable(what, said) if time.monotonic() >= end else OutcomeUnknown(said)
+
+
+def _name_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -5,9 +5,10 @@ What is shared with replicas that run is changed by compare-and-set only: nobody
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
-from partition.errors import StoreError, StoreUnavailable
+from partition.errors import StoreUnavailable
 from partition.offsets.requests import (
     Children,
     CreateNode,
@@ -18,11 +19,14 @@ from partition.offsets.requests import (
     Pause,
     Read,
     ReadStat,
+    Reply,
+    Run,
     SessionEnded,
     SetNode,
     Stat,
     Steps,
     Write,
+    run_all,
 )
 from partition.zookeeper.zookeeper_client import ZooKeeperConnection
 
@@ -34,7 +38,7 @@ _TRIES = 100  # one is lost only to somebody else's change of the same node
 
 
 class ZooKeeperEditor:
-    """An operator's hand. `hosts` is "host:port,host:port", perhaps with "/chroot".
+    """An operator's access. `hosts` is "host:port,host:port", perhaps with "/chroot".
 
     Each call waits at most `timeout_seconds`, then raises StoreUnavailable; it raises
     StoreError when it is refused for good. Any thread may call, one at a time. `kazoo_options`
@@ -60,25 +64,22 @@ class ZooKeeperEditor:
         """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
         if self._connection is not None:
             return
-        self._connection = ZooKeeperConnection(
+        connection = ZooKeeperConnection(
             self._hosts,
             self._kazoo_options,
             session_timeout_seconds=self._session_timeout_seconds,
             timeout_seconds=self._timeout_seconds,
         )
-        try:
-            self._connection.open()
-        except BaseException:
-            self.close()
-            raise
+        connection.open()
+        self._connection = connection
 
     def children(self, path: str) -> list[str] | None:
-        """The names below a node; None if there is no such node."""
-        return self._run(path, _children(path))
+        """Return the names below a node; None if there is no such node."""
+        return cast("list[str] | None", self._run(path, _asked(Children(path or "/"))))
 
     def get(self, path: str) -> Stat | None:
-        """A node; None if there is no such node."""
-        return self._run(path, _stat(path))
+        """Return a node; None if there is no such node."""
+        return cast("Stat | None", self._run(path, _asked(ReadStat(path or "/"))))
 
     def change(self, path: str, function: MakeData) -> bytes:
         """Set a node to what `function` makes of its data (None: no node), and return that.
@@ -90,38 +91,29 @@ class ZooKeeperEditor:
     def close(self) -> None:
         """Disconnect, in about `timeout_seconds` at most. Idempotent."""
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        connection.close()
-        connection.disconnect(self._timeout_seconds)
+        if connection is not None:
+            connection.close()
+            connection.disconnect(self._timeout_seconds)
 
     def _run(self, path: str, steps: Steps[T]) -> T:
-        """Carry out a generator's requests, all of them in time."""
         connection = self._connection
         if connection is None:
             raise StoreUnavailable(f"for {path}", "the editor is not open")
-        end = time.monotonic() + self._timeout_seconds
-        try:
-            request = next(steps)
-            while True:
-                try:
-                    reply = connection.answer(request, end)
-                except SessionEnded as error:
-                    connection.acknowledge()  # nothing was held
-                    request = steps.throw(error)
-                except (NodeExists, NodeChanged, OutcomeUnknown, StoreError) as error:
-                    request = steps.throw(error)
-                else:
-                    request = steps.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+        run = Run(steps)
+        send = partial(connection.begin, end=time.monotonic() + self._timeout_seconds)
+
+        def session_ended() -> bool:
+            connection.acknowledge()
+            return False  # nothing of ours ends with a session
+
+        run_all([run], send, session_ended)
+        return run.future.result()
 
 
 def changing(path: str, function: MakeData) -> Steps[bytes]:
-    """Set a node to what `function` makes of its data, and return that; no I/O of its own.
+    """Set a node to what `function` makes of its data, and return that.
 
-    If somebody else is quicker, `function` is asked anew about what stands there then. If a
+    If somebody else is quicker, `function` is asked anew about the data that is there then. If a
     reply is lost the node is read again; so `function` may be given what it has made itself,
     with others' changes on top, and must be content with that. A node that is as `function`
     wants it is not written. Raises StoreUnavailable, and says so if the change may have been
@@ -152,17 +144,9 @@ def changing(path: str, function: MakeData) -> Steps[bytes]:
     raise StoreUnavailable(f"for {path}", f"others were quicker, or replies lost, {_TRIES} times")
 
 
-def _children(path: str) -> Steps[list[str] | None]:
+def _asked(request: Children | ReadStat) -> Steps[Reply]:
     while True:
         try:
-            return cast("list[str] | None", (yield Children(path)))
-        except (OutcomeUnknown, SessionEnded):
-            yield Pause(_RETRY_SECONDS)
-
-
-def _stat(path: str) -> Steps[Stat | None]:
-    while True:
-        try:
-            return cast("Stat | None", (yield ReadStat(path)))
+            return (yield request)
         except (OutcomeUnknown, SessionEnded):
             yield Pause(_RETRY_SECONDS)

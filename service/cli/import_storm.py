@@ -28,7 +28,7 @@ from partition.errors import (
 from partition.interfaces import Catalogue, Log, OffsetStore, StoredOffset
 from partition.records import Partition
 from partition.storm_offsets import Found, Layout, StormOffset, Tree, read_offsets
-from partition.zookeeper.reader import ZooKeeperReader
+from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
 from service.cli.lines import describe, print_json
 from service.cli.loading import configured, load_topology
 from service.cli.render import answers
@@ -201,13 +201,13 @@ def _chosen(sources: Sequence[Source], topic: str | None) -> Sequence[Source]:
     return meant
 
 
-def _reader(settings: Config, order: Order) -> ZooKeeperReader:
+def _reader(settings: Config, order: Order) -> ZooKeeperEditor:
     """Storm's ensemble; credentials go to none but our own."""
     if order.storm_hosts is not None:
-        return ZooKeeperReader(order.storm_hosts)
+        return ZooKeeperEditor(order.storm_hosts)
     hosts = settings.zookeeper.hosts.partition("/")[0]  # Storm's path begins at the real root
     options = settings.zookeeper.security().kazoo_options()
-    return ZooKeeperReader(hosts, kazoo_options=options)
+    return ZooKeeperEditor(hosts, kazoo_options=options)
 
 
 def _stored(store: OffsetStore, partition: Partition) -> StoredOffset | StoreError | None:

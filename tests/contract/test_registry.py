@@ -319,7 +319,7 @@ def test_a_beat_goes_before_the_claims_that_wait(world: NodesWorld) -> None:
     goes_on = threading.Event()
     is_real = not isinstance(world, MemoryNodesWorld)  # memory does all at once
     if is_real:  # the worker stands still until the beat is asked for
-        a.store._worker.submit(goes_on.wait, SECONDS)
+        a.store._worker._thread.submit(goes_on.wait, SECONDS)
     for number in range(300 if is_real else 1):
         future = a.store.claim(Partition("orders", number))
         future.add_done_callback(lambda _: ended.append("claim"))

@@ -31,7 +31,7 @@ from tests.worlds.storing import (
     node,
     opened_transactions,
     plan,
-    session_is_new,
+    renew_session,
 )
 
 pytestmark = pytest.mark.integration
@@ -136,8 +136,7 @@ def test_a_session_that_ends_while_nothing_is_asked_is_noticed(world: ZooKeeperW
     """Faults Z05: every ownership is dropped, also when no request was under way."""
     store = world.store()
     begin(store, A, 5)
-    expire(kazoo_of(store), world.server)
-    until("session_is_new(store)", lambda: session_is_new(store), SECONDS)
+    renew_session(store, world.server)
     assert isinstance(commit(store, {A: 6})[A], OwnershipLost)
     assert node(world, A)["offset"] == 5
 

@@ -138,8 +138,7 @@ class ZooKeeperWorld:
         return zxid & 0xFFFFFFFF
 
     def end_session(self, store: ZooKeeperStore) -> None:
-        expire(kazoo_of(store), self.server)
-        until("session_is_new(store)", lambda: session_is_new(store), SECONDS)
+        renew_session(store, self.server)
 
     def lose(self) -> None:
         self.server.kill()
@@ -179,15 +178,16 @@ def opened_apart(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWor
 
 
 def kazoo_of(store: ZooKeeperStore) -> KazooClient:
-    connection = store._connection
-    assert connection is not None
-    return connection.client
+    worker = store._worker
+    assert worker is not None
+    return worker.connection.client
 
 
-def session_is_new(store: ZooKeeperStore) -> bool:
-    connection = store._connection
-    assert connection is not None
-    return connection.session_ended and connection.connected
+def renew_session(store: ZooKeeperStore, server: EmbeddedZooKeeper) -> None:
+    """End a store's session and wait until it has the next one."""
+    ended = store.session
+    expire(kazoo_of(store), server)
+    until("the next session", lambda: store.session > ended and store.available, SECONDS)
 
 
 def expire(client: KazooClient, server: EmbeddedZooKeeper) -> None:

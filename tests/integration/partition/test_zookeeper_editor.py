@@ -9,6 +9,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from partition.errors import StoreError, StoreUnavailable
+from partition.records import Partition
+from partition.storm_offsets import read_offsets
 from partition.zookeeper.zookeeper_client import ZooKeeperSecurity
 from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
 from tests.support.patience import seconds, slack
@@ -63,6 +65,7 @@ def test_it_reads_makes_and_sets(zookeeper, editor_of, client, path):
     client.create(f"{parent}/b", b"")
     assert sorted(editor.children(parent)) == ["@control", "b"]
     assert editor.children(path) == []
+    assert parent.split("/")[1] in editor.children("")
     first, second = editor.get(path), editor.get(f"{parent}/b")
     assert (first.data, second.data) == (b"xx", b"")
     assert first.created < second.created
@@ -114,11 +117,28 @@ def test_what_it_makes_belongs_to_whom_it_signs_in_as(zookeeper, editor_of, clie
     editor.change(path, appended)
     client.add_auth("digest", "u:p")
     assert client.get_acls(path)[0] == [make_digest_acl("u", "p", all=True)]
+
+
+def test_a_node_it_may_not_read_is_an_error_and_not_absent(zookeeper, editor_of, client, path):
+    """Storm 8: whatever keeps a node from being read never looks like no offset."""
+    client.ensure_path(path.rpartition("/")[0])
+    client.create(path, b"1", acl=[make_digest_acl("storm", "secret", all=True)])
     stranger = editor_of(zookeeper.address)
     for what in (lambda: stranger.change(path, appended), lambda: stranger.get(path)):
         with pytest.raises(StoreError, match="NoAuthError") as caught:
             what()
         assert not isinstance(caught.value, StoreUnavailable)
+
+
+def test_paths_of_storm_begin_at_a_chroot(zookeeper, editor_of, client):
+    root = f"/storm-{uuid.uuid4().hex[:8]}"
+    client.create(
+        f"{root}/größe 1/partition_0", b'{"topology": {"id": "w"}, "offset": 0}', makepath=True
+    )
+    tree = editor_of(f"{zookeeper.address}{root}")
+    assert tree.children("/") == ["größe 1"]
+    found = read_offsets(tree, "core", "/größe 1", ["t"])
+    assert found[Partition("t", 0)].path == "/größe 1/partition_0"
 
 
 def test_a_server_that_is_away_is_no_answer_in_bounded_time(zookeeper, editor_of, path):

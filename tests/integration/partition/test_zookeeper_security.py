@@ -193,7 +193,7 @@ def test_credentials_that_are_refused_later_end_every_wait(secured, connect):
     """Promise 8: also after a reconnection nothing waits for ever, or finds no offset."""
     store = connect(secured.server.address, auth="sasl", username=USER, password=PASSWORD)
     store.begin(A, Position(5)).result(SECONDS)
-    kazoo = store._connection.client
+    kazoo = store._worker.connection.client
     kazoo._connection.sasl_options["password"] = "changed-meanwhile"  # noqa: S105
     kazoo._connection._socket.shutdown(2)
     deadline = Limit(SECONDS)

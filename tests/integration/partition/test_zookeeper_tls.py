@@ -100,5 +100,5 @@ def test_a_clients_own_certificate_makes_the_nodes_its_own(secured, authority, c
     store = connect(secured.tls_address, tls_cert=certificate, tls_key=key, **keys)
     store.begin(A, Position(5)).result(SECONDS)
     path = f"{store._names.root}/shop/orders/partition_0"
-    ((entry,), _) = store._connection.client.get_acls(path)
+    ((entry,), _) = store._worker.connection.client.get_acls(path)
     assert (entry.id.scheme, entry.id.id) == ("x509", "CN=client")
