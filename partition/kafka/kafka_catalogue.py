@@ -1,4 +1,4 @@
-"""Questions about a Kafka cluster, answered on a thread of their own.
+"""Questions about a Kafka cluster, and what partitions hold between two offsets.
 
 Questions that come together are asked together: a start with hundreds of partitions costs
 a few requests per broker.
@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -25,27 +26,28 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
-from partition.errors import (
-    KafkaFailed,
-    KafkaMisconfigured,
-    KafkaUnavailable,
-    PartitionError,
-    TopicMissing,
-)
+from partition.errors import KafkaFailed, KafkaUnavailable, PartitionError, TopicMissing
 from partition.interfaces import Log, LogEnd, Topic
 from partition.kafka.librdkafka import (
     EOF,
     MISSING,
-    Complaints,
+    KafkaLog,
     Scalar,
     admin_properties,
     asked,
+    close_client,
     code_of,
     consumer_properties,
     failure_of,
     is_refused,
+    open_client,
+    refusal,
 )
 from partition.records import Partition
+
+Key = TypeVar("Key")
+Offset: TypeAlias = tuple[int, int | None] | Code  # with its leader's epoch
+Spec: TypeAlias = Any  # an OffsetSpec; its type is not public
 
 ASK_SECONDS = 10.0
 _NEW_SECONDS = 3.0  # brokers hear of a new topic one after the other
@@ -53,19 +55,320 @@ _RETRY_SECONDS = 0.1
 _LEAST_SECONDS = 0.5  # a request is given this long, also when its question has less
 _IDLE_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
-
-Key = TypeVar("Key")
-Offset: TypeAlias = tuple[int, int | None] | Code  # with its leader's epoch
-Spec: TypeAlias = Any  # an OffsetSpec; its type is not public
-
 _STEP_SECONDS = 0.1
 _NO_ID = str(Uuid(0, 0))
+_EARLIEST: Spec = _OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Spec = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_AT_ONCE = 1_000  # messages
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 30.0
+_SMALL: Mapping[str, Scalar] = {
+    "isolation.level": "read_committed",  # what was aborted has never been there
+    "auto.offset.reset": "earliest",  # what has expired meanwhile is passed over
+    "queued.max.messages.kbytes": 16_384,
+    "fetch.wait.max.ms": 50,
+}
 
 
-class Cluster:
-    """One admin client, on the thread that made it. `ended` tells it to stop waiting.
+@dataclass(slots=True, eq=False)
+class _Question:
+    what: str  # "for ..."
+    topic: str = ""  # "": all of them
+    partition: Partition | None = None
+    timestamp_ms: int | None = None
+    ends_of: frozenset[Partition] | None = None  # where these logs end, and nothing else
+    asked_at: float = field(default_factory=time.monotonic)
+    answer: Future[Any] = field(default_factory=Future)
 
-    Nothing raises: what could not be learnt is an error code in its place.
+
+class _Facts(NamedTuple):
+    """The answers of one round."""
+
+    topics: Mapping[str, Topic | Code]
+    listing: Mapping[str, Topic] | Code
+    starts: Mapping[Partition, Offset]
+    ends: Mapping[Partition, Offset]
+    stamps: Mapping[int, Mapping[Partition, Offset]]
+
+
+class KafkaCatalogue:
+    """A `Catalogue` of Kafka. `properties` are the fetcher's.
+
+    Any thread asks; one thread of its own does the asking. A question is tried again while
+    trying again can help, `ask_seconds` long; a topic that is missing, for 3 seconds. Offsets
+    at the end of a log are those that readers see, as the property `isolation.level` says.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, Scalar], *, ask_seconds: float = ASK_SECONDS
+    ) -> None:
+        self._properties = dict(properties)
+        self._ask_seconds = ask_seconds
+        self._log = KafkaLog()
+        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # of `_thread` and of putting a question
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._refusal: Code | None = None  # told since something was answered
+        self._refused_now = False  # told since the round began
+
+    def open(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            properties = {**admin_properties(self._properties), "error_cb": self._on_error}
+            client = open_client(AdminClient, properties, self._log)
+            uncommitted = self._properties.get("isolation.level") == "read_uncommitted"
+            isolation = (
+                IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
+            )
+            self._ended = ended = threading.Event()
+            self._questions = queue.SimpleQueue()
+            cluster = _Cluster(client, isolation, lambda: ended.is_set() or self._refused_now)
+            self._thread = threading.Thread(
+                target=self._run,
+                args=(cluster, self._questions, ended),
+                name="kafka-catalogue",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; questions without an answer fail with KafkaUnavailable. Idempotent."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._ended.set()
+        self._questions.put(None)
+        thread.join(_CLOSE_SECONDS)  # a listing may hold it for a second
+
+    def topics(self) -> Future[Mapping[str, Topic]]:
+        return self._ask(_Question("for the topics"))
+
+    def topic(self, name: str) -> Future[Topic]:
+        return self._ask(_Question(f"for topic '{name}'", name))
+
+    def log(self, partition: Partition, timestamp_ms: int | None = None) -> Future[Log]:
+        what = f"for the offsets of {partition}"
+        return self._ask(_Question(what, partition.topic, partition, timestamp_ms))
+
+    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
+        return self._ask(_Question("for the ends of the logs", ends_of=frozenset(partitions)))
+
+    def _ask(self, question: _Question) -> Future[Any]:
+        question.answer.set_running_or_notify_cancel()  # nobody can cancel it
+        with self._lock:
+            if self._thread is None:
+                question.answer.set_exception(KafkaFailed("the catalogue is not open"))
+            else:
+                self._questions.put(question)
+        return question.answer
+
+    def _on_error(self, error: Code) -> None:
+        if is_refused(error):
+            self._refusal, self._refused_now = error, True
+        self._log.error(error)
+
+    def _run(
+        self,
+        cluster: "_Cluster",
+        questions: "queue.SimpleQueue[_Question | None]",
+        ended: threading.Event,
+    ) -> None:
+        open_questions: list[_Question] = []
+        while not ended.is_set():
+            wait_seconds = _RETRY_SECONDS if open_questions else _IDLE_SECONDS
+            open_questions += _taken(questions, wait_seconds)
+            cluster.poll()
+            if open_questions and not ended.is_set():
+                open_questions = self._round(cluster, open_questions)
+        for question in [*open_questions, *_taken(questions, 0)]:
+            closed = KafkaUnavailable(question.what, "the catalogue was closed")
+            question.answer.set_exception(closed)
+
+    def _round(self, cluster: "_Cluster", questions: list[_Question]) -> list[_Question]:
+        """Ask everything once; return what is to be asked again."""
+        left = min(each.asked_at for each in questions) + self._ask_seconds - time.monotonic()
+        # librdkafka tells a refusal again only half a minute later.
+        seconds = max(_LEAST_SECONDS, left) if self._refusal is None else _LEAST_SECONDS
+        self._refused_now = False
+        try:
+            outcomes = self._outcomes(cluster, questions, seconds)
+        except Exception as error:  # noqa: BLE001 - a thread that died would leave all waiting
+            outcomes = [KafkaFailed(f"the catalogue failed: {error!r}")] * len(questions)
+        cluster.poll()  # for the client's errors
+        again = []
+        for question, outcome in zip(questions, outcomes, strict=True):
+            if not isinstance(outcome, PartitionError):
+                self._log.last = ""
+                question.answer.set_result(outcome)
+            elif self._may_change(question, outcome):
+                again.append(question)
+            else:
+                question.answer.set_exception(self._explained(outcome))
+        return again
+
+    def _explained(self, error: PartitionError) -> PartitionError:
+        """Return the error with why no broker may have answered: a certificate, say."""
+        last = self._log.last
+        if not isinstance(error, KafkaUnavailable) or not last:
+            return error
+        return KafkaUnavailable(error.what, f"{error.reason} ({last})")
+
+    def _may_change(self, question: _Question, outcome: PartitionError) -> bool:
+        waited = time.monotonic() - question.asked_at
+        if isinstance(outcome, TopicMissing):
+            return waited < min(_NEW_SECONDS, self._ask_seconds)
+        return isinstance(outcome, KafkaUnavailable) and waited < self._ask_seconds
+
+    def _outcomes(
+        self, cluster: "_Cluster", questions: Sequence[_Question], seconds: float
+    ) -> list[Any]:
+        left = partial(_left, time.monotonic() + seconds)
+        facts = self._facts(cluster, questions, left)
+        return [
+            self._topic_or_log(question, facts)
+            if question.ends_of is None
+            else self._ends(cluster, question, facts.ends, left())
+            for question in questions
+        ]
+
+    def _facts(
+        self, cluster: "_Cluster", questions: Sequence[_Question], left: Callable[[], float]
+    ) -> _Facts:
+        topics = cluster.topics({each.topic for each in questions if each.topic}, left())
+        listing: Mapping[str, Topic] | Code = {}
+        is_listed = any(not each.topic and each.ends_of is None for each in questions)
+        if is_listed and not self._refused_now:
+            listing = _listing(cluster, left())
+        logs: set[Partition] = set()
+        stamped: dict[int, set[Partition]] = {}
+        for each in questions:
+            topic = topics.get(each.topic)
+            if each.partition is None or not isinstance(topic, Topic):
+                continue
+            if each.partition.number in topic.partitions:
+                logs.add(each.partition)
+                if each.timestamp_ms is not None:
+                    stamped.setdefault(each.timestamp_ms, set()).add(each.partition)
+        starts = cluster.offsets(logs, _EARLIEST, left())
+        ends_of = {partition for each in questions for partition in each.ends_of or ()}
+        ends = cluster.offsets(logs | ends_of, _LATEST, left())
+        stamps = {
+            timestamp_ms: cluster.offsets(
+                partitions, _OffsetSpec.for_timestamp(timestamp_ms), left()
+            )
+            for timestamp_ms, partitions in stamped.items()
+        }
+        return _Facts(topics, listing, starts, ends, stamps)
+
+    def _topic_or_log(self, question: _Question, facts: _Facts) -> Any:
+        topic = facts.topics.get(question.topic) if question.topic else facts.listing
+        if not isinstance(topic, Code | None):
+            self._refusal = None
+        elif self._refusal is not None:
+            topic = self._refusal
+        if topic is None:
+            return KafkaUnavailable(question.what, "no answer")
+        if isinstance(topic, Code):
+            return asked(question.what, topic, question.topic)
+        partition = question.partition
+        if partition is None or not isinstance(topic, Topic):
+            return topic
+        if partition not in facts.starts:
+            found = f"the topic has partitions {list(topic.partitions)}"
+            return KafkaUnavailable(question.what, found)
+        stamp = None
+        if question.timestamp_ms is not None:
+            stamp = facts.stamps[question.timestamp_ms].get(partition, (-1, None))
+        return _log(question.what, topic, facts.starts[partition], facts.ends[partition], stamp)
+
+    def _ends(
+        self,
+        cluster: "_Cluster",
+        question: _Question,
+        ends: Mapping[Partition, Offset],
+        seconds: float,
+    ) -> Mapping[Partition, LogEnd] | PartitionError:
+        """Return the ends that are known; an error if that is none, and there may be some."""
+        known = {each: ends[each] for each in question.ends_of or () if each in ends}
+        told = {at: LogEnd(*each) for at, each in known.items() if isinstance(each, tuple)}
+        found = {at: end for at, end in told.items() if end.offset >= 0}
+        trouble = _trouble(known.values())
+        is_unclear = trouble is None or trouble.code() == Code._NOENT  # noqa: SLF001
+        if known and not found and is_unclear:
+            # No leader of any is known, or none has answered: they are not there, or no broker is.
+            described = cluster.topics({each.topic for each in known}, seconds)
+            trouble = _trouble(described.values())
+        if found:
+            self._refusal = None
+        if found or trouble is None:
+            return found
+        return asked(question.what, trouble if self._refusal is None else self._refusal)
+
+
+def _taken(
+    questions: "queue.SimpleQueue[_Question | None]", wait_seconds: float
+) -> list[_Question]:
+    """Take what was asked; wait for a first question."""
+    taken = []
+    try:
+        question = questions.get(timeout=wait_seconds) if wait_seconds else questions.get_nowait()
+        while True:
+            if question is not None:
+                taken.append(question)
+            question = questions.get_nowait()
+    except queue.Empty:
+        return taken
+
+
+def _left(end: float) -> float:
+    return max(_LEAST_SECONDS, end - time.monotonic())
+
+
+def _listing(cluster: "_Cluster", seconds: float) -> Mapping[str, Topic] | Code:
+    names = cluster.names(seconds)
+    if isinstance(names, Code):
+        return names
+    found = cluster.topics(names, seconds, internal=False)
+    trouble = _trouble(
+        each for each in found.values() if not (isinstance(each, Code) and is_refused(each))
+    )
+    if trouble is not None:
+        return trouble  # a topic that is left out would look deleted
+    return {name: topic for name, topic in found.items() if isinstance(topic, Topic)}
+
+
+def _trouble(outcomes: Iterable[object]) -> Code | None:
+    """Return the first error that does not say that something is not there."""
+    errors = (each for each in outcomes if isinstance(each, Code))
+    return next((each for each in errors if each.code() not in MISSING), None)
+
+
+def _log(
+    what: str, topic: Topic, start: Offset, end: Offset, stamp: Offset | None
+) -> Log | PartitionError:
+    # On an error: the topic was there a moment ago; its leader has not heard of it yet.
+    if isinstance(start, Code):
+        return asked(what, start)
+    if isinstance(end, Code):
+        return asked(what, end)
+    if isinstance(stamp, Code):
+        return asked(what, stamp)
+    first, last = start[0], max(start[0], end[0])
+    at = None
+    if stamp is not None:
+        at = last if stamp[0] < 0 else min(max(first, stamp[0]), last)
+    return Log(first, last, topic.topic_id, at, end[1])
+
+
+class _Cluster:
+    """Requests of one admin client, waited for in bounded time, on the thread that made it.
+
+    `ended` tells it to stop waiting. Nothing raises: what could not be learnt is an error code in
+    its place.
     """
 
     def __init__(
@@ -80,7 +383,6 @@ class Cluster:
         self._client.poll(0)
 
     def names(self, seconds: float) -> list[str] | Code:
-        """List the topics."""
         end = time.monotonic() + seconds
         while True:
             left = max(_STEP_SECONDS, min(1.0, end - time.monotonic()))
@@ -92,7 +394,7 @@ class Cluster:
                     return code_of(error)
 
     def topics(
-        self, names: Collection[str], seconds: float, *, internal: bool
+        self, names: Collection[str], seconds: float, *, internal: bool = True
     ) -> dict[str, Topic | Code]:
         """Describe topics; Kafka's own ones are left out unless `internal`."""
         if not names:
@@ -123,7 +425,7 @@ class Cluster:
         return {
             Partition(at.topic, at.partition): answer
             if isinstance(answer, Code)
-            else _found(answer)
+            else (answer.offset, _known(answer.leader_epoch))
             for at, answer in self._answers(asked, seconds).items()
         }
 
@@ -136,9 +438,8 @@ class Cluster:
         return {key: _outcome(answer, seconds) for key, answer in asked.items()}
 
 
-def _found(answer: Any) -> tuple[int, int | None]:
-    epoch = answer.leader_epoch
-    return answer.offset, None if epoch is None or epoch < 0 else epoch
+def _known(epoch: int | None) -> int | None:
+    return None if epoch is None or epoch < 0 else epoch
 
 
 def _outcome(answer: Future[Any], seconds: float) -> Any:
@@ -148,333 +449,8 @@ def _outcome(answer: Future[Any], seconds: float) -> Any:
     return answer.result() if error is None else code_of(error)
 
 
-EARLIEST: Spec = _OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-LATEST: Spec = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
-
-def at_timestamp(timestamp_ms: int) -> Spec:
-    """Ask for the first record with this time stamp or a later one."""
-    return _OffsetSpec.for_timestamp(timestamp_ms)
-
-
-@dataclass(slots=True, eq=False)
-class _Question:
-    what: str  # "for ..."
-    asked_at: float
-    topic: str = ""  # "": all of them
-    partition: Partition | None = None
-    timestamp_ms: int | None = None
-    ends_of: frozenset[Partition] | None = None  # where these logs end, and nothing else
-    answer: Future[Any] = field(default_factory=Future)
-
-
-class KafkaCatalogue:
-    """A `Catalogue` of Kafka. `properties` are the fetcher's.
-
-    Any thread asks; one thread of its own does the asking. A question is tried again while
-    trying again can help, `ask_seconds` long; a topic that is missing, for 3 seconds.
-    """
-
-    def __init__(
-        self, properties: Mapping[str, Scalar], *, ask_seconds: float = ASK_SECONDS
-    ) -> None:
-        self._properties = dict(properties)
-        self._ask_seconds = ask_seconds
-        self._complaints = Complaints()
-        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # of `_thread` and of putting a question
-        self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
-        self._refusal: Code | None = None  # told since something was answered
-        self._refused_now = False  # told since the round began
-
-    def open(self) -> None:
-        """Make the client; brokers are contacted in the background. Raises KafkaMisconfigured."""
-        with self._lock:
-            if self._thread is not None:
-                return
-            properties: dict[str, Any] = {
-                **admin_properties(self._properties),
-                "error_cb": self._on_error,
-                "logger": self._complaints,
-            }
-            try:
-                client = AdminClient(properties)
-            except KafkaException as error:
-                raise KafkaMisconfigured(code_of(error).str()) from error
-            uncommitted = self._properties.get("isolation.level") == "read_uncommitted"
-            isolation = (
-                IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
-            )
-            self._ended = ended = threading.Event()
-            self._questions = queue.SimpleQueue()
-            cluster = Cluster(client, isolation, lambda: ended.is_set() or self._refused_now)
-            self._thread = threading.Thread(
-                target=self._run,
-                args=(cluster, self._questions, ended),
-                name="kafka-catalogue",
-                daemon=True,
-            )
-            self._thread.start()
-
-    def close(self) -> None:
-        """End the thread; questions without an answer fail with KafkaUnavailable. Idempotent."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        self._ended.set()
-        self._questions.put(None)
-        thread.join(_CLOSE_SECONDS)  # a listing may hold it for a second
-
-    def topics(self) -> Future[Mapping[str, Topic]]:
-        """Every topic that the client may see, by name; Kafka's own ones left out."""
-        return self._ask(_Question("for the topics", time.monotonic()))
-
-    def topic(self, name: str) -> Future[Topic]:
-        """One topic. Raises TopicMissing."""
-        return self._ask(_Question(f"for topic '{name}'", time.monotonic(), name))
-
-    def log(self, partition: Partition, timestamp_ms: int | None = None) -> Future[Log]:
-        """A partition's log now, and where records of a time stamp begin in it.
-
-        Its end is the first offset of a transaction that is still open, as readers see it,
-        unless the property `isolation.level` says otherwise.
-        """
-        what = f"for the offsets of {partition}"
-        question = _Question(what, time.monotonic(), partition.topic, partition, timestamp_ms)
-        return self._ask(question)
-
-    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
-        """Where logs end now, as `log` says; those not known are left out."""
-        what = "for the ends of the logs"
-        return self._ask(_Question(what, time.monotonic(), ends_of=frozenset(partitions)))
-
-    def _ask(self, question: _Question) -> Future[Any]:
-        question.answer.set_running_or_notify_cancel()  # nobody can cancel it
-        with self._lock:
-            if self._thread is None:
-                question.answer.set_exception(KafkaFailed("the catalogue is not open"))
-            else:
-                self._questions.put(question)
-        return question.answer
-
-    def _on_error(self, error: Code) -> None:
-        if is_refused(error):
-            self._refusal, self._refused_now = error, True
-        self._complaints.warn("kafka_trouble", error.name(), error.str())
-
-    def _run(
-        self,
-        cluster: Cluster,
-        questions: "queue.SimpleQueue[_Question | None]",
-        ended: threading.Event,
-    ) -> None:
-        """Live on the catalogue's thread."""
-        open_questions: list[_Question] = []
-        while not ended.is_set():
-            wait_seconds = _RETRY_SECONDS if open_questions else _IDLE_SECONDS
-            open_questions += _taken(questions, wait_seconds)
-            cluster.poll()
-            if open_questions and not ended.is_set():
-                open_questions = self._round(cluster, open_questions)
-        for question in [*open_questions, *_taken(questions, 0)]:
-            closed = KafkaUnavailable(question.what, "the catalogue was closed")
-            question.answer.set_exception(closed)
-
-    def _round(self, cluster: Cluster, questions: list[_Question]) -> list[_Question]:
-        """Ask everything once; return what is to be asked again."""
-        left = min(each.asked_at for each in questions) + self._ask_seconds - time.monotonic()
-        # librdkafka tells a refusal again only half a minute later.
-        seconds = max(_LEAST_SECONDS, left) if self._refusal is None else _LEAST_SECONDS
-        self._refused_now = False
-        try:
-            outcomes = self._outcomes(cluster, questions, seconds)
-        except Exception as error:  # noqa: BLE001 - a thread that died would leave all waiting
-            outcomes = [KafkaFailed(f"the catalogue failed: {error!r}")] * len(questions)
-        cluster.poll()  # for what the client complains of
-        again = []
-        for question, outcome in zip(questions, outcomes, strict=True):
-            if not isinstance(outcome, PartitionError):
-                self._complaints.last = ""
-                question.answer.set_result(outcome)
-            elif self._may_change(question, outcome):
-                again.append(question)
-            else:
-                question.answer.set_exception(self._explained(outcome))
-        return again
-
-    def _explained(self, error: PartitionError) -> PartitionError:
-        """The error, and why no broker may have answered: a certificate, say."""
-        last = self._complaints.last
-        if not isinstance(error, KafkaUnavailable) or not last:
-            return error
-        return KafkaUnavailable(error.what, f"{error.reason} ({last})")
-
-    def _may_change(self, question: _Question, outcome: PartitionError) -> bool:
-        waited = time.monotonic() - question.asked_at
-        if isinstance(outcome, TopicMissing):
-            return waited < min(_NEW_SECONDS, self._ask_seconds)
-        return isinstance(outcome, KafkaUnavailable) and waited < self._ask_seconds
-
-    def _outcomes(
-        self, cluster: Cluster, questions: Sequence[_Question], seconds: float
-    ) -> list[Any]:
-        end = time.monotonic() + seconds
-        named = {each.topic for each in questions if each.topic}
-        topics = cluster.topics(named, seconds, internal=True)
-        listing: Mapping[str, Topic] | Code = {}
-        is_listed = any(not each.topic and each.ends_of is None for each in questions)
-        if is_listed and not self._refused_now:
-            listing = _listing(cluster, _left(end))
-        logs = [each for each in questions if _has_partition(each, topics)]
-        places = {each.partition for each in logs if each.partition is not None}
-        starts = cluster.offsets(places, EARLIEST, _left(end))
-        ends_of = {place for each in questions for place in each.ends_of or ()}
-        ends = cluster.offsets(places | ends_of, LATEST, _left(end))
-        stamps = self._stamps(cluster, logs, end)
-        outcomes: list[Any] = []
-        for question in questions:
-            if question.ends_of is not None:
-                known = {place: ends[place] for place in question.ends_of if place in ends}
-                outcomes.append(self._ends(cluster, question, known, _left(end)))
-                continue
-            topic = topics.get(question.topic) if question.topic else listing
-            if not isinstance(topic, Code | None):
-                self._refusal = None
-            elif self._refusal is not None:
-                topic = self._refusal
-            if topic is None or isinstance(topic, Code):
-                outcomes.append(_failure(question, topic))
-            elif question.partition is None or not isinstance(topic, Topic):
-                outcomes.append(topic)
-            elif question.partition not in starts:
-                found = f"the topic has partitions {list(topic.partitions)}"
-                outcomes.append(KafkaUnavailable(question.what, found))
-            else:
-                place = question.partition
-                stamp = stamps.get((place, question.timestamp_ms), (-1, None))
-                outcomes.append(_log(question, topic, (starts[place], ends[place], stamp)))
-        return outcomes
-
-    def _ends(
-        self,
-        cluster: Cluster,
-        question: _Question,
-        known: Mapping[Partition, Offset],
-        seconds: float,
-    ) -> Mapping[Partition, LogEnd] | PartitionError:
-        """Where those end that are known; an error if that is none, and there may be some."""
-        told = {at: LogEnd(*each) for at, each in known.items() if isinstance(each, tuple)}
-        found = {at: end for at, end in told.items() if end.offset >= 0}
-        trouble = _trouble(each for each in known.values() if isinstance(each, Code))
-        is_unclear = trouble is None or trouble.code() == Code._NOENT  # noqa: SLF001
-        if known and not found and is_unclear:
-            # No leader of any is known, or none has answered: they are not there, or no broker is.
-            topics = {place.topic for place in known}
-            described = cluster.topics(topics, seconds, internal=True).values()
-            trouble = _trouble(each for each in described if isinstance(each, Code))
-        if found:
-            self._refusal = None
-        if found or trouble is None:
-            return found
-        return asked(question.what, trouble if self._refusal is None else self._refusal)
-
-    def _stamps(
-        self, cluster: Cluster, logs: Iterable[_Question], end: float
-    ) -> dict[tuple[Partition, int | None], Offset]:
-        """Return the offsets at which time stamps begin."""
-        wanted: dict[int, set[Partition]] = {}
-        for each in logs:
-            if each.timestamp_ms is not None and each.partition is not None:
-                wanted.setdefault(each.timestamp_ms, set()).add(each.partition)
-        return {
-            (place, timestamp_ms): offset
-            for timestamp_ms, places in wanted.items()
-            for place, offset in cluster.offsets(
-                places, at_timestamp(timestamp_ms), _left(end)
-            ).items()
-        }
-
-
-def _taken(
-    questions: "queue.SimpleQueue[_Question | None]", wait_seconds: float
-) -> list[_Question]:
-    """Take what was asked; wait for a first question."""
-    taken = []
-    try:
-        question = questions.get(timeout=wait_seconds) if wait_seconds else questions.get_nowait()
-        while True:
-            if question is not None:
-                taken.append(question)
-            question = questions.get_nowait()
-    except queue.Empty:
-        return taken
-
-
-def _left(end: float) -> float:
-    return max(_LEAST_SECONDS, end - time.monotonic())
-
-
-def _listing(cluster: Cluster, seconds: float) -> Mapping[str, Topic] | Code:
-    names = cluster.names(seconds)
-    if isinstance(names, Code):
-        return names
-    found = cluster.topics(names, seconds, internal=False)
-    errors = [each for each in found.values() if isinstance(each, Code)]
-    trouble = _trouble(each for each in errors if not is_refused(each))
-    if trouble is not None:
-        return trouble  # a topic that is left out would look deleted
-    return {name: topic for name, topic in found.items() if isinstance(topic, Topic)}
-
-
-def _trouble(errors: Iterable[Code]) -> Code | None:
-    """The first that does not say that something is not there."""
-    return next((each for each in errors if each.code() not in MISSING), None)
-
-
-def _has_partition(question: _Question, topics: Mapping[str, Topic | Code]) -> bool:
-    topic = topics.get(question.topic)
-    return (
-        question.partition is not None
-        and isinstance(topic, Topic)
-        and question.partition.number in topic.partitions
-    )
-
-
-def _failure(question: _Question, error: Code | None) -> PartitionError:
-    if error is None:
-        return KafkaUnavailable(question.what, "no answer")
-    return asked(question.what, error, question.topic)
-
-
-def _log(question: _Question, topic: Topic, offsets: tuple[Offset, Offset, Offset]) -> Any:
-    for offset in offsets:
-        if isinstance(offset, Code):
-            # The topic was there a moment ago; its leader has not heard of it yet.
-            return asked(question.what, offset)
-    (start, _), (end, epoch), (stamp, _) = (each for each in offsets if not isinstance(each, Code))
-    end = max(start, end)
-    at = None
-    if question.timestamp_ms is not None:
-        at = end if stamp < 0 else min(max(start, stamp), end)
-    return Log(start, end, topic.topic_id, at, epoch)
-
-
-_AT_ONCE = 1_000  # messages
-_POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 30.0
-_LET_GO_SECONDS = 10.0
-_SMALL: Mapping[str, Scalar] = {
-    "isolation.level": "read_committed",  # what was aborted has never been there
-    "auto.offset.reset": "earliest",  # what has expired meanwhile is passed over
-    "queued.max.messages.kbytes": 16_384,
-    "fetch.wait.max.ms": 50,
-}
-
-
 class Excerpts:
-    """Reads committed messages of any partition, as a member of no group. One thread.
+    """Reads committed messages of any partition in order, as a member of no group. One thread.
 
     `properties` are librdkafka's, as the fetcher's. Waits at most `patience_seconds` for the next
     message, then raises KafkaUnavailable.
@@ -485,25 +461,14 @@ class Excerpts:
     ) -> None:
         self._properties = dict(properties)
         self._patience_seconds = patience_seconds
-        self._complaints = Complaints()
         self._client: Consumer | None = None
 
     def open(self) -> None:
         """Make the client; brokers are contacted in the background. Raises KafkaMisconfigured."""
-        if self._client is not None:
-            return
-        properties: dict[str, Any] = {
-            **consumer_properties(self._properties),
-            **_SMALL,
-            "error_cb": lambda error: self._complaints.warn(
-                "kafka_trouble", error.name(), error.str()
-            ),
-            "logger": self._complaints,
-        }
-        try:
-            self._client = Consumer(properties)
-        except KafkaException as error:
-            raise KafkaMisconfigured(code_of(error).str()) from error
+        if self._client is None:
+            log = KafkaLog()
+            properties = {**consumer_properties(self._properties), **_SMALL, "error_cb": log.error}
+            self._client = open_client(Consumer, properties, log)
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
         """Read the messages from `start` up to before `end`, in order.
@@ -538,21 +503,19 @@ class Excerpts:
         client.unassign()
 
     def close(self) -> None:
-        """Let go of the client, in 10 seconds at most: librdkafka can hang in it. Idempotent."""
+        """Let go of the client, in 10 seconds at most. Idempotent."""
         client, self._client = self._client, None
         if client is not None:
-            closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
-            closing.start()
-            closing.join(_LET_GO_SECONDS)
+            close_client(client)
 
 
 def _told(partition: Partition, position: int, message: Message) -> Message | None:
-    """The message; None at the end of the partition. Raises what it tells of."""
+    """Return the message; None at the end of the partition. Raises the error it tells of."""
     error = message.error()
     if error is None:
         return message
     if error.code() == EOF:
         return None
     if is_refused(error):
-        raise KafkaFailed(f"Kafka refuses to read {partition}: {error.str()} ({error.name()})")
+        raise refusal(f"to read {partition}", error)
     raise failure_of(partition, position, error)

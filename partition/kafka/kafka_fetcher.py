@@ -7,7 +7,6 @@ as reading it.
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from itertools import filterfalse, pairwise
 from typing import Any, cast
@@ -18,30 +17,27 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, Message, ThrottleEvent, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from partition.errors import (
-    KafkaError,
-    KafkaFailed,
-    KafkaMisconfigured,
-    PartitionError,
-    TopicMissing,
-)
+from partition.errors import KafkaError, KafkaFailed, PartitionError, TopicMissing
 from partition.interfaces import Fetched
 from partition.kafka.librdkafka import (
     ALL_DOWN,
+    CLOSE_SECONDS,
     EOF,
     MISSING,
     OUT_OF_RANGE,
     UNREADABLE,
     Availability,
-    Complaints,
+    KafkaLog,
     OpenTransactions,
     Scalar,
-    before_stops,
+    close_client,
     code_of,
     consumer_properties,
     failure_of,
     is_refused,
+    open_client,
     place_in,
+    refusal,
     truncation,
 )
 from partition.records import Chunk, Offsets, Partition, Position, epoch_runs, other_bytes
@@ -49,12 +45,11 @@ from partition.records import Chunk, Offsets, Partition, Position, epoch_runs, o
 log = structlog.get_logger()
 
 _STATISTICS_MS = 2000
-_CLOSE_SECONDS = 10.0
-
-_error = Message.error
-
+_HEAR_SECONDS = 1.0  # the catalogue has just had an answer, so this is the rare case
+_MOST_SEATS = 4  # how often a partition is sought out anew before its error is believed
 _TOPIC_SHIFT = 32
 
+_error = Message.error
 _offset: Callable[[Message], Any] = Message.offset
 _number: Callable[[Message], Any] = Message.partition
 _topic: Callable[[Message], Any] = Message.topic
@@ -62,273 +57,8 @@ _key: Callable[[Message], Any] = Message.key
 _epoch: Callable[[Message], Any] = Message.leader_epoch
 
 
-class Places:
-    """The partitions that are read. Records of others, and those seen already, are dropped."""
-
-    def __init__(self) -> None:
-        self.next: dict[Partition, int] = {}
-        self._epochs: dict[Partition, int] = {}  # of the record before
-        self._topics: dict[str, int] = {}  # every topic ever read, and its place
-        self._keys: dict[int, Partition] = {}
-
-    def position(self, partition: Partition) -> Position:
-        """Where a partition is read on."""
-        return Position(self.next[partition], self._epochs.get(partition))
-
-    def add(self, positions: Mapping[Partition, Position]) -> None:
-        """Read these partitions too."""
-        for partition, position in positions.items():
-            self.next[partition] = position.offset
-            self._topics.setdefault(partition.topic, len(self._topics))
-            self._keys[self._key(partition)] = partition
-            if position.leader_epoch is not None:
-                self._epochs[partition] = position.leader_epoch
-
-    def drop(self, partitions: Iterable[Partition]) -> None:
-        """Read these no more."""
-        for partition in partitions:
-            del self.next[partition], self._keys[self._key(partition)]
-            self._epochs.pop(partition, None)
-
-    def clear(self) -> None:
-        """Read nothing."""
-        self.drop(list(self.next))
-
-    def pass_ends(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Move on to the log ends that were reached; return those that are news."""
-        ends = {partition: end for partition, end in ends.items() if end >= self.next[partition]}
-        self.next.update(ends)
-        return ends
-
-    def chunks(self, messages: list[Message]) -> list[Chunk]:
-        """Make chunks, one per partition; `messages` is not empty and holds no events."""
-        count = len(messages)
-        offsets = np.fromiter(map(_offset, messages), np.int64, count)
-        keys = np.fromiter(map(_number, messages), np.int64, count)
-        if len(self._topics) > 1:
-            places = map(self._topics.__getitem__, map(_topic, messages))
-            keys += np.fromiter(places, np.int64, count) << _TOPIC_SHIFT
-        if keys[0] == keys[-1] and (keys == keys[0]).all():
-            chunk = self._chunk(int(keys[0]), offsets, messages)
-            return [] if chunk is None else [chunk]
-        chunks = []
-        for key, slices in runs_by_key(keys).items():
-            own = messages[slices[0]]
-            for each in slices[1:]:
-                own += messages[each]
-            chunk = self._chunk(key, np.concatenate([offsets[each] for each in slices]), own)
-            if chunk is not None:
-                chunks.append(chunk)
-        return chunks
-
-    def _chunk(self, key: int, offsets: Offsets, messages: list[Message]) -> Chunk | None:
-        """Make a chunk of what belongs to the assignment and was not delivered before."""
-        partition = self._keys.get(key)
-        if partition is None:
-            return None
-        position = self.next[partition]
-        if offsets[0] < position or not (offsets[1:] > offsets[:-1]).all():
-            kept = unseen(offsets, position)
-            if not len(kept):
-                return None
-            offsets = offsets[kept]
-            messages = [messages[place] for place in kept.tolist()]
-        self.next[partition] = int(offsets[-1]) + 1
-        epochs = epoch_runs(messages, offsets, _epoch)
-        if epochs:
-            self._epochs[partition] = epochs[-1][1]
-        sized = cast("list[Sized]", messages)
-        return Chunk(partition, offsets, sized, epochs, other_bytes=other_bytes(messages, _key))
-
-    def _key(self, partition: Partition) -> int:
-        return (self._topics[partition.topic] << _TOPIC_SHIFT) + partition.number
-
-
-def runs_by_key(keys: npt.NDArray[np.int64]) -> dict[int, list[slice]]:
-    """Return where each key's runs of neighbours lie, in order; `keys` is not empty."""
-    starts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
-    runs: dict[int, list[slice]] = {}
-    for start, end in pairwise(starts):
-        runs.setdefault(int(keys[start]), []).append(slice(start, end))
-    return runs
-
-
-def unseen(offsets: Offsets, position: int) -> npt.NDArray[np.intp]:
-    """Return the places of the offsets that lie at or after `position` and all before them."""
-    highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets[:-1])))
-    return np.flatnonzero(offsets > highest)
-
-
-class GroupMirror:
-    """One commit at a time, and the newest positions next: an outage piles nothing up.
-
-    The owner thread calls everything; `answered` is the consumer's `on_commit`.
-    """
-
-    def __init__(self, complaints: Complaints) -> None:
-        self.failures = 0  # commits that were refused or not answered, each partition counted
-        self._complaints = complaints
-        self._next: dict[Partition, Position] = {}
-        self._under_way = False
-
-    @property
-    def due(self) -> bool:
-        """Whether something waits, and nothing is under way."""
-        return bool(self._next) and not self._under_way
-
-    def put(self, consumer: Consumer, positions: Mapping[Partition, Position]) -> None:
-        """Commit these, now or when the commit that is under way has been answered."""
-        self._next.update(positions)
-        if self.due:
-            self.send(consumer)
-
-    def send(self, consumer: Consumer) -> None:
-        """Commit what waits, whatever is under way."""
-        if not self._next:
-            return
-        positions, self._next = self._next, {}
-        try:
-            consumer.commit(offsets=[place(p, at) for p, at in positions.items()])
-        except KafkaException as error:
-            self._failed(code_of(error), len(positions))
-        else:
-            self._under_way = True
-
-    def answered(self, error: Code | None, places: Sequence[TopicPartition]) -> None:
-        """Take a commit's outcome; what waits is `due` then."""
-        self._under_way = False
-        if error is not None:
-            self._failed(error, len(places))
-            return
-        refused = [each.error for each in places if each.error is not None]
-        if refused:
-            self._failed(refused[0], len(refused))
-
-    def _failed(self, error: Code, partitions: int) -> None:
-        self.failures += partitions
-        self._complaints.warn("kafka_mirror_failed", error.name(), error.str())
-
-
-def place(partition: Partition, position: Position) -> TopicPartition:
-    """Return a position as the client takes it."""
-    if position.leader_epoch is None:
-        return TopicPartition(partition.topic, partition.number, position.offset)
-    return TopicPartition(
-        partition.topic,
-        partition.number,
-        position.offset,
-        leader_epoch=position.leader_epoch,
-    )
-
-
-_HEAR_SECONDS = 1.0  # the catalogue has just had an answer, so this is the rare case
-_MOST = 4  # how often a partition is sought out anew before its error is believed
-
-
-class Seats:
-    """Seats a client at the `places` of partitions; pauses them and lets go of them.
-
-    The owner thread calls everything, and gives the client that is seated.
-    """
-
-    def __init__(self, places: Places) -> None:
-        self.unchecked: set[Partition] = set()  # whose leader epoch is to be checked
-        self._places = places
-        self._count: dict[Partition, int] = {}  # how often each was seated
-        self._paused: set[Partition] = set()
-        self._heard_of: set[str] = set()  # topics, by this client
-
-    def add(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        """Read these too, which have a place. Raises KafkaFailed when the client refuses."""
-        for topic in {partition.topic for partition in partitions} - self._heard_of:
-            self._hear_of(client, topic)
-        self._count.update(dict.fromkeys(partitions, 1))
-        self._assign(client, partitions)
-
-    def renew(self, client: Consumer, partition: Partition) -> bool:
-        """Seat a partition at its place once more; False if that was done too often."""
-        if self._count[partition] >= _MOST:
-            return False
-        self._count[partition] += 1
-        _unassign(client, [partition])
-        self._assign(client, [partition])
-        return True
-
-    def remove(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        """Read these no more."""
-        for partition in partitions:
-            self.resume(client, partition)  # the client would keep it paused when it comes again
-            del self._count[partition]
-        self.unchecked.difference_update(partitions)
-        _unassign(client, partitions)
-
-    def pause(self, client: Consumer, partition: Partition) -> None:
-        """Have nothing of a partition delivered; its prefetched records are dropped."""
-        client.pause([TopicPartition(partition.topic, partition.number)])
-        self._paused.add(partition)
-
-    def resume(self, client: Consumer, partition: Partition) -> None:
-        """Have a paused partition fetched again, from behind the last record delivered."""
-        if partition in self._paused:
-            client.resume([TopicPartition(partition.topic, partition.number)])
-            self._paused.discard(partition)
-
-    def is_paused(self, partition: Partition) -> bool:
-        """Whether nothing of a partition is delivered, nor asked for."""
-        return partition in self._paused
-
-    def check_epochs(self, client: Consumer) -> None:
-        """Have leader epochs checked by a seek.
-
-        An assignment has its epoch checked only when the client first hears of the
-        partition's leader, not when it reads the partition again; a seek always has. It
-        is refused while the assignment is under way, and tried again with the next fetch.
-        """
-        for partition in list(self.unchecked):
-            try:
-                client.seek(place(partition, self._places.position(partition)))
-            except KafkaException:
-                continue
-            self.unchecked.discard(partition)
-
-    def clear(self) -> None:
-        """Forget the client and all that it read."""
-        self.unchecked.clear()
-        self._count.clear()
-        self._paused.clear()
-        self._heard_of.clear()
-
-    def _hear_of(self, client: Consumer, topic: str) -> None:
-        """Have the client ask where a topic's leaders are, before it is to read from them.
-
-        Assigned a topic that it has not heard of, it would look for them a second later.
-        """
-        self._heard_of.add(topic)
-        with contextlib.suppress(KafkaException):  # then it asks by itself
-            client.list_topics(topic, timeout=_HEAR_SECONDS)
-
-    def _assign(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        places = [place(partition, self._places.position(partition)) for partition in partitions]
-        if not places:
-            return
-        try:
-            client.incremental_assign(places)
-        except KafkaException as error:
-            raise KafkaFailed(f"Kafka's client cannot read {places}: {error}") from error
-        self.unchecked.update(
-            p for p in partitions if self._places.position(p).leader_epoch is not None
-        )
-        self.check_epochs(client)
-
-
-def _unassign(client: Consumer, partitions: Iterable[Partition]) -> None:
-    places = [TopicPartition(each.topic, each.number) for each in partitions]
-    if places:
-        client.incremental_unassign(places)
-
-
 class KafkaFetcher:
-    """A `Fetcher` on Kafka. `properties` are librdkafka's, see `partition.kafka.librdkafka`.
+    """A `Fetcher` on Kafka. `properties` are librdkafka's, see `consumer_properties`.
 
     The owner thread calls everything; librdkafka prefetches on threads of its own, at
     most `queued.max.messages.kbytes`. `mirror` commits to the group `group.id`.
@@ -336,16 +66,16 @@ class KafkaFetcher:
 
     def __init__(self, properties: Mapping[str, Scalar]) -> None:
         self._properties = dict(properties)
-        self._complaints = Complaints()
-        self._mirror = GroupMirror(self._complaints)
+        self._log = KafkaLog()
+        self._mirror = GroupMirror(self._log)
         self._client: Consumer | None = None
         self._availability = Availability()
         self._transactions = OpenTransactions()
         self._failure: PartitionError | None = None
         self._missing: set[Partition] = set()  # told during the current call
-        self._places = Places()
+        self._places = _Places()
         self._next = self._places.next
-        self._seats = Seats(self._places)
+        self._seats = _Seats(self._places)
         self._ranges: dict[Partition, tuple[int, int]] = {}
         self._failed: set[Partition] = set()  # told, and not removed since
 
@@ -360,7 +90,6 @@ class KafkaFetcher:
 
     @property
     def mirror_failures(self) -> int:
-        """Partitions whose commit to the consumer group failed, since the fetcher was made."""
         return self._mirror.failures
 
     @property
@@ -376,30 +105,23 @@ class KafkaFetcher:
         """
         if self._client is not None:
             return
-        properties = consumer_properties(self._properties)
+        properties: dict[str, Any] = consumer_properties(self._properties)
         if not properties.get("statistics.interval.ms"):
-            properties["statistics.interval.ms"] = _STATISTICS_MS  # `available` lives on them
-        try:
-            self._client = Consumer(
-                {
-                    **properties,
-                    "error_cb": self._on_error,
-                    "throttle_cb": self._on_throttle,
-                    "stats_cb": self._on_statistics,
-                    "on_commit": self._mirror.answered,
-                    "logger": self._complaints,
-                }
-            )
-        except KafkaException as error:
-            raise KafkaMisconfigured(code_of(error).str()) from error
+            properties["statistics.interval.ms"] = _STATISTICS_MS  # `available` needs them
+        properties |= {
+            "error_cb": self._on_error,
+            "throttle_cb": self._on_throttle,
+            "stats_cb": self._on_statistics,
+            "on_commit": self._mirror.answered,
+        }
+        self._client = open_client(Consumer, properties, self._log)
         self._availability.begin(float(properties.get("fetch.wait.max.ms", 500)) / 1000)
 
     def close(self) -> None:
-        """Close the client. librdkafka can hang in it, so a helper thread does it."""
         client, self._client = self._client, None
         available = self.available
-        self._places.clear()
-        self._seats.clear()
+        self._places.drop(list(self._next))
+        self._seats = _Seats(self._places)
         self._transactions.clear()
         self._ranges.clear()
         self._failed.clear()
@@ -407,21 +129,16 @@ class KafkaFetcher:
             return
         if available:  # without a broker, closing would wait for its answer
             self._mirror.send(client)
-        closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
-        closing.start()
-        closing.join(_CLOSE_SECONDS)
-        if closing.is_alive():
-            log.warning("kafka_close_timed_out", seconds=_CLOSE_SECONDS)
+        if not close_client(client):
+            log.warning("kafka_close_timed_out", seconds=CLOSE_SECONDS)
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
-        """Read these partitions too, each from its position on; see `Fetcher.add`."""
         self.remove(positions)
         client = self._consumer
         self._places.add(positions)
         self._seats.add(client, positions.keys())
 
     def remove(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions no more; all others keep what was prefetched."""
         partitions = list(partitions)
         self._let_go([partition for partition in partitions if partition in self._next])
         self._failed.difference_update(partitions)
@@ -434,12 +151,11 @@ class KafkaFetcher:
             self._seats.remove(self._consumer, partitions)
 
     def pause(self, partition: Partition) -> None:
-        """Stop delivering a partition's records; its prefetched ones are fetched again."""
+        """Deliver nothing of a partition; its prefetched records are dropped, and fetched again."""
         if partition in self._next:
             self._seats.pause(self._consumer, partition)
 
     def resume(self, partition: Partition) -> None:
-        """Deliver a paused partition's records again."""
         if partition in self._next:
             self._seats.resume(self._consumer, partition)
 
@@ -460,18 +176,16 @@ class KafkaFetcher:
         return self._ranges.get(partition)
 
     def transaction_wait_seconds(self, partition: Partition) -> float:
-        """Say how long an open transaction has held readers up; of a paused partition nothing."""
+        """Return how long an open transaction has held readers up; 0 for a paused partition."""
         position = self._next.get(partition)
-        if position is None or self._seats.is_paused(partition):
+        if position is None or partition in self._seats.paused:
             return 0.0
         return self._transactions.seconds(partition, position)
 
     def mirror(self, positions: Mapping[Partition, Position]) -> None:
-        """Commit positions to the consumer group too, for lag tools; without waiting."""
         self._mirror.put(self._consumer, positions)
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
-        """Return records as soon as there are some; see `Fetcher.fetch`."""
         self._raise_failure()
         received = self._receive(max_records, timeout_seconds)
         messages = received
@@ -482,7 +196,7 @@ class KafkaFetcher:
             for event in events:
                 self._on_event(event, ends, stops)
             kept = filterfalse(_error, received)
-            messages = before_stops(received, stops) if stops else list(kept)
+            messages = _before_stops(received, stops) if stops else list(kept)
         if self._seats.unchecked:  # these come again after the seek
             unchecked: set[Any] = self._seats.unchecked
             messages = [m for m in messages if (m.topic(), m.partition()) not in unchecked]
@@ -518,7 +232,7 @@ class KafkaFetcher:
     def _on_event(
         self, event: Message, ends: dict[Partition, int], stops: dict[Partition, Message]
     ) -> None:
-        """Sort an event among records: a log's end, what stops a partition, or a complaint."""
+        """Sort an event among records: a log's end, what stops a partition, or a warning."""
         error = event.error()
         topic, number = event.topic(), event.partition()
         if error is None:
@@ -539,7 +253,7 @@ class KafkaFetcher:
             self._on_error(error, partition)
 
     def _failures(self, stops: Mapping[Partition, Message]) -> dict[Partition, KafkaError]:
-        """Say what stopped the partitions, and let go of them, for the client reads on."""
+        """Return what stopped partitions, and let go of them, for the client reads on."""
         failures: dict[Partition, KafkaError] = {}
         for partition, event in stops.items():
             error = event.error()
@@ -553,7 +267,7 @@ class KafkaFetcher:
         return failures
 
     def _seat_anew(self, partition: Partition, event: Message, error: Code) -> bool:
-        """Read on from our own place when an error is about another one.
+        """Read on from our position when an error is about another one.
 
         It may be left over from before the partition was added again (these errors carry no
         version in librdkafka), or lie past a gap at the log's former end.
@@ -569,8 +283,7 @@ class KafkaFetcher:
     def _on_error(self, error: Code, place: Partition | None = None) -> None:
         """Take librdkafka's general errors: during `fetch`, on the owner thread."""
         if is_refused(error):
-            what = "" if place is None else f" for {place}"
-            self._failure = KafkaFailed(f"Kafka refuses{what}: {error.str()} ({error.name()})")
+            self._failure = refusal("to read" if place is None else f"to read {place}", error)
             return
         if error.code() == ALL_DOWN:
             self._availability.lose()
@@ -578,17 +291,256 @@ class KafkaFetcher:
             told_of = place_in(error.str())
             if told_of in self._next:
                 self._missing.add(told_of)
-        self._complaints.warn("kafka_trouble", error.name(), error.str())
+        self._log.error(error)
 
     def _on_throttle(self, event: ThrottleEvent) -> None:
-        """Learn that a quota slows us down, or does no more; during `fetch`."""
         self._availability.throttled(event.broker_name, event.throttle_time)
-        if not event.throttle_time:
-            return
-        text = f"{event.broker_name} lets us wait for {event.throttle_time:.1f} s"
-        self._complaints.warn("kafka_throttled", "throttled", text)
+        if event.throttle_time:
+            text = f"{event.broker_name} lets us wait for {event.throttle_time:.1f} s"
+            self._log.warn("kafka_throttled", "throttled", text)
 
     def _on_statistics(self, statistics: str) -> None:
         told = json.loads(statistics)
         self._availability.take(told)
         self._transactions.take(told)
+
+
+def _before_stops(received: list[Message], stops: Mapping[Partition, Message]) -> list[Message]:
+    """Return the records, without those that came after what stopped their partition."""
+    kept = []
+    events = {id(event): partition for partition, event in stops.items()}
+    stopped: set[Partition] = set()
+    for message in received:
+        if message.error() is not None:
+            if id(message) in events:
+                stopped.add(events[id(message)])
+        elif (message.topic(), message.partition()) not in stopped:
+            kept.append(message)
+    return kept
+
+
+class _Places:
+    """The positions of the partitions that are read, and chunks of their records.
+
+    Records of other partitions, and those delivered already, are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.next: dict[Partition, int] = {}
+        self._epochs: dict[Partition, int] = {}  # of the record before
+        self._topics: dict[str, int] = {}  # every topic ever read, numbered
+        self._keys: dict[int, Partition] = {}
+
+    def seat(self, partition: Partition) -> TopicPartition:
+        """Return a partition's position as the client takes it."""
+        return _seat(partition, Position(self.next[partition], self._epochs.get(partition)))
+
+    def has_epoch(self, partition: Partition) -> bool:
+        return partition in self._epochs
+
+    def add(self, positions: Mapping[Partition, Position]) -> None:
+        for partition, position in positions.items():
+            self.next[partition] = position.offset
+            self._topics.setdefault(partition.topic, len(self._topics))
+            self._keys[self._key(partition)] = partition
+            if position.leader_epoch is not None:
+                self._epochs[partition] = position.leader_epoch
+
+    def drop(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            del self.next[partition], self._keys[self._key(partition)]
+            self._epochs.pop(partition, None)
+
+    def pass_ends(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Move on to the log ends that were reached; return those that are news."""
+        ends = {partition: end for partition, end in ends.items() if end >= self.next[partition]}
+        self.next.update(ends)
+        return ends
+
+    def chunks(self, messages: list[Message]) -> list[Chunk]:
+        """Make chunks, one per partition; `messages` is not empty and holds no events."""
+        count = len(messages)
+        offsets = np.fromiter(map(_offset, messages), np.int64, count)
+        keys = np.fromiter(map(_number, messages), np.int64, count)
+        if len(self._topics) > 1:
+            topics = map(self._topics.__getitem__, map(_topic, messages))
+            keys += np.fromiter(topics, np.int64, count) << _TOPIC_SHIFT
+        if keys[0] == keys[-1] and (keys == keys[0]).all():
+            chunk = self._chunk(int(keys[0]), offsets, messages)
+            return [] if chunk is None else [chunk]
+        chunks = []
+        for key, slices in _runs_by_key(keys).items():
+            own = messages[slices[0]]
+            for each in slices[1:]:
+                own += messages[each]
+            chunk = self._chunk(key, np.concatenate([offsets[each] for each in slices]), own)
+            if chunk is not None:
+                chunks.append(chunk)
+        return chunks
+
+    def _chunk(self, key: int, offsets: Offsets, messages: list[Message]) -> Chunk | None:
+        """Make a chunk of what belongs to the assignment and was not delivered before."""
+        partition = self._keys.get(key)
+        if partition is None:
+            return None
+        position = self.next[partition]
+        if offsets[0] < position or not (offsets[1:] > offsets[:-1]).all():
+            kept = _unseen(offsets, position)
+            if not len(kept):
+                return None
+            offsets = offsets[kept]
+            messages = [messages[index] for index in kept.tolist()]
+        self.next[partition] = int(offsets[-1]) + 1
+        epochs = epoch_runs(messages, offsets, _epoch)
+        if epochs:
+            self._epochs[partition] = epochs[-1][1]
+        sized = cast("list[Sized]", messages)
+        return Chunk(partition, offsets, sized, epochs, other_bytes=other_bytes(messages, _key))
+
+    def _key(self, partition: Partition) -> int:
+        return (self._topics[partition.topic] << _TOPIC_SHIFT) + partition.number
+
+
+def _runs_by_key(keys: npt.NDArray[np.int64]) -> dict[int, list[slice]]:
+    """Return the runs of neighbours of each key, in order; `keys` is not empty."""
+    starts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
+    runs: dict[int, list[slice]] = {}
+    for start, end in pairwise(starts):
+        runs.setdefault(int(keys[start]), []).append(slice(start, end))
+    return runs
+
+
+def _unseen(offsets: Offsets, position: int) -> npt.NDArray[np.intp]:
+    """Return the indices of the offsets that lie at or after `position` and all before them."""
+    highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets[:-1])))
+    return np.flatnonzero(offsets > highest)
+
+
+class _Seats:
+    """The client's manual assignment: reads partitions from their `places`, pauses them."""
+
+    def __init__(self, places: _Places) -> None:
+        self.unchecked: set[Partition] = set()  # whose leader epoch is to be checked
+        self.paused: set[Partition] = set()
+        self._places = places
+        self._count: dict[Partition, int] = {}  # how often each was seated
+        self._heard_of: set[str] = set()  # topics, by this client
+
+    def add(self, client: Consumer, partitions: Collection[Partition]) -> None:
+        """Read these too, which have a place. Raises KafkaFailed when the client refuses."""
+        for topic in {partition.topic for partition in partitions} - self._heard_of:
+            # Have the client ask where a topic's leaders are, before it is to read from them:
+            # assigned a topic that it has not heard of, it would look for them a second later.
+            self._heard_of.add(topic)
+            with contextlib.suppress(KafkaException):  # then it asks when it is assigned
+                client.list_topics(topic, timeout=_HEAR_SECONDS)
+        self._count.update(dict.fromkeys(partitions, 1))
+        self._assign(client, partitions)
+
+    def renew(self, client: Consumer, partition: Partition) -> bool:
+        """Seat a partition at its place once more; return False if that was done too often."""
+        if self._count[partition] >= _MOST_SEATS:
+            return False
+        self._count[partition] += 1
+        client.incremental_unassign([TopicPartition(partition.topic, partition.number)])
+        self._assign(client, [partition])
+        return True
+
+    def remove(self, client: Consumer, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            self.resume(client, partition)  # the client would keep it paused when it comes again
+            del self._count[partition]
+        self.unchecked.difference_update(partitions)
+        client.incremental_unassign([TopicPartition(*partition) for partition in partitions])
+
+    def pause(self, client: Consumer, partition: Partition) -> None:
+        client.pause([TopicPartition(partition.topic, partition.number)])
+        self.paused.add(partition)
+
+    def resume(self, client: Consumer, partition: Partition) -> None:
+        """Have a paused partition fetched again, from behind the last record delivered."""
+        if partition in self.paused:
+            client.resume([TopicPartition(partition.topic, partition.number)])
+            self.paused.discard(partition)
+
+    def check_epochs(self, client: Consumer) -> None:
+        """Have leader epochs checked by a seek.
+
+        An assignment has its epoch checked only when the client first hears of the
+        partition's leader, not when it reads the partition again; a seek always has. It
+        is refused while the assignment is under way, and tried again with the next fetch.
+        """
+        for partition in list(self.unchecked):
+            try:
+                client.seek(self._places.seat(partition))
+            except KafkaException:
+                continue
+            self.unchecked.discard(partition)
+
+    def _assign(self, client: Consumer, partitions: Collection[Partition]) -> None:
+        seats = [self._places.seat(partition) for partition in partitions]
+        if not seats:
+            return
+        try:
+            client.incremental_assign(seats)
+        except KafkaException as error:
+            raise KafkaFailed(f"Kafka's client cannot read {seats}: {error}") from error
+        self.unchecked.update(filter(self._places.has_epoch, partitions))
+        self.check_epochs(client)
+
+
+class GroupMirror:
+    """Commits offsets to Kafka's consumer group too, for tools that watch lag.
+
+    One commit at a time, and the newest positions next: an outage piles nothing up. The owner
+    thread calls everything; `answered` is the consumer's `on_commit`.
+    """
+
+    def __init__(self, log: KafkaLog) -> None:
+        self.failures = 0  # commits that were refused or not answered, each partition counted
+        self._log = log
+        self._next: dict[Partition, Position] = {}
+        self._under_way = False
+
+    @property
+    def due(self) -> bool:
+        """Whether something waits, and nothing is under way."""
+        return bool(self._next) and not self._under_way
+
+    def put(self, consumer: Consumer, positions: Mapping[Partition, Position]) -> None:
+        """Commit these, now or when the commit that is under way has been answered."""
+        self._next.update(positions)
+        if self.due:
+            self.send(consumer)
+
+    def send(self, consumer: Consumer) -> None:
+        """Commit what waits, whatever is under way."""
+        if not self._next:
+            return
+        positions, self._next = self._next, {}
+        try:
+            consumer.commit(offsets=[_seat(p, at) for p, at in positions.items()])
+        except KafkaException as error:
+            self._failed(code_of(error), len(positions))
+        else:
+            self._under_way = True
+
+    def answered(self, error: Code | None, places: Sequence[TopicPartition]) -> None:
+        self._under_way = False
+        if error is not None:
+            self._failed(error, len(places))
+            return
+        refused = [each.error for each in places if each.error is not None]
+        if refused:
+            self._failed(refused[0], len(refused))
+
+    def _failed(self, error: Code, partitions: int) -> None:
+        self.failures += partitions
+        self._log.warn("kafka_mirror_failed", error.name(), error.str())
+
+
+def _seat(partition: Partition, position: Position) -> TopicPartition:
+    offset, epoch = position.offset, position.leader_epoch
+    if epoch is None:
+        return TopicPartition(partition.topic, partition.number, offset)
+    return TopicPartition(partition.topic, partition.number, offset, leader_epoch=epoch)

@@ -1,13 +1,14 @@
-"""The properties of librdkafka with which records are read."""
+"""librdkafka as this package uses it: properties, errors, log lines, statistics, clients."""
 
 import re
+import threading
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import structlog
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as Code
-from confluent_kafka import KafkaException, Message
 
 from partition.errors import (
     CorruptRecord,
@@ -21,7 +22,10 @@ from partition.errors import (
 )
 from partition.records import Partition
 
+log = structlog.get_logger()
+
 Scalar: TypeAlias = str | int | float | bool
+Client = TypeVar("Client")
 
 # What the promises rest on: an offset is committed by the offset store only, nothing is
 # skipped silently, and the log's end is told with its offset.
@@ -61,27 +65,6 @@ _CONSUMERS = (
     "statistics.interval.ms",
 )
 
-
-def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the user's properties, over DEFAULTS, with FORCED.
-
-    Raises KafkaMisconfigured for one that is forced.
-    """
-    for key, value in FORCED.items():
-        if key in properties:
-            raise KafkaMisconfigured(f"'{key}' is always {str(value).lower()} here; remove it")
-    return {**DEFAULTS, **properties, **FORCED}
-
-
-def admin_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return those of the user's properties that are not a consumer's alone.
-
-    Raises KafkaMisconfigured for one that is forced for the consumer.
-    """
-    consumer_properties(properties)
-    return {key: value for key, value in properties.items() if not key.startswith(_CONSUMERS)}
-
-
 EOF = Code._PARTITION_EOF  # noqa: SLF001
 ALL_DOWN = Code._ALL_BROKERS_DOWN  # noqa: SLF001
 OUT_OF_RANGE = {
@@ -107,7 +90,7 @@ UNREADABLE = {
 }
 # That rights on the group are missing is not among them: librdkafka asks for its coordinator, but
 # only what is mirrored to it needs one, and nothing depends on that.
-REFUSED = {
+_REFUSED = {
     Code._AUTHENTICATION,  # noqa: SLF001
     Code._FATAL,  # noqa: SLF001
     Code.SASL_AUTHENTICATION_FAILED,
@@ -123,17 +106,60 @@ REFUSED = {
 _TRUNCATION = re.compile(r"offset (\d+) \(leader epoch -?\d+\): broker end offset is (-?\d+)")
 # "t [0]: topic does not exist (Broker: Unknown topic or partition)", of each partition.
 _PLACE = re.compile(r"(\S+) \[(\d+)\]: ")
+_THREAD = re.compile(r"^\[thrd:[^\]]*\]: ")  # librdkafka's own, before the text
+
+CLOSE_SECONDS = 10.0
+_LOG_SECONDS = 5.0
+_SILENCE_SECONDS = 5.0  # and the time that a broker may hold a fetch back
+
+
+def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the user's properties, over DEFAULTS, with FORCED.
+
+    Raises KafkaMisconfigured for one that is forced.
+    """
+    for key, value in FORCED.items():
+        if key in properties:
+            raise KafkaMisconfigured(f"'{key}' is always {str(value).lower()} here; remove it")
+    return {**DEFAULTS, **properties, **FORCED}
+
+
+def admin_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return those of the user's properties that are not a consumer's alone.
+
+    Raises KafkaMisconfigured for one that is forced for the consumer.
+    """
+    consumer_properties(properties)
+    return {key: value for key, value in properties.items() if not key.startswith(_CONSUMERS)}
+
+
+def open_client(
+    kind: Callable[[dict[str, Any]], Client], properties: Mapping[str, Any], log: "KafkaLog"
+) -> Client:
+    """Make a client, which contacts brokers in the background. Raises KafkaMisconfigured."""
+    try:
+        return kind({**properties, "logger": log})
+    except KafkaException as error:
+        raise KafkaMisconfigured(code_of(error).str()) from error
+
+
+def close_client(client: Consumer) -> bool:
+    """Close a client; return whether it ended in time. librdkafka can hang in it."""
+    closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
+    closing.start()
+    closing.join(CLOSE_SECONDS)
+    return not closing.is_alive()
 
 
 class Truncation(NamedTuple):
-    """What librdkafka says of a log that was cut off."""
+    """A log that was cut off, as librdkafka tells it."""
 
     offset: int  # the one that was checked
     diverged_at: int | None  # None: the broker does not know the epoch at all
 
 
 def truncation(text: str) -> Truncation | None:
-    """Read an error's text; None if it tells of something else."""
+    """Parse an error's text; None if it tells of something else."""
     found = _TRUNCATION.search(text)
     if found is None:
         return None
@@ -149,40 +175,31 @@ def place_in(text: str) -> Partition | None:
 
 def is_refused(error: Code) -> bool:
     """Whether trying again cannot help: credentials, rights, a broken client."""
-    return error.fatal() or error.code() in REFUSED
+    return error.fatal() or error.code() in _REFUSED
 
 
 def code_of(error: BaseException) -> Code:
-    """Return what an exception of confluent_kafka carries."""
+    """Return the error that an exception of confluent_kafka carries."""
     carried = error.args[0] if isinstance(error, KafkaException) and error.args else None
     return carried if isinstance(carried, Code) else Code(Code._FAIL, str(error))  # noqa: SLF001
 
 
+def refusal(what: str, error: Code) -> KafkaFailed:
+    """Return the error of what Kafka refuses for good; `what` is "for ..." or "to ..."."""
+    return KafkaFailed(f"Kafka refuses {what}: {error.str()} ({error.name()})")
+
+
 def asked(what: str, error: Code, topic: str = "") -> PartitionError:
-    """Return what a question's failure is here; `what` is what was asked: "for ..."."""
+    """Return the error of a question; `what` is what was asked: "for ..."."""
     if topic and error.code() in MISSING:
         return TopicMissing(topic)
     if is_refused(error):
-        return KafkaFailed(f"Kafka refuses {what}: {error.str()} ({error.name()})")
+        return refusal(what, error)
     return KafkaUnavailable(what, f"{error.str()} ({error.name()})")
 
 
-def before_stops(received: list[Message], stops: Mapping[Partition, Message]) -> list[Message]:
-    """Return the records, without those that came after what stopped their partition."""
-    kept = []
-    events = {id(event): partition for partition, event in stops.items()}
-    stopped: set[Partition] = set()
-    for message in received:
-        if message.error() is not None:
-            if id(message) in events:
-                stopped.add(events[id(message)])
-        elif (message.topic(), message.partition()) not in stopped:
-            kept.append(message)
-    return kept
-
-
 def failure_of(partition: Partition, offset: int, error: Code) -> KafkaError:
-    """Return what stopped a partition that was to be read on at an offset."""
+    """Return the error that stopped a partition which was to be read on at an offset."""
     if error.code() in OUT_OF_RANGE:
         cut = truncation(error.str())
         diverged_at = None if cut is None else cut.diverged_at
@@ -192,54 +209,47 @@ def failure_of(partition: Partition, offset: int, error: Code) -> KafkaError:
     return CorruptRecord(partition, offset, error.str())
 
 
-log = structlog.get_logger()
+class KafkaLog:
+    """A client's warnings, at most one line in a few seconds per kind; counts the others.
 
-_INTERVAL_SECONDS = 5.0
-_THREAD = re.compile(r"^\[thrd:[^\]]*\]: ")  # librdkafka's own, before the text
-
-
-class Complaints:
-    """Writes warnings, at most one line in a few seconds per kind; counts the others."""
+    `last` is the newest text, for whoever gives up; who has an answer empties it.
+    """
 
     def __init__(self) -> None:
         self._next: dict[str, float] = {}
         self._held: dict[str, int] = {}
         self.last = ""
-        """The newest text, for whoever gives up; who has an answer empties it."""
 
     def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
         """Take librdkafka's line as a `logging.Logger` does; secrets in it are masked."""
         self.warn("kafka_client_message", facility, text)
 
+    def error(self, error: Code) -> None:
+        """Take a general error, as `error_cb`."""
+        self.warn("kafka_trouble", error.name(), error.str())
+
     def warn(self, event: str, kind: str, text: str) -> None:
-        """Log the line, or count it."""
         if kind != "_ALL_BROKERS_DOWN":  # it says less than the one before
             self.last = _THREAD.sub("", text)
         now = time.monotonic()
         if now < self._next.get(kind, 0.0):
             self._held[kind] = self._held.get(kind, 0) + 1
             return
-        self._next[kind] = now + _INTERVAL_SECONDS
+        self._next[kind] = now + _LOG_SECONDS
         log.warning(event, kind=kind, text=text, held_back=self._held.pop(kind, 0))
 
 
-_SILENCE_SECONDS = 5.0  # and the time that a broker may hold a fetch back
-
-
 class Availability:
-    """Whether a broker answered when one was last heard of. The owner thread calls it.
+    """Whether brokers answer, as librdkafka's events and statistics tell. The owner thread calls.
 
-    With several brokers, one that answers is enough.
+    A frozen broker, which holds its connections and answers nothing, is told by no error: in 35
+    seconds no event came and no callback was called. A broker that is back is told by no event
+    either while its logs are idle. The statistics show both, and asking would block. With several
+    brokers, one that answers is enough.
     """
 
     def __init__(self) -> None:
-        self.patience_seconds = _SILENCE_SECONDS
-        self._heard = False  # from a broker, ever
-        self._outage = False  # told since a broker was last heard
-        self._silent = False  # brokers owe answers, by the last statistics
-        self._owed_since: dict[str, float] = {}  # microseconds of the statistics' clock
-        self._told_to_wait: dict[str, float] = {}  # seconds, since the last statistics
-        self._muted_until: dict[str, float] = {}  # by broker, as `_owed_since`
+        self.begin(0.0)
 
     def __bool__(self) -> bool:
         return self._heard and not self._outage and not self._silent
@@ -247,19 +257,23 @@ class Availability:
     def begin(self, held_back_seconds: float) -> None:
         """Begin anew; brokers may hold a fetch back so long."""
         self.patience_seconds = _SILENCE_SECONDS + held_back_seconds
-        self._heard = self._outage = self._silent = False
-        self._owed_since, self._told_to_wait, self._muted_until = {}, {}, {}
+        self._heard = False  # from a broker, ever
+        self._outage = False  # told since a broker was last heard
+        self._silent = False  # brokers owe answers, by the last statistics
+        self._owed_since: dict[str, float] = {}  # microseconds of the statistics' clock
+        self._told_to_wait: dict[str, float] = {}  # seconds, since the last statistics
+        self._muted_until: dict[str, float] = {}  # by broker, as `_owed_since`
 
     def hear(self) -> None:
-        """Take note of records: a broker answered, which says nothing of now in an outage."""
+        """Note that records came: a broker answered, which says nothing of now in an outage."""
         self._heard = True
 
     def lose(self) -> None:
-        """Take note that all brokers are down."""
+        """Note that all brokers are down."""
         self._outage = True
 
     def throttled(self, broker: str, seconds: float) -> None:
-        """Take note that a broker answers nothing for so long, as a quota is used up.
+        """Note that a broker answers nothing for so long, as a quota is used up.
 
         An answer beside it that is not throttled comes at the same moment, and ends nothing.
         """
@@ -273,7 +287,10 @@ class Availability:
             for name, broker in told.get("brokers", {}).items()
             if broker.get("state") == "UP" and broker.get("source") != "logical"
         }
-        self._mute(now)
+        for broker, seconds in self._told_to_wait.items():
+            until = now + seconds * 1e6
+            self._muted_until[broker] = max(until, self._muted_until.get(broker, until))
+        self._told_to_wait = {}
         owed = {name: self._owed(name, broker, now) for name, broker in brokers.items()}
         self._owed_since = {
             name: since for name, since in owed.items() if brokers[name]["waitresp_cnt"]
@@ -285,12 +302,6 @@ class Availability:
         )
         if owed and not self._silent:
             self._heard, self._outage = True, False
-
-    def _mute(self, now: float) -> None:
-        for broker, seconds in self._told_to_wait.items():
-            until = now + seconds * 1e6
-            self._muted_until[broker] = max(until, self._muted_until.get(broker, until))
-        self._told_to_wait = {}
 
     def _owed(self, name: str, broker: dict[str, Any], now: float) -> float:
         """Return since when a broker owes an answer; `now` if it owes none.
@@ -305,14 +316,14 @@ class Availability:
 
 
 class OpenTransactions:
-    """Since when each log's last stable offset has stood still below its end.
+    """Since when each log's last stable offset has stood still below its end, by the statistics.
 
     Readers of what is committed get nothing from there on, and no error; an offset that does not
     move is of one transaction, as each that ends moves it. The owner thread calls it.
     """
 
     def __init__(self) -> None:
-        self._held: dict[Partition, tuple[int, float]] = {}  # where, and since when
+        self._held: dict[Partition, tuple[int, float]] = {}  # the offset, and since when
         self._now = 0.0
 
     def take(self, told: Mapping[str, Any]) -> None:
@@ -331,10 +342,9 @@ class OpenTransactions:
         self._held = held
 
     def seconds(self, partition: Partition, position: int) -> float:
-        """How long a reader that has come to `position` has waited there; 0 if it does not."""
+        """Return how long a reader has waited at `position`; 0 if it does not."""
         stable, since = self._held.get(partition, (-1, 0.0))
         return self._now - since if stable == position else 0.0
 
     def clear(self) -> None:
-        """Forget everything."""
         self._held = {}

@@ -1,9 +1,8 @@
-"""What is asked of nodes, and what may come back: data, and no I/O.
+"""Requests for nodes, their replies, and the driver of generators that yield them. No I/O.
 
-A generator (`partition.offsets.offset_nodes`, `partition.replicas.heartbeat`) yields requests; a
-shell sends them and answers with the reply, or throws what went wrong into the generator. So
-one and the same text runs against ZooKeeper, against memory, and in a simulator whose network loses
-and delays.
+A generator (`partition.offsets.offset_nodes`, `partition.replicas.heartbeat`) yields requests. A
+driver sends each, and gives the generator the reply, or raises what went wrong in it. So the same
+code runs against ZooKeeper, against memory, and in a simulator whose network loses and delays.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence

@@ -195,7 +195,7 @@ def test_a_refusal_is_raised_after_what_was_received(
     add(fetcher, {A: 0, B: 0})
     client.hand(message(A, 0), message(B, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED))
     assert chunks(fetcher.fetch(100, 0).chunks) == {A: [0]}
-    with pytest.raises(KafkaFailed, match=r"for t\[1\].*AUTHORIZATION"):
+    with pytest.raises(KafkaFailed, match=r"to read t\[1\].*AUTHORIZATION"):
         fetcher.fetch(100, 0)
 
 
