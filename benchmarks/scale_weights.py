@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from partition.interfaces import StoredOffset
 from partition.offsets.znode import (
-    Broker,
     OffsetNode,
     TopicNode,
     Writer,
@@ -116,7 +115,7 @@ def offset_bytes(partition: Partition) -> int:
     )
     path = node_path(ROOT, PIPELINE, partition)
     below = incarnation_path(path, f"{_PROCESS}-17")
-    return len(encode(partition, node, Broker("kafka-0", 9092))) + len(path) + len(below)
+    return len(encode(partition, node)) + len(path) + len(below)
 
 
 def _members(names: list[str], held: dict[str, set[Partition]]) -> list[Member]:

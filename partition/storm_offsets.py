@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -32,122 +33,12 @@ from partition.offsets.znode import said, shown
 from partition.records import Partition
 
 T = TypeVar("T")
+Layout: TypeAlias = Literal["core", "trident", "trident-client"]
 
 _MAX_OFFSET = 2**63 - 1
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=_MAX_OFFSET)]
 _Long = Annotated[int, msgspec.Meta(ge=-_MAX_OFFSET, le=_MAX_OFFSET - 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class StormNode:
-    """One node: what was read, and whose it is as far as the node says."""
-
-    first: int  # of the batch; in core's node the same as `following`
-    following: int  # the next offset to read
-    topic: str | None = None
-    number: int | None = None
-    topology: str | None = None
-
-
-class _Topology(msgspec.Struct):
-    id: str
-
-
-class _Core(msgspec.Struct):
-    topology: _Topology
-    offset: _Natural
-    topic: str | None = None
-    partition: int | None = None
-
-
-class _KafkaBatch(msgspec.Struct):
-    offset: _Natural
-    nextOffset: _Natural  # noqa: N815 - Storm's names
-    topic: str | None = None
-    partition: int | None = None
-    topology: _Topology | None = None
-
-
-class _ClientBatch(msgspec.Struct):
-    firstOffset: _Long  # noqa: N815
-    lastOffset: _Long  # noqa: N815
-    topologyId: str | None = None  # noqa: N815
-
-
-_CORE = msgspec.json.Decoder(_Core)
-_KAFKA_BATCH = msgspec.json.Decoder(_KafkaBatch)
-_CLIENT_BATCH = msgspec.json.Decoder(_ClientBatch)
-_TRANSACTION = msgspec.json.Decoder(_Natural)
-
-
-def core(path: str, data: bytes) -> StormNode:
-    """Read a core spout's node. Raises StormUnreadable."""
-    node = _decode(
-        _CORE, path, data, 'an object with a string "topology"."id" and an "offset" from 0'
-    )
-    return StormNode(node.offset, node.offset, node.topic, node.partition, node.topology.id)
-
-
-def kafka_batch(path: str, data: bytes) -> StormNode:
-    """Read a transaction's node of storm-kafka's Trident spouts. Raises StormUnreadable."""
-    needed = 'an object with "offset" and "nextOffset", integers from 0, the first not above'
-    node = _decode(_KAFKA_BATCH, path, data, needed)
-    if node.nextOffset < node.offset:
-        raise StormUnreadable(path, shown(data), needed)
-    topology = node.topology.id if node.topology is not None else None
-    return StormNode(node.offset, node.nextOffset, node.topic, node.partition, topology)
-
-
-def client_batch(path: str, data: bytes) -> StormNode:
-    """Read a transaction's node of storm-kafka-client's Trident spouts. Raises StormUnreadable.
-
-    An empty batch says position - 1 twice, so -1 twice before the first record of a log
-    (KafkaTridentSpoutEmitter.emitPartitionBatchNew, STORM-3279).
-    """
-    needed = (
-        'an object with "firstOffset" and "lastOffset", integers from 0, the first not above; '
-        "or both -1"
-    )
-    node = _decode(_CLIENT_BATCH, path, data, needed)
-    first, last = node.firstOffset, node.lastOffset
-    if last < first or (first < 0 and (first, last) != (-1, -1)):
-        raise StormUnreadable(path, shown(data), needed)
-    return StormNode(max(0, first), last + 1, topology=node.topologyId)
-
-
-def transaction(path: str, data: bytes) -> int:
-    """Read the node `currtx`: the transaction to be committed next. Raises StormUnreadable."""
-    return _decode(_TRANSACTION, path, data, "an integer from 0")
-
-
-def _decode(decoder: "msgspec.json.Decoder[T]", path: str, data: bytes, needed: str) -> T:
-    try:
-        text = data.decode("utf-8")  # msgspec looks at the strings it keeps only
-        node = decoder.decode(data)
-        json.loads(text, parse_int=_checked, object_pairs_hook=_with_keys_once)
-    except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise StormUnreadable(path, f"{shown(data)} ({said(error)})", needed) from error
-    return node
-
-
-def _checked(number: str) -> None:
-    """Refuse what msgspec takes for 0, and Storm never writes."""
-    if number == "-0":
-        raise ValueError("a number is -0")
-
-
-def _with_keys_once(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse an object that says something twice: which of them holds is not guessed."""
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise ValueError(f"an object has the key {json.dumps(key)} twice")
-        seen.add(key)
-
-
-Layout: TypeAlias = Literal["core", "trident", "trident-client"]
-
 _PREFIX = "partition_"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 _SHOWN_NAMES = 5
@@ -157,15 +48,15 @@ class Tree(Protocol):
     """Nodes to read. Both raise StoreUnavailable, in bounded time: no answer is not absence."""
 
     def children(self, path: str) -> Sequence[str] | None:
-        """The names below a node, in any order; None if the node certainly does not exist."""
+        """Return the names below a node, in any order; None if it certainly does not exist."""
 
     def get(self, path: str) -> Stat | None:
-        """A node; None if it certainly does not exist."""
+        """Return a node; None if it certainly does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class StormOffset:
-    """Where Storm would read on in a partition, and the node that says so."""
+    """The offset at which Storm would read on in a partition, and the node that says so."""
 
     offset: int  # the next to read
     path: str
@@ -184,21 +75,16 @@ def read_offsets(tree: Tree, layout: Layout, path: str, topics: Sequence[str]) -
     one place for each; and as `tree` does.
     """
     path = path.rstrip("/")
+    read: Callable[[Partition, str], StormOffset | None]
     if layout == "core":
         folders = _kafka_folders(tree, path, topics)
-
-        def read(partition: Partition, folder: str) -> StormOffset | None:
-            return _committed(tree, partition, folder)
-
+        read = partial(_committed, tree)
     else:
         current = _current_transaction(tree, f"{path}/coordinator/currtx")
         find = _kafka_folders if layout == "trident" else _client_folders
-        decode = kafka_batch if layout == "trident" else client_batch
+        decode = decode_kafka_batch if layout == "trident" else decode_client_batch
         folders = find(tree, f"{path}/user", topics)
-
-        def read(partition: Partition, folder: str) -> StormOffset | None:
-            return _resumed(tree, partition, folder, current, decode)
-
+        read = partial(_resumed, tree, current, decode)
     found: dict[Partition, StormOffset | StormUnreadable] = {}
     for partition, folder in sorted(folders.items()):
         try:
@@ -212,19 +98,18 @@ def read_offsets(tree: Tree, layout: Layout, path: str, topics: Sequence[str]) -
 
 
 def _committed(tree: Tree, partition: Partition, path: str) -> StormOffset:
-    """What core's node says."""
-    node, version = _node(tree, partition, path, core)
+    node, version = _node(tree, partition, path, decode_core)
     return StormOffset(node.following, path, version, f"stored by topology {node.topology}")
 
 
 def _resumed(
     tree: Tree,
+    current: int,
+    decode: "Callable[[str, bytes], StormNode]",
     partition: Partition,
     folder: str,
-    current: int,
-    decode: Callable[[str, bytes], StormNode],
 ) -> StormOffset | None:
-    """Trident's rule: go on after the highest committed transaction, else begin at the lowest."""
+    """Go on after the highest committed transaction, else begin at the lowest: Trident's rule."""
     transactions = sorted(
         _number(f"{folder}/{name}", name, "the number of a transaction")
         for name in _children(tree, folder)
@@ -243,8 +128,8 @@ def _resumed(
 
 
 def _node(
-    tree: Tree, partition: Partition, path: str, decode: Callable[[str, bytes], StormNode]
-) -> tuple[StormNode, int]:
+    tree: Tree, partition: Partition, path: str, decode: "Callable[[str, bytes], StormNode]"
+) -> "tuple[StormNode, int]":
     found = tree.get(path)
     if found is None:
         raise StormUnreadable(path, "that it has just gone", "a topology that is deactivated")
@@ -264,11 +149,11 @@ def _current_transaction(tree: Tree, path: str) -> int:
             "no such node",
             "the transaction to be committed next; without it nothing tells which batches are",
         )
-    return transaction(path, found.data)
+    return decode_transaction(path, found.data)
 
 
 def _kafka_folders(tree: Tree, path: str, topics: Sequence[str]) -> dict[Partition, str]:
-    """storm-kafka's nodes: without a topic in their path, or under one each (its wildcard)."""
+    """Return storm-kafka's nodes: without a topic in their path, or below one each (wildcard)."""
     names = _children(tree, path)
     plain = [name for name in names if name.startswith(_PREFIX)]
     by_topic = [topic for topic in topics if topic in names and topic not in plain]
@@ -296,7 +181,7 @@ def _kafka_folders(tree: Tree, path: str, topics: Sequence[str]) -> dict[Partiti
 
 
 def _client_folders(tree: Tree, path: str, topics: Sequence[str]) -> dict[Partition, str]:
-    """storm-kafka-client's nodes: `<topic>@<N>`; a topic's name has no @."""
+    """Return storm-kafka-client's nodes: `<topic>@<N>`; a topic's name has no @."""
     names = _children(tree, path)
     folders: dict[Partition, str] = {}
     for name in names:
@@ -336,3 +221,108 @@ def _leads_nowhere(path: str, names: Sequence[str], needed: str) -> StormUnreada
     shown = ", ".join(f"'{name}'" for name in sorted(names)[:_SHOWN_NAMES])
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return StormUnreadable(path, f"{shown}{more}" if names else "nothing below it", needed)
+
+
+@dataclass(frozen=True, slots=True)
+class StormNode:
+    """A decoded node. `topic`, `number` and `topology` are None where it does not name them."""
+
+    first: int  # of the batch; in core's node the same as `following`
+    following: int  # the next offset to read
+    topic: str | None = None
+    number: int | None = None
+    topology: str | None = None
+
+
+class _Topology(msgspec.Struct):
+    id: str
+
+
+class _Core(msgspec.Struct):
+    topology: _Topology
+    offset: _Natural
+    topic: str | None = None
+    partition: int | None = None
+
+
+class _KafkaBatch(msgspec.Struct):
+    offset: _Natural
+    nextOffset: _Natural  # noqa: N815 - Storm's names
+    topic: str | None = None
+    partition: int | None = None
+    topology: _Topology | None = None
+
+
+class _ClientBatch(msgspec.Struct):
+    firstOffset: _Long  # noqa: N815
+    lastOffset: _Long  # noqa: N815
+    topologyId: str | None = None  # noqa: N815
+
+
+_CORE = msgspec.json.Decoder(_Core)
+_KAFKA_BATCH = msgspec.json.Decoder(_KafkaBatch)
+_CLIENT_BATCH = msgspec.json.Decoder(_ClientBatch)
+_TRANSACTION = msgspec.json.Decoder(_Natural)
+
+
+def decode_core(path: str, data: bytes) -> StormNode:
+    node = _decode(
+        _CORE, path, data, 'an object with a string "topology"."id" and an "offset" from 0'
+    )
+    return StormNode(node.offset, node.offset, node.topic, node.partition, node.topology.id)
+
+
+def decode_kafka_batch(path: str, data: bytes) -> StormNode:
+    """Decode a transaction's node of storm-kafka's Trident spouts. Raises StormUnreadable."""
+    needed = 'an object with "offset" and "nextOffset", integers from 0, the first not above'
+    node = _decode(_KAFKA_BATCH, path, data, needed)
+    if node.nextOffset < node.offset:
+        raise StormUnreadable(path, shown(data), needed)
+    topology = node.topology.id if node.topology is not None else None
+    return StormNode(node.offset, node.nextOffset, node.topic, node.partition, topology)
+
+
+def decode_client_batch(path: str, data: bytes) -> StormNode:
+    """Decode a transaction's node of storm-kafka-client's Trident spouts. Raises StormUnreadable.
+
+    An empty batch says position - 1 twice, so -1 twice before the first record of a log
+    (KafkaTridentSpoutEmitter.emitPartitionBatchNew, STORM-3279).
+    """
+    needed = (
+        'an object with "firstOffset" and "lastOffset", integers from 0, the first not above; '
+        "or both -1"
+    )
+    node = _decode(_CLIENT_BATCH, path, data, needed)
+    first, last = node.firstOffset, node.lastOffset
+    if last < first or (first < 0 and (first, last) != (-1, -1)):
+        raise StormUnreadable(path, shown(data), needed)
+    return StormNode(max(0, first), last + 1, topology=node.topologyId)
+
+
+def decode_transaction(path: str, data: bytes) -> int:
+    """Decode the node `currtx`: the transaction to be committed next. Raises StormUnreadable."""
+    return _decode(_TRANSACTION, path, data, "an integer from 0")
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", path: str, data: bytes, needed: str) -> T:
+    try:
+        text = data.decode("utf-8")  # msgspec looks at the strings it keeps only
+        node = decoder.decode(data)
+        json.loads(text, parse_int=_checked, object_pairs_hook=_with_keys_once)
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
+        raise StormUnreadable(path, f"{shown(data)} ({said(error)})", needed) from error
+    return node
+
+
+def _checked(number: str) -> None:
+    # msgspec takes it for 0, and Storm never writes it.
+    if number == "-0":
+        raise ValueError("a number is -0")
+
+
+def _with_keys_once(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"an object has the key {json.dumps(key)} twice")
+        seen.add(key)

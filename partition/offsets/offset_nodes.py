@@ -1,7 +1,7 @@
-"""Offsets as versioned nodes: who may write them, and what a lost reply means. No I/O.
+"""The offset store's protocol on versioned nodes: claim, begin, move, commit. No I/O.
 
-Everything here is a generator of requests (`partition.offsets.requests`); a shell carries one out
-after the other. What is guaranteed, whatever the shell's network does:
+Everything here is a generator of requests (`partition.offsets.requests`). It guarantees, whatever
+the network does:
 
 - A claim raises the epoch in the offset's own node by compare-and-set on its version, so
   whoever read the node before can write it no more. A session is not needed for that: an
@@ -10,8 +10,8 @@ after the other. What is guaranteed, whatever the shell's network does:
   version that a zombie knows. So a node below it bears a name that is drawn once
   (`incarnation`), and every write checks that it is there: it dies with the node.
 - A write whose reply did not come is neither done nor failed: its node is read back and the
-  writer named in it compared with ourselves. If it is done late, it is done for a version
-  that we write or have written with the very same content, or not at all.
+  writer named in it compared with this process. If it is done late, it is done for a version
+  that this process writes or has written with the very same content, or not at all.
 - Nothing is deleted, and only `move` lowers an offset.
 """
 
@@ -33,7 +33,7 @@ from partition.errors import (
     StoreMissing,
 )
 from partition.interfaces import Claim, Progress, StoredOffset
-from partition.offsets.ownership import Access, Holdings, Known, NodeNames, whose
+from partition.offsets.ownership import Access, Holdings, KnownNode, NodeNames, owner_of
 from partition.offsets.requests import (
     CheckNode,
     CreateNode,
@@ -58,30 +58,22 @@ MAX_REQUEST_BYTES = 512 * 1024
 
 
 class OffsetNodes:
-    """One process's offsets. Not thread-safe; one generator is run to its end after the other.
+    """One process's offsets. Not thread-safe. Claims may run together, all else one by one.
 
-    The generators raise what `OffsetStore`'s methods of the same name raise. StoreUnavailable
-    and StoreError come from the shell and pass through. `process` tells this process's
-    writes from everyone else's: letters, digits and hyphens, never used before.
+    The generators raise what `OffsetStore`'s methods of the same name raise; StoreUnavailable
+    and StoreError are raised in them and pass through. `process` tells this process's writes
+    from everyone else's: letters, digits and hyphens, never used before.
     """
 
     def __init__(self, names: NodeNames, process: str | None = None) -> None:
         self._names = names
         self._held = Holdings(process or str(uuid.uuid4()))
-        self._begun: dict[str, frozenset[int]] = {}  # what was seen in the topics' nodes
-
-    @property
-    def process(self) -> str:
-        """The name by which this process's writes are known."""
-        return self._held.process
 
     def session_ended(self) -> None:
         """Drop every ownership. A generator under way must get SessionEnded next."""
         self._held.end_session()
-        self._begun.clear()
 
     def load(self, partition: Partition) -> Steps[StoredOffset | None]:
-        """Read a partition's offset; None if there certainly is no node."""
         while True:
             try:
                 known = yield from self._access().node(partition)
@@ -97,7 +89,6 @@ class OffsetNodes:
         again: bool = False,
         anew: bool = True,
     ) -> Steps[Claim]:
-        """Raise the epoch of a partition; with `anew` also in the next session if one ends."""
         while True:
             try:
                 return (yield from claim(self._access(), partition, adopt=adopt, again=again))
@@ -112,7 +103,6 @@ class OffsetNodes:
         partitions: int | None = None,
         transactions: Transactions | None = None,
     ) -> Steps[None]:
-        """Create a partition's node, and note in its topic's node that it was begun."""
         yield from self._first(partition, position, partitions, transactions, restore=False)
 
     def move(
@@ -122,10 +112,7 @@ class OffsetNodes:
         reason: str,
         transactions: Transactions | None = None,
     ) -> Steps[None]:
-        """Set a partition that is ours, back too; or, after a claim that found none, make it.
-
-        What was open and is not among `transactions` is dropped, and logged.
-        """
+        """Set an owned partition's node; or make it, after a claim that found no offset."""
         known = self._held.owned(partition)
         if known is None and partition not in self._held.damaged:
             raise self._held.refusal(partition)
@@ -148,10 +135,7 @@ class OffsetNodes:
         )
 
     def commit(self, progress: Mapping[Partition, Progress]) -> Steps[dict[Partition, StoreError]]:
-        """Store what our partitions have come to, in as few writes as the limits allow.
-
-        A position and its transactions are one node's bytes: both are stored, or neither.
-        """
+        """Write in as few requests as the limits allow."""
         refused: dict[Partition, StoreError] = {}
         changes: list[Change] = []
         at = self._access()
@@ -169,7 +153,7 @@ class OffsetNodes:
             position = _merged(before, asked)
             if (position, transactions) != (before, stored.transactions):
                 changes.append(change_to(at, partition, known, position, transactions))
-        for batch in batches(changes):
+        for batch in _batches(changes):
             yield from set_all(at, batch, refused)
         for change in changes:
             if change.node.stored.transactions is None and change.partition not in refused:
@@ -177,7 +161,7 @@ class OffsetNodes:
         return refused
 
     def _access(self) -> Access:
-        return Access(self._names, self._held, self._begun, self._held.session)
+        return Access(self._names, self._held, self._held.session)
 
     def _first(
         self,
@@ -198,7 +182,7 @@ class OffsetNodes:
 def _tell_dropped(
     partition: Partition, before: StoredOffset, transactions: Transactions | None
 ) -> None:
-    """Log what is open no more though no commit finished it: its rows may come twice."""
+    """Log open transactions that no commit finished: their rows may come twice."""
     if before.transactions is None:
         return
     kept = set() if transactions is None else {each.txid for each in transactions.open}
@@ -210,7 +194,7 @@ def _tell_dropped(
 
 
 def _merged(stored: Position, asked: Position) -> Position:
-    """At the same offset, what is not known now was not unlearnt."""
+    """Return the asked position; at the same offset with what only the stored one knows."""
     if asked.offset != stored.offset:
         return asked
     leader_epoch = stored.leader_epoch if asked.leader_epoch is None else asked.leader_epoch
@@ -218,16 +202,16 @@ def _merged(stored: Position, asked: Position) -> Position:
 
 
 class Change(NamedTuple):
-    """A node of ours to be set."""
+    """An owned node to be set."""
 
     partition: Partition
     path: str
-    known: Known
+    known: KnownNode
     node: OffsetNode
     data: bytes
 
     def operations(self) -> Iterator[Operation]:
-        """Return what sets the node, if it is still the same node."""
+        """Return operations that set the node if it is still the same node."""
         yield SetNode(self.path, self.data, self.known.version)
         if self.node.incarnation is not None:
             yield CheckNode(incarnation_path(self.path, self.node.incarnation))
@@ -236,21 +220,21 @@ class Change(NamedTuple):
 def change_to(
     at: Access,
     partition: Partition,
-    known: Known,
+    known: KnownNode,
     position: Position,
     transactions: Transactions | None,
 ) -> Change:
-    """Return the change of a node of ours that stores a position under its epoch.
+    """Return the change that stores a position, and its open transactions, under the epoch.
 
-    With what is open from there on, or without any. Raises ValueError if they do not fit.
+    Raises ValueError if they do not fit.
     """
     stored = at.names.stored(position, known.node.stored.epoch, transactions)
     node = OffsetNode(stored, at.held.next_writer(), known.node.incarnation)
-    data = encode(partition, node, at.names.broker)
+    data = encode(partition, node)
     return Change(partition, at.names.path(partition), known, node, data)
 
 
-def batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
+def _batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
     """Split changes into as few writes as the limits allow; a larger change is a write alone."""
     batch: list[Change] = []
     operations = size = 0
@@ -285,7 +269,7 @@ def set_all(
                 log.warning("commit_read_back", partitions=len(tried), reason=type(reason).__name__)
             else:
                 for change in tried:
-                    held.take(change.partition, Known(versions[change.path], change.node))
+                    held.take(change.partition, KnownNode(versions[change.path], change.node))
                 return
             yield from _read_back(at, tried, pending, refused)
             if pending:
@@ -300,7 +284,7 @@ def _read_back(
     pending: dict[Partition, Change],
     refused: dict[Partition, StoreError],
 ) -> Steps[None]:
-    """Take what has landed, and what never can, out of `pending`."""
+    """Remove from `pending` what has landed, and what never can."""
     for change in tried:
         partition = change.partition
         try:
@@ -318,12 +302,12 @@ def _read_back(
             del pending[partition]
 
 
-def _why_not(at: Access, change: Change, found: Known | None) -> Steps[StoreError | None]:
-    """Say why a write cannot land any more; None when it still can."""
+def _why_not(at: Access, change: Change, found: KnownNode | None) -> Steps[StoreError | None]:
+    """Return why a write cannot land any more; None when it still can."""
     if found is None:
         return StoreMissing(change.path)
     if found != change.known:
-        return Fenced(change.partition, whose(found.node))
+        return Fenced(change.partition, owner_of(found.node))
     if found.node.incarnation is not None:
         below = incarnation_path(change.path, found.node.incarnation)
         if (yield from at.read(below)) is None:
@@ -332,10 +316,7 @@ def _why_not(at: Access, change: Change, found: Known | None) -> Steps[StoreErro
 
 
 def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False) -> Steps[Claim]:
-    """Raise the epoch; see `OffsetStore.claim`. Raises SessionEnded too.
-
-    What is open stays as it is stored: it is the new owner's to finish.
-    """
+    """Raise the epoch; see `OffsetStore.claim`. Raises SessionEnded too."""
     path, held = at.names.path(partition), at.held
     tried: dict[Writer, Claim] = {}
     epoch: int | None = None
@@ -350,7 +331,7 @@ def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False)
         last = held.is_last_write(partition, found)
         # Else the former owner committed meanwhile; and `again` may fence nobody.
         if epoch not in {None, stored.epoch} or (again and not last):
-            raise held.drop(partition, Fenced(partition, whose(found.node)))
+            raise held.drop(partition, Fenced(partition, owner_of(found.node)))
         epoch = stored.epoch
         foreign = stored.topology_id != at.names.topology_id
         if foreign and not adopt:
@@ -363,7 +344,7 @@ def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False)
         tried[attempt] = taken
         if last:  # else a claim that begins anew must not take this write for an old one
             held.wrote(partition, found.version + 1, attempt)
-        data = encode(partition, node, at.names.broker)
+        data = encode(partition, node)
         operations.append(SetNode(path, data, found.version))
         # The topic's node before the partition's, and that before what is below it.
         operations.sort(key=lambda operation: operation.path.count("/"))
@@ -374,11 +355,11 @@ def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False)
         except OutcomeUnknown:
             yield from at.pause()
         else:
-            held.take(partition, Known(versions[path], node))
+            held.take(partition, KnownNode(versions[path], node))
             return taken
 
 
-def _found(at: Access, partition: Partition, *, again: bool) -> Steps[Known | Claim]:
+def _found(at: Access, partition: Partition, *, again: bool) -> Steps[KnownNode | Claim]:
     """Read the node to claim, or end the claim of a partition that was never begun.
 
     One that was ours (`again`) was begun, whatever the server says: all of it was deleted.
@@ -388,7 +369,7 @@ def _found(at: Access, partition: Partition, *, again: bool) -> Steps[Known | Cl
         raw = yield from at.read(path)
         if raw is not None:
             try:
-                return Known(raw[1], decode(path, raw[0]))
+                return KnownNode(raw[1], decode(path, raw[0]))
             except StoreCorrupt:
                 damaged[partition] = raw[1]
                 raise
@@ -407,7 +388,7 @@ def _found(at: Access, partition: Partition, *, again: bool) -> Steps[Known | Cl
 def _incarnation(
     at: Access, path: str, node: OffsetNode, attempt: Writer
 ) -> Steps[tuple[str, list[Operation]]]:
-    """Give the name of the node's incarnation, and what makes or checks it."""
+    """Return the name of the node's incarnation, and operations that make or check it."""
     if node.incarnation is not None:
         below = incarnation_path(path, node.incarnation)
         if (yield from at.read(below)) is not None:
@@ -436,9 +417,9 @@ def make(
     writer = held.next_writer()
     incarnation = _drawn(writer)
     node = OffsetNode(at.names.stored(position, epoch, transactions), writer, incarnation)
-    data = encode(partition, node, at.names.broker)
+    data = encode(partition, node)
     while True:
-        at.begun.pop(partition.topic, None)  # the operator may have cleared it
+        at.held.begun.pop(partition.topic, None)  # the operator may have cleared it
         operations = yield from at.note_begun(partition, partitions)
         begun = not operations
         if restore or not begun:
@@ -453,14 +434,14 @@ def make(
             except OutcomeUnknown:
                 yield from at.pause()
             else:
-                held.take(partition, Known(versions[path], node))
+                held.take(partition, KnownNode(versions[path], node))
                 return
         raw = yield from at.read(path)
         if raw is None:
             if corrupt is not None or (begun and not restore):
                 raise StoreMissing(path)
         elif raw[1] != corrupt:
-            found = Known(raw[1], decode(path, raw[0]))
+            found = KnownNode(raw[1], decode(path, raw[0]))
             if found.node.writer != writer:
                 raise StoreConflict(path, f"offset {found.node.stored.offset}")
             held.take(partition, found)  # ours, its reply was lost

@@ -1,6 +1,6 @@
-"""Names the nodes, reads and writes them within one session, and knows which are held."""
+"""The offset nodes that a process owns, and their names; reads and writes within one session."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from partition.errors import OwnershipLost, StoreError
@@ -19,7 +19,6 @@ from partition.offsets.requests import (
     Write,
 )
 from partition.offsets.znode import (
-    Broker,
     OffsetNode,
     TopicNode,
     Writer,
@@ -36,32 +35,29 @@ _RETRY_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """Where the nodes lie and what is written in each."""
+    """The paths of a pipeline's nodes, and the topology named in each."""
 
     root: str
     pipeline: str
     topology_id: str
     topology_name: str = ""
-    broker: Broker = field(default_factory=Broker)
 
     def path(self, partition: Partition) -> str:
-        """Return a partition's path."""
         return node_path(self.root, self.pipeline, partition)
 
     def topic_path(self, topic: str) -> str:
-        """Return the path of a topic's node."""
         return topic_path(self.root, self.pipeline, topic)
 
     def stored(
         self, position: Position, epoch: int = 0, transactions: Transactions | None = None
     ) -> StoredOffset:
-        """Return a position, and what is open from there on, as this topology's own."""
+        """Return a position, and its open transactions, as this topology's own."""
         name = self.topology_name or self.topology_id
         return StoredOffset(position, self.topology_id, name, epoch, transactions)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownNode:
     """A node as it was read or written last."""
 
     version: int
@@ -69,45 +65,46 @@ class Known:
 
 
 class Holdings:
-    """The partitions that are ours, and why others are not any more. Not thread-safe.
+    """The partitions that a process owns, and why it lost others. Not thread-safe.
 
     `process` tells our writes from everyone else's. `damaged` holds the partitions whose
     claim found no offset to go on from: the unreadable node's version, or None where there
-    is no node.
+    is no node. `begun` is what was seen in the topics' nodes; it only saves readings.
     """
 
     def __init__(self, process: str) -> None:
         self.process = process
         self.session = 0  # grows with each session that ended
         self.damaged: dict[Partition, int | None] = {}
+        self.begun: dict[str, frozenset[int]] = {}
         self._sequence = 0
-        self._owned: dict[Partition, Known] = {}
+        self._owned: dict[Partition, KnownNode] = {}
         self._refusals: dict[Partition, StoreError] = {}
         # (version, sequence) of our writes that may be what the node holds now.
         self._writes: dict[Partition, set[tuple[int, int]]] = {}
 
     def end_session(self) -> None:
-        """Drop every ownership; what we wrote is remembered."""
+        """Drop every ownership; our writes are remembered."""
         self.session += 1
         self._owned.clear()
         self._refusals.clear()
         self.damaged.clear()
+        self.begun.clear()
 
     def next_writer(self) -> Writer:
         """Return the mark of a new write."""
         self._sequence += 1
         return Writer(self.process, self._sequence)
 
-    def owned(self, partition: Partition) -> Known | None:
-        """Return the node of a partition that is ours, else None."""
+    def owned(self, partition: Partition) -> KnownNode | None:
         return self._owned.get(partition)
 
     def refusal(self, partition: Partition) -> StoreError:
-        """Say why a partition is not ours."""
+        """Return why a partition is not ours."""
         return self._refusals.get(partition) or OwnershipLost(partition)
 
-    def take(self, partition: Partition, known: Known) -> None:
-        """The node is ours and known to be so."""
+    def take(self, partition: Partition, known: KnownNode) -> None:
+        """Note that the node is ours and as known."""
         self._owned[partition] = known
         self._refusals.pop(partition, None)
         self.damaged.pop(partition, None)
@@ -115,16 +112,16 @@ class Holdings:
         self._writes[partition] = {(known.version, writer.sequence)} if writer else set()
 
     def drop(self, partition: Partition, reason: StoreError) -> StoreError:
-        """The partition is not ours any more, for this reason; returns it."""
+        """Note that the partition is not ours any more, and why; return the reason."""
         self._owned.pop(partition, None)
         self._refusals[partition] = reason
         return reason
 
     def wrote(self, partition: Partition, version: int, writer: Writer) -> None:
-        """A write is on its way that gives the node this version."""
+        """Note that a write is sent that gives the node this version."""
         self._writes.setdefault(partition, set()).add((version, writer.sequence))
 
-    def is_last_write(self, partition: Partition, found: Known) -> bool:
+    def is_last_write(self, partition: Partition, found: KnownNode) -> bool:
         """Whether nobody wrote since we did."""
         writer = found.node.writer
         return (
@@ -136,19 +133,16 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The nodes, for one piece of work: it sends nothing in a later session than its own.
+    """The nodes, for one piece of work, which sends nothing in a later session than its own.
 
-    Everything raises SessionEnded once that session has ended. `begun` is what was seen in
-    the topics' nodes; it only saves readings.
+    Everything raises SessionEnded once that session has ended.
     """
 
     names: NodeNames
     held: Holdings
-    begun: dict[str, frozenset[int]]
     session: int
 
     def ask(self, request: Request) -> Steps[Reply]:
-        """Send one request."""
         if self.session != self.held.session:
             raise SessionEnded
         reply = yield request
@@ -177,18 +171,18 @@ class Access:
         paths = [operation.path for operation in operations]
         return dict(zip(paths, cast("list[int]", reply), strict=True))
 
-    def node(self, partition: Partition) -> Steps[Known | None]:
+    def node(self, partition: Partition) -> Steps[KnownNode | None]:
         """Return a partition's node. Raises StoreCorrupt."""
         path = self.names.path(partition)
         raw = yield from self.read(path)
-        return None if raw is None else Known(raw[1], decode(path, raw[0]))
+        return None if raw is None else KnownNode(raw[1], decode(path, raw[0]))
 
     def topic(self, topic: str) -> Steps[tuple[TopicNode, int | None]]:
         """Return a topic's node and its version; None if there is no node. Raises StoreCorrupt."""
         path = self.names.topic_path(topic)
         raw = yield from self.read(path)
         node = TopicNode() if raw is None else decode_topic(path, raw[0])
-        self.begun[topic] = node.begun
+        self.held.begun[topic] = node.begun
         return node, None if raw is None else raw[1]
 
     def note_begun(
@@ -198,7 +192,7 @@ class Access:
 
         `partitions` is how many the topic has; it is noted with the first.
         """
-        if partition.number in self.begun.get(partition.topic, ()):
+        if partition.number in self.held.begun.get(partition.topic, ()):
             return []
         node, version = yield from self.topic(partition.topic)
         if partition.number in node.begun:
@@ -209,8 +203,8 @@ class Access:
         return [CreateNode(path, data) if version is None else SetNode(path, data, version)]
 
 
-def whose(node: OffsetNode) -> str:
-    """Say who wrote a node, for an error message."""
+def owner_of(node: OffsetNode) -> str:
+    """Return who wrote a node, for an error message."""
     by = f", process {node.writer.process}" if node.writer else ""
     stored = node.stored
     return f"topology '{stored.topology_id}'{by}, epoch {stored.epoch}, offset {stored.offset}"

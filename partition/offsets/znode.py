@@ -45,14 +45,6 @@ _Incarnation = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z-]{1,64}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
-    """The broker named in a node, for storm-kafka's tools; nothing here reads it."""
-
-    host: str = ""
-    port: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Writer:
     """Who wrote a node: a process (random, new at each start) and its count of writes."""
 
@@ -75,8 +67,10 @@ class _Topology(msgspec.Struct):
 
 
 class _Broker(msgspec.Struct):
-    host: str
-    port: int
+    """Storm-kafka's tools look for one; they need neither its host nor its port."""
+
+    host: str = ""
+    port: int = 0
 
 
 class _Open(msgspec.Struct, omit_defaults=True):
@@ -144,8 +138,8 @@ def incarnation_path(path: str, incarnation: str) -> str:
     return f"{path}/incarnation-{incarnation}"
 
 
-def encode(partition: Partition, node: OffsetNode, broker: Broker) -> bytes:
-    """Return the node's bytes; without a writer, exactly what storm-kafka writes.
+def encode(partition: Partition, node: OffsetNode) -> bytes:
+    """Return the node's bytes; without a writer, what storm-kafka writes.
 
     Raises ValueError for transactions that `decode` would refuse: none such is ever written.
     """
@@ -166,7 +160,7 @@ def encode(partition: Partition, node: OffsetNode, broker: Broker) -> bytes:
             topology=_Topology(stored.topology_id, stored.topology_name),
             offset=stored.position.offset,
             partition=partition.number,
-            broker=_Broker(broker.host, broker.port),
+            broker=_Broker(),
             topic=partition.topic,
             headrace=ours,
         )
@@ -181,12 +175,9 @@ def decode(path: str, data: bytes) -> OffsetNode:
         data.decode("utf-8")
         check_version(path, data)
         node = _decoder.decode(data)
-    except UnicodeDecodeError as error:
-        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}") from error
-    except RecursionError as error:
-        raise StoreCorrupt(path, f"nesting too deep in {shown(data)}") from error
-    except msgspec.DecodeError as error:
-        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}") from error
+    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
+        reason = "nesting too deep" if isinstance(error, RecursionError) else said(error)
+        raise StoreCorrupt(path, f"{reason} in {shown(data)}") from error
     ours, name = node.headrace, node.topology.name or ""
     if ours is None:
         return OffsetNode(StoredOffset(Position(node.offset), node.topology.id, name))

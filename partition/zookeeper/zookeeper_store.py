@@ -18,7 +18,6 @@ from partition.interfaces import Claim, Progress, StoredOffset
 from partition.offsets.offset_nodes import OffsetNodes
 from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import Reply, Request, Run, Steps, Write, run_all
-from partition.offsets.znode import Broker
 from partition.records import Partition, Position, Transactions
 from partition.zookeeper.zookeeper_client import NEVER, ZooKeeperConnection
 
@@ -47,14 +46,13 @@ class ZooKeeperStore:
         topology_id: str,
         topology_name: str = "",
         root: str = "/headrace",
-        broker: Broker | None = None,
         session_timeout_seconds: float = 10.0,
         timeout_seconds: float = 15.0,
         kazoo_options: Mapping[str, Any] | None = None,
         at: Callable[[str], object] | None = None,
     ) -> None:
         self._hosts = hosts
-        self._names = NodeNames(root, pipeline, topology_id, topology_name, broker or Broker())
+        self._names = NodeNames(root, pipeline, topology_id, topology_name)
         self._session_timeout_seconds = session_timeout_seconds
         self._timeout_seconds = timeout_seconds
         self._kazoo_options = dict(kazoo_options or {})

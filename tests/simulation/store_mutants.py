@@ -8,7 +8,7 @@ from partition.errors import SourceLost, StoreCorrupt
 from partition.interfaces import Claim, StoredOffset
 from partition.offsets import offset_nodes, ownership
 from partition.offsets.offset_nodes import OffsetNodes
-from partition.offsets.ownership import Known
+from partition.offsets.ownership import KnownNode
 from partition.offsets.requests import OutcomeUnknown, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
 from partition.records import LeaderEpochs, Position
@@ -124,7 +124,7 @@ def commit_moves_back() -> Patches:
     """What is stored is now and then less than what is stored already."""
 
     def change_to(
-        original: Any, at: Any, partition: Any, known: Known, position: Any, *open_now: Any
+        original: Any, at: Any, partition: Any, known: KnownNode, position: Any, *open_now: Any
     ) -> Any:
         if position.offset % 5 == 0:
             position = replace(position, offset=max(0, position.offset - 6))
@@ -175,7 +175,7 @@ def missing_is_new() -> Patches:
 
     def topic(original: Any, at: Any, name: str) -> Any:
         node, version = yield from original(at, name)
-        at.begun.pop(name, None)
+        at.held.begun.pop(name, None)
         return TopicNode(frozenset(), node.first, node.others), version
 
     return [around(ownership.Access, "topic", topic)]

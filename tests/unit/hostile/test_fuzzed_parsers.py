@@ -16,7 +16,6 @@ from partition import storm_offsets as storm
 from partition.errors import StoreCorrupt, StormUnreadable
 from partition.interfaces import StoredOffset
 from partition.offsets.znode import (
-    Broker,
     OffsetNode,
     TopicNode,
     Writer,
@@ -75,7 +74,6 @@ NODE = encode(
     OffsetNode(
         StoredOffset(Position(900, 3, "kf3"), "shop-1", "shop", 9, OPEN), Writer("abc", 4), "abc-1"
     ),
-    Broker(),
 )
 MEMBER = b'{"version":1,"process":"p","seen":3,"holds":{"t":"0-5,7"},"way":"balanced","more":[1]}'
 PLAN = (
@@ -119,17 +117,19 @@ PARSERS = {
         b'[{"by":"me","why":"so","at_ms":5,"partition":"t[0]","from":3,"to":4}]',
         StoreCorrupt,
     ),
-    "storm's core": Parser(lambda data: storm.core("/p", data), NODE, StormUnreadable),
+    "storm's core": Parser(lambda data: storm.decode_core("/p", data), NODE, StormUnreadable),
     "storm's batch": Parser(
-        lambda data: storm.kafka_batch("/p", data), b'{"offset":5,"nextOffset":7}', StormUnreadable
+        lambda data: storm.decode_kafka_batch("/p", data),
+        b'{"offset":5,"nextOffset":7}',
+        StormUnreadable,
     ),
     "storm's client": Parser(
-        lambda data: storm.client_batch("/p", data),
+        lambda data: storm.decode_client_batch("/p", data),
         b'{"firstOffset":5,"lastOffset":7,"topologyId":"a"}',
         StormUnreadable,
     ),
     "storm's transaction": Parser(
-        lambda data: storm.transaction("/p", data), b"4", StormUnreadable
+        lambda data: storm.decode_transaction("/p", data), b"4", StormUnreadable
     ),
     "claim": Parser(
         _claims,

@@ -6,7 +6,7 @@ import pytest
 
 from partition.errors import StoreCorrupt
 from partition.interfaces import StoredOffset
-from partition.offsets.znode import MAX_BYTES, Broker, OffsetNode, Writer, decode, encode, node_path
+from partition.offsets.znode import MAX_BYTES, OffsetNode, Writer, decode, encode, node_path
 from partition.records import (
     OpenTransaction,
     Partition,
@@ -40,7 +40,7 @@ def open_node(transactions: Transactions | None, offset: int = 900) -> OffsetNod
 
 def with_transactions(transactions: Any, offset: int = 900) -> bytes:
     """A node as another than `encode` would write it."""
-    fields = json.loads(encode(PLACE, open_node(None, offset), Broker()))
+    fields = json.loads(encode(PLACE, open_node(None, offset)))
     fields["headrace"]["transactions"] = transactions
     return json.dumps(fields).encode()
 
@@ -53,17 +53,17 @@ def test_a_node_lies_where_storm_kafka_puts_it() -> None:
 def test_a_node_is_read_back_as_it_was_written() -> None:
     for position in (Position(17), Position(17, 0), Position(17, 3, "kf3UUGa7QW2JdZjQPBpGJw")):
         node = OffsetNode(StoredOffset(position, "shop-1", "shop", 9), Writer("abc", 4), "abc-1")
-        assert decode(PATH, encode(PLACE, node, Broker())) == node
+        assert decode(PATH, encode(PLACE, node)) == node
 
 
 def test_a_node_has_storm_kafkas_fields_and_our_own() -> None:
     stored = StoredOffset(Position(17, 3, "kf3"), "shop-1", "shop", 9)
     node = OffsetNode(stored, Writer("abc", 4), "abc-1")
-    assert json.loads(encode(PLACE, node, Broker("k1", 9092))) == {
+    assert json.loads(encode(PLACE, node)) == {
         "topology": {"id": "shop-1", "name": "shop"},
         "offset": 17,
         "partition": 3,
-        "broker": {"host": "k1", "port": 9092},
+        "broker": {"host": "", "port": 0},
         "topic": "orders",
         "headrace": {
             "writer": "abc",
@@ -81,7 +81,7 @@ def test_open_transactions_stand_beside_the_offset() -> None:
 
     Storm 42: one record of all of it.
     """
-    fields = json.loads(encode(PLACE, open_node(TWO), Broker()))
+    fields = json.loads(encode(PLACE, open_node(TWO)))
     assert (fields["offset"], fields["headrace"]["epoch"]) == (900, 9)
     assert fields["headrace"]["transactions"] == {
         "kind": "transactional",
@@ -112,13 +112,13 @@ def test_open_transactions_stand_beside_the_offset() -> None:
 def test_open_transactions_are_read_back_as_they_were_written(kind: TransactionKind) -> None:
     for each in (Transactions(kind), Transactions(kind, 41), replace(TWO, kind=kind)):
         node = open_node(each)
-        assert decode(PATH, encode(PLACE, node, Broker())) == node
+        assert decode(PATH, encode(PLACE, node)) == node
 
 
 @pytest.mark.parametrize("absent", [None, "left out"])
 def test_a_node_without_transactions_has_none(absent: str | None) -> None:
     """So every node that an earlier version wrote is read as before."""
-    data = encode(PLACE, open_node(None), Broker())
+    data = encode(PLACE, open_node(None))
     assert b"transactions" not in data
     if absent is None:
         data = with_transactions(None)
@@ -127,7 +127,7 @@ def test_a_node_without_transactions_has_none(absent: str | None) -> None:
 
 def test_storm_and_earlier_versions_read_the_offset_of_a_node_with_transactions() -> None:
     """They go on from the first record that is not committed in every sink."""
-    fields = json.loads(encode(PLACE, open_node(TWO), Broker()))
+    fields = json.loads(encode(PLACE, open_node(TWO)))
     assert fields["topology"]["id"] == "shop-1"
     assert fields["offset"] == fields["headrace"]["transactions"]["open"][0]["first"]
 
@@ -141,7 +141,7 @@ def test_of_a_range_that_is_only_planned_no_count_and_no_digest_stand_in_the_nod
     planned = OpenTransaction(42, 1, Range(900, 1300))
     sealed = OpenTransaction(43, 1, Range(1300, 1400, 0, DIGEST))
     node = open_node(Transactions("transactional", 41, (planned, sealed)))
-    data = encode(PLACE, node, Broker())
+    data = encode(PLACE, node)
     first, second = json.loads(data)["headrace"]["transactions"]["open"]
     assert first == PLANNED
     assert (second["count"], second["digest"]) == (0, DIGEST)
@@ -213,7 +213,7 @@ def test_transactions_that_do_not_fit_are_corrupt_and_never_absent(found: Any, s
 
 def test_an_offset_moved_by_hand_below_or_above_what_is_open_is_corrupt() -> None:
     """Promise 14: whoever moves it must say what becomes of them."""
-    fields = json.loads(encode(PLACE, open_node(TWO), Broker()))
+    fields = json.loads(encode(PLACE, open_node(TWO)))
     for offset in (899, 901, 1300):
         with pytest.raises(StoreCorrupt, match=f"it was to begin at {offset}"):
             decode(PATH, json.dumps(fields | {"offset": offset}).encode())
@@ -221,13 +221,13 @@ def test_an_offset_moved_by_hand_below_or_above_what_is_open_is_corrupt() -> Non
 
 def test_nothing_is_written_that_could_not_be_read_back() -> None:
     with pytest.raises(ValueError, match="it was to begin at 901"):
-        encode(PLACE, open_node(TWO, offset=901), Broker())
+        encode(PLACE, open_node(TWO, offset=901))
 
 
 def test_without_a_writer_a_node_is_just_what_storm_kafka_writes() -> None:
     node = OffsetNode(StoredOffset(Position(15266940), "wc-3-1400000000", "wc"))
-    written = encode(Partition("t", 0), node, Broker("k1", 9092))
-    assert json.loads(written) == json.loads(STORM)
+    written = encode(Partition("t", 0), node)
+    assert json.loads(written) == json.loads(STORM) | {"broker": {"host": "", "port": 0}}
 
 
 def test_what_an_earlier_version_wrote_is_read_as_epoch_0() -> None:
@@ -305,7 +305,7 @@ def test_anything_else_is_corrupt_and_never_absent(data: bytes) -> None:
 
 
 def test_every_truncation_of_a_node_is_corrupt() -> None:
-    node = encode(PLACE, open_node(TWO), Broker())
+    node = encode(PLACE, open_node(TWO))
     for length in range(len(node)):
         with pytest.raises(StoreCorrupt):
             decode(PATH, node[:length])
