@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from partition.errors import StormUnreadable
-from partition.offsets.requests import Stat
+from partition.offsets.requests import ZNode
 from partition.offsets.znode import said, shown
 from partition.records import Partition
 
@@ -50,7 +50,7 @@ class Tree(Protocol):
     def children(self, path: str) -> Sequence[str] | None:
         """Return the names below a node, in any order; None if it certainly does not exist."""
 
-    def get(self, path: str) -> Stat | None:
+    def get(self, path: str) -> ZNode | None:
         """Return a node; None if it certainly does not exist."""
 
 

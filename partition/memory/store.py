@@ -26,13 +26,12 @@ from partition.offsets.requests import (
     OutcomeUnknown,
     Pause,
     Read,
-    ReadStat,
     Reply,
     Request,
     SessionEnded,
     SetNode,
-    Stat,
     Steps,
+    ZNode,
     missing_parents,
 )
 from partition.records import Partition, Position, Transactions
@@ -93,8 +92,6 @@ class MemoryNodes:
     def answer(self, request: Request, session: object = None) -> Reply:
         """Carry out a request. Raises NodeExists, NodeChanged, OutcomeUnknown."""
         if isinstance(request, Read):
-            return self.nodes.get(request.path)
-        if isinstance(request, ReadStat):
             return self._stat(request.path, session)
         if isinstance(request, Children):
             return self._children(request.path)
@@ -102,11 +99,11 @@ class MemoryNodes:
             return None  # nothing here becomes better with time
         return self._write(request.operations, session)
 
-    def _stat(self, path: str, session: object) -> Stat | None:
+    def _stat(self, path: str, session: object) -> ZNode | None:
         if path not in self.nodes:
             return None
         is_ours = path in self._sessions and self._sessions[path] is session
-        return Stat(*self.nodes[path], self._made[path], is_ours)
+        return ZNode(*self.nodes[path], self._made[path], is_ours)
 
     def _children(self, path: str) -> list[str] | None:
         if path not in self.nodes:

@@ -369,9 +369,9 @@ def _found(at: Access, partition: Partition, *, again: bool) -> Steps[KnownNode 
         raw = yield from at.read(path)
         if raw is not None:
             try:
-                return KnownNode(raw[1], decode(path, raw[0]))
+                return KnownNode(raw.version, decode(path, raw.data))
             except StoreCorrupt:
-                damaged[partition] = raw[1]
+                damaged[partition] = raw.version
                 raise
         if is_second or again:
             break
@@ -440,8 +440,8 @@ def make(
         if raw is None:
             if corrupt is not None or (begun and not restore):
                 raise StoreMissing(path)
-        elif raw[1] != corrupt:
-            found = KnownNode(raw[1], decode(path, raw[0]))
+        elif raw.version != corrupt:
+            found = KnownNode(raw.version, decode(path, raw.data))
             if found.node.writer != writer:
                 raise StoreConflict(path, f"offset {found.node.stored.offset}")
             held.take(partition, found)  # ours, its reply was lost

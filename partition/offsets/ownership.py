@@ -17,6 +17,7 @@ from partition.offsets.requests import (
     SetNode,
     Steps,
     Write,
+    ZNode,
 )
 from partition.offsets.znode import (
     OffsetNode,
@@ -154,11 +155,11 @@ class Access:
         """Wait a little before another try."""
         yield from self.ask(Pause(_RETRY_SECONDS))
 
-    def read(self, path: str) -> Steps[tuple[bytes, int] | None]:
-        """Return a node's data and version, or None; tries until there is an answer."""
+    def read(self, path: str) -> Steps[ZNode | None]:
+        """Return a node, or None; tries until there is an answer."""
         while True:
             try:
-                return cast("tuple[bytes, int] | None", (yield from self.ask(Read(path))))
+                return cast("ZNode | None", (yield from self.ask(Read(path))))
             except OutcomeUnknown:
                 yield from self.pause()
 
@@ -175,15 +176,15 @@ class Access:
         """Return a partition's node. Raises StoreCorrupt."""
         path = self.names.path(partition)
         raw = yield from self.read(path)
-        return None if raw is None else KnownNode(raw[1], decode(path, raw[0]))
+        return None if raw is None else KnownNode(raw.version, decode(path, raw.data))
 
     def topic(self, topic: str) -> Steps[tuple[TopicNode, int | None]]:
         """Return a topic's node and its version; None if there is no node. Raises StoreCorrupt."""
         path = self.names.topic_path(topic)
         raw = yield from self.read(path)
-        node = TopicNode() if raw is None else decode_topic(path, raw[0])
+        node = TopicNode() if raw is None else decode_topic(path, raw.data)
         self.held.begun[topic] = node.begun
-        return node, None if raw is None else raw[1]
+        return node, None if raw is None else raw.version
 
     def note_begun(
         self, partition: Partition, partitions: int | None = None

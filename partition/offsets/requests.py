@@ -52,23 +52,17 @@ class DeleteNode(NamedTuple):
 Operation: TypeAlias = SetNode | CreateNode | CheckNode | CreateEphemeral | DeleteNode
 
 
-class Read(NamedTuple):
-    """Reply: a node's data and version as the leader knows them, or None if there is none."""
-
-    path: str
-
-
-class Stat(NamedTuple):
-    """A node, and which one of that path it is."""
+class ZNode(NamedTuple):
+    """A node's data, how often it was set, and which one of that path it is."""
 
     data: bytes
-    version: int
-    created: int  # grows from one node made to the next, whatever their paths
-    is_ours: bool  # it ends with the session in which this was asked
+    version: int = 0
+    created: int = 0  # grows from one node made to the next, whatever their paths
+    is_ours: bool = False  # it ends with the session in which this was asked
 
 
-class ReadStat(NamedTuple):
-    """Reply: a node's Stat as the leader knows it, or None if there is none."""
+class Read(NamedTuple):
+    """Reply: the ZNode as the leader knows it, or None if there is none."""
 
     path: str
 
@@ -94,8 +88,8 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Request: TypeAlias = Read | ReadStat | Children | Write | Pause
-Reply: TypeAlias = tuple[bytes, int] | Stat | list[str] | list[int] | None
+Request: TypeAlias = Read | Children | Write | Pause
+Reply: TypeAlias = ZNode | list[str] | list[int] | None
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Request, Reply, T]
 

@@ -21,14 +21,13 @@ from partition.offsets.requests import (
     OutcomeUnknown,
     Pause,
     Read,
-    ReadStat,
     Reply,
     Request,
     SessionEnded,
     SetNode,
-    Stat,
     Steps,
     Write,
+    ZNode,
 )
 from partition.offsets.znode import MAX_BYTES, said, shown
 from partition.records import Partition
@@ -402,7 +401,7 @@ class Beats:
                 pass  # read again
         return SetNode(self._members_at, b"", ANY_VERSION)
 
-    def _check_not_replaced(self, found: Stat) -> None:
+    def _check_not_replaced(self, found: ZNode) -> None:
         """Raise if a node that is not of our session means that somebody came after us.
 
         Ours of an ended session may be there for a moment yet. Another's that was there before
@@ -461,8 +460,8 @@ class Beats:
         found = yield from self._stat(self._at(self._leader[0]))
         return found is not None and found.created == self._leader[1]
 
-    def _stats(self) -> Steps[dict[str, Stat]]:
-        stats: dict[str, Stat] = {}
+    def _stats(self) -> Steps[dict[str, ZNode]]:
+        stats: dict[str, ZNode] = {}
         for name in (yield from self._names()):
             found = yield from self._stat(self._at(name))
             if found is not None:  # else it has just left
@@ -472,8 +471,8 @@ class Beats:
     def _names(self) -> Steps[list[str]]:
         return cast("list[str] | None", (yield from _asked(Children(self._members_at)))) or []
 
-    def _stat(self, path: str) -> Steps[Stat | None]:
-        return cast("Stat | None", (yield from _asked(ReadStat(path))))
+    def _stat(self, path: str) -> Steps[ZNode | None]:
+        return cast("ZNode | None", (yield from _asked(Read(path))))
 
     def _at(self, name: str) -> str:
         return replica_path(self._root, self._pipeline, name)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import structlog
 from kazoo.client import KazooClient
@@ -53,13 +53,13 @@ from partition.offsets.requests import (
     Operation,
     OutcomeUnknown,
     Pause,
-    ReadStat,
+    Read,
     Reply,
     Request,
     SessionEnded,
     SetNode,
-    Stat,
     Write,
+    ZNode,
     missing_parents,
     size_of,
 )
@@ -219,13 +219,7 @@ class ZooKeeperConnection:
             return partial(self._pause, request.seconds)
         if isinstance(request, Write):
             return self._writing(request.operations, end)
-        if isinstance(request, Children):
-            names = methodcaller("get_children_async", request.path)
-            return cast("Callable[[], Reply]", self._synced(request.path, names, end))
-        stat = self._reading(request.path, end)
-        if isinstance(request, ReadStat):
-            return stat
-        return lambda: None if (found := stat()) is None else (found.data, found.version)
+        return self._reading(request, end)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -242,42 +236,31 @@ class ZooKeeperConnection:
                 "that does not exist; make that one first"
             ) from error
 
-    def _reading(self, path: str, end: float) -> Callable[[], Stat | None]:
+    def _reading(self, request: Read | Children, end: float) -> Callable[[], Reply]:
+        """Ask for what the leader has; the reply is None if there is no such node."""
         session: list[Any] = []
 
         def send(client: KazooClient) -> Any:
             session[:] = client.client_id or ()
-            return client.get_async(path)
-
-        reply = self._synced(path, send, end)
-
-        def wait() -> Stat | None:
-            found = reply()
-            if found is None:
-                return None
-            data, stat = found
-            return Stat(data, stat.version, stat.czxid, stat.ephemeralOwner in session[:1])
-
-        return wait
-
-    def _synced(
-        self, path: str, send: Callable[[KazooClient], Any], end: float
-    ) -> Callable[[], Any]:
-        """Ask for what the leader has; the reply is None if there is no such node."""
-
-        def send_both(client: KazooClient) -> Any:
             # Without sync, a follower could answer with what was there before. Requests of
             # one session are carried out in order, so there is no need to wait in between.
-            client.sync_async(path)
-            return send(client)
+            client.sync_async(request.path)
+            if isinstance(request, Children):
+                return client.get_children_async(request.path)
+            return client.get_async(request.path)
 
-        reply = self._send(f"for {path}", send_both, end)
+        reply = self._send(f"for {request.path}", send, end)
 
-        def wait() -> Any:
+        def wait() -> Reply:
             try:
-                return reply()
+                found = reply()
             except NoNodeError:
                 return None
+            if isinstance(request, Children):
+                names: list[str] = found
+                return names
+            data, stat = found
+            return ZNode(data, stat.version, stat.czxid, stat.ephemeralOwner in session[:1])
 
         return wait
 

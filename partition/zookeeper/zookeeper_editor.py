@@ -14,18 +14,16 @@ from partition.offsets.requests import (
     CreateNode,
     NodeChanged,
     NodeExists,
-    Operation,
     OutcomeUnknown,
     Pause,
     Read,
-    ReadStat,
     Reply,
     Run,
     SessionEnded,
     SetNode,
-    Stat,
     Steps,
     Write,
+    ZNode,
     run_all,
 )
 from partition.zookeeper.zookeeper_client import ZooKeeperConnection
@@ -77,9 +75,9 @@ class ZooKeeperEditor:
         """Return the names below a node; None if there is no such node."""
         return cast("list[str] | None", self._run(path, _asked(Children(path or "/"))))
 
-    def get(self, path: str) -> Stat | None:
+    def get(self, path: str) -> ZNode | None:
         """Return a node; None if there is no such node."""
-        return cast("Stat | None", self._run(path, _asked(ReadStat(path or "/"))))
+        return cast("ZNode | None", self._run(path, _asked(Read(path or "/"))))
 
     def change(self, path: str, function: MakeData) -> bytes:
         """Set a node to what `function` makes of its data (None: no node), and return that.
@@ -122,13 +120,14 @@ def changing(path: str, function: MakeData) -> Steps[bytes]:
     is_unknown = False
     for _ in range(_TRIES):
         try:
-            found = cast("tuple[bytes, int] | None", (yield Read(path)))
-            data = function(None if found is None else found[0])
-            if found is not None and data == found[0]:
+            found = cast("ZNode | None", (yield Read(path)))
+            data = function(None if found is None else found.data)
+            if found is not None and data == found.data:
                 return data
-            operation: Operation
-            operation = CreateNode(path, data) if found is None else SetNode(path, data, found[1])
-            yield Write((operation,))
+            if found is None:
+                yield Write((CreateNode(path, data),))
+            else:
+                yield Write((SetNode(path, data, found.version),))
         except (NodeChanged, NodeExists):
             continue
         except (OutcomeUnknown, SessionEnded):
@@ -144,7 +143,7 @@ def changing(path: str, function: MakeData) -> Steps[bytes]:
     raise StoreUnavailable(f"for {path}", f"others were quicker, or replies lost, {_TRIES} times")
 
 
-def _asked(request: Children | ReadStat) -> Steps[Reply]:
+def _asked(request: Children | Read) -> Steps[Reply]:
     while True:
         try:
             return (yield request)

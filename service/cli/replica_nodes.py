@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Protocol
 
-from partition.offsets.requests import Stat
+from partition.offsets.requests import ZNode
 from partition.replicas.heartbeat import (
     control_path,
     decode_control,
@@ -33,7 +33,7 @@ class Nodes(Protocol):
     def children(self, path: str) -> list[str] | None:
         """The names below a node; None if there is no such node."""
 
-    def get(self, path: str) -> Stat | None:
+    def get(self, path: str) -> ZNode | None:
         """A node; None if there is no such node."""
 
     def change(self, path: str, function: MakeData) -> bytes:

@@ -5,6 +5,7 @@ one small event each.
 """
 
 import random
+import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -57,8 +58,9 @@ class Life(Bolts):
         super().__init__(world, rng, TIMEOUT_SECONDS)
         self.name = name
         self.fetcher = self._make_fetcher()
-        nodes = OffsetNodes(NodeNames("/r", "p", "p"))
-        world.processes[nodes.process] = self
+        process = str(uuid.uuid4())
+        nodes = OffsetNodes(NodeNames("/r", "p", "p"), process)
+        world.processes[process] = self
         self.store = SimStore(
             world.zookeeper, world.network, nodes, self, self._refused,
             lambda: world.now, world.seen, lambda: session_ended(self),

@@ -12,6 +12,7 @@ from partition.offsets.requests import (
     Operation,
     SessionEnded,
     SetNode,
+    ZNode,
     missing_parents,
 )
 
@@ -19,19 +20,11 @@ ANY = -1  # ZooKeeper's version for "whatever it is"
 
 
 @dataclass(slots=True)
-class Node:
-    """A node's data and how often it was set since it was created."""
-
-    data: bytes
-    version: int = 0
-
-
-@dataclass(slots=True)
 class SimZooKeeper:
     """The servers, as one. `written` hears of each change: sender, path, before, after."""
 
     written: Callable[[Any, str, bytes | None, bytes | None], None]
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, ZNode] = field(default_factory=dict)
     sessions: set[int] = field(default_factory=set)
     _session: int = 0
 
@@ -45,12 +38,9 @@ class SimZooKeeper:
         """Expire a session; nothing sent in it is carried out any more."""
         self.sessions.discard(session)
 
-    def read(self, session: int, path: str) -> tuple[bytes, int] | Exception | None:
+    def read(self, session: int, path: str) -> ZNode | Exception | None:
         """Data and version of a node."""
-        if session not in self.sessions:
-            return SessionEnded()
-        node = self.nodes.get(path)
-        return None if node is None else (node.data, node.version)
+        return self.nodes.get(path) if session in self.sessions else SessionEnded()
 
     def write(
         self, session: int, sender: object, operations: tuple[Operation, ...]
@@ -59,7 +49,7 @@ class SimZooKeeper:
         if session not in self.sessions:
             return SessionEnded()
         for parent in missing_parents(operations):
-            self.nodes.setdefault(parent, Node(b"{}"))
+            self.nodes.setdefault(parent, ZNode(b"{}"))
         before = dict(self.nodes)
         changed: list[tuple[str, bytes | None, bytes]] = []
         versions = []
@@ -73,7 +63,7 @@ class SimZooKeeper:
                 versions.append(0)
                 continue
             version = operation.version + 1 if isinstance(operation, SetNode) else 0
-            self.nodes[operation.path] = Node(operation.data, version)
+            self.nodes[operation.path] = ZNode(operation.data, version)
             changed.append((operation.path, None if node is None else node.data, operation.data))
             versions.append(version)
         for path, old, new in changed:
@@ -83,7 +73,7 @@ class SimZooKeeper:
     def put(self, path: str, data: bytes) -> None:
         """Write as an operator does."""
         node = self.nodes.get(path)
-        self.nodes[path] = Node(data, 0 if node is None else node.version + 1)
+        self.nodes[path] = ZNode(data, 0 if node is None else node.version + 1)
         self.written(None, path, None if node is None else node.data, data)
 
     def delete(self, path: str) -> None:
@@ -93,7 +83,7 @@ class SimZooKeeper:
             self.written(None, path, node.data, None)
 
 
-def _refused(operation: Operation, node: Node | None) -> Exception | None:
+def _refused(operation: Operation, node: ZNode | None) -> Exception | None:
     if isinstance(operation, CreateNode):
         return None if node is None else NodeExists()
     if node is None:

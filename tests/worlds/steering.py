@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 
 from partition.errors import StoreUnavailable
-from partition.offsets.requests import Stat
+from partition.offsets.requests import ZNode
 from partition.replicas.heartbeat import (
     control_path,
     encode_control,
@@ -26,7 +26,7 @@ class NodesInMemory:
     """A tree of nodes. `away` answers nothing; `before` is called once, before a change."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Stat] = {}
+        self.nodes: dict[str, ZNode] = {}
         self.away = False
         self.refuses: set[str] = set()
         self._created = itertools.count(1)
@@ -39,7 +39,7 @@ class NodesInMemory:
         ]
         return [name for name in names if "/" not in name] or None
 
-    def get(self, path: str) -> Stat | None:
+    def get(self, path: str) -> ZNode | None:
         self._check(path)
         return self.nodes.get(path)
 
@@ -56,7 +56,7 @@ class NodesInMemory:
         found = self.nodes.get(path)
         created = next(self._created) if found is None else found.created
         version = 0 if found is None else found.version + 1
-        self.nodes[path] = Stat(data, version, created, is_ours=False)
+        self.nodes[path] = ZNode(data, version, created, is_ours=False)
 
     def register(self, name: str, *holds: object, seen: int = 1) -> None:
         """Let a replica have registered, on host `host-<name>`."""

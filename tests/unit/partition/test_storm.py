@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partition.errors import StoreUnavailable, StormUnreadable
-from partition.offsets.requests import Stat
+from partition.offsets.requests import ZNode
 from partition.records import Partition
 from partition.storm_offsets import StormOffset, read_offsets
 
@@ -30,10 +30,10 @@ class Nodes:
             return None
         return sorted({each.removeprefix(f"{path}/").split("/")[0] for each in below})[::-1]
 
-    def get(self, path: str) -> Stat | None:
+    def get(self, path: str) -> ZNode | None:
         if path in self.nodes:
-            return Stat(self.nodes[path], 7, 0, is_ours=False)
-        return Stat(b"", 0, 0, is_ours=False) if self.children(path) is not None else None
+            return ZNode(self.nodes[path], 7)
+        return ZNode(b"") if self.children(path) is not None else None
 
 
 def core(offset: Any, number: int = 0, topic: str = "t") -> dict[str, Any]:
@@ -346,7 +346,7 @@ def test_a_batch_without_an_instance_id_is_read():
 
 def test_a_node_that_goes_while_it_is_read_tells_that_storm_still_runs():
     class Running(Nodes):
-        def get(self, path: str) -> Stat | None:
+        def get(self, path: str) -> ZNode | None:
             return None if path.endswith("/4") else super().get(path)
 
     nodes = {"/s/coordinator/currtx": 5, "/s/user/partition_0/4": batch(1, 2)}
@@ -358,7 +358,7 @@ def test_no_answer_is_not_no_offset():
     """Storm 8: an error of ZooKeeper ends the reading."""
 
     class Away(Nodes):
-        def get(self, path: str) -> Stat | None:
+        def get(self, path: str) -> ZNode | None:
             raise StoreUnavailable(path, "away")
 
     with pytest.raises(StoreUnavailable):

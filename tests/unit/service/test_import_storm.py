@@ -18,7 +18,7 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.interfaces import Claim, Log, StoredOffset, Topic
-from partition.offsets.requests import Stat
+from partition.offsets.requests import ZNode
 from partition.records import Partition, Position
 from partition.storm_offsets import Layout
 from service.cli.app import offsets_import_storm
@@ -55,7 +55,7 @@ class Nodes:
         data = offset if isinstance(offset, bytes) else json.dumps(
             {"topology": {"id": "wc"}, "offset": offset}
         ).encode()  # fmt: skip
-        return Stat(data, 7, 0, is_ours=False)
+        return ZNode(data, 7)
 
 
 class Kafka:

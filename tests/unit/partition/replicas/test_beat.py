@@ -11,7 +11,7 @@ from partition.offsets.requests import (
     NodeExists,
     OutcomeUnknown,
     Pause,
-    ReadStat,
+    Read,
     SessionEnded,
     Write,
 )
@@ -66,7 +66,7 @@ class Replica:
 
     @property
     def node(self) -> Any:
-        stat = self.server.answer(ReadStat(AT + self.name))
+        stat = self.server.answer(Read(AT + self.name))
         return None if stat is None else decode_member(AT + self.name, stat.data, stat.created)
 
 
@@ -182,7 +182,7 @@ def test_a_beat_begins_anew_in_the_next_session(server: MemoryNodes, at: int) ->
 
     assert a.beat(answer).leads
     assert a.node.process == "p-a"
-    assert server.answer(ReadStat(AT + "a"), a.session).is_ours
+    assert server.answer(Read(AT + "a"), a.session).is_ours
 
 
 def test_leaving_in_a_session_that_ends_is_done(server: MemoryNodes) -> None:
