@@ -1,4 +1,4 @@
-"""Questions about a Kafka cluster, and what partitions hold between two offsets.
+"""Questions about a Kafka cluster, asked on a thread of their own.
 
 Questions that come together are asked together: a start with hundreds of partitions costs
 a few requests per broker.
@@ -7,17 +7,15 @@ a few requests per broker.
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from confluent_kafka import (
-    Consumer,
     IsolationLevel,
     KafkaException,
-    Message,
     TopicCollection,
     TopicPartition,
     Uuid,
@@ -29,19 +27,14 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr
 from partition.errors import KafkaFailed, KafkaUnavailable, PartitionError, TopicMissing
 from partition.interfaces import Log, LogEnd, Topic
 from partition.kafka.librdkafka import (
-    EOF,
     MISSING,
     KafkaLog,
     Scalar,
     admin_properties,
     asked,
-    close_client,
     code_of,
-    consumer_properties,
-    failure_of,
     is_refused,
     open_client,
-    refusal,
 )
 from partition.records import Partition
 
@@ -59,16 +52,6 @@ _STEP_SECONDS = 0.1
 _NO_ID = str(Uuid(0, 0))
 _EARLIEST: Spec = _OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Spec = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
-_AT_ONCE = 1_000  # messages
-_POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 30.0
-_SMALL: Mapping[str, Scalar] = {
-    "isolation.level": "read_committed",  # what was aborted has never been there
-    "auto.offset.reset": "earliest",  # what has expired meanwhile is passed over
-    "queued.max.messages.kbytes": 16_384,
-    "fetch.wait.max.ms": 50,
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -447,75 +430,3 @@ def _outcome(answer: Future[Any], seconds: float) -> Any:
         return Code(Code._TIMED_OUT, f"no answer in {seconds:g} seconds")  # noqa: SLF001
     error = answer.exception()
     return answer.result() if error is None else code_of(error)
-
-
-class Excerpts:
-    """Reads committed messages of any partition in order, as a member of no group. One thread.
-
-    `properties` are librdkafka's, as the fetcher's. Waits at most `patience_seconds` for the next
-    message, then raises KafkaUnavailable.
-    """
-
-    def __init__(
-        self, properties: Mapping[str, Scalar], *, patience_seconds: float = _PATIENCE_SECONDS
-    ) -> None:
-        self._properties = dict(properties)
-        self._patience_seconds = patience_seconds
-        self._client: Consumer | None = None
-
-    def open(self) -> None:
-        """Make the client; brokers are contacted in the background. Raises KafkaMisconfigured."""
-        if self._client is None:
-            log = KafkaLog()
-            properties = {**consumer_properties(self._properties), **_SMALL, "error_cb": log.error}
-            self._client = open_client(Consumer, properties, log)
-
-    def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
-        """Read the messages from `start` up to before `end`, in order.
-
-        `end` is one that the log has reached; offsets without a message are passed over, also
-        where they have expired. Ends the reading that went before. Raises KafkaUnavailable,
-        KafkaFailed, TopicMissing, and CorruptRecord.
-        """
-        client = self._client
-        if client is None:
-            raise KafkaFailed("the reader is not open")
-        if start >= end:
-            return
-        client.assign([TopicPartition(partition.topic, partition.number, start)])
-        position, heard_at = start, time.monotonic()
-        while position < end:
-            received = client.consume(_AT_ONCE, _POLL_SECONDS)
-            if received:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > self._patience_seconds:
-                what = f"for {partition} from offset {position} on"
-                reason = f"no message in {self._patience_seconds:g} seconds"
-                raise KafkaUnavailable(what, reason)
-            for message in received:
-                told = _told(partition, position, message)
-                # The end of a partition is told with the offset behind all that there is.
-                position = (message.offset() or 0) + (told is not None)
-                if position > end:  # written since it was asked how far the log goes
-                    break
-                if told is not None and position > start:
-                    yield told
-        client.unassign()
-
-    def close(self) -> None:
-        """Let go of the client, in 10 seconds at most. Idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            close_client(client)
-
-
-def _told(partition: Partition, position: int, message: Message) -> Message | None:
-    """Return the message; None at the end of the partition. Raises the error it tells of."""
-    error = message.error()
-    if error is None:
-        return message
-    if error.code() == EOF:
-        return None
-    if is_refused(error):
-        raise refusal(f"to read {partition}", error)
-    raise failure_of(partition, position, error)

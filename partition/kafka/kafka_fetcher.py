@@ -36,7 +36,7 @@ from partition.kafka.librdkafka import (
     failure_of,
     is_refused,
     open_client,
-    place_in,
+    partition_in,
     refusal,
     truncation,
 )
@@ -73,9 +73,9 @@ class KafkaFetcher:
         self._transactions = OpenTransactions()
         self._failure: PartitionError | None = None
         self._missing: set[Partition] = set()  # told during the current call
-        self._places = _Places()
-        self._next = self._places.next
-        self._seats = _Seats(self._places)
+        self._positions = _Positions()
+        self._next = self._positions.next
+        self._seats = _Seats(self._positions)
         self._ranges: dict[Partition, tuple[int, int]] = {}
         self._failed: set[Partition] = set()  # told, and not removed since
 
@@ -120,8 +120,8 @@ class KafkaFetcher:
     def close(self) -> None:
         client, self._client = self._client, None
         available = self.available
-        self._places.drop(list(self._next))
-        self._seats = _Seats(self._places)
+        self._positions.drop(list(self._next))
+        self._seats = _Seats(self._positions)
         self._transactions.clear()
         self._ranges.clear()
         self._failed.clear()
@@ -135,7 +135,7 @@ class KafkaFetcher:
     def add(self, positions: Mapping[Partition, Position]) -> None:
         self.remove(positions)
         client = self._consumer
-        self._places.add(positions)
+        self._positions.add(positions)
         self._seats.add(client, positions.keys())
 
     def remove(self, partitions: Iterable[Partition]) -> None:
@@ -147,7 +147,7 @@ class KafkaFetcher:
 
     def _let_go(self, partitions: list[Partition]) -> None:
         if partitions:
-            self._places.drop(partitions)
+            self._positions.drop(partitions)
             self._seats.remove(self._consumer, partitions)
 
     def pause(self, partition: Partition) -> None:
@@ -200,8 +200,8 @@ class KafkaFetcher:
         if self._seats.unchecked:  # these come again after the seek
             unchecked: set[Any] = self._seats.unchecked
             messages = [m for m in messages if (m.topic(), m.partition()) not in unchecked]
-        chunks = self._places.chunks(messages) if messages else []
-        ends = self._places.pass_ends(ends) if ends else ends
+        chunks = self._positions.chunks(messages) if messages else []
+        ends = self._positions.pass_ends(ends) if ends else ends
         failures = self._failures(stops) if stops or self._missing else {}
         if chunks or ends or failures:
             self._availability.hear()
@@ -280,17 +280,18 @@ class KafkaFetcher:
             return False
         return self._seats.renew(self._consumer, partition)
 
-    def _on_error(self, error: Code, place: Partition | None = None) -> None:
+    def _on_error(self, error: Code, partition: Partition | None = None) -> None:
         """Take librdkafka's general errors: during `fetch`, on the owner thread."""
         if is_refused(error):
-            self._failure = refusal("to read" if place is None else f"to read {place}", error)
+            what = "to read" if partition is None else f"to read {partition}"
+            self._failure = refusal(what, error)
             return
         if error.code() == ALL_DOWN:
             self._availability.lose()
         if error.code() == Code.UNKNOWN_TOPIC_OR_PART:
-            told_of = place_in(error.str())
-            if told_of in self._next:
-                self._missing.add(told_of)
+            missing = partition_in(error.str())
+            if missing in self._next:
+                self._missing.add(missing)
         self._log.error(error)
 
     def _on_throttle(self, event: ThrottleEvent) -> None:
@@ -319,7 +320,7 @@ def _before_stops(received: list[Message], stops: Mapping[Partition, Message]) -
     return kept
 
 
-class _Places:
+class _Positions:
     """The positions of the partitions that are read, and chunks of their records.
 
     Records of other partitions, and those delivered already, are dropped.
@@ -417,17 +418,17 @@ def _unseen(offsets: Offsets, position: int) -> npt.NDArray[np.intp]:
 
 
 class _Seats:
-    """The client's manual assignment: reads partitions from their `places`, pauses them."""
+    """The client's manual assignment: reads partitions from their positions, pauses them."""
 
-    def __init__(self, places: _Places) -> None:
+    def __init__(self, positions: _Positions) -> None:
         self.unchecked: set[Partition] = set()  # whose leader epoch is to be checked
         self.paused: set[Partition] = set()
-        self._places = places
+        self._positions = positions
         self._count: dict[Partition, int] = {}  # how often each was seated
         self._heard_of: set[str] = set()  # topics, by this client
 
     def add(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        """Read these too, which have a place. Raises KafkaFailed when the client refuses."""
+        """Read these too, which have a position. Raises KafkaFailed when the client refuses."""
         for topic in {partition.topic for partition in partitions} - self._heard_of:
             # Have the client ask where a topic's leaders are, before it is to read from them:
             # assigned a topic that it has not heard of, it would look for them a second later.
@@ -438,7 +439,7 @@ class _Seats:
         self._assign(client, partitions)
 
     def renew(self, client: Consumer, partition: Partition) -> bool:
-        """Seat a partition at its place once more; return False if that was done too often."""
+        """Seat a partition at its position once more; return False if that was done too often."""
         if self._count[partition] >= _MOST_SEATS:
             return False
         self._count[partition] += 1
@@ -472,20 +473,20 @@ class _Seats:
         """
         for partition in list(self.unchecked):
             try:
-                client.seek(self._places.seat(partition))
+                client.seek(self._positions.seat(partition))
             except KafkaException:
                 continue
             self.unchecked.discard(partition)
 
     def _assign(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        seats = [self._places.seat(partition) for partition in partitions]
+        seats = [self._positions.seat(partition) for partition in partitions]
         if not seats:
             return
         try:
             client.incremental_assign(seats)
         except KafkaException as error:
             raise KafkaFailed(f"Kafka's client cannot read {seats}: {error}") from error
-        self.unchecked.update(filter(self._places.has_epoch, partitions))
+        self.unchecked.update(filter(self._positions.has_epoch, partitions))
         self.check_epochs(client)
 
 
@@ -525,12 +526,12 @@ class GroupMirror:
         else:
             self._under_way = True
 
-    def answered(self, error: Code | None, places: Sequence[TopicPartition]) -> None:
+    def answered(self, error: Code | None, offsets: Sequence[TopicPartition]) -> None:
         self._under_way = False
         if error is not None:
-            self._failed(error, len(places))
+            self._failed(error, len(offsets))
             return
-        refused = [each.error for each in places if each.error is not None]
+        refused = [each.error for each in offsets if each.error is not None]
         if refused:
             self._failed(refused[0], len(refused))
 

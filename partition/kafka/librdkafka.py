@@ -105,7 +105,7 @@ _REFUSED = {
 # (offset leader epoch 0)."; also "No epoch found ...: broker end offset is -1".
 _TRUNCATION = re.compile(r"offset (\d+) \(leader epoch -?\d+\): broker end offset is (-?\d+)")
 # "t [0]: topic does not exist (Broker: Unknown topic or partition)", of each partition.
-_PLACE = re.compile(r"(\S+) \[(\d+)\]: ")
+_PARTITION = re.compile(r"(\S+) \[(\d+)\]: ")
 _THREAD = re.compile(r"^\[thrd:[^\]]*\]: ")  # librdkafka's own, before the text
 
 CLOSE_SECONDS = 10.0
@@ -167,9 +167,9 @@ def truncation(text: str) -> Truncation | None:
     return Truncation(int(found[1]), end if end >= 0 else None)
 
 
-def place_in(text: str) -> Partition | None:
-    """Return the partition that a general error's text begins with."""
-    found = _PLACE.match(text)
+def partition_in(text: str) -> Partition | None:
+    """Return the partition at the begin of a general error's text."""
+    found = _PARTITION.match(text)
     return None if found is None else Partition(found[1], int(found[2]))
 
 

@@ -3,14 +3,16 @@
 It is read twice, marks first: they stand behind their letters, and are few and small.
 """
 
+import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from typing import NoReturn, TypeAlias, TypeVar, cast
 
-from partition.errors import TopicMissing
+from partition.errors import KafkaUnavailable, OffsetOutOfRange, TopicMissing
 from partition.interfaces import Log, Topic
-from partition.kafka.kafka_catalogue import Excerpts, KafkaCatalogue
-from partition.records import Partition
+from partition.kafka.kafka_catalogue import KafkaCatalogue
+from partition.kafka.kafka_fetcher import KafkaFetcher
+from partition.records import Partition, Position
 from service.dead_letters.errors import NoSuchLetter
 from service.dead_letters.letter import (
     Content,
@@ -30,6 +32,10 @@ T = TypeVar("T")
 Extent: TypeAlias = Mapping[int, Log]  # of each partition, as far as it is read
 
 _ASK_SECONDS = 20.0  # above what Kafka's client takes itself
+_AT_ONCE = 1_000  # messages
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 30.0
+_HELD_BACK_MS = 50  # by the broker, until it tells the end of a partition
 
 
 class LetterTopic:
@@ -44,16 +50,16 @@ class LetterTopic:
         # Its ends must be those of committed messages, since these are what is read.
         plain = {key: value for key, value in properties.items() if key != "isolation.level"}
         self._catalogue = KafkaCatalogue(plain)
-        self._excerpts = Excerpts(plain)
+        self._fetcher = KafkaFetcher({**plain, "fetch.wait.max.ms": _HELD_BACK_MS})
 
     def open(self) -> None:
         """Make the clients; brokers are contacted in the background. Raises KafkaMisconfigured."""
         self._catalogue.open()
-        self._excerpts.open()
+        self._fetcher.open()
 
     def close(self) -> None:
         """Let go of the clients. Idempotent."""
-        self._excerpts.close()
+        self._fetcher.close()
         self._catalogue.close()
 
     def extent(self) -> Extent:
@@ -127,8 +133,8 @@ class LetterTopic:
             return f"{partition} does not exist any more"
         log = _answer(self._catalogue.log(partition))
         span = _within(log, origin.offset, origin.offset)
-        for message in self._excerpts.read(partition, span.start, span.end):
-            return content_of(cast("Message", message))
+        for message in self._read(partition, span.start, span.end):
+            return content_of(message)
         return f"{_held(partition, log)}, and not this one"
 
     def _messages(self, extent: Extent, behind: Place | None = None) -> Iterator[Message]:
@@ -138,8 +144,40 @@ class LetterTopic:
                 if number != behind.partition:
                     continue
                 start = max(start, behind.offset + 1)
-            for message in self._excerpts.read(Partition(self.name, number), start, log.end):
-                yield cast("Message", message)
+            yield from self._read(Partition(self.name, number), start, log.end)
+
+    def _read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
+        """Read committed messages from `start` up to before `end`, in order.
+
+        `end` is one that the log has reached. Offsets without a message are skipped, also where
+        they have expired. Raises KafkaUnavailable after 30 s without any progress.
+        """
+        if start >= end:
+            return
+        self._fetcher.add({partition: Position(start)})
+        heard_at = time.monotonic()
+        try:
+            while start < end:
+                fetched = self._fetcher.fetch(_AT_ONCE, _POLL_SECONDS)
+                for chunk in fetched.chunks:
+                    for offset, message in zip(chunk.offsets.tolist(), chunk.messages, strict=True):
+                        if offset < end:
+                            yield cast("Message", message)
+                        start = offset + 1
+                start = fetched.ends.get(partition, start)
+                failure = fetched.failures.get(partition)
+                if isinstance(failure, OffsetOutOfRange):
+                    start = max(start, _answer(self._catalogue.log(partition)).start)
+                    self._fetcher.add({partition: Position(start)})
+                elif failure is not None:
+                    raise failure
+                if fetched.chunks or fetched.ends or failure is not None:
+                    heard_at = time.monotonic()
+                elif time.monotonic() - heard_at > _PATIENCE_SECONDS:
+                    what = f"for {partition} from offset {start} on"
+                    raise KafkaUnavailable(what, f"no message in {_PATIENCE_SECONDS:g} seconds")
+        finally:
+            self._fetcher.remove([partition])
 
 
 def _within(log: Log | None, first: int, last: int) -> Log:
