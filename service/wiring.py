@@ -32,8 +32,8 @@ from topology.executor import Executor
 from topology.sink import DeadLetterSink, Sink
 from topology.steps import SinkStep
 from topology.topology import Topology
-from topology.workers.lifecycle import Life
-from topology.workers.pool import Runners
+from topology.workers.lifecycle import Lifecycle
+from topology.workers.pool import WorkerPool
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.spark_engine.staging import Staging
@@ -76,12 +76,12 @@ def build_pipeline(
     """Make a pipeline; nothing is opened yet."""
     results, bolts = ResultQueue(), list(topology.bolts())
     timeout_seconds = policy.message_timeout_seconds
-    runners = Runners([step for step in bolts if step.has_runner], results.put, timeout_seconds)
+    runners = WorkerPool([step for step in bolts if step.has_runner], results.put, timeout_seconds)
     hooks = topology.listeners if ports.hooks is None else ports.hooks
     context = RunContext(
         ports.clock,
         results,
-        Life(bolts, hooks, runners.loop),
+        Lifecycle(bolts, hooks, runners.loop),
         Complaints(ports.clock),
         Observers(observers if ports.traces is None else [ports.traces, *observers]),
         ports.traces,

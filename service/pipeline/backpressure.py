@@ -15,7 +15,7 @@ from topology.advanced import AdvancedRunner
 from topology.bolt import Kind
 from topology.steps import BoltStep, SinkStep, Source, Step
 from topology.topology import Topology
-from topology.workers.pool import Runners
+from topology.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from partition.consumer import Consumer
@@ -50,7 +50,7 @@ class Backpressure:
         self,
         topology: Topology,
         committer: "Committer",
-        runners: Runners,
+        runners: WorkerPool,
         advanced: AdvancedRunner,
         acker: Acker,
         dead_letters: DeadLetterSender,

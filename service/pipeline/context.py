@@ -12,7 +12,7 @@ from topology.calls import Failure, Outcome
 from topology.complaints import Complaints
 from topology.sink import DeadLetter
 from topology.workers.call import Call
-from topology.workers.lifecycle import Life
+from topology.workers.lifecycle import Lifecycle
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.tracing.traces import Traces
@@ -113,7 +113,7 @@ class RunContext:
 
     clock: Callable[[], float]
     results: ResultQueue
-    life: Life  # of the bolts and hooks
+    life: Lifecycle  # of the bolts and hooks
     complaints: Complaints
     on: Observers
     traces: "Traces | None" = None  # for what a trace leaves in rows and dead letters

@@ -24,7 +24,7 @@ from topology.record import Message
 from topology.steps import BoltStep, SinkStep
 from topology.topology import Topology
 from topology.workers.call import Answers, Call, Inputs, Many, TickFailed
-from topology.workers.pool import Runners
+from topology.workers.pool import WorkerPool
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.pipeline.committers import TransactionCommitter
@@ -47,7 +47,7 @@ class Router:
         self,
         topology: Topology,
         executor: Executor,
-        runners: Runners,
+        runners: WorkerPool,
         advanced: AdvancedRunner,
         trees: TreeTracker,
         committer: "BatchCommitter | TransactionCommitter | Staging",

@@ -33,7 +33,7 @@ from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
 from sinks.writer import FencesRaised
 from topology.topology import Topology
-from topology.workers.lifecycle import EventLoop, Life
+from topology.workers.lifecycle import EventLoop, Lifecycle
 from transactions.groups import GroupPhase, RangePlanner, RangePolicy, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 
@@ -92,7 +92,7 @@ class SparkEngine:
         )
         rates = Rates(topology.source_of, policy.ranges.seconds)
         self._plans = RangePlans(groups, owner.ends, RangePlanner(policy.ranges), rates)
-        self._life = Life((), topology.listeners, EventLoop())  # bolts live on executors
+        self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
 
     def open(self) -> None:

@@ -11,7 +11,7 @@ from acker.acker import Acker
 from service.pipeline.trees import LETTERED
 from tests.simulation.sink import Letter, Write
 from tests.simulation.tuples import Attempt, Tuple
-from topology.workers.key_queue import Lane
+from topology.workers.key_queue import CallQueue
 
 if TYPE_CHECKING:
     from tests.simulation.transacting import SimTransacting
@@ -28,7 +28,7 @@ class Bolts:
         self.world = world
         self.rng = rng
         self.acker = Acker(timeout_seconds=timeout_seconds, capacity=16)
-        self.lane = Lane()  # calls for first tuples that have not started
+        self.calls = CallQueue()  # calls for first tuples that have not started
         self.tuples: list[Tuple] = []  # at a bolt
         self.batch: list[Tuple] = []
         self.writing: list[Tuple] = []
@@ -68,7 +68,7 @@ class Bolts:
     def _start_calls(self) -> None:
         """Start what waits: as much as there are workers, where partitions are shared."""
         workers = _WORKERS if self.world.settings.shared else sys.maxsize
-        while len(self.tuples) < workers and (call := self.lane.take()) is not None:
+        while len(self.tuples) < workers and (call := self.calls.take()) is not None:
             self.started(call.value)
             self.tuples.append(call.value)
 

@@ -5,7 +5,7 @@ from typing import Any
 from acker.acker import Acker
 from partition.assignment import Assignment, Departures, Lost, Revoked
 from tests.simulation.mutants import Patches, around, mutant, put
-from topology.workers.key_queue import Lane
+from topology.workers.key_queue import CallQueue
 
 _KEPT_SECONDS = 900.0
 
@@ -77,10 +77,10 @@ def loss_after_a_revocation_not_told() -> Patches:
 @mutant
 def suspended_calls_start() -> Patches:
     """What waits of a partition starts while it is claimed again."""
-    return [put(Lane, "suspend", lambda _lane, _partition: None)]
+    return [put(CallQueue, "suspend", lambda _queue, _partition: None)]
 
 
 @mutant
 def calls_of_a_lost_partition_start() -> Patches:
     """What waits of a partition that is lost is on its way all the same."""
-    return [put(Lane, "drop", lambda _lane, _is_gone: [])]
+    return [put(CallQueue, "drop", lambda _queue, _is_gone: [])]

@@ -167,20 +167,20 @@ class Life(Bolts):
         if self.partitions.setdefault(place, partition) != partition:
             self.world.seen("place_used_again")
             self.partitions[place] = partition
-        self.lane.resume(place)
+        self.calls.resume(place)
 
     def _revoked(self, partition: Partition, place: int) -> None:
         self.world.oracle.revoked(self, partition)
-        self.lane.suspend(place)
-        if self.lane.num_waiting:
+        self.calls.suspend(place)
+        if self.calls.num_waiting:
             self.world.seen("calls_held_while_suspended")
 
     def _lost(self, place: int) -> None:
         self._note_loss(place)
         self.world.oracle.lost(self, self.reader.assignment.at(place))
         self.acker.discard(lambda record_ids: partition_indexes_of(record_ids) == place)
-        self.lane.drop(lambda call: call.partition == place)
-        self.lane.resume(place)
+        self.calls.drop(lambda call: call.partition == place)
+        self.calls.resume(place)
         if self.transacting is not None:
             self.transacting.real.partition_lost(place)
 
@@ -200,7 +200,7 @@ class Life(Bolts):
             seen("lost_with_rows_at_the_sink")
         if any(map(is_of, self.buried)):
             seen("lost_with_a_letter_on_its_way")
-        if any(self.lane._suspended.get(place, ())):
+        if any(self.calls.suspended.get(place, ())):
             seen("lost_while_suspended_with_calls_that_wait")
 
     def holds(self, place: int) -> bool:
@@ -278,7 +278,7 @@ class Life(Bolts):
 
     def do_read(self, dice: int) -> None:
         """Emit one chunk; fetch when there is none."""
-        at_bolts = len(self.tuples) + self.lane.num_waiting
+        at_bolts = len(self.tuples) + self.calls.num_waiting
         if at_bolts > _MAX_TUPLES or len(self.batch) > _MAX_TUPLES:
             return
         if self.draining and not self.reader.has_stored_waiting:
@@ -324,7 +324,7 @@ class Life(Bolts):
                 self.world.seen("filtered_record")
             self.init(tree, root)
             place = partition_index_of(attempt.record_id)
-            self.lane.add(Call(tup, tree, tup.edge, attempt.record_id, place) for tup in tuples)
+            self.calls.add(Call(tup, tree, tup.edge, attempt.record_id, place) for tup in tuples)
 
     def _attempt(self, record_id: int, record: SimRecord, number: int) -> Attempt:
         at_end = self.transacting is None

@@ -7,20 +7,20 @@ import numpy as np
 from tests.support.patience import seconds, until
 from topology.steps import BoltStep
 from topology.workers.call import Inputs, TickFailed
-from topology.workers.pool import Runners
+from topology.workers.pool import WorkerPool
 
 SECONDS = 10.0  # nothing here takes so long
 
 
 class Bench:
-    """Runners with one step, a clock that stands still, and what comes out of them."""
+    """A WorkerPool with one step, a clock that stands still, and what comes out of them."""
 
     def __init__(self, bolts, kind, general_timeout_seconds=None, **options):
         self.answers = queue.SimpleQueue()
         self.step = BoltStep("step", tuple(bolts), kind, **options)
         self.now = 0.0
         self.failed_ticks = []
-        self.runners = Runners(
+        self.runners = WorkerPool(
             [self.step],
             self._put,
             general_timeout_seconds,

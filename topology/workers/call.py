@@ -16,13 +16,15 @@ from topology.errors import BoltError, NothingReturned
 from topology.record import SIGNALS, SKIP, Reject
 from topology.steps import BoltStep
 
+_NO_VALUES = frozenset({NoneType, GeneratorType, CoroutineType, *SIGNALS})
+
 
 @dataclass(slots=True)
 class Inputs:
     """Values for one step, as columns.
 
-    `owners` names each value's record, the same after a retry; `partitions` its partition, by
-    any number; `tasks` the task that each value goes to, which may be None if there is one.
+    `record_ids` are the same after a retry; `partitions` are any numbers, one per partition;
+    `tasks` are the tasks that the values go to, None if the step has one.
     """
 
     values: list[Any]
@@ -31,6 +33,17 @@ class Inputs:
     record_ids: npt.NDArray[np.int64]
     partitions: npt.NDArray[np.int64]
     tasks: list[int] | None = None
+
+    def take(self, indices: list[int]) -> "Inputs":
+        """Those of the values."""
+        return Inputs(
+            [self.values[index] for index in indices],
+            self.trees[indices],
+            self.edges[indices],
+            self.record_ids[indices],
+            self.partitions[indices],
+            None if self.tasks is None else [self.tasks[index] for index in indices],
+        )
 
 
 class Call(msgspec.Struct, eq=False):
@@ -73,7 +86,7 @@ class Answers:
     while the owner is busy the calls gather here and are then taken at once.
     """
 
-    def __init__(self, step: BoltStep, announce: "Callable[[Answers], None]") -> None:
+    def __init__(self, step: BoltStep, announce: "Callable[[Answers], object]") -> None:
         self.step = step
         self._announce = announce
         self._ended: list[Call] = []
@@ -81,13 +94,11 @@ class Answers:
 
     def add(self, call: Call) -> None:
         """Add a call that has ended. Any thread."""
-        self._ended.append(call)
-        if not self._announced:
-            self._announced = True
-            self._announce(self)
+        if self.add_quietly(call):
+            self.announce()
 
     def add_quietly(self, call: Call) -> bool:
-        """Add a call, and say whether `announce` must follow."""
+        """Add a call; return whether `announce` must follow."""
         self._ended.append(call)
         if self._announced:
             return False
@@ -107,33 +118,27 @@ class Answers:
         return ended
 
 
-Process = Callable[[Any], Any]
-AsyncProcess = Callable[[Any], Awaitable[Any]]
-_BROKEN = frozenset({NoneType, GeneratorType, CoroutineType, *SIGNALS})
-
-
-def process_of(step: str, bolt: Bolt[Any, Any]) -> Process:
-    """What to call per value. It returns a value, SKIP, or Many; or raises."""
+def process_of(step: str, bolt: Bolt[Any, Any]) -> Callable[[Any], Any]:
+    """Return what to call per value. It returns a value, SKIP, or Many; or raises."""
     function: Callable[[Any], Any] = bolt.process
     if not yields_many(bolt):
         return function
-    return lambda value: many(step, list(function(value)))
+    return lambda value: _many(step, list(function(value)))
 
 
-def async_process_of(step: str, bolt: Bolt[Any, Any]) -> AsyncProcess:
-    """What to await per value. It returns a value, SKIP, or Many; or raises."""
+def async_process_of(step: str, bolt: Bolt[Any, Any]) -> Callable[[Any], Awaitable[Any]]:
+    """Return what to await per value. It returns a value, SKIP, or Many; or raises."""
     function: Callable[[Any], Any] = bolt.process
     if not yields_later(bolt):
         return function
 
     async def gather(value: Any) -> Many:
-        return many(step, [out async for out in function(value)])
+        return _many(step, [out async for out in function(value)])
 
     return gather
 
 
-def many(step: str, values: list[Any]) -> Many:
-    """The values of one call. Raises NothingReturned if one is None, BoltError for a signal."""
+def _many(step: str, values: list[Any]) -> Many:
     for value in values:
         if value is None:
             raise NothingReturned(step)
@@ -144,7 +149,7 @@ def many(step: str, values: list[Any]) -> Many:
 
 def finish(step: str, call: Call, value: Any) -> None:
     """Put what a bolt returned into its call, or why it may not return that."""
-    if type(value) not in _BROKEN:
+    if type(value) not in _NO_VALUES:
         call.value = value
     elif value is None:
         call.error = NothingReturned(step)
@@ -155,5 +160,5 @@ def finish(step: str, call: Call, value: Any) -> None:
 
 
 def overdue(step: str, seconds: float) -> TimeoutError:
-    """Why a call failed that took too long."""
+    """Return the error of a call that took too long."""
     return TimeoutError(f"bolt '{step}' took longer than its {seconds:g} seconds")

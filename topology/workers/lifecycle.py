@@ -106,7 +106,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-class Life:
+class Lifecycle:
     """Opens and closes every task of every bolt, and brings the news. The owner thread calls it.
 
     What an async bolt has to be awaited for runs on the event loop, which is open from before

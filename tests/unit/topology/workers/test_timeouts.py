@@ -70,11 +70,45 @@ def test_no_more_threads_are_abandoned_than_there_are_workers():
         bench.submit("waits")
         assert bench.runners.backlog(bench.step) == 1
         assert bench.figures().abandoned == 4
-        bench.pass_seconds(1.0)
-        bench.pass_seconds(1.0)
+        assert bench.figures().ended_since == 60.0
+        for _ in range(4):
+            bench.pass_seconds(1.0)
         assert [line["event"] for line in logs] == ["bolt_calls_never_end"]
+        assert bench.figures().ended_since == 60.0
         gate.opened.set()
         assert bench.take(1)[0].value == "waits"
+        bench.wait_until(lambda: bench.figures().late == 4)
+        bench.pass_seconds(1.0)
+        assert bench.figures().ended_since is None
+
+
+def test_no_timeout_means_no_expiry():
+    gate = Gate()
+    with Bench([FunctionBolt(gate.process, blocking=True)], Kind.BLOCKING) as bench:
+        bench.submit("slow")
+        gate.await_calls(1)
+        bench.pass_seconds(1e9)
+        assert bench.figures().timeouts == 0
+        gate.opened.set()
+        assert bench.take(1)[0].value == "slow"
+
+
+def test_calls_expire_in_time_whenever_they_start():
+    gate = Gate()
+    with gate.bench(workers=3) as bench:
+        bench.pass_seconds(3.0)
+        for number in range(2):
+            bench.submit(f"slow{number}")
+            gate.await_calls(1)
+            bench.pass_seconds(10.0)
+        bench.pass_seconds(9.9)
+        assert bench.figures().timeouts == 0
+        bench.pass_seconds(0.1)
+        assert bench.take(1)[0].tree == 0
+        bench.pass_seconds(9.9)
+        assert bench.figures().timeouts == 1
+        bench.pass_seconds(0.1)
+        assert bench.take(1)[0].tree == 1
 
 
 def test_the_time_out_of_a_step_goes_before_the_general_one():

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
 
 from topology.record import Reject
 from topology.workers.call import Call
-from topology.workers.key_queue import Lane, OrderedLane
+from topology.workers.key_queue import CallQueue, KeyQueue
 
 
 def call(name, key="k", record_id=None, tree=None, partition=0):
@@ -22,222 +22,226 @@ def call(name, key="k", record_id=None, tree=None, partition=0):
     return Call(name, record_id if tree is None else tree, 1, record_id, partition, key)
 
 
-def take_all(lane):
+def take_all(queue):
     taken = []
-    while (one := lane.take()) is not None:
+    while (one := queue.take()) is not None:
         taken.append(one)
     return taken
+
+
+def blocked(queue):
+    """Trees of the calls that cannot start before a record comes again."""
+    return [one.tree for waiting in queue.blocked() for one in waiting]
 
 
 def names(calls):
     return "".join(one.value for one in calls)
 
 
-def fail(lane, failed, error=None):
+def fail(queue, failed, error=None):
     failed.error = error or RuntimeError("again")
-    lane.end(failed)
+    queue.end(failed)
 
 
 def test_without_an_order_every_call_may_start_at_once():
-    lane = Lane()
-    lane.add([call("a"), call("b")])
-    assert lane.waiting() == [ord("a"), ord("b")]
-    assert names(take_all(lane)) == "ab"
-    assert lane.held == 0
+    queue = CallQueue()
+    queue.add([call("a"), call("b")])
+    assert queue.waiting() == [ord("a"), ord("b")]
+    assert names(take_all(queue)) == "ab"
+    assert not queue.held
 
 
 def test_a_key_has_one_call_at_a_time_and_other_keys_go_on():
-    lane = OrderedLane()
-    lane.add([call("a", 1), call("b", 1), call("c", 2)])
-    first, other = take_all(lane)
+    queue = KeyQueue()
+    queue.add([call("a", 1), call("b", 1), call("c", 2)])
+    first, other = take_all(queue)
     assert names([first, other]) == "ac"
-    assert lane.waiting() == [ord("b")]
-    lane.end(first)
-    assert names(take_all(lane)) == "b"
+    assert queue.waiting() == [ord("b")]
+    queue.end(first)
+    assert names(take_all(queue)) == "b"
 
 
 def test_what_waits_behind_a_held_key_is_blocked_and_what_waits_its_turn_is_not():
-    lane = OrderedLane()
-    lane.add([call("a", 1), call("b", 1), call("c", 2), call("d", 2)])
-    assert lane.blocked() == []
-    first, _other = take_all(lane)
-    fail(lane, first)
-    assert lane.blocked() == [ord("b")]
-    assert lane.num_blocked == 1
-    lane.release([first.record_id])
-    assert lane.blocked() == Lane().blocked() == []
+    queue = KeyQueue()
+    queue.add([call("a", 1), call("b", 1), call("c", 2), call("d", 2)])
+    assert blocked(queue) == []
+    first, _other = take_all(queue)
+    fail(queue, first)
+    assert blocked(queue) == [ord("b")]
+    queue.release([first.record_id])
+    assert blocked(queue) == []
 
 
 def test_a_failed_call_holds_its_key_until_its_record_comes_again_and_then_goes_first():
-    lane = OrderedLane()
-    lane.add([call("a"), call("b")])
-    fail(lane, lane.take())
-    lane.add([call("c")])
-    assert lane.take() is None
-    assert lane.held == 1
-    lane.add([call("A", record_id=ord("a"), tree=7)])
-    again = lane.take()
-    assert (again.value, lane.held) == ("A", 0)
-    lane.end(again)
-    second = lane.take()
-    lane.end(second)
-    assert names([second, *take_all(lane)]) == "bc"
+    queue = KeyQueue()
+    queue.add([call("a"), call("b")])
+    fail(queue, queue.take())
+    queue.add([call("c")])
+    assert queue.take() is None
+    assert len(queue.held) == 1
+    queue.add([call("A", record_id=ord("a"), tree=7)])
+    again = queue.take()
+    assert (again.value, queue.held) == ("A", {})
+    queue.end(again)
+    second = queue.take()
+    queue.end(second)
+    assert names([second, *take_all(queue)]) == "bc"
 
 
 def test_every_value_of_a_record_that_comes_again_goes_before_the_others():
-    lane = OrderedLane()
-    lane.add([call("a"), call("b")])
-    fail(lane, lane.take())
+    queue = KeyQueue()
+    queue.add([call("a"), call("b")])
+    fail(queue, queue.take())
     record_id = ord("a")
-    lane.add([call("A", record_id=record_id, tree=7), call("B", record_id=record_id, tree=7)])
-    lane.add([call("C", record_id=record_id, tree=7)])
+    queue.add([call("A", record_id=record_id, tree=7), call("B", record_id=record_id, tree=7)])
+    queue.add([call("C", record_id=record_id, tree=7)])
     order = ""
-    while (one := lane.take()) is not None:
+    while (one := queue.take()) is not None:
         order += one.value
-        lane.end(one)
+        queue.end(one)
     assert order == "ABCb"
 
 
 def test_a_value_of_that_record_that_comes_late_goes_before_the_others_too():
-    lane = OrderedLane()
-    lane.add([call("a"), call("x"), call("y")])
-    fail(lane, lane.take())
+    queue = KeyQueue()
+    queue.add([call("a"), call("x"), call("y")])
+    fail(queue, queue.take())
     record_id = ord("a")
-    lane.add([call("A", record_id=record_id, tree=7), call("B", record_id=record_id, tree=7)])
-    first = lane.take()
-    lane.end(first)
-    second = lane.take()
-    lane.add([call("C", record_id=record_id, tree=7), call("D", record_id=record_id, tree=7)])
-    lane.end(second)
+    queue.add([call("A", record_id=record_id, tree=7), call("B", record_id=record_id, tree=7)])
+    first = queue.take()
+    queue.end(first)
+    second = queue.take()
+    queue.add([call("C", record_id=record_id, tree=7), call("D", record_id=record_id, tree=7)])
+    queue.end(second)
     order = names([first, second])
-    while (one := lane.take()) is not None:
+    while (one := queue.take()) is not None:
         order += one.value
-        lane.end(one)
+        queue.end(one)
     assert order == "ABCDxy"
 
 
 def test_what_waits_behind_a_failed_call_and_shares_its_tree_is_dropped():
-    lane = OrderedLane()
-    lane.add(
+    queue = KeyQueue()
+    queue.add(
         [call("a", record_id=1, tree=1), call("b", record_id=1, tree=1), call("c", record_id=2)]
     )
-    fail(lane, lane.take())
-    lane.add([call("d", record_id=1, tree=1)])  # from a bolt before that was slow
-    assert lane.waiting() == [2]
-    lane.release([1])
-    assert names(take_all(lane)) == "c"
+    fail(queue, queue.take())
+    queue.add([call("d", record_id=1, tree=1)])  # from a bolt before that was slow
+    assert queue.waiting() == [2]
+    queue.release([1])
+    assert names(take_all(queue)) == "c"
 
 
 def test_a_call_that_failed_for_good_holds_nothing():
-    lane = OrderedLane()
-    lane.add([call("a"), call("b")])
-    fail(lane, lane.take(), Reject("no"))
-    assert names(take_all(lane)) == "b"
+    queue = KeyQueue()
+    queue.add([call("a"), call("b")])
+    fail(queue, queue.take(), Reject("no"))
+    assert names(take_all(queue)) == "b"
 
 
 def test_a_released_record_frees_every_key_it_holds():
-    lane = OrderedLane()
-    lane.add([call("a", 1, record_id=5), call("b", 2, record_id=5), call("c", 1), call("d", 2)])
-    for one in take_all(lane):
-        fail(lane, one)
-    assert lane.held == 1
-    lane.release([4, 5, 6])
-    assert lane.held == 0
-    assert names(take_all(lane)) == "cd"
+    queue = KeyQueue()
+    queue.add([call("a", 1, record_id=5), call("b", 2, record_id=5), call("c", 1), call("d", 2)])
+    for one in take_all(queue):
+        fail(queue, one)
+    assert len(queue.held) == 1
+    queue.release([4, 5, 6])
+    assert not queue.held
+    assert names(take_all(queue)) == "cd"
 
 
 def test_a_partition_that_is_lost_frees_the_keys_its_records_hold_and_what_waits_is_dropped():
-    lane = OrderedLane()
-    lane.add([call("a", 1, partition=3), call("b", 2, partition=4), call("c", 1), call("d", 2)])
-    for one in take_all(lane):
-        fail(lane, one)
-    lane.add([call("e", 1, partition=3), call("f", 2, partition=3)])
-    lane.add([call("g", 3, partition=3), call("h", 3)])
-    assert sorted(names(lane.drop(lambda one: one.partition == 3))) == ["e", "f", "g"]
-    assert names(take_all(lane)) == "ch"
-    assert (lane.held, lane.blocked(), lane.num_blocked) == (1, [ord("d")], 1)
+    queue = KeyQueue()
+    queue.add([call("a", 1, partition=3), call("b", 2, partition=4), call("c", 1), call("d", 2)])
+    for one in take_all(queue):
+        fail(queue, one)
+    queue.add([call("e", 1, partition=3), call("f", 2, partition=3)])
+    queue.add([call("g", 3, partition=3), call("h", 3)])
+    assert sorted(names(queue.drop(lambda one: one.partition == 3))) == ["e", "f", "g"]
+    assert names(take_all(queue)) == "ch"
+    assert (len(queue.held), blocked(queue)) == (1, [ord("d")])
 
 
-@pytest.mark.parametrize("kind", [Lane, OrderedLane])
+@pytest.mark.parametrize("kind", [CallQueue, KeyQueue])
 def test_calls_of_a_suspended_partition_wait_until_it_is_resumed(kind):
-    lane = kind()
-    lane.add([call("a", 1, partition=3), call("b", 2, partition=4)])
-    lane.suspend(3)
-    lane.add([call("c", 3, partition=3), call("d", 4, partition=4)])
-    assert names(take_all(lane)) == "bd"
-    assert (lane.num_waiting, sorted(lane.waiting())) == (2, [ord("a"), ord("c")])
-    lane.resume(3)
-    assert names(take_all(lane)) == "ac"
+    queue = kind()
+    queue.add([call("a", 1, partition=3), call("b", 2, partition=4)])
+    queue.suspend(3)
+    queue.add([call("c", 3, partition=3), call("d", 4, partition=4)])
+    assert names(take_all(queue)) == "bd"
+    assert (queue.num_waiting, sorted(queue.waiting())) == (2, [ord("a"), ord("c")])
+    queue.resume(3)
+    assert names(take_all(queue)) == "ac"
 
 
-@pytest.mark.parametrize("kind", [Lane, OrderedLane])
+@pytest.mark.parametrize("kind", [CallQueue, KeyQueue])
 def test_calls_of_a_partition_that_is_lost_never_start(kind):
-    lane = kind()
-    lane.add([call("a", 1, partition=3), call("b", 2, partition=4)])
-    lane.suspend(3)
-    lane.add([call("c", 3, partition=3)])
-    dropped = lane.drop(lambda one: one.partition == 3)
-    lane.resume(3)
+    queue = kind()
+    queue.add([call("a", 1, partition=3), call("b", 2, partition=4)])
+    queue.suspend(3)
+    queue.add([call("c", 3, partition=3)])
+    dropped = queue.drop(lambda one: one.partition == 3)
+    queue.resume(3)
     assert names(dropped) == "ac"
-    assert names(take_all(lane)) == "b"
-    assert lane.num_waiting == 0
+    assert names(take_all(queue)) == "b"
+    assert queue.num_waiting == 0
 
 
 def test_a_call_that_runs_names_its_partition_until_its_key_is_free():
     """It may fail when its partition is long lost, and would hold its key for another's record."""
-    lane = OrderedLane()
-    lane.add([call("a", 1, partition=3)])
-    (one,) = take_all(lane)
-    lane.drop(lambda each: each.partition == 3)
-    assert lane.holds(3)
-    fail(lane, one)
-    assert lane.holds(3)
-    lane.release([one.record_id])
-    assert not lane.holds(3)
+    queue = KeyQueue()
+    queue.add([call("a", 1, partition=3)])
+    (one,) = take_all(queue)
+    queue.drop(lambda each: each.partition == 3)
+    assert queue.holds(3)
+    fail(queue, one)
+    assert queue.holds(3)
+    queue.release([one.record_id])
+    assert not queue.holds(3)
 
 
 def test_a_record_that_waits_and_comes_again_and_again_waits_once_and_keeps_its_place():
-    lane = OrderedLane()
-    lane.add([call("a"), call("b"), call("c")])
-    fail(lane, lane.take())
+    queue = KeyQueue()
+    queue.add([call("a"), call("b"), call("c")])
+    fail(queue, queue.take())
     for tree in range(1000, 1030):
-        lane.add([call("B", record_id=ord("b"), tree=tree)])
-    assert lane.num_waiting == 2
-    assert set(lane.waiting()) == {1029, ord("c")}
-    lane.release([ord("a")])
+        queue.add([call("B", record_id=ord("b"), tree=tree)])
+    assert queue.num_waiting == 2
+    assert set(queue.waiting()) == {1029, ord("c")}
+    queue.release([ord("a")])
     order = ""
-    while (one := lane.take()) is not None:
+    while (one := queue.take()) is not None:
         order += one.value
-        lane.end(one)
+        queue.end(one)
     assert order == "Bc"
 
 
 def test_a_record_that_already_waits_again_is_not_waited_for():
     """It failed elsewhere and was retried while its first call still ran here."""
-    lane = OrderedLane()
-    lane.add([call("a", record_id=1, tree=1), call("b", record_id=2)])
-    first = lane.take()
-    lane.add([call("A", record_id=1, tree=9), call("B", record_id=1, tree=9)])
-    fail(lane, first)
-    assert lane.held == 0
-    lane.add([call("C", record_id=1, tree=9)])
+    queue = KeyQueue()
+    queue.add([call("a", record_id=1, tree=1), call("b", record_id=2)])
+    first = queue.take()
+    queue.add([call("A", record_id=1, tree=9), call("B", record_id=1, tree=9)])
+    fail(queue, first)
+    assert not queue.held
+    queue.add([call("C", record_id=1, tree=9)])
     order = ""
-    while (one := lane.take()) is not None:
+    while (one := queue.take()) is not None:
         order += one.value
-        lane.end(one)
+        queue.end(one)
     assert order == "ABCb"
 
 
 def test_a_lane_forgets_keys_that_nothing_waits_for():
-    lane = OrderedLane()
-    lane.add([call("a", 1), call("b", 1), call("c", 2)])
-    while (one := lane.take()) is not None:
-        lane.end(one)
-    assert not lane._keys
+    queue = KeyQueue()
+    queue.add([call("a", 1), call("b", 1), call("c", 2)])
+    while (one := queue.take()) is not None:
+        queue.end(one)
+    assert not queue._keys
 
 
 class World(RuleBasedStateMachine):
-    """Records arrive at a lane; their calls end well or not, and those that failed come again.
+    """Records arrive at a queue; their calls end well or not, and those that failed come again.
 
     A record has one or more values of one key. `arrived` has each key's records in order.
     """
@@ -246,7 +250,7 @@ class World(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.lane = OrderedLane()
+        self.queue = KeyQueue()
         self.arrived = {}  # key: owners in order
         self.values = {}  # owner: the keys of its values
         self.attempt = {}  # owner: the tree of its live attempt, None while it waits
@@ -268,13 +272,13 @@ class World(RuleBasedStateMachine):
         self.trees += 1
         keys = self.values[record_id]
         self.attempt[record_id], self.left[record_id] = self.trees, len(keys)
-        self.lane.add(
+        self.queue.add(
             [Call(record_id, self.trees, 1, record_id, record_id % 2, key) for key in keys]
         )
 
     @rule()
     def start(self):
-        one = self.lane.take()
+        one = self.queue.take()
         if one is None:
             return
         assert one.key not in [other.key for other in self.running]
@@ -295,17 +299,17 @@ class World(RuleBasedStateMachine):
         record_id = one.record_id
         if outcome != "good":
             one.error = Reject("no") if outcome == "final" else RuntimeError("again")
-        self.lane.end(one)
+        self.queue.end(one)
         if self.attempt.get(record_id) != one.tree:  # void: the tree had resolved
             if one.comes_again:
-                self.lane.release([record_id])
+                self.queue.release([record_id])
         elif one.comes_again:
             self.attempt[record_id] = None
         else:
             self.left[record_id] -= 1
             if not self.left[record_id]:
                 del self.attempt[record_id]
-                self.lane.release([record_id])
+                self.queue.release([record_id])
 
     @precondition(lambda self: None in self.attempt.values())
     @rule(data=st.data())
@@ -320,7 +324,7 @@ class World(RuleBasedStateMachine):
 
     def waiting_whole(self):
         """Records none of whose values has had its turn."""
-        begun = {one.record_id for one in [*self.running, *self.lane.ready]}
+        begun = {one.record_id for one in [*self.running, *self.queue.ready]}
         return [
             record_id
             for record_id, left in self.left.items()
@@ -331,26 +335,25 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def one_try_of_a_record_waits(self):
-        for state in self.lane._keys.values():
-            tries = {} if state is None else {(one.record_id, one.tree) for one in state.turns}
+        for state in self.queue._keys.values():
+            tries = {} if state is None else {(one.record_id, one.tree) for one in state.waiting}
             assert len(tries) == len({record_id for record_id, _tree in tries})
 
     @invariant()
     def nothing_is_held_without_reason(self):
-        for record_id in self.lane._held:
+        for record_id in self.queue.held:
             assert record_id in self.attempt
 
     @invariant()
     def what_waits_is_counted(self):
-        assert self.lane.num_waiting == len(self.lane.waiting())
-        assert self.lane.num_blocked == len(self.lane.blocked())
+        assert self.queue.num_waiting == len(self.queue.waiting())
 
     def teardown(self):
         """Whatever happened, all of it can still be finished, and leaves nothing behind."""
         for _ in range(10_000):
             if self.running:
                 self.end_one(self.running.pop(), "good")
-            elif (one := self.lane.take()) is not None:
+            elif (one := self.queue.take()) is not None:
                 self.running.append(one)
             else:
                 due = [record_id for record_id, tree in self.attempt.items() if tree is None]
@@ -358,9 +361,9 @@ class World(RuleBasedStateMachine):
                     break
                 self.send(due[-1])
         assert not self.attempt
-        assert not self.lane._keys
-        assert self.lane.held == 0
-        assert self.lane.waiting() == []
+        assert not self.queue._keys
+        assert not self.queue.held
+        assert self.queue.waiting() == []
 
 
 class WorldOfManyKeys(World):
@@ -387,7 +390,7 @@ class WorldOfManyKeys(World):
         due = [record_id for record_id, tree in self.attempt.items() if tree is None]
         record_id = data.draw(st.sampled_from(due))
         del self.attempt[record_id]
-        self.lane.release([record_id])
+        self.queue.release([record_id])
 
 
 SETTINGS = settings(max_examples=80, stateful_step_count=40)

@@ -10,7 +10,7 @@ import structlog.testing
 
 from headrace import Bolt, Hooks, InvalidTopology, Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from topology.workers.lifecycle import EventLoop, Life
+from topology.workers.lifecycle import EventLoop, Lifecycle
 
 
 class Told(Bolt):
@@ -68,7 +68,7 @@ def life(events, **failing):
         lambda: Told(name := next(names), events, failing.get(name, ())), tasks=2, name="b2"
     ).into(MemorySink())
     topology.dead_letters.into(MemoryDeadLetters())
-    return Life(topology.bolts(), topology.listeners, EventLoop())
+    return Lifecycle(topology.bolts(), topology.listeners, EventLoop())
 
 
 def test_hooks_start_first_and_stop_last_and_every_task_is_opened_and_closed_once():
@@ -196,7 +196,7 @@ def on_a_loop(bolt):
     topology.dead_letters.into(MemoryDeadLetters())
     loop = EventLoop()
     loop.open()
-    return Life(topology.bolts(), topology.listeners, loop), loop
+    return Lifecycle(topology.bolts(), topology.listeners, loop), loop
 
 
 def test_an_async_bolt_may_be_opened_and_closed_on_its_loop():
