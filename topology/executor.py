@@ -6,11 +6,15 @@ the dead letters. It knows no partition, acker or sink; the pipeline gives every
 its edges. The owner thread calls it.
 """
 
+import queue
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from itertools import chain, count
 from time import perf_counter
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +36,6 @@ from topology.calls import (
 from topology.errors import BoltError
 from topology.grouping import Direct
 from topology.histogram import CallTimes
-from topology.prefetch import Prefetcher
 from topology.record import DEFAULT_STREAM, Message, Record
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
@@ -61,37 +64,15 @@ class Executor:
     def __init__(
         self, sources: Iterable[Source] = (), schemas: Mapping[str, pa.Schema] | None = None
     ) -> None:
-        """`sources` whose first bolts are concurrent are run ahead, if `prefetch` is called.
+        """`sources` are those whose concurrent bolts may be prefetched.
 
         `schemas` are those that sinks fit rows to, by step name.
         """
         self._schemas = schemas or {}
         self._turns: Counter[str] = Counter()  # values routed, by step
         self.times = CallTimes()
-        """How long calls took: of a chunk's worth of them, the mean."""
-        concurrent = [source for source in sources if source.is_concurrent]
-        self._prefetcher = Prefetcher(concurrent, self.run_concurrent) if concurrent else None
-        self.prefetches = bool(concurrent)
-        """Whether `prefetch` is of any use."""
-
-    def open(self) -> None:
-        """Start the threads that run concurrent bolts ahead, if there are such bolts."""
-        if self._prefetcher is not None:
-            self._prefetcher.open()
-
-    def close(self, timeout_seconds: float) -> bool:
-        """End these threads; False if a bolt did not end in time."""
-        return self._prefetcher is None or self._prefetcher.close(timeout_seconds)
-
-    def prefetch(self, upcoming: Sequence[tuple[Source, Sequence[Message]]]) -> None:
-        """Begin to run the concurrent bolts over the chunks that come next, and only those."""
-        if self._prefetcher is not None:
-            self._prefetcher.prefetch(upcoming)
-
-    def wait_idle(self) -> None:
-        """Forget what was made ahead, and wait until no bolt is at work on another thread."""
-        if self._prefetcher is not None:
-            self._prefetcher.wait_idle()
+        """Seconds of calls: of a chunk's worth of them, the mean."""
+        self.prefetcher = Prefetcher(sources, self.run_concurrent)
 
     def run_source(self, source: Source, messages: Sequence[Message]) -> Outcome:
         """Run the records of one topic through the topology."""
@@ -100,7 +81,7 @@ class Executor:
             blocks = [messages[start : start + BLOCK_RECORDS] for start in starts]
             parts = [self._run_records(source, block, Outcome([], {})) for block in blocks]
             return self._as_columns(self._ended(_joined(parts), len(messages)))
-        outcome = None if self._prefetcher is None else self._prefetcher.take(messages)
+        outcome = self.prefetcher.take(messages)
         if outcome is None:
             outcome = self.run_concurrent(source, messages)
         reached, outcome.deliveries = outcome.deliveries, []
@@ -413,3 +394,103 @@ def _one(found: list[tuple[int, Delivery]], num_parts: int) -> Delivery:
 
 def _values(delivery: Delivery) -> list[Any]:
     return cast("list[Any]", delivery.piece)  # no vectorised bolt makes columns here
+
+
+THREADS = 2
+_LEAST_RECORDS = 500  # fewer are done sooner than handed over
+
+
+class _Begun(NamedTuple):
+    """A chunk that the threads have been given."""
+
+    source: Source
+    messages: Sequence[Message]  # the same list as long as it is kept here
+    outcome: "Future[Outcome]"
+
+
+_Tasks: TypeAlias = "queue.SimpleQueue[_Begun | None]"
+
+
+class Prefetcher:
+    """Runs the concurrent bolts that read topics, on threads of its own.
+
+    What they give may be made before the chunk is emitted, and forgotten if it never is. The
+    owner thread calls everything; `run` is called by the threads, several at once.
+    """
+
+    def __init__(
+        self, sources: Iterable[Source], run: Callable[[Source, Sequence[Message]], Outcome]
+    ) -> None:
+        self._run = run
+        self._sources = frozenset(source for source in sources if source.is_concurrent)
+        self._tasks: _Tasks = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._begun: dict[int, _Begun] = {}
+        self._forgotten: list[Future[Outcome]] = []  # those under way that nobody will take
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a concurrent bolt reads a source."""
+        return bool(self._sources)
+
+    def open(self) -> None:
+        """Start the threads, if they are of any use."""
+        for number in range(THREADS if self.is_used else 0):
+            thread = threading.Thread(target=self._work, name=f"prefetch-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def prefetch(self, upcoming: Sequence[tuple[Source, Sequence[Message]]]) -> None:
+        """Begin what comes next, and forget what was begun and does not come any more.
+
+        A chunk that comes alone is left to the owner, who would only wait for it.
+        """
+        kept: dict[int, _Begun] = {}
+        for source, messages in upcoming:
+            key = id(messages)
+            is_long = source in self._sources and len(messages) >= _LEAST_RECORDS
+            if key in self._begun:
+                kept[key] = self._begun.pop(key)
+            elif is_long and len(upcoming) > 1:
+                kept[key] = _Begun(source, messages, Future())
+                self._tasks.put(kept[key])
+        self._forget()
+        self._begun = kept
+
+    def take(self, messages: Sequence[Message]) -> Outcome | None:
+        """Return what came of a chunk, once it is there; None if it was not begun.
+
+        Raises what a bolt raised that is no failure of a record.
+        """
+        begun = self._begun.pop(id(messages), None)
+        return None if begun is None else begun.outcome.result()
+
+    def _forget(self) -> None:
+        """Begin nothing that was not begun yet, and take nothing of what was."""
+        self._forgotten = [outcome for outcome in self._forgotten if not outcome.done()]
+        self._forgotten += [e.outcome for e in self._begun.values() if not e.outcome.cancel()]
+        self._begun = {}
+
+    def wait_idle(self) -> None:
+        """Forget all, and wait until no bolt is at work."""
+        self._forget()
+        wait(self._forgotten)
+
+    def close(self, timeout_seconds: float) -> bool:
+        """End the threads; False if one did not end in time. It is a daemon."""
+        self._forget()
+        for _ in self._threads:
+            self._tasks.put(None)
+        deadline = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _work(self) -> None:
+        while (begun := self._tasks.get()) is not None:
+            if begun.outcome.set_running_or_notify_cancel():
+                try:
+                    begun.outcome.set_result(self._run(begun.source, begun.messages))
+                except BaseException as error:  # noqa: BLE001 - it is the owner's
+                    begun.outcome.set_exception(error)
+            del begun

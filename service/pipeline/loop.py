@@ -71,7 +71,7 @@ class Pipeline:
         except BaseException:
             self.runners.close()
             raise
-        self.router.executor.open()
+        self.router.executor.prefetcher.open()
         for outlet in self.outlets:
             outlet.start()
         self.router.start(self.context.clock())
@@ -155,7 +155,7 @@ class Pipeline:
         """Begin the concurrent bolts of chunks that come next, but not of what is screened."""
         if not fetch:
             self.router.prefetch(())  # the run ends: nothing comes next
-        elif may_emit and self.router.executor.prefetches and self.consumer.foresees:
+        elif may_emit and self.router.executor.prefetcher.is_used and self.consumer.foresees:
             while self.consumer.waits_little and self.consumer.fetch(now, 0):
                 pass
             self.router.prefetch([each for each in self.consumer.upcoming() if not each.unusual])
@@ -267,7 +267,7 @@ class Pipeline:
         for change in self.consumer.release():
             self._partition_changed(change)
         self.context.complaints.tell(all_of_it=True)
-        ended.append(self.router.executor.close(timeout_seconds))
+        ended.append(self.router.executor.prefetcher.close(timeout_seconds))
         try:
             self.context.life.close(timeout_seconds)
         finally:
@@ -276,4 +276,4 @@ class Pipeline:
 
     def settle(self) -> None:
         """Wait for bolts that run ahead on other threads: what they look up is about to change."""
-        self.router.executor.wait_idle()
+        self.router.executor.prefetcher.wait_idle()

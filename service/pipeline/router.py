@@ -112,7 +112,7 @@ class Router:
 
     def prefetch(self, chunks: Sequence[Chunk]) -> None:
         """Begin the concurrent bolts of chunks that come next; of all others nothing is kept."""
-        self.executor.prefetch(
+        self.executor.prefetcher.prefetch(
             [
                 (self._source_of(each.partition.topic), cast("list[Message]", each.messages))
                 for each in chunks

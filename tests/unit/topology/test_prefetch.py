@@ -10,9 +10,8 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.memory.log import MemoryMessage
 from partition.records import Partition
 from tests.support.patience import seconds
-from topology import prefetch
-from topology.executor import Executor
-from topology.prefetch import Prefetcher
+from topology import executor as executing
+from topology.executor import Executor, Prefetcher
 
 PLACE = Partition("in", 0)
 MANY = 600
@@ -81,15 +80,15 @@ def draw_branches(stream):
 
 
 def test_the_executor_goes_on_from_what_was_run_ahead_as_if_it_had_run_all_itself(monkeypatch):
-    monkeypatch.setattr(prefetch, "_LEAST_RECORDS", 1)
+    monkeypatch.setattr(executing, "_LEAST_RECORDS", 1)
     source = source_of(draw_branches)
     records = messages(1, 2, 13, 4)
     executor = Executor([source])
-    executor.open()
-    executor.prefetch([(source, records), (source, messages(1))])
+    executor.prefetcher.open()
+    executor.prefetcher.prefetch([(source, records), (source, messages(1))])
     monkeypatch.setattr(executor, "run_concurrent", None)  # it is not called again
     together = found(executor.run_source(source, records))
-    assert executor.close(WAIT_SECONDS)
+    assert executor.prefetcher.close(WAIT_SECONDS)
     assert together == found(Executor().run_source(source, records))
     assert together == (
         [
@@ -233,11 +232,11 @@ def test_a_source_that_no_concurrent_bolt_reads_needs_no_threads():
     source = source_of(lambda stream: stream.then(plain).into(MemorySink()))
     before = threading.active_count()
     executor = Executor([source])
-    executor.open()
-    executor.prefetch([(source, messages(*[1] * MANY)) for _ in range(2)])
-    assert not executor.prefetches
+    executor.prefetcher.open()
+    executor.prefetcher.prefetch([(source, messages(*[1] * MANY)) for _ in range(2)])
+    assert not executor.prefetcher.is_used
     assert threading.active_count() == before
-    assert executor.close(WAIT_SECONDS)
+    assert executor.prefetcher.close(WAIT_SECONDS)
 
 
 def test_what_breaks_a_run_is_raised_where_its_outcome_is_taken(source):
