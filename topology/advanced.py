@@ -53,7 +53,7 @@ class Emission:
     """Values for one stream, in the order in which they were emitted.
 
     `trees` has the tree of each value's anchor, and NO_TREE where it has several or none: then
-    `several` has them, by the value's place. `tasks` has the tasks of values that name one.
+    `several` has them, by the value's index. `tasks` has the tasks of values that name one.
     """
 
     stream: str
@@ -65,10 +65,10 @@ class Emission:
 
 @dataclass(slots=True)
 class Actions:
-    """Emits, acks, fails and resets.
+    """What advanced bolts asked for: emits, acks, fails and resets.
 
-    To be carried out so: what failed fails; then the values go on and their edges become known;
-    then what is acked is acked. In between nothing can complete by mistake, as a tuple's own
+    Carry them out in this order: what failed fails; then the values go on and their edges become
+    known; then what is acked is acked. In between nothing can complete by mistake, as a tuple's own
     edge is outstanding until it is acked.
     """
 
@@ -83,24 +83,22 @@ class Actions:
     errors: list[Exception] = field(default_factory=list)  # of calls that had no tuple
 
     def emissions(self) -> Iterator[Emission]:
-        """The values emitted, stream by stream."""
         trees = np.array(self.trees, np.int64)
         names = list(dict.fromkeys(self.streams))
         if len(names) == 1:
             yield Emission(names[0], self.values, trees, self.several, self.tasks)
             return
         for name in names:
-            places = [place for place, stream in enumerate(self.streams) if stream == name]
+            indices = [index for index, stream in enumerate(self.streams) if stream == name]
             yield Emission(
                 name,
-                [self.values[place] for place in places],
-                trees[places],
-                moved(self.several, places),
-                moved(self.tasks, places),
+                [self.values[index] for index in indices],
+                trees[indices],
+                moved(self.several, indices),
+                moved(self.tasks, indices),
             )
 
     def acks(self) -> tuple[Trees, Edges]:
-        """Trees and edges of the tuples acked."""
         count = len(self.acked)
         return (
             np.fromiter((each.tree for each in self.acked), np.int64, count),
@@ -108,15 +106,14 @@ class Actions:
         )
 
     def resets(self) -> Trees:
-        """The trees whose time starts anew."""
+        """Return the trees whose time starts anew."""
         return np.fromiter((each.tree for each in self.reset), np.int64, len(self.reset))
 
     def mark(self) -> Mark:
-        """How much is recorded by now."""
         return len(self.values), len(self.acked), len(self.failed), len(self.reset)
 
     def cut(self, mark: Mark) -> None:
-        """Forget what was recorded since `mark`: the tuples settled since then are not."""
+        """Drop what was recorded since `mark`, and unsettle the tuples settled since then."""
         values, acked, failed, reset = mark
         for tuple_ in self.acked[acked:]:
             tuple_.is_settled = False
@@ -124,31 +121,30 @@ class Actions:
             tuple_.is_settled = False
         del self.values[values:], self.trees[values:], self.streams[values:]
         del self.acked[acked:], self.failed[failed:], self.reset[reset:]
-        for place in [place for place in self.several if place >= values]:
-            del self.several[place]
-        for place in [place for place in self.tasks if place >= values]:
-            del self.tasks[place]
+        for index in [index for index in self.several if index >= values]:
+            del self.several[index]
+        for index in [index for index in self.tasks if index >= values]:
+            del self.tasks[index]
 
 
-def moved(kept: dict[int, Any], places: list[int]) -> dict[int, Any]:
-    """What stands at some of the places, by where these places stand now."""
+def moved(kept: dict[int, Any], indices: list[int]) -> dict[int, Any]:
+    """Return the entries of `indices`, by their new index."""
     if not kept:
         return {}
-    return {now: kept[place] for now, place in enumerate(places) if place in kept}
+    return {now: kept[index] for now, index in enumerate(indices) if index in kept}
 
 
 class Collector(Generic[Out]):
-    """Takes what an advanced bolt does with its tuples.
+    """Records what an advanced bolt does with its tuples.
 
-    It is good on the owner thread, while the bolt is called; anything else is a BoltError, so
-    that nothing gets lost between threads. What a call recorded counts when it returns: if it
-    raises, nothing of it has happened (see `AdvancedBolt.process`).
+    Valid on the owner thread, while the bolt is called; anything else is a BoltError, so that
+    nothing gets lost between threads. What a call recorded counts when it returns: if it raises,
+    nothing of it has happened (see `AdvancedBolt.process`).
     """
 
     def __init__(
         self, step: str, streams: Iterable[str], record_ids: Callable[[Trees], Owners]
     ) -> None:
-        """`streams` are those besides the default one; `owners` says -1 for resolved trees."""
         self._step = step
         self._streams = frozenset([DEFAULT_STREAM, *streams])
         self._record_ids = record_ids
@@ -168,7 +164,7 @@ class Collector(Generic[Out]):
         """Send a value on, anchored to one tuple, to several, or (with `()`) to none.
 
         No anchor's record is complete before the value is done with, and if that fails, all
-        of them are tried again. Emit before you ack: a tuple that is settled anchors nothing
+        of them are retried. Emit before you ack: a settled tuple anchors nothing
         more. With no anchor nobody waits for the value, and if it fails it is lost. `task` is
         for a stream that is grouped `direct()`. Raises BoltError.
         """
@@ -194,7 +190,7 @@ class Collector(Generic[Out]):
             actions.tasks[len(actions.values) - 1] = task
 
     def ack(self, tuple_: Tuple[Any]) -> None:
-        """Say that a tuple is processed. Raises BoltError if it is settled already."""
+        """Mark a tuple as processed. Raises BoltError if it is settled already."""
         if get_ident() != self._thread:
             raise self._out_of_place("ack")
         if tuple_.is_settled:
@@ -203,7 +199,7 @@ class Collector(Generic[Out]):
         self._actions.acked.append(tuple_)
 
     def fail(self, tuple_: Tuple[Any], error: Exception | None = None) -> None:
-        """Say that a tuple cannot be processed: its record, or records, are tried again.
+        """Fail a tuple: its record, or records, are retried.
 
         With a Reject as `error` they go to the dead letters; `Retry(after_seconds=)` says
         when. Raises BoltError if the tuple is settled already.
@@ -219,7 +215,7 @@ class Collector(Generic[Out]):
         self._actions.failed.append((tuple_, error))
 
     def reset_timeout(self, tuple_: Tuple[Any]) -> None:
-        """Let the time of a tuple's records start anew: it is kept on purpose, not lost.
+        """Restart the timeout of a tuple's records: it is kept on purpose, not lost.
 
         Raises BoltError for what is no tuple.
         """
@@ -229,7 +225,7 @@ class Collector(Generic[Out]):
         self._actions.reset.append(tuple_)
 
     def pending(self, tuples: Iterable[Tuple[Any]]) -> list[Tuple[Any]]:
-        """Those of the tuples that still count: neither settled, nor is their tree resolved.
+        """Return those of the tuples that are not settled and whose tree has not resolved.
 
         The record of one that has expired, or that failed elsewhere, comes again. A bolt that
         adds up what it keeps leaves such tuples out, or the record would be counted twice.
@@ -245,7 +241,7 @@ class Collector(Generic[Out]):
         ]
 
     def _anchor(self, anchors: Iterable[Tuple[Any]]) -> int:
-        """The tree of anchors that have one; else they are noted beside the value."""
+        """Return the tree of anchors that have one; else note them beside the value."""
         trees: dict[int, None] = {}
         for anchor in anchors:
             if anchor.is_settled:
@@ -275,18 +271,15 @@ class Collector(Generic[Out]):
     # For the runner
 
     def begin(self, now: float) -> None:
-        """Record anew; only the calling thread may."""
         self._actions = Actions()
         self._thread = get_ident()
         self.now = now
 
     def end(self) -> Actions:
-        """What was recorded since `begin`."""
         self._thread = 0
         return self._actions
 
     def mark(self) -> Mark:
-        """Where a call of the bolt begins, for `undo`."""
         return self._actions.mark()
 
     def undo(self, mark: Mark, error: Exception, tuple_: Tuple[Any] | None) -> None:
@@ -301,23 +294,23 @@ class Collector(Generic[Out]):
 
 
 class AdvancedBolt(Component, ABC, Generic[In, Out]):
-    """A step with its tuples in its own hands.
+    """A bolt that acks, fails and anchors tuples itself.
 
     Everything runs on the owner thread, one call at a time, so its state needs no lock; and
     while it runs nothing else does: it must not wait. A step with several tasks has an instance
     per task. State is in memory only: after a crash every tuple that was not acked comes again.
-    A tuple may be kept for the message time-out, and longer by `Collector.reset_timeout`. All
-    that is kept counts against its partition's window (`max_pending`): a bolt that keeps as
-    much stops the partition until it acks some, or until they expire.
+    A tuple may be kept for the message timeout, and longer by `Collector.reset_timeout`. All
+    that is kept counts against its partition's in-flight limit (`max_pending`): a bolt that keeps
+    as much stops the partition until it acks some, or until they expire.
     """
 
     @abstractmethod
     def process(self, tuple_: Tuple[In], collector: Collector[Out], /) -> None:
-        """Take a tuple: emit what comes of it, then ack or fail it, now or in a later call.
+        """Process a tuple: emit what comes of it, then ack or fail it, now or in a later call.
 
         If it raises, nothing that it asked of the collector in this call has happened, and the
         tuple fails with the exception: Reject and BoltError send its record to the dead
-        letters, everything else has it tried again. So emit, then ack, and only then forget
+        letters, everything else has it retried. So emit, then ack, and only then forget
         what you kept: tuples that are forgotten before a call raises have to expire first.
         """
 
@@ -328,7 +321,7 @@ class AdvancedBolt(Component, ABC, Generic[In, Out]):
         """
 
     def drain(self, collector: Collector[Out], /) -> None:
-        """Answer what you keep. Called, perhaps often, while the run ends: no new records come.
+        """Settle the tuples you keep. Called, perhaps often, while the run ends.
 
         Called, too, while a partition goes to another replica and you keep tuples of it; those of
         other partitions then come on. What is not acked by the drain's or the hand-over's deadline
@@ -348,16 +341,15 @@ class AdvancedRunner:
         self,
         steps: Collection[BoltStep],
         record_ids: Callable[[Trees], Owners],
-        places: Callable[[Owners], Owners],
+        indexes_of: Callable[[Owners], Owners],
     ) -> None:
-        """`owners` says whose trees are, -1 for those resolved (`Acker.owners`).
-
-        `places` says to which partition's records owners belong.
-        """
+        """`record_ids` maps trees to records, -1 for resolved ones (`Acker.owners`)."""
         self._collectors: dict[str, Collector[Any]] = {
             step.name: Collector(step.name, step.streams, record_ids) for step in steps
         }
-        self._kept = {step.name: Kept(step.timeout_seconds, record_ids, places) for step in steps}
+        self._kept = {
+            step.name: Kept(step.timeout_seconds, record_ids, indexes_of) for step in steps
+        }
 
     def run(
         self,
@@ -380,10 +372,10 @@ class AdvancedRunner:
             map(Tuple, values, trees.tolist(), edges.tolist(), repeat(source), repeat(stream))
         )
         processes = [bolt.process for bolt in _bolts(step)]
-        places = repeat(0) if tasks is None else tasks
+        numbers = repeat(0) if tasks is None else tasks
         collector.begin(now)
         mark = collector.mark
-        for tuple_, task in zip(tuples, places, strict=False):
+        for tuple_, task in zip(tuples, numbers, strict=False):
             before = mark()
             try:
                 returned = processes[task](tuple_, collector)
@@ -418,19 +410,19 @@ class AdvancedRunner:
         return Actions(failed=[(each, error) for each in tuples])
 
     def held(self, step: BoltStep) -> int:
-        """How many tuples the step's bolts keep, the resolved ones too until they are forgotten."""
+        """Count the tuples that the step's bolts keep, resolved ones too until forgotten."""
         return len(self._kept[step.name])
 
-    def held_by_place(self, step: BoltStep) -> Mapping[int, int]:
-        """The same, by the place of the partition whose records they are."""
+    def held_by_partition(self, step: BoltStep) -> Mapping[int, int]:
+        """The same, by partition index."""
         return self._kept[step.name].by_partition
 
-    def holds(self, place: int) -> bool:
-        """Whether a bolt keeps a tuple of a partition, by its place."""
-        return any(kept.by_partition[place] for kept in self._kept.values())
+    def holds(self, index: int) -> bool:
+        """Whether a bolt keeps a tuple of a partition."""
+        return any(kept.by_partition[index] for kept in self._kept.values())
 
     def holders(self) -> dict[int, str]:
-        """The step that keeps a tuple, by the record or joint tree that the tuple belongs to."""
+        """Return the step that keeps a tuple, by the record or compound tree of the tuple."""
         return {
             record_id: step
             for step, kept in self._kept.items()
@@ -475,12 +467,11 @@ def _bolts(step: BoltStep) -> "Sequence[AdvancedBolt[Any, Any]]":
 
 
 def late(step: str, limit: str) -> str:
-    """What is said of a tuple that a bolt kept for too long."""
     return f"bolt '{step}' neither acked nor failed a tuple in time: {limit}"
 
 
 def _misreturned(step: BoltStep, returned: Any) -> BoltError:
-    """The error of a `process` that returned something, which nobody would ever see."""
+    """Return the error of a `process` that returned something, which nobody would ever see."""
     if iscoroutine(returned) or isgenerator(returned):
         returned.close()
     kind = "an awaitable" if isawaitable(returned) else type(returned).__name__
@@ -491,7 +482,7 @@ def _misreturned(step: BoltStep, returned: Any) -> BoltError:
 
 
 class Kept:
-    """The tuples of one step that are neither acked nor failed. The owner thread calls it.
+    """The tuples of one step that are neither acked nor failed.
 
     Those whose trees have resolved stay until `forget_resolved`. Times are `Acker.expire`'s.
     """
@@ -500,27 +491,23 @@ class Kept:
         self,
         timeout_seconds: float | None,
         record_ids: Callable[[Trees], Owners],
-        places: Callable[[Owners], Owners],
+        indexes_of: Callable[[Owners], Owners],
     ) -> None:
-        """`places` says to which partition's records owners belong."""
         self._timeout_seconds = timeout_seconds
         self._record_ids = record_ids
-        self._places = places
+        self._indexes_of = indexes_of
         self._record_id: dict[Tuple[Any], int] = {}  # a record, or a joint tree
         self._since: dict[Tuple[Any], float] = {}  # the oldest first; empty without a time-out
         self.by_partition: Counter[int] = Counter()
-        """How many there are, by their partition's place."""
+        """How many there are, by partition index."""
 
     def __len__(self) -> int:
-        """How many are kept."""
         return len(self._record_id)
 
     def of_record_ids(self) -> Iterable[int]:
-        """The record, or joint tree, of each."""
         return self._record_id.values()
 
     def add(self, tuples: Collection[Tuple[Any]], now: float) -> None:
-        """Learn of tuples that a call has left unsettled."""
         record_ids = self._record_ids_of(tuples)
         self._record_id.update(zip(tuples, record_ids.tolist(), strict=True))
         self.by_partition += self._counted(record_ids)
@@ -528,7 +515,7 @@ class Kept:
             self._since.update(dict.fromkeys(tuples, now))
 
     def drop(self, tuples: Iterable[Tuple[Any]]) -> None:
-        """Learn that tuples were acked or failed; those that were not kept are ignored."""
+        """Remove tuples that were acked or failed; those that were not kept are ignored."""
         pop = self._record_id.pop
         dropped = [each for each in tuples if each in self._record_id]
         if dropped:
@@ -538,13 +525,12 @@ class Kept:
             self._since.pop(each, None)
 
     def reset(self, tuples: Iterable[Tuple[Any]], now: float) -> None:
-        """Let the time of tuples start anew."""
         for each in tuples:
             if self._since.pop(each, None) is not None:
                 self._since[each] = now
 
     def take_overdue(self, now: float) -> list[Tuple[Any]]:
-        """Those kept for longer than the bolt's time-out; they are kept no more."""
+        """Remove and return those kept for longer than the bolt's timeout."""
         overdue = []
         for each, since in self._since.items():
             if self._timeout_seconds is None or since + self._timeout_seconds > now:
@@ -554,7 +540,6 @@ class Kept:
         return overdue
 
     def forget_resolved(self) -> None:
-        """Forget those whose trees have resolved: their records come again, or are done."""
         record_ids = self._record_ids_of(self._record_id)
         resolved = record_ids < 0
         if resolved.any():
@@ -566,5 +551,5 @@ class Kept:
         return self._record_ids(trees)
 
     def _counted(self, record_ids: Owners) -> Counter[int]:
-        places, counts = np.unique(self._places(record_ids), return_counts=True)
-        return Counter(dict(zip(places.tolist(), counts.tolist(), strict=True)))
+        indexes, counts = np.unique(self._indexes_of(record_ids), return_counts=True)
+        return Counter(dict(zip(indexes.tolist(), counts.tolist(), strict=True)))

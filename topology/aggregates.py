@@ -33,7 +33,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def merged(self, values: Column, groups: Groups) -> Column:
-        """The values of each group as one, in the order of the groups' numbers.
+        """Merge the values of each group into one, in the order of the groups' numbers.
 
         Groups are numbered from 0 without gaps; nulls stand for nothing. Raises AggregateFailed.
         """
@@ -41,12 +41,12 @@ class Aggregate(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sum(Aggregate):
-    """How many rows there are (no field), or the sum of a field. It is never null."""
+    """The number of rows (no field), or the sum of a field. It is never null."""
 
     field: str | None = None
 
     def merged(self, values: Column, groups: Groups) -> Column:
-        """See the contract. A whole number or a decimal that would lose digits is refused."""
+        """See Aggregate. A whole number or a decimal that would lose digits is refused."""
         try:
             summed = _by_group(self._wide(values), groups, "sum").cast(self.type)
         except pa.ArrowInvalid as error:
@@ -55,7 +55,7 @@ class Sum(Aggregate):
         return pc.fill_null(summed, zero)
 
     def _wide(self, values: Column) -> Column:
-        """In a type in which Arrow's sum, which wraps without a word, has room."""
+        """Cast to a type in which Arrow's sum, which wraps silently, has room."""
         if isinstance(self.type, pa.Decimal128Type):
             return values.cast(pa.decimal256(_WIDE, self.type.scale))
         if pa.types.is_integer(self.type) and len(values):
@@ -73,7 +73,6 @@ class Extreme(Aggregate):
     which: Literal["min", "max"]
 
     def merged(self, values: Column, groups: Groups) -> Column:
-        """See the contract."""
         return _by_group(values, groups, self.which)
 
 
@@ -86,7 +85,6 @@ class Combiner(Aggregate):
     merge: Callable[[Any, Any], Any]
 
     def merged(self, values: Column, groups: Groups) -> Column:
-        """See the contract."""
         size = int(groups.max()) + 1 if len(groups) else 0
         found = [copy.deepcopy(self.zero) for _ in range(size)]
         return _folded(self.type, self.merge, found, _values(values), groups)
@@ -101,13 +99,13 @@ class Reducer(Aggregate):
     merge: Callable[[Any, Any], Any] | None = None
 
     def merged(self, values: Column, groups: Groups) -> Column:
-        """See the contract. Without a function, no group may have two values."""
+        """See Aggregate. Without a function, no group may have two values."""
         size = int(groups.max()) + 1 if len(groups) else 0
         found: list[Any] = [None] * size
         return _folded(self.type, self._merged, found, _values(values), groups)
 
     def reduced(self, before: Column, rows: Iterable[Sequence[Any]]) -> Column:
-        """Values as some rows change them, those of each value in order; null: from zero.
+        """Change values by rows, those of each value in order; a null starts from zero.
 
         Raises AggregateFailed.
         """
@@ -131,7 +129,7 @@ class Reducer(Aggregate):
 
 
 def count() -> Aggregate:
-    """How many rows there are."""
+    """The number of rows."""
     return Sum(pa.int64())
 
 
@@ -192,7 +190,7 @@ def reducer(
 
 
 def type_of(hint: Any, place: str) -> pa.DataType:
-    """The column of a type hint; its parts may be null, as all places have them.
+    """Return the column type of a hint; its parts may be null, as all stores have them.
 
     Raises InvalidSchema.
     """
@@ -202,7 +200,7 @@ def type_of(hint: Any, place: str) -> pa.DataType:
 
 
 def as_column(values: Sequence[Any], kind: pa.DataType) -> Column:
-    """Values as a column, with nothing lost. Raises AggregateFailed for one that does not fit."""
+    """Convert values to a column without loss. Raises AggregateFailed for one that does not fit."""
     try:
         return converted(values, pa.field("value", kind))
     except Exception as error:
@@ -236,7 +234,7 @@ def _extreme(field: str, hint: Any, which: Literal["min", "max"]) -> Aggregate:
 
 
 def _has_extremes(kind: pa.DataType, which: Literal["min", "max"]) -> bool:
-    """Whether Arrow can tell the least or the greatest of such values: only trying it says."""
+    """Whether Arrow has a least or greatest of such values: only trying it says."""
     try:
         _by_group(pa.array([None], kind), np.zeros(1, np.int64), which)
     except pa.ArrowNotImplementedError:
@@ -274,7 +272,6 @@ def _folded(
     values: Sequence[Any],
     groups: Groups,
 ) -> Column:
-    """Merge values into those that were found for their groups."""
     for value, group in zip(values, groups.tolist(), strict=True):
         if value is not None:
             found[group] = _called(merge, found[group], value)

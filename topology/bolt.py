@@ -40,8 +40,6 @@ RECORD_COLUMNS = ("key", "value", "partition", "offset", "timestamp_ms")
 
 
 class Kind(Enum):
-    """How the executor calls a bolt."""
-
     FUNCTION = "function"  # one value in, one value or SKIP out
     FAN_OUT = "fan-out"  # one value in, an iterator out
     ASYNC = "async"  # awaited on the event loop, many at once
@@ -54,7 +52,7 @@ Tables: TypeAlias = "pa.RecordBatch | Mapping[str, pa.RecordBatch]"  # of a vect
 
 
 class Component:
-    """What every kind of bolt has: a life, and news of the partitions that are read.
+    """Lifecycle and partition news of every kind of bolt.
 
     `open`, `close` and the news come on the owner thread, to every task. If `process` is a
     coroutine function or an asynchronous generator, `open` and `close` may be coroutine
@@ -70,13 +68,13 @@ class Component:
         return None
 
     def partition_assigned(self, topic: str, partition: int) -> None:
-        """Learn that a partition is read from now on. Called before its first record."""
+        """Called before the first record of a partition."""
 
     def partition_revoked(self, topic: str, partition: int) -> None:
-        """Learn that a partition is no longer ours; records of it may still be on their way."""
+        """Called when a partition is no longer ours; its records may still be on their way."""
 
     def close(self) -> Coroutine[Any, Any, None] | None:
-        """Let go of what `open` took. Called once, also after a failed `open`."""
+        """Release what `open` took. Called once, also after a failed `open`."""
         return None
 
 
@@ -145,11 +143,9 @@ class FunctionBolt(Bolt[In, Out]):
         self.__doc__ = function.__doc__
 
     def process(self, value: In, /) -> Any:
-        """Call the function."""
         return self.function(value)
 
     def __call__(self, value: Any, /) -> Any:
-        """Call the function, as its own tests do."""
         return self.function(value)
 
 
@@ -177,8 +173,6 @@ class VectorisedBolt(FunctionBolt[Any, pa.RecordBatch]):
 
 
 class _Blocking(Protocol):
-    """What `bolt(blocking=True)` gives."""
-
     @overload
     def __call__(
         self, function: Callable[[In], Iterator[Out | Skip | To]], /
@@ -242,7 +236,7 @@ def bolt(
 
 
 def kind_of(bolt: Component) -> Kind:
-    """How a bolt has to be called, told from its `process` and its marks.
+    """Return how a bolt has to be called, by its `process` and its marks.
 
     Raises InvalidTopology if these contradict each other.
     """
@@ -262,7 +256,6 @@ def kind_of(bolt: Component) -> Kind:
 
 
 def _written_as(bolt: Component) -> Kind:
-    """What its `process` is: a coroutine function or the like, a generator, or neither."""
     if not isinstance(bolt, Bolt):
         return Kind.ADVANCED
     function = bolt.process
@@ -289,7 +282,7 @@ def yields_many(bolt: Bolt[Any, Any]) -> bool:
 
 
 def _returned(function: Callable[..., Any]) -> Any:
-    """The annotated return type without its arguments; None if there is none to be read."""
+    """Return the annotated return type without its arguments; None if it cannot be read."""
     try:
         returned = get_type_hints(function).get("return")
     except (NameError, TypeError):
@@ -298,17 +291,17 @@ def _returned(function: Callable[..., Any]) -> Any:
 
 
 def coroutines_of(bolt: object, methods: Iterable[str]) -> list[str]:
-    """Those of the methods that are coroutine functions, so that somebody has to await them."""
+    """Return those of the methods that are coroutine functions: somebody has to await them."""
     return [name for name in methods if inspect.iscoroutinefunction(getattr(bolt, name, None))]
 
 
 def has_state(bolt: Component) -> bool:
-    """Whether it may hold anything; a function made a bolt does not."""
+    """Whether it may hold state; a function made a bolt does not."""
     return type(bolt) not in (FunctionBolt, VectorisedBolt)
 
 
 def name_of(bolt: Component) -> str:
-    """What its step is called if nothing else is said."""
+    """Return the default name of its step."""
     return str(getattr(bolt, "__name__", type(bolt).__name__))
 
 
@@ -323,10 +316,10 @@ def check_columns(name: str, columns: Sequence[str]) -> None:
 
 
 class Hooks:
-    """Override what you need, and give it to `Topology.hooks`.
+    """Override what you need, and pass it to `Topology.hooks`.
 
     The owner thread calls everything, so what takes long holds the records up. An exception
-    of `started` ends the start; of the others it is logged, and nothing else happens.
+    of `started` ends the start; the others are logged and ignored.
     """
 
     def started(self) -> None:

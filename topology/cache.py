@@ -19,8 +19,6 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """A cache's figures at one moment."""
-
     entries: int
     hits: int  # answered from the cache, or by the look-up of another call for the same key
     misses: int  # look-ups made
@@ -44,7 +42,7 @@ class Cache(Generic[Key, Value]):
         missing_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Only stores. Raises InvalidTopology when a bound is not positive."""
+        """Raises InvalidTopology when a bound is not positive."""
         limits = [limit for limit in (seconds, missing_seconds) if limit is not None]
         if max_entries < 1 or any(limit <= 0 for limit in limits):
             message = "Cache: max_entries, seconds and missing_seconds must be positive"
@@ -58,7 +56,7 @@ class Cache(Generic[Key, Value]):
         self._misses = 0
 
     async def get(self, key: Key, look_up: Callable[[Key], Awaitable[Value]]) -> Value:
-        """What is kept of a key, or what `look_up(key)` gives; for async bolts.
+        """Return the cached value of a key, or that of `look_up(key)`; for async bolts.
 
         Raises what `look_up` raises.
         """
@@ -83,7 +81,7 @@ class Cache(Generic[Key, Value]):
             return value
 
     def get_blocking(self, key: Key, look_up: Callable[[Key], Value]) -> Value:
-        """What is kept of a key, or what `look_up(key)` gives; for bolts that run in threads.
+        """Return the cached value of a key, or that of `look_up(key)`; for blocking bolts.
 
         Raises what `look_up` raises. Not for coroutine functions: it would wait for another
         call's look-up and hold up the event loop that this look-up may need.
@@ -109,24 +107,23 @@ class Cache(Generic[Key, Value]):
             return value
 
     def forget(self, key: Key) -> None:
-        """Keep nothing of a key any more."""
+        """Remove a key."""
         with self._lock:
             self._kept.pop(key, None)
 
     def clear(self) -> None:
-        """Keep nothing any more; the figures go on counting."""
+        """Remove all keys; the counters are kept."""
         with self._lock:
             self._kept.clear()
 
     @property
     def statistics(self) -> CacheStatistics:
-        """The figures of this moment."""
         with self._lock:
             self._kept.expire()
             return CacheStatistics(len(self._kept), self._hits, self._misses, self._kept.evictions)
 
     def _begin(self, key: Key) -> "tuple[Any, bool, Future[_Outcome] | None]":
-        """The value that is kept; or no look-up's future, and whether it is the caller's to end."""
+        """Return the cached value, or a look-up's future and whether the caller has to end it."""
         with self._lock:
             kept = self._kept.get(key, _NOTHING)
             if kept is not _NOTHING:
@@ -160,7 +157,7 @@ class Cache(Generic[Key, Value]):
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a look-up came to; not known if the call that made it was cancelled."""
+    """The outcome of a look-up; not known if the call that made it was cancelled."""
 
     value: Any = None
     error: Exception | None = None
@@ -168,12 +165,11 @@ class _Outcome:
 
 
 class _Counted(TLRUCache[Any, Any, float]):
-    """Counts the entries that leave for lack of room."""
+    """Counts the entries that are evicted for lack of room."""
 
     evictions = 0
 
     def popitem(self) -> tuple[Any, Any]:
-        """Let the least used entry go."""
         self.evictions += 1
         return super().popitem()
 

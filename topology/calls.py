@@ -1,7 +1,7 @@
 """How a bolt is called over a whole chunk: the tight loops of the hot path.
 
 Each function here returns a `Called`: the values that came out, for each of them the
-place of the value it came from, and what failed. The loops run in C (`map`, `extend`,
+index of the value it came from, and what failed. The loops run in C (`map`, `extend`,
 `set`), so that per record there is nothing but the user's function; only failures,
 drops, fan-out and named streams cost more.
 """
@@ -29,8 +29,6 @@ _NEEDS_A_LOOK = _BAD | {Skip}
 
 @dataclass(slots=True)
 class Sent:
-    """What a bolt sent into one named stream."""
-
     piece: Piece
     parents: Parents
     tasks: list[int | None] | None = None  # of values that are sent one by one
@@ -38,11 +36,9 @@ class Sent:
 
 @dataclass(slots=True)
 class Called:
-    """What a bolt made of a chunk."""
-
     piece: Piece  # into the default stream
     parents: Parents
-    failures: dict[int, Exception]  # by the place of the value that was passed in
+    failures: dict[int, Exception]  # by the index of the value that was passed in
     named: dict[str, Sent] = field(default_factory=dict)  # into the others
 
 
@@ -55,15 +51,15 @@ def call_each(step: str, function: Callable[[Any], Any], values: list[Any]) -> C
 def call_fan_out(step: str, function: Callable[[Any], Iterable[Any]], values: list[Any]) -> Called:
     """Call a bolt that returns an iterator; its values leave together, when it is exhausted."""
     groups, failures = _collect(step, map(list, map(function, values)), len(values))
-    for place in failures:
-        groups[place] = []
+    for index in failures:
+        groups[index] = []
     counts = np.fromiter(map(len, groups), np.int64, len(groups))
     parents = np.repeat(np.arange(len(groups)), counts)
     return sort_out(step, list(chain.from_iterable(groups)), parents, failures)
 
 
 def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Exception]) -> Called:
-    """Take what is no value out of what calls returned, and sort the rest by stream.
+    """Remove what is no value from what calls returned, and sort the rest by stream.
 
     One bad value fails its input, and takes that input's other values along.
     """
@@ -72,8 +68,10 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
         return Called(out, parents, failures)
     if found.isdisjoint(_BAD) and not failures:  # values and SKIP: what filters return
         mask = list(map(partial(is_not, SKIP), out))
-        places = np.flatnonzero(np.array(mask, np.bool_))
-        return Called(list(compress(out, mask)), places if parents is None else parents[places], {})
+        indices = np.flatnonzero(np.array(mask, np.bool_))
+        return Called(
+            list(compress(out, mask)), indices if parents is None else parents[indices], {}
+        )
     origins = range(len(out)) if parents is None else parents.tolist()
     for value, origin in zip(out, origins, strict=True):
         if value is None or (type(value) is To and value.value is None):
@@ -87,11 +85,11 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
         elif isinstance(value, (GeneratorType, CoroutineType)):
             failures[origin] = misreturned(step, value)
     keep = [
-        place
-        for place, (value, origin) in enumerate(zip(out, origins, strict=True))
+        index
+        for index, (value, origin) in enumerate(zip(out, origins, strict=True))
         if value is not SKIP and origin not in failures
     ]
-    kept = [out[place] for place in keep]
+    kept = [out[index] for index in keep]
     came_from = np.array(keep, np.int64) if parents is None else parents[keep]
     if To in found:
         return _by_stream(kept, came_from, failures)
@@ -99,7 +97,7 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
 
 
 def failure_of(step: str, error: BaseException) -> Exception:
-    """What a bolt raised, as the failure of one value: nothing that would end the process.
+    """Turn what a bolt raised into the failure of one value: nothing that would end the process.
 
     That is more than exceptions: what a Rust extension raises when it panics is none.
     """
@@ -109,7 +107,7 @@ def failure_of(step: str, error: BaseException) -> Exception:
 
 
 def no_value(step: str, signal: Any) -> BoltError:
-    """The error of a bolt that returned, yielded or emitted what says something else."""
+    """Return the error of a bolt that returned, yielded or emitted a signal."""
     if isinstance(signal, Exception):
         return BoltError(f"bolt '{step}' returned {signal!r}; raise it instead")
     return BoltError(f"bolt '{step}' returned {signal!r} as a value; return SKIP, or a value")
@@ -118,7 +116,7 @@ def no_value(step: str, signal: Any) -> BoltError:
 def misreturned(
     step: str, value: "GeneratorType[Any, Any, Any] | CoroutineType[Any, Any, Any]"
 ) -> BoltError:
-    """The error of a plain bolt that returned what somebody would have to run; it is closed."""
+    """Close what a plain bolt returned and somebody would have to run, and return its error."""
     value.close()
     return BoltError(
         f"bolt '{step}' returned a {type(value).__name__}; make the bolt itself a "
@@ -129,19 +127,19 @@ def misreturned(
 def _by_stream(
     values: list[Any], parents: "npt.NDArray[np.int64]", failures: dict[int, Exception]
 ) -> Called:
-    places: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     tasks: dict[str, list[int | None]] = {}
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         stream, task = DEFAULT_STREAM, None
         if type(value) is To:
-            stream, task, values[place] = value.stream, value.task, value.value
+            stream, task, values[index] = value.stream, value.task, value.value
             if value.value is SKIP:
                 continue
-        places.setdefault(stream, []).append(place)
+        indices.setdefault(stream, []).append(index)
         tasks.setdefault(stream, []).append(task)
     named = {
-        stream: Sent([values[place] for place in at], parents[at], tasks[stream])
-        for stream, at in places.items()
+        stream: Sent([values[index] for index in at], parents[at], tasks[stream])
+        for stream, at in indices.items()
     }
     plain = named.get(DEFAULT_STREAM)
     if plain is None:
@@ -181,7 +179,7 @@ class Failure:
 
 
 class Origin(NamedTuple):
-    """Where values come from: a source's label or a step's name, and its stream."""
+    """A source's label or a step's name, and its stream."""
 
     source: str
     stream: str = DEFAULT_STREAM
@@ -205,13 +203,13 @@ class Took(NamedTuple):
     calls: int
     seconds: float
     ended: float
-    parents: Parents  # the inputs' places that the values came from
+    parents: Parents  # the inputs' indices that the values came from
     start: int = 0  # to be added to them
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the inputs of one run, by their places."""
+    """The outcome of one run; the inputs are named by their indices."""
 
     deliveries: list[Delivery]
     failures: dict[int, Failure]

@@ -31,8 +31,6 @@ class Complaint:
 
 @dataclass(slots=True)
 class _Told:
-    """When a cause was logged last, and what has come of it since."""
-
     at: float
     count: int = 0
     error: str = ""
@@ -41,8 +39,8 @@ class _Told:
 class Complaints:
     """Logs a failure at once, and the next of its kind at most every 10 seconds.
 
-    Of one kind are failures with the same event, the same step and the same class of error. A
-    line has in `count` how many there were since the line before, and the text of one of them.
+    Failures with the same event, step and class of error are of one kind. A line has in `count`
+    their number since the line before, and the text of one of them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +49,7 @@ class Complaints:
         self._recent: deque[Complaint] = deque(maxlen=_RECENT)
 
     def hear(self, event: str, step: str, error: BaseException) -> None:
-        """Take note of a failure, and log it if it is time to."""
+        """Count a failure, and log it if it is time to."""
         cause = event, step, type(error).__name__
         now = self._clock()
         told = self._told.get(cause)
@@ -76,7 +74,7 @@ class Complaints:
                 self._log(cause, told.count, told.error, now)
 
     def recent(self) -> tuple[Complaint, ...]:
-        """The newest lines, the oldest of them first; those that are due are logged before."""
+        """Return the newest lines, oldest first; log those that are due before."""
         self.tell()
         return tuple(self._recent)
 
@@ -87,7 +85,7 @@ class Complaints:
 
 
 def text_of(error: BaseException) -> str:
-    """An error's text; its class where it has none, or none that can be told."""
+    """Return an error's text; its class where it has none, or none that can be read."""
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001  # an error that cannot be told must stop nothing
@@ -95,6 +93,6 @@ def text_of(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The first line of an error's text, cut short; its class where it has none."""
+    """Return the first line of an error's text, cut short; its class where it has none."""
     lines = text_of(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:_MAX_CHARACTERS]

@@ -106,7 +106,7 @@ class Executor:
     def run_after(self, step: BoltStep, values: list[Any], parents: Parents = None) -> Outcome:
         """Run what calls of a boundary returned through the steps behind it.
 
-        `parents` are the calls' places, if some returned more than one value; without them
+        `parents` are the indices of the calls, if some returned more than one value; without them
         the i-th value is the i-th call's.
         """
         outcome = Outcome([], {})
@@ -120,7 +120,7 @@ class Executor:
     ) -> Outcome:
         """Run what an advanced bolt emitted into one of its streams."""
         outcome = Outcome([], {})
-        chosen = [tasks.get(place) for place in range(len(values))] if tasks else None
+        chosen = [tasks.get(index) for index in range(len(values))] if tasks else None
         sent = Sent(values, None, chosen)
         self._run_steps(self._into(step, stream, sent, None, outcome), outcome)
         return self._ended(outcome, len(values))
@@ -131,7 +131,7 @@ class Executor:
         return _without_failed(outcome, count)
 
     def _as_columns(self, outcome: Outcome) -> Outcome:
-        """Make rows for sinks columns while they are in the caches, where they all fit."""
+        """Convert rows for sinks to columns while they are in the caches, where they all fit."""
         for delivery in outcome.deliveries:
             schema, rows = self._schemas.get(delivery.boundary.name), delivery.piece
             if schema is not None and isinstance(rows, list) and len(rows) >= _LEAST_ROWS:
@@ -141,7 +141,6 @@ class Executor:
     def _run_records(
         self, source: Source, messages: Sequence[Message], outcome: Outcome
     ) -> Outcome:
-        """Run what takes a source's records now, into an outcome."""
         origin = Origin(source.label)
         records: list[Record] | None = None
         for step in source.children:
@@ -159,7 +158,7 @@ class Executor:
     ) -> None:
         """Run values through the steps up to the next boundaries, depth first.
 
-        Each item of the stack gives what one call sent to the steps behind it, when it is asked.
+        Each item of the stack lazily gives what one call sent to the steps behind it.
         """
         stack = [iter(works)]
         while stack:
@@ -195,8 +194,8 @@ class Executor:
         self, step: BoltStep, called: Called, parents: Parents, outcome: Outcome
     ) -> Iterator[_Work]:
         """Give what calls of a bolt sent to the steps behind it, stream by stream."""
-        for place, error in called.failures.items():
-            outcome.failures[_origin(parents, place)] = Failure(step.name, error)
+        for index, error in called.failures.items():
+            outcome.failures[_origin(parents, index)] = Failure(step.name, error)
         streams = called.named
         if DEFAULT_STREAM not in streams:
             plain = Sent(called.piece, called.parents)
@@ -209,7 +208,6 @@ class Executor:
     def _into(
         self, step: BoltStep, stream: str, sent: Sent, parents: Parents, outcome: Outcome
     ) -> Iterator[_Work]:
-        """Give what a bolt sent into one of its streams to each of the steps behind it."""
         if not len(sent.piece):
             return
         came_from = _compose(parents, sent.parents)
@@ -225,7 +223,7 @@ class Executor:
             error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
         if error is not None:
             failure = Failure(step.name, BoltError(error))
-            origins = (_origin(came_from, place) for place in range(len(sent.piece)))
+            origins = (_origin(came_from, index) for index in range(len(sent.piece)))
             outcome.failures.update(dict.fromkeys(origins, failure))
             return
         origin = Origin(step.name, stream)
@@ -243,22 +241,21 @@ class Executor:
         origin: Origin,
         outcome: Outcome,
     ) -> None:
-        """Deliver values to a bolt whose calls end later, to the tasks its grouping chooses."""
         grouping = step.grouping
         if grouping is None:
             outcome.deliveries.append(Delivery(step, values, parents, origin))
             return
         routed = grouping.route(values, len(step.bolts), self._turns[step.name])
         self._turns[step.name] += len(values)
-        for place, error in routed.failures.items():
-            outcome.failures[_origin(parents, place)] = Failure(step.name, error)
-        chosen = [values[place] for place in routed.places.tolist()]
-        came_from = _compose(parents, routed.places)
+        for index, error in routed.failures.items():
+            outcome.failures[_origin(parents, index)] = Failure(step.name, error)
+        chosen = [values[index] for index in routed.indices.tolist()]
+        came_from = _compose(parents, routed.indices)
         outcome.deliveries.append(Delivery(step, chosen, came_from, origin, routed.tasks))
 
 
 def _columns_or(rows: list[Any], schema: pa.Schema) -> Piece:
-    """Rows as columns, or as they are: the sink then says which of them do not fit, and why."""
+    """Convert rows to columns, or leave them: the sink then says which do not fit, and why."""
     try:
         return (set(map(type, rows)) == {dict} and columns_of_rows(rows, schema)) or rows
     except KeyboardInterrupt:
@@ -272,12 +269,12 @@ def _batches(
 ) -> Iterator[_Work]:
     """Give single values as columns; those that fit into no columns with others are apart."""
     columns = columns_of_values(rows)
-    for place, reason in columns.refused.items():
-        kind = type(rows[place]).__name__
+    for index, reason in columns.refused.items():
+        kind = type(rows[index]).__name__
         error = BoltError(f"bolt '{step.name}' takes columns, and a {kind} gives none: {reason}")
-        outcome.failures[_origin(parents, place)] = Failure(step.name, error)
-    for batch, places in columns.batches:
-        yield step, batch, _compose(parents, places), origin, None
+        outcome.failures[_origin(parents, index)] = Failure(step.name, error)
+    for batch, indices in columns.batches:
+        yield step, batch, _compose(parents, indices), origin, None
 
 
 def _took(step: BoltStep, calls: int, started: float, parents: Parents, outcome: Outcome) -> None:
@@ -286,7 +283,6 @@ def _took(step: BoltStep, calls: int, started: float, parents: Parents, outcome:
 
 
 def _records_of(messages: Sequence[Message]) -> list[Record]:
-    """Give a Record for each message; all messages are of one class."""
     value = type(messages[0]).value if messages else Message.value
     return list(map(Record, map(value, messages), messages))
 
@@ -299,25 +295,24 @@ def _columns_for(step: BoltStep, messages: Sequence[Message]) -> pa.RecordBatch:
 
 def _check_tasks(step: BoltStep, tasks: list[int], parents: Parents, outcome: Outcome) -> None:
     count = len(step.bolts)
-    for place, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         if not isinstance(task, int) or not 0 <= task < count:
             message = f"bolt '{step.name}' has no task {task!r}; 0 to {count - 1} are allowed"
-            outcome.failures[_origin(parents, place)] = Failure(step.name, BoltError(message))
+            outcome.failures[_origin(parents, index)] = Failure(step.name, BoltError(message))
 
 
-def _origin(parents: Parents, place: int) -> int:
-    return place if parents is None else int(parents[place])
+def _origin(parents: Parents, index: int) -> int:
+    return index if parents is None else int(parents[index])
 
 
 def _compose(outer: Parents, inner: Parents) -> Parents:
-    """Where values come from two steps back."""
     if outer is None or inner is None:
         return inner if outer is None else outer
     return outer[inner]
 
 
 def _without_failed(outcome: Outcome, count: int) -> Outcome:
-    """Take the values of failed inputs out of every delivery."""
+    """Remove the values of failed inputs from every delivery."""
     if not outcome.failures:
         return outcome
     good = np.ones(count, np.bool_)
@@ -329,16 +324,15 @@ def _without_failed(outcome: Outcome, count: int) -> Outcome:
             delivery.parents = parents[keep]
             delivery.piece = select(delivery.piece, keep)
             if delivery.tasks is not None:
-                delivery.tasks = [delivery.tasks[place] for place in keep.tolist()]
+                delivery.tasks = [delivery.tasks[index] for index in keep.tolist()]
     outcome.deliveries = [d for d in outcome.deliveries if len(d.piece)]
     return outcome
 
 
-def select(piece: Piece, places: "np.ndarray[Any, np.dtype[np.int64]]") -> Piece:
-    """Those of a piece's values that stand at `places`."""
+def select(piece: Piece, indices: "np.ndarray[Any, np.dtype[np.int64]]") -> Piece:
     if isinstance(piece, pa.RecordBatch):
-        return piece.take(pa.array(places))
-    return [piece[place] for place in places.tolist()]
+        return piece.take(pa.array(indices))
+    return [piece[index] for index in indices.tolist()]
 
 
 def _is_plain(source: Source) -> bool:
@@ -357,12 +351,12 @@ def _is_plain(source: Source) -> bool:
 
 
 def _joined(parts: Sequence[Outcome]) -> Outcome:
-    """What became of a chunk, by what became of its blocks."""
+    """Join the outcomes of a chunk's blocks."""
     failures: dict[int, Failure] = {}
     deliveries: dict[object, list[tuple[int, Delivery]]] = {}
     took: list[Took] = []
     for start, part in zip(count(0, BLOCK_RECORDS), parts, strict=False):
-        failures.update((start + place, failure) for place, failure in part.failures.items())
+        failures.update((start + index, failure) for index, failure in part.failures.items())
         took += [each._replace(start=start) for each in part.took]
         for each in part.deliveries:
             key = (each.boundary, each.origin, each.tasks is None)
@@ -371,7 +365,7 @@ def _joined(parts: Sequence[Outcome]) -> Outcome:
 
 
 def _one(found: list[tuple[int, Delivery]], num_parts: int) -> Delivery:
-    """One delivery of those of several blocks, which begin at these places of the chunk."""
+    """Join the deliveries of several blocks; each comes with the first index of its block."""
     delivery = found[0][1]
     values = [*_values(delivery)]
     tasks = None if delivery.tasks is None else list(delivery.tasks)
@@ -401,8 +395,6 @@ _LEAST_RECORDS = 500  # fewer are done sooner than handed over
 
 
 class _Begun(NamedTuple):
-    """A chunk that the threads have been given."""
-
     source: Source
     messages: Sequence[Message]  # the same list as long as it is kept here
     outcome: "Future[Outcome]"
@@ -434,7 +426,6 @@ class Prefetcher:
         return bool(self._sources)
 
     def open(self) -> None:
-        """Start the threads, if they are of any use."""
         for number in range(THREADS if self.is_used else 0):
             thread = threading.Thread(target=self._work, name=f"prefetch-{number}", daemon=True)
             thread.start()
@@ -458,7 +449,7 @@ class Prefetcher:
         self._begun = kept
 
     def take(self, messages: Sequence[Message]) -> Outcome | None:
-        """Return what came of a chunk, once it is there; None if it was not begun.
+        """Return the outcome of a chunk, once it is there; None if it was not begun.
 
         Raises what a bolt raised that is no failure of a record.
         """
@@ -466,7 +457,7 @@ class Prefetcher:
         return None if begun is None else begun.outcome.result()
 
     def _forget(self) -> None:
-        """Begin nothing that was not begun yet, and take nothing of what was."""
+        """Cancel what has not begun, and discard the outcome of the rest."""
         self._forgotten = [outcome for outcome in self._forgotten if not outcome.done()]
         self._forgotten += [e.outcome for e in self._begun.values() if not e.outcome.cancel()]
         self._begun = {}

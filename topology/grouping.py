@@ -17,47 +17,47 @@ import orjson
 
 from topology.errors import BoltError, InvalidTopology
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 _WHOLE = (int, np.integer)
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Where values go: the `places` of those that go somewhere, and the task of each.
+    """The `indices` of values that go somewhere, and the task of each.
 
-    A place stands there once per task that gets the value.
+    An index stands there once per task that gets the value.
     """
 
-    places: Places
+    indices: Indices
     tasks: list[int]
-    failures: dict[int, Exception]  # by place: what could not be routed
+    failures: dict[int, Exception]  # by index: what could not be routed
 
 
 class Grouping(ABC):
-    """Says to which tasks each value goes."""
+    """Chooses the tasks that each value goes to."""
 
     @abstractmethod
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """Those of `count` tasks that get the value; `turn` counts the values of this step."""
+        """Return which of `count` tasks get the value; `turn` counts the values of this step."""
 
     def route(self, values: Sequence[Any], count: int, turn: int) -> Routed:
         """Route many values; one that cannot be routed fails alone."""
-        places: list[int] = []
+        indices: list[int] = []
         tasks: list[int] = []
         failures: dict[int, Exception] = {}
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             try:
-                chosen = _checked(self.tasks_of(value, count, turn + place), count)
+                chosen = _checked(self.tasks_of(value, count, turn + index), count)
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-                failures[place] = error
+                failures[index] = error
                 continue
-            places += [place] * len(chosen)
+            indices += [index] * len(chosen)
             tasks += chosen
-        return Routed(np.array(places, np.int64), tasks, failures)
+        return Routed(np.array(indices, np.int64), tasks, failures)
 
 
 def _checked(chosen: Any, count: int) -> list[int]:
-    """The tasks chosen. Raises BoltError if there is none, or one that is not there."""
+    """Return the tasks chosen. Raises BoltError if there is none, or one that is missing."""
     if hasattr(chosen, "__iter__"):
         chosen = list(chosen)
         if chosen and all(isinstance(task, _WHOLE) and 0 <= task < count for task in chosen):
@@ -71,7 +71,6 @@ class Shuffle(Grouping):
     """Each task in turn."""
 
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """The next one."""
         del value
         return (turn % count,)
 
@@ -83,19 +82,17 @@ class Fields(Grouping):
     names: tuple[str, ...]
 
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """By the stable hash of the fields."""
         del turn
         return (stable_hash(key_of(value, self.names)) % count,)
 
 
 @dataclass(frozen=True)
 class ByKey(Grouping):
-    """The same key, the same task: what `keyed_by` does if nothing else is said."""
+    """The same key, the same task: the default after `keyed_by`."""
 
     key: Callable[[Any], Hashable]
 
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """By the stable hash of the key."""
         del turn
         return (stable_hash(self.key(value)) % count,)
 
@@ -104,7 +101,6 @@ class All(Grouping):
     """Every task gets the same object."""
 
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """All of them."""
         del value, turn
         return range(count)
 
@@ -113,7 +109,6 @@ class Global(Grouping):
     """The first task gets everything."""
 
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """The first."""
         del value, count, turn
         return (0,)
 
@@ -122,18 +117,15 @@ class Direct(Grouping):
     """The bolt before says which task: it returns `To(stream, value, task=…)`."""
 
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """Not asked: the executor knows the task."""
+        """Never called: the executor knows the task."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Custom(Grouping):
-    """The user's function says which task, or which tasks."""
-
     choose: Callable[[Any, int], int | Iterable[int]]
 
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """What the function says."""
         del turn
         chosen = self.choose(value, count)
         return (chosen,) if isinstance(chosen, _WHOLE) else chosen
@@ -145,7 +137,7 @@ def shuffle() -> Grouping:
 
 
 def fields(*names: str) -> Grouping:
-    """Send values whose fields are equal to the same task, in every process and for ever.
+    """Send values whose fields are equal to the same task, in every process and version.
 
     A field is a key of a mapping, an attribute, or of a Record `key`, `topic` and the like.
     """
@@ -174,7 +166,7 @@ def direct() -> Grouping:
 
 
 def custom(choose: Callable[[Any, int], int | Iterable[int]]) -> Grouping:
-    """Let `choose(value, number of tasks)` say the task, or several, but not none.
+    """Choose tasks by `choose(value, number of tasks)`: one, or several, but not none.
 
     To leave a value out, return SKIP from the bolt before.
     """
@@ -184,7 +176,7 @@ def custom(choose: Callable[[Any, int], int | Iterable[int]]) -> Grouping:
 
 
 def key_of(value: Any, names: Sequence[str]) -> Any:
-    """A field of a mapping or an object; of several names, the tuple. Raises BoltError."""
+    """Return a field of a mapping or an object; of several names, the tuple. Raises BoltError."""
     try:
         if isinstance(value, Mapping):
             found = tuple(value[name] for name in names)

@@ -14,56 +14,52 @@ _BOUNDS = np.array(BOUNDS)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The figures of one moment: `counts[i]` took at most `BOUNDS[i]`, the last ones longer."""
+    """Figures of one moment: `counts[i]` took at most `BOUNDS[i]`, the last ones longer."""
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
     seconds: float = 0.0
 
     @property
     def count(self) -> int:
-        """How many there were."""
         return sum(self.counts)
 
 
 class Histogram:
-    """Counts times. One thread adds; nothing is kept of the single ones."""
+    """Counts times. One thread adds."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS) + 1)
         self._seconds = 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Count `count` that took `seconds` together: each is taken as having had the mean."""
+        """Count `count` calls that took `seconds` together, each with the mean."""
         if count > 0:
             self._counts[bisect_left(BOUNDS, seconds / count)] += count
             self._seconds += seconds
 
     def add_each(self, seconds: list[float], others: int = 0) -> None:
-        """Count single times, and others that were not taken and are as these."""
-        places = np.searchsorted(_BOUNDS, np.array(seconds), side="left")
-        counts = np.bincount(places, minlength=len(self._counts))
+        """Count single times, and others that were not measured and are distributed like these."""
+        indices = np.searchsorted(_BOUNDS, np.array(seconds), side="left")
+        counts = np.bincount(indices, minlength=len(self._counts))
         more = 1 + others / len(seconds)
         spread = np.diff(np.rint(np.cumsum(counts) * more), prepend=0).astype(int)
         self._counts = [old + new for old, new in zip(self._counts, spread.tolist(), strict=True)]
         self._seconds += sum(seconds) * more
 
     def figures(self) -> Distribution:
-        """The figures of this moment."""
         return Distribution(tuple(self._counts), self._seconds)
 
 
 class CallTimes:
-    """A histogram for each step: how long calls of its bolt took. The owner thread's."""
+    """A histogram of call times for each step. The owner thread's."""
 
     def __init__(self) -> None:
         self._by_step: dict[str, Histogram] = {}
 
     def add(self, step: str, count: int, seconds: float) -> None:
-        """Count calls that took `seconds` together."""
         self._of(step).add(seconds, count)
 
     def add_each(self, step: str, seconds: list[float], others: int = 0) -> None:
-        """Count single calls, and others that were not timed."""
         self._of(step).add_each(seconds, others)
 
     def _of(self, step: str) -> Histogram:
@@ -73,5 +69,4 @@ class CallTimes:
         return found
 
     def figures(self) -> dict[str, Distribution]:
-        """The figures of every step that was called."""
         return {step: each.figures() for step, each in self._by_step.items()}

@@ -34,7 +34,7 @@ def is_secret(name: str) -> bool:
 
 
 def secrets_in(properties: Mapping[str, Any]) -> list[str]:
-    """The values of a flat table whose names tell of a secret; of a pair its password, too."""
+    """Return the values whose names tell of a secret; of a pair its password, too."""
     found = []
     for name, value in properties.items():
         if is_secret(name):
@@ -56,13 +56,12 @@ class Mask:
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Hide these, too: whoever is given a secret in code says so before it uses it."""
+        """Hide these, too. To be called before a secret that is given in code is used."""
         known = {secret for secret in secrets if len(secret) >= _SHORTEST_MASKED}
         known |= {json.dumps(secret)[1:-1] for secret in known}
         self._known = sorted(known.union(self._known), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """The text without the secrets."""
         for secret in self._known:
             text = text.replace(secret, HIDDEN)
         return text

@@ -14,10 +14,9 @@ DEFAULT_STREAM = "default"
 
 @final
 class Skip:
-    """The type of SKIP, which is the only one."""
+    """The type of SKIP, its only instance."""
 
     def __new__(cls) -> "Skip":
-        """Give SKIP, whoever calls it."""
         return SKIP if "SKIP" in globals() else super().__new__(cls)
 
     def __repr__(self) -> str:
@@ -56,7 +55,7 @@ class Reject(Exception):
 class RejectRows(Reject):
     """Raise this in a vectorised bolt that knows which rows of its batch are bad.
 
-    `reasons` says why, by the row's place. Those go to the dead letters; the bolt is called
+    `reasons` says why, by the row's index. Those go to the dead letters; the bolt is called
     again with the others.
     """
 
@@ -67,10 +66,10 @@ class RejectRows(Reject):
 
 
 class Retry(Exception):
-    """Raise this to have the record tried again, after `after_seconds` if given.
+    """Raise this to have the record retried, after `after_seconds` if given.
 
     It counts against the retry limit like any failure. Raises ValueError unless `after_seconds`
-    is a finite number from 0 on.
+    is a finite number >= 0.
     """
 
     def __init__(self, reason: str, *, after_seconds: float | None = None) -> None:
@@ -103,34 +102,26 @@ class HeadersUnreadable(Reject):
 
 
 class Message(Protocol):
-    """What a record asks of the message it stands for (`confluent_kafka.Message` has it all)."""
+    """What a Record reads from its message (`confluent_kafka.Message` has it all)."""
 
     def value(self) -> bytes | None:
-        """The payload, or None (a tombstone)."""
+        """Return the payload, or None (a tombstone)."""
         ...
 
-    def key(self) -> bytes | None:
-        """The key, or None."""
-        ...
+    def key(self) -> bytes | None: ...
 
-    def topic(self) -> str:
-        """Its topic."""
-        ...
+    def topic(self) -> str: ...
 
-    def partition(self) -> int:
-        """Its partition's number."""
-        ...
+    def partition(self) -> int: ...
 
-    def offset(self) -> int:
-        """Its place in the partition."""
-        ...
+    def offset(self) -> int: ...
 
     def timestamp(self) -> tuple[int, int]:
-        """The kind of time stamp, and milliseconds since the epoch."""
+        """Return the kind of timestamp, and milliseconds since the epoch."""
         ...
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Its headers in order, or None; call `headers_of` instead."""
+        """Return the headers in order, or None; call `headers_of` instead."""
         ...
 
 
@@ -146,25 +137,21 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def key(self) -> bytes | None:
-        """The record's key, or None."""
         key: bytes | None = self.message.key()
         return key
 
     @property
     def topic(self) -> str:
-        """The topic it was read from."""
         topic: str = self.message.topic()
         return topic
 
     @property
     def partition(self) -> int:
-        """The partition's number."""
         partition: int = self.message.partition()
         return partition
 
     @property
     def offset(self) -> int:
-        """Its place in the partition."""
         offset: int = self.message.offset()
         return offset
 
@@ -183,7 +170,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
         return tuple(headers_of(self.message) or ())
 
     def __reduce__(self) -> Any:
-        """What is pickled: all of it, as the client's own messages cannot be."""
+        """Pickle all of it, as the client's own messages cannot be."""
         message = self.message
         try:
             headers: Any = headers_of(message)
@@ -202,7 +189,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 def headers_of(message: Any) -> Sequence[tuple[str, bytes | None]] | None:
-    """A message's headers in order, or None. Raises HeadersUnreadable.
+    """Return a message's headers in order, or None. Raises HeadersUnreadable.
 
     Nobody else may call a client's `headers()`, but `partition.records`, in the same way. Of a
     name that is not UTF-8 it makes a null pointer in its list, which it keeps, and returns the list
@@ -234,7 +221,7 @@ def _unreadable(error: BaseException | None) -> HeadersUnreadable:
 
 
 class KeptMessage(msgspec.Struct, frozen=True, gc=False):
-    """A Message that holds what it tells: one that has come from another process."""
+    """A Message with its own values: one that has come from another process."""
 
     value_: bytes | None
     key_: bytes | None
@@ -245,34 +232,26 @@ class KeptMessage(msgspec.Struct, frozen=True, gc=False):
     headers_: Any  # a list, None, or why there is none: see headers_of
 
     def value(self) -> bytes | None:
-        """See Message."""
         return self.value_
 
     def key(self) -> bytes | None:
-        """See Message."""
         return self.key_
 
     def topic(self) -> str:
-        """See Message."""
         return self.topic_
 
     def partition(self) -> int:
-        """See Message."""
         return self.partition_
 
     def offset(self) -> int:
-        """See Message."""
         return self.offset_
 
     def timestamp(self) -> tuple[int, int]:
-        """See Message."""
         return self.timestamp_
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """See Message."""
         headers: list[tuple[str, bytes | None]] | None = self.headers_
         return headers
 
     def __len__(self) -> int:
-        """The payload's bytes."""
         return len(self.value_ or b"")

@@ -40,7 +40,7 @@ _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _BINARIES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
-class Places:
+class KeyIndex:
     """Finds rows by key; the keys hold no null and none of them twice.
 
     Measured per value looked up in a chunk of 4,000: 15 ns by Arrow in a thousand texts, 140 ns
@@ -55,7 +55,7 @@ class Places:
         self._by_number = _flat(keys[0]) if len(keys) == 1 else None
 
     def of(self, columns: Sequence[Column]) -> Column:
-        """The row's place for each value, null where there is none or a value is null.
+        """Return the row index of each value, null where there is none or a value is null.
 
         The columns are of the keys' types.
         """
@@ -73,12 +73,12 @@ class Places:
         if self._by_key is None:
             lists = [key.to_pylist() for key in self._keys]
             keys = lists[0] if len(lists) == 1 else zip(*lists, strict=True)
-            self._by_key = {key: place for place, key in enumerate(keys)}
+            self._by_key = {key: index for index, key in enumerate(keys)}
         return self._by_key
 
 
 def comparable(column: Column, kind: pa.DataType) -> "Column | None":
-    """A column as one of a key's type; None when its values cannot equal any of the keys.
+    """Cast a column to a key's type; None when its values cannot equal any of the keys.
 
     Text is text and a whole number a whole number, however they are stored; all else must be
     of the very type, because a conversion might make values equal that are not.
@@ -96,7 +96,7 @@ def comparable(column: Column, kind: pa.DataType) -> "Column | None":
 
 
 def key_column(column: Column) -> "Column | None":
-    """A table's column as a key is stored; None when values of its type are no keys."""
+    """Cast a table's column to the type that keys have; None when its values are no keys."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.type in _INTEGERS:
@@ -115,22 +115,22 @@ def key_column(column: Column) -> "Column | None":
 
 
 def _flat(keys: Column) -> tuple[int, Any] | None:
-    """The least key and an array of places by distance from it; None for wide or no numbers."""
+    """Return the least key and an array of indices by distance from it; None for sparse keys."""
     if keys.type != pa.int64() or not len(keys):
         return None
     numbers = keys.to_numpy()
     least, span = int(numbers.min()), int(numbers.max()) - int(numbers.min()) + 1
     if span > _SPREAD * len(numbers):
         return None
-    places = np.full(span, -1, np.int64)
-    places[numbers - least] = np.arange(len(numbers))
-    return least, places
+    indices = np.full(span, -1, np.int64)
+    indices[numbers - least] = np.arange(len(numbers))
+    return least, indices
 
 
-def _numbered(column: Column, least: int, places: Any) -> Column:
+def _numbered(column: Column, least: int, indices: Any) -> Column:
     numbers = column.fill_null(least).to_numpy()
-    outside = (numbers < least) | (numbers > least + len(places) - 1)
-    found = places[np.where(outside, 0, numbers - least)]
+    outside = (numbers < least) | (numbers > least + len(indices) - 1)
+    found = indices[np.where(outside, 0, numbers - least)]
     missing = outside | (found < 0)
     if column.null_count:
         missing |= column.is_null().to_numpy(zero_copy_only=False)
@@ -151,7 +151,7 @@ class Loaded:
     def __init__(self, keys: list[Column], values: pa.RecordBatch, *, single: bool) -> None:
         self.keys = keys
         self.values = values
-        self.places = Places(keys)
+        self.index = KeyIndex(keys)
         self.stored: StoredRows | None = None
         """What a state that follows its own commits was loaded from."""
         self._single = single
@@ -159,7 +159,6 @@ class Loaded:
 
     @property
     def num_rows(self) -> int:
-        """How many rows it has."""
         return len(self.keys[0])
 
     @property
@@ -168,8 +167,8 @@ class Loaded:
         return self._rows is not None
 
     def with_rows(self, newer: "Loaded") -> "Loaded":
-        """This load with the rows of another, which take the place of those of the same keys."""
-        kept = pc.is_null(newer.places.of(self.keys))
+        """Return this load with the rows of another, which replace those of the same keys."""
+        kept = pc.is_null(newer.index.of(self.keys))
         keys = [
             pa.concat_arrays([ours.filter(kept), theirs])
             for ours, theirs in zip(self.keys, newer.keys, strict=True)
@@ -188,7 +187,7 @@ class Loaded:
         return whole
 
     def rows(self) -> dict[Any, Any]:
-        """The rows by their keys: a read-only mapping of the columns, or one column's value."""
+        """Return the rows by key: a read-only mapping of the columns, or one column's value."""
         if self._rows is None:
             lists = [key.to_pylist() for key in self.keys]
             keys: Iterable[Any] = lists[0] if len(lists) == 1 else zip(*lists, strict=True)
@@ -257,7 +256,7 @@ def _check_keys(reference: str, key: Sequence[str], keys: list[Column]) -> None:
     if nulls:
         reason = f"{nulls} keys {list(key)} are null; a key must not be"
         raise ReferenceLoadFailed(reference, reason)
-    names = [str(place) for place in range(len(keys))]
+    names = [str(number) for number in range(len(keys))]
     counts = pa.table(keys, names=names).group_by(names).aggregate([([], "count_all")])
     if counts.num_rows == len(keys[0]):
         return
@@ -272,7 +271,6 @@ def _check_keys(reference: str, key: Sequence[str], keys: list[Column]) -> None:
 
 
 def _whole(column: "pa.ChunkedArray[Any]") -> Column:
-    """A table's column in one piece."""
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
@@ -319,7 +317,7 @@ class Reference(Mapping[Any, Any]):
         properties: Mapping[str, str] | None = None,
         name: str | None = None,
     ) -> None:
-        """Only stores. Raises InvalidReference."""
+        """Raises InvalidReference."""
         self.place = place
         self.format = format or _format_of(place)
         self.name = name or _name_of(place, self.format)
@@ -337,7 +335,7 @@ class Reference(Mapping[Any, Any]):
         self._rows: Mapping[Any, Any] = _Unloaded(self)
 
     def wanted_of(self, columns: Sequence[str]) -> list[str]:
-        """Those of a table's columns that have to be read. Raises ReferenceLoadFailed."""
+        """Return those of a table's columns that have to be read. Raises ReferenceLoadFailed."""
         others = self.columns if self.value is None else (self.value,)
         if others is None:
             return [*columns]
@@ -350,19 +348,16 @@ class Reference(Mapping[Any, Any]):
 
     @property
     def loaded(self) -> Loaded | None:
-        """The load in place; None: there is none."""
         return self._loaded
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it can be looked into."""
         return self._loaded is not None
 
     def __getitem__(self, key: Any) -> Any:
         return self._rows[key]
 
     def get(self, key: Any, /, default: Any = None) -> Any:
-        """The row of a key, or `default`."""
         return self._rows.get(key, default)
 
     def __contains__(self, key: object) -> bool:
@@ -375,15 +370,12 @@ class Reference(Mapping[Any, Any]):
         return self._current().num_rows
 
     def keys(self) -> KeysView[Any]:
-        """The keys of one load, whatever is loaded meanwhile."""
         return self._rows.keys()
 
     def values(self) -> ValuesView[Any]:
-        """The rows of one load, whatever is loaded meanwhile."""
         return self._rows.values()
 
     def items(self) -> ItemsView[Any, Any]:
-        """Keys and rows of one load, whatever is loaded meanwhile."""
         return self._rows.items()
 
     def __eq__(self, other: object) -> bool:
@@ -398,7 +390,7 @@ class Reference(Mapping[Any, Any]):
     def join(
         self, batch: pa.RecordBatch, *, on: str | Iterable[str], prefix: str = ""
     ) -> pa.RecordBatch:
-        """The batch with this table's columns behind its own, named with `prefix`.
+        """Return the batch with this table's columns behind its own, named with `prefix`.
 
         `on` names the batch's columns that hold the key. The rows stay as they are, in order
         and number, so their lineage does too; where the table has no row of the key the new
@@ -422,7 +414,7 @@ class Reference(Mapping[Any, Any]):
                     "give another prefix="
                 )
             schema = schema.append(pa.field(name, field.type))
-        found = loaded.values.take(loaded.places.of(columns))
+        found = loaded.values.take(loaded.index.of(columns))
         return pa.RecordBatch.from_arrays([*batch.columns, *found.columns], schema=schema)
 
     def load(self, rows: Rows) -> None:
@@ -440,7 +432,6 @@ class Reference(Mapping[Any, Any]):
         self.use(self.read(rows))
 
     def unload(self) -> None:
-        """Let go of what is loaded."""
         with self._lock:
             self._loaded, self._rows = None, _Unloaded(self)
 
@@ -471,7 +462,7 @@ class Reference(Mapping[Any, Any]):
             self._rows = loaded.rows() if loaded.has_rows else _Unmade(self, loaded)
 
     def made(self, loaded: Loaded) -> dict[Any, Any]:
-        """The dictionary of a load, which takes its place if the load is still in place."""
+        """Make the dictionary of a load, and use it if the load is still in place."""
         with self._lock:
             rows = loaded.rows()
             if self._loaded is loaded:
@@ -525,7 +516,7 @@ class Reference(Mapping[Any, Any]):
 
 
 class _Unloaded(Mapping[Any, Any]):
-    """Stands for the rows of a reference that is not loaded: every use of it raises."""
+    """The rows of a reference that is not loaded: every use raises."""
 
     def __init__(self, owner: Reference) -> None:
         self._owner = owner
@@ -541,7 +532,7 @@ class _Unloaded(Mapping[Any, Any]):
 
 
 class _Unmade(Mapping[Any, Any]):
-    """Stands for a load's dictionary until it is first used."""
+    """The rows of a load whose dictionary is made when it is first used."""
 
     def __init__(self, owner: Reference, loaded: Loaded) -> None:
         self._owner = owner

@@ -82,7 +82,7 @@ def schema_of_hints(hints: Mapping[str, Any], place: str) -> pa.Schema:
 
 
 def _fields(source: Any) -> Iterator[_Hint] | None:
-    """The fields of a row type, or None if it is not one."""
+    """Return the fields of a row type, or None if it is not one."""
     if typing.is_typeddict(source):
         hints = _hints(source)
         required = source.__required_keys__
@@ -118,7 +118,7 @@ def _field(field: _Hint, path: str, within: tuple[Any, ...]) -> "pa.Field[Any]":
 
 
 def _unwrap(hint: Any, place: str) -> tuple[Any, bool]:
-    """A hint without Required, NotRequired and None, and whether it was nullable."""
+    """Strip Required, NotRequired and None from a hint; return it and whether it was nullable."""
     nullable = False
     while True:
         origin = typing.get_origin(hint)

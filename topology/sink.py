@@ -77,7 +77,7 @@ class SparkDriver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What the service gives a sink when it opens it."""
+    """Passed to a sink when it is opened."""
 
     pipeline: str
     sink: str
@@ -151,12 +151,10 @@ class Stager(Protocol):
     """
 
     def stage(self, batch: Batch) -> Staged:
-        """As the sink's own; what `parts` hold can be pickled too."""
+        """See Sink; what `parts` hold can be pickled too."""
         ...
 
-    def discard(self, staged: Staged) -> None:
-        """As the sink's own."""
-        ...
+    def discard(self, staged: Staged) -> None: ...
 
 
 class Sink(ABC, Generic[Row]):
@@ -194,10 +192,10 @@ class Sink(ABC, Generic[Row]):
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:
-        """Touch the world: check that the place can be written. Raises SinkFailed if not."""
+        """Connect, and check that the place can be written. Raises SinkFailed if not."""
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Raise the epochs of lines durably, then say what is committed of each, in order.
+        """Raise the epochs of lines durably, then return what is committed of each, in order.
 
         From then on no commit under a lower epoch has any effect. A run begins with a fence, of no
         lines if it is not exactly-once; then the place is made ready for `stage`. Raises
@@ -208,14 +206,14 @@ class Sink(ABC, Generic[Row]):
         return []
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """Say what is committed of each line; nothing is changed. For operators, not for a run."""
+        """Return what is committed of each line; change nothing. For operators, not for a run."""
         raise NotImplementedError(f"{self.name} does not say it")
 
     def stage(self, batch: Batch) -> Staged:
         """Make the rows ready, not visible; those that do not fit are named and left out.
 
-        What it made may be lost without harm. Unless a sink has it otherwise, nothing is made, and
-        the parts are the batch's pieces.
+        What it made may be lost without harm. By default nothing is made, and the parts are the
+        batch's pieces.
         """
         return Staged(batch.shares, batch.num_rows, tuple(batch.pieces))
 
@@ -231,21 +229,21 @@ class Sink(ABC, Generic[Row]):
         """
 
     def discard(self, staged: Staged) -> None:
-        """Learn that this will not be committed: what was made for it may go."""
+        """Called when this will not be committed: what was made for it may go."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what `open` took. May be called twice."""
+        """Release what `open` took. May be called twice."""
 
     def stager(self) -> Stager | None:
-        """What stages for the place as it is now in other processes; None: only this one can.
+        """Return what stages in other processes for the place as it is now; None: only this can.
 
         Asked after a fence.
         """
         return None
 
     def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
-        """What stagers made as one batch, for `commit` or `discard`; in the order of the rows.
+        """Join what stagers made, in the order of the rows, for `commit` or `discard`.
 
         Raises SinkFailed when this process does not find what they have made.
         """
@@ -265,12 +263,12 @@ class Sink(ABC, Generic[Row]):
 
 
 def innermost(sink: Sink[Any]) -> Sink[Any]:
-    """The sink itself, or the one that it stands in front of and has as its `sink`."""
+    """Return the sink that others stand in front of, as their `sink`; else the sink itself."""
     return chain_of(sink)[-1]
 
 
 def chain_of(sink: Sink[Any]) -> list[Sink[Any]]:
-    """A sink, the one that it stands in front of, and so on."""
+    """Return a sink, the one that it stands in front of, and so on."""
     chain = [sink]
     while isinstance(inner := getattr(chain[-1], "sink", None), Sink):
         chain.append(inner)
@@ -279,8 +277,6 @@ def chain_of(sink: Sink[Any]) -> list[Sink[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that could not be processed, and why."""
-
     record: Record
     reason: str
     attempts: int
@@ -293,7 +289,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class RangeNotice:
-    """Offsets of a partition that were skipped, and why: told where the dead letters go."""
+    """Offsets of a partition that were skipped, and why: sent to the dead letters."""
 
     topic: str
     partition: int
@@ -307,56 +303,56 @@ class RangeNotice:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The broker's word on one dead letter or notice: durable, or not (`error`)."""
+    """The broker's answer for one dead letter or notice: durable, or not (`error`)."""
 
     token: int
     error: str | None
 
 
 class DeadLetterSink(ABC):
-    """Where dead letters go. Every method is called by the owner thread and none blocks."""
+    """Destination of dead letters. The owner thread calls every method; none blocks."""
 
     name: str
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:
-        """Touch the world. Raises SinkFailed when the place cannot be used."""
+        """Raises SinkFailed when the place cannot be used."""
 
     @abstractmethod
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
-        """Take a letter or notice; `poll` later says under `token` whether it is durable."""
+        """Send a dead letter or notice; `poll` later returns its `token`."""
 
     @abstractmethod
     def poll(self) -> list[Delivered]:
-        """What became of the letters sent, each told once."""
+        """Return the answers for letters sent, each once."""
 
     @property
     @abstractmethod
     def pending(self) -> int:
-        """Letters sent of which `poll` has not told yet."""
+        """Number of letters sent that `poll` has not returned yet."""
 
     @abstractmethod
     def flush(self, timeout_seconds: float) -> None:
-        """Wait, at most so long, for the letters on their way; `poll` then tells of them."""
+        """Wait for the letters on their way; `poll` then returns them."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what `open` took. May be called twice."""
+        """Release what `open` took. May be called twice."""
 
 
 class Passage(Protocol):
     """A Spark step at work, in front of a sink that is open. One thread calls it at a time."""
 
     def stage(self, batch: Batch) -> Staged:
-        """Have the sink make ready what the step makes of the rows.
+        """Have the sink stage what the step makes of the rows.
 
         The rows that are named do not fit the step's columns. Raises SinkFailed when a row that
-        came out of the step does not fit the sink; anything else is passing.
+        came out of the step does not fit the sink; anything else is transient.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what was taken; the sink stays open."""
+        """Release what was taken; the sink stays open."""
         ...
 
 
@@ -380,7 +376,7 @@ class Removal(NamedTuple):
 
 
 class Maintenance(Protocol):
-    """What can be done to a table beside a running pipeline. None of it changes a row or a txid.
+    """Maintenance of a table beside a running pipeline. None of it changes a row or a txid.
 
     With `dry_run` nothing is changed; the answer is what would be done, for a compaction about.
     Raises SinkBusy when others kept committing first, SinkFailed when it cannot be done.
@@ -399,7 +395,7 @@ class Maintenance(Protocol):
         """Remove versions that are older than the table's own properties keep them."""
 
     def data_files(self) -> list[str]:
-        """The files that make up the table now, as absolute paths or URIs."""
+        """Return the files that make up the table now, as absolute paths or URIs."""
 
 
 @runtime_checkable
@@ -407,4 +403,4 @@ class Maintained(Protocol):
     """A sink whose table is made of files."""
 
     def maintenance(self) -> Maintenance:
-        """The table's. Needs an open sink."""
+        """Needs an open sink."""

@@ -44,7 +44,7 @@ class SparkStep:
 def spark_step(
     function: Function, schema: type[Any] | pa.Schema | None, name: str | None
 ) -> SparkStep:
-    """What `Stream.spark` was given, checked. Raises InvalidTopology."""
+    """Check what `Stream.spark` was given. Raises InvalidTopology."""
     if not callable(function):
         raise InvalidTopology(f"spark() got {function!r}; a function of a DataFrame is allowed")
     found = str(getattr(function, "__name__", type(function).__name__))
@@ -54,7 +54,7 @@ def spark_step(
 
 
 class ThroughSpark(Sink[Any]):
-    """Stands in front of a sink: what comes to it passes a Spark step first.
+    """A sink with a Spark step in front of it.
 
     The sink's own commit makes durable what comes out, so it is as often there as the sink says.
     """
@@ -62,7 +62,6 @@ class ThroughSpark(Sink[Any]):
     needs_spark = True
 
     def __init__(self, step: SparkStep, sink: Sink[Any]) -> None:
-        """Only stores."""
         self.name = sink.name
         self.batch_rows = max(BATCH_ROWS, sink.batch_rows)  # a Spark job costs much by itself
         self.kinds = sink.kinds
@@ -78,15 +77,12 @@ class ThroughSpark(Sink[Any]):
         self._passage = context.spark.passage(self.step, self.sink, context)
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Raise the epochs in the sink."""
         return self.sink.fence(fences)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """What the sink says."""
         return self.sink.committed(lines)
 
     def stage(self, batch: Batch) -> Staged:
-        """Stage what the step makes of the rows; see `Passage`."""
         return self._opened().stage(batch)
 
     def commit(self, staged: Staged) -> None:
@@ -97,11 +93,9 @@ class ThroughSpark(Sink[Any]):
             raise refused(self.name, self.step.name, error.reasons.values()) from error
 
     def discard(self, staged: Staged) -> None:
-        """Discard it in the sink."""
         self.sink.discard(staged)
 
     def close(self) -> None:
-        """Close the sink."""
         passage, self._passage = self._passage, None
         if passage is not None:
             passage.close()
@@ -114,7 +108,7 @@ class ThroughSpark(Sink[Any]):
 
 
 def refused(sink: str, step: str, reasons: Iterable[str]) -> SinkFailed:
-    """The error of rows that came out of a Spark step and do not fit the sink."""
+    """Return the error of rows that came out of a Spark step and do not fit the sink."""
     found = list(reasons)
     return SinkFailed(
         f"sink '{sink}' does not take {len(found)} rows of what Spark step '{step}' gives, and "
@@ -126,7 +120,7 @@ class SparkRows:
     """What comes out of a Spark step: only a sink can take it."""
 
     def __init__(self, step: SparkStep, into: Callable[..., None]) -> None:
-        """`into` is the stream's, in front of the step."""
+        """`into` is the method of the stream in front of the step."""
         self._step = step
         self._into = into
 

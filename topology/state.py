@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from topology.aggregates import Aggregate, Groups, Reducer
 from topology.errors import AggregateFailed, InvalidTopology, ReferenceLoadFailed
-from topology.reference import MAX_ROWS, Column, Loaded, Places, Reference, key_column
+from topology.reference import MAX_ROWS, Column, KeyIndex, Loaded, Reference, key_column
 from topology.schema import schema_of, schema_of_hints
 from topology.sink import Kind, Sink, SinkContext
 
@@ -39,7 +39,7 @@ class StoredRows:
         self._row_key = row_key
 
     def take_news(self) -> pa.Table | None:
-        """Put the news in place; all rows of the keys that they are of, None if there are none.
+        """Apply the news; return all rows of the keys that they are of, None if there are none.
 
         Costs about 0.1 µs for each row that is stored, twice that if a key has several columns,
         and up to 1 µs for each that was changed, in however many commits.
@@ -49,16 +49,16 @@ class StoredRows:
             told.append(self.news.popleft())
         if not told:
             return None
-        is_other = pc.is_null(_places(self._rows, pa.concat_tables(told), self._key))
+        is_other = pc.is_null(_key_index(self._rows, pa.concat_tables(told), self._key))
         now = _last([self._rows.filter(pc.invert(is_other)), *told], self._row_key)
         self._rows = pa.concat_tables([self._rows.filter(is_other), now]).combine_chunks()
         return now
 
 
 def _last(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
-    """The last row of each key. All tables in one go: the owner waits, and there may be many."""
+    """Return the last row of each key. All tables at once: there may be many."""
     rows = pa.concat_tables(tables)
-    keys = [str(place) for place in range(len(names))]
+    keys = [str(number) for number in range(len(names))]
     numbered = pa.table([*_arrays(rows, names), np.arange(rows.num_rows)], [*keys, "row"])
     last = numbered.group_by(keys, use_threads=False).aggregate([("row", "max")])
     is_last = np.zeros(rows.num_rows, np.bool_)
@@ -66,10 +66,10 @@ def _last(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
     return rows.filter(pa.array(is_last))
 
 
-def _places(rows: pa.Table, among: pa.Table, names: Sequence[str]) -> Column:
-    """Where the key of each row stands in the other table; null: nowhere."""
+def _key_index(rows: pa.Table, among: pa.Table, names: Sequence[str]) -> Column:
+    """Return the index of each row's key in the other table; null if it is missing there."""
     keys = among.select(list(names)).group_by(list(names), use_threads=False).aggregate([])
-    return Places(_arrays(keys, names)).of(_arrays(rows, names))
+    return KeyIndex(_arrays(keys, names)).of(_arrays(rows, names))
 
 
 def _arrays(table: pa.Table, names: Sequence[str]) -> list[Any]:
@@ -84,7 +84,7 @@ _NAME = re.compile(r"[^/\\:\s]+")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What a state is stored as: one row per key and line.
+    """The stored form of a state: one row per key and line.
 
     A row has the key's columns, its line, its values, under "opaque" the values before its last
     transaction, and that transaction's txid (0: of none). Only values may be null, for nothing.
@@ -97,7 +97,6 @@ class Shape:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the stored rows."""
         kinds = self.aggregates.items()
         values = [pa.field(name, each.type) for name, each in kinds]
         if self.layout == "opaque":
@@ -106,12 +105,11 @@ class Shape:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """The columns that tell a stored row: the key's, and the line."""
+        """Columns that identify a stored row: the key's, and the line."""
         return (*self.key.names, LINE)
 
     @property
     def row_schema(self) -> pa.Schema:
-        """Of these columns."""
         return pa.schema([*self.key, pa.field(LINE, pa.string(), nullable=False)])
 
     @property
@@ -122,11 +120,11 @@ class Shape:
         )
 
     def over_lines(self, stored: pa.Table) -> pa.Table:
-        """One row per key, with its columns and its values merged. Raises AggregateFailed."""
+        """Return one row per key, its values merged. Raises AggregateFailed."""
         names = self.key.names
         keys = [stored[name] for name in names]
-        places, groups = grouped(keys)
-        columns: list[Any] = [key.take(places) for key in keys]
+        first, groups = grouped(keys)
+        columns: list[Any] = [key.take(first) for key in keys]
         for name, aggregate in self.aggregates.items():
             try:
                 values = stored[name].combine_chunks()
@@ -139,12 +137,10 @@ class Shape:
 class StatePlace(Protocol):
     """Where a state is kept (`headrace.state` has them)."""
 
-    def sink(self, state: "State") -> Sink[Any]:
-        """What keeps the state there."""
-        ...
+    def sink(self, state: "State") -> Sink[Any]: ...
 
     def load(self, context: SinkContext, shape: Shape) -> pa.Table:
-        """All rows that stand there now. Any thread may call, whether or not it is open."""
+        """Return all stored rows. Any thread may call, whether or not it is open."""
         ...
 
 
@@ -174,7 +170,7 @@ class State(Reference):
         refresh_seconds: float | None = None,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        """Only stores. Raises InvalidTopology."""
+        """Raises InvalidTopology."""
         place = f"state '{name}'"
         if not _NAME.fullmatch(name):
             message = f"{place}: the name must not be empty, nor have spaces, '/', ':' or '\\'"
@@ -204,7 +200,7 @@ class State(Reference):
 
     @property
     def shape(self) -> Shape:
-        """What it is stored as. Raises InvalidTopology before its aggregates are known."""
+        """Raises InvalidTopology before its aggregates are known."""
         if not self._aggregates:
             message = (
                 f"state '{self.name}' has no values; stream.aggregate(state, n=count()), or "
@@ -214,7 +210,7 @@ class State(Reference):
         return Shape(self.name, self.fields, dict(self._aggregates), self.layout)
 
     def holds(self, **aggregates: Aggregate) -> "State":
-        """Say what it keeps, without keeping it: for look-ups into what another pipeline keeps.
+        """Declare its values without keeping them: for look-ups into what another pipeline keeps.
 
         Returns itself. Raises InvalidTopology.
         """
@@ -225,7 +221,7 @@ class State(Reference):
         return self
 
     def sink(self, aggregates: Mapping[str, Aggregate]) -> Sink[Any]:
-        """What keeps these values; `Stream.aggregate` asks once. Raises InvalidTopology."""
+        """Return what keeps these values; `Stream.aggregate` asks once. Raises InvalidTopology."""
         if self._is_kept:
             message = f"state '{self.name}' is aggregated twice; merge() the streams instead"
             raise InvalidTopology(message)
@@ -234,7 +230,7 @@ class State(Reference):
         return self.into.sink(self)
 
     def fetch(self, context: SinkContext) -> pa.Table:
-        """The stored rows, for `read`. One thread at a time."""
+        """Return the stored rows, for `read`. One thread at a time."""
         if not self._follows:
             return self.into.load(context, self.shape)
         news: deque[pa.Table] = deque()
@@ -262,11 +258,11 @@ class State(Reference):
         return loaded
 
     def follow(self) -> None:
-        """Have look-ups tell what this process commits, from the next load on. The owner calls."""
+        """Have look-ups show what this process commits, from the next load on. The owner calls."""
         self._follows = True
 
     def tell(self, rows: pa.Table) -> None:
-        """Learn of stored rows as a commit of this process has left them. Any thread may call."""
+        """Note stored rows as a commit of this process has left them. Any thread may call."""
         with self._telling:
             for news in self._told:
                 news.append(rows)
@@ -278,7 +274,7 @@ class State(Reference):
         return loaded is not None and loaded.stored is not None and bool(loaded.stored.news)
 
     def catch_up(self) -> None:
-        """Put what was told since the load in place; the owner thread calls it between chunks.
+        """Apply what was committed since the load; the owner thread calls it between chunks.
 
         Raises ReferenceLoadFailed when there are more than `max_rows` keys by now: the rows stay
         as they were, and nothing is followed before the next load.
@@ -301,8 +297,8 @@ class State(Reference):
         if loaded.stored is not None:
             news = loaded.stored.news
             with self._telling:  # this load's, and those of later ones that are under way
-                places = [place for place, each in enumerate(self._told) if each is news]
-                self._told = self._told[places[0] :] if places else [news]
+                found = [index for index, each in enumerate(self._told) if each is news]
+                self._told = self._told[found[0] :] if found else [news]
         super().use(loaded)
         self.catch_up()
 
@@ -330,13 +326,12 @@ class State(Reference):
 
 
 def before_of(name: str) -> str:
-    """The column of an aggregate's value before the last transaction."""
     return f"_before_{name}"
 
 
 def grouped(keys: Sequence[Any]) -> tuple["pa.Array[Any]", Groups]:
-    """Columns of keys: where each key stands first, and the number of each row's, in that order."""
-    names = [str(place) for place in range(len(keys))]
+    """Return the index at which each key stands first, and each row's key number, in that order."""
+    names = [str(number) for number in range(len(keys))]
     numbers = pa.array(np.arange(len(keys[0])))
     table = pa.table([*keys, numbers], names=[*names, "row"])
     # With threads, the order of keys would differ from run to run.
@@ -348,7 +343,7 @@ def grouped(keys: Sequence[Any]) -> tuple["pa.Array[Any]", Groups]:
 
 
 def _checked_key(place: str, fields: pa.Schema) -> pa.Schema:
-    """The key's columns in the types in which they are stored. Raises InvalidTopology."""
+    """Return the key's columns in the types in which they are stored. Raises InvalidTopology."""
     if not fields.names:
         raise InvalidTopology(f"{place}: key has no column; one or more are allowed")
     _check_names(place, fields.names)
@@ -379,7 +374,7 @@ def _check_aggregates(place: str, fields: pa.Schema, aggregates: Mapping[str, An
 
 
 def _check_names(place: str, names: Iterable[str]) -> None:
-    """Names that no database spells otherwise, each once."""
+    """Raise InvalidTopology for names that a database may spell otherwise, or that come twice."""
     seen: set[str] = set()
     for name in names:
         if name.startswith("_") or name.lower() in seen:

@@ -15,7 +15,7 @@ from topology.sink import BATCH_ROWS, Sink
 
 
 class Order(Enum):
-    """What the calls of a step keep to."""
+    """The order that the calls of a step keep."""
 
     NONE = "none"  # whatever is ready first
     KEY = "key"  # one at a time per key, in the order of arrival
@@ -34,17 +34,17 @@ class Retries(Protocol):
 
     @property
     def limit(self) -> int:
-        """Retries after the first try."""
+        """Retries after the first attempt."""
         ...
 
     def delay_seconds(self, failures: int, rng: random.Random) -> float:
-        """The pause after the record's n-th failure."""
+        """Return the pause after the record's n-th failure."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """When a micro-batch is full: at so many rows, so many bytes, or this old."""
+    """Limits of a micro-batch: rows, bytes, age."""
 
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
@@ -53,8 +53,6 @@ class BatchPolicy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SinkStep:
-    """A sink in its place."""
-
     is_concurrent: ClassVar[bool] = False
 
     name: str
@@ -64,7 +62,7 @@ class SinkStep:
 
 @dataclass(frozen=True, eq=False)
 class BoltStep:
-    """A bolt in its place, and what comes after it, by stream."""
+    """A bolt in a topology, and the steps behind it, by stream."""
 
     name: str
     bolts: tuple[Component, ...]  # one per task
@@ -79,18 +77,17 @@ class BoltStep:
 
     @cached_property
     def bolt(self) -> Any:
-        """The bolt, or the first of its tasks."""
         return self.bolts[0]
 
     @cached_property
     def is_boundary(self) -> bool:
-        """Whether the executor stops here: what comes out comes out later."""
+        """Whether the executor stops here: results come later."""
         is_spread = len(self.bolts) > 1 or self.grouping is not None
         return self.kind in _LATER or self.order is not Order.NONE or is_spread
 
     @property
     def needs_whole_keys(self) -> bool:
-        """Whether it has to see all records of a key, whichever source they are of."""
+        """Whether it has to see all records of a key, from whichever source."""
         is_keyed = self.order is Order.KEY or isinstance(self.grouping, Fields | ByKey)
         return is_keyed or self.kind is Kind.ADVANCED
 
@@ -101,7 +98,7 @@ class BoltStep:
 
     @cached_property
     def has_runner(self) -> bool:
-        """Whether its calls are made by a runner: not by the executor, and not by its own hands."""
+        """Whether the worker pool calls it."""
         return self.is_boundary and self.kind is not Kind.ADVANCED
 
     @property
@@ -110,7 +107,7 @@ class BoltStep:
         return list(dict.fromkeys(step for steps in self.streams.values() for step in steps))
 
     def is_direct(self, stream: str) -> bool:
-        """Whether the bolt itself says which task gets what it sends into this stream."""
+        """Whether the bolt itself chooses the tasks of what it sends into this stream."""
         return any(
             isinstance(step, BoltStep) and isinstance(step.grouping, Direct)
             for step in self.streams[stream]
@@ -132,7 +129,6 @@ class Source:
 
     @property
     def is_concurrent(self) -> bool:
-        """Whether a concurrent bolt reads it."""
         return any(step.is_concurrent for step in self.children)
 
     @cached_property

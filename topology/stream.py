@@ -46,23 +46,22 @@ _NEVER_AWAITED = ("drain", "partition_assigned", "partition_revoked")
 
 
 def is_positive(number: Any) -> bool:
-    """Whether it is a finite number above zero."""
+    """Whether it is a finite number > 0."""
     return isinstance(number, Real) and 0 < float(number) < math.inf
 
 
 def is_count(number: Any) -> bool:
-    """Whether it is a whole number above zero."""
+    """Whether it is a whole number > 0."""
     return isinstance(number, Integral) and int(number) > 0
 
 
 def refuse_unless(given: object, kind: type, where: str, allowed: str) -> None:
-    """Raise InvalidTopology for what is not of a kind: not everybody runs mypy."""
+    """Raise InvalidTopology for a value of another type: not everybody runs mypy."""
     if not isinstance(given, kind):
         raise InvalidTopology(f"{where} got {given!r}; {allowed} is allowed")
 
 
 def check_topic(topic: object) -> None:
-    """Raise InvalidTopology for what can be no topic's name, nor a pattern of names."""
     if isinstance(topic, re.Pattern) and isinstance(topic.pattern, str):
         return
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
@@ -74,7 +73,7 @@ def check_topic(topic: object) -> None:
 
 
 def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
-    """The bolt that `then` was given, or made, and what makes another. Raises InvalidTopology."""
+    """Return the bolt that `then` was given, or made, and what makes another."""
     if isinstance(bolt, Component):
         return bolt, None
     if inspect.isabstract(bolt):
@@ -94,7 +93,7 @@ def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
 
 
 def _takes_nothing(make: Callable[..., Any]) -> bool:
-    """Whether it can be called with no argument; what cannot is perhaps a bolt without @bolt."""
+    """Whether it can be called without arguments; what cannot is perhaps a bolt without @bolt."""
     try:
         inspect.signature(make).bind()
     except TypeError:
@@ -105,7 +104,6 @@ def _takes_nothing(make: Callable[..., Any]) -> bool:
 
 
 def check_calls(label: str, kind: Kind, workers: int, timeout_seconds: float | None) -> None:
-    """Raise InvalidTopology unless it may run so many calls at once, each for so long."""
     waits = kind in (Kind.ASYNC, Kind.BLOCKING)
     if waits and not is_count(workers):
         message = f"bolt '{label}' has workers={workers!r}; a whole number from 1 on is allowed"
@@ -126,7 +124,6 @@ def check_calls(label: str, kind: Kind, workers: int, timeout_seconds: float | N
 
 
 def check_bolt(label: str, kind: Kind, bolt: Component) -> None:
-    """Raise InvalidTopology for what the bolt itself says, besides its `process`."""
     seconds = bolt.tick_seconds
     if seconds is not None and not is_positive(seconds):
         message = f"bolt '{label}' has tick_seconds={seconds!r}; a positive number is allowed"
@@ -149,7 +146,6 @@ def check_bolt(label: str, kind: Kind, bolt: Component) -> None:
 
 
 def check_batch(label: str, rows: Any, size: Any, seconds: Any, *, is_own: bool) -> None:
-    """Raise InvalidTopology for what `into` was given; `is_own`: the rows are the sink's word."""
     own = " of its own" if is_own else ""
     for name, number, whose in (("batch_rows", rows, own), ("batch_bytes", size, "")):
         if not is_count(number):
@@ -161,14 +157,12 @@ def check_batch(label: str, rows: Any, size: Any, seconds: Any, *, is_own: bool)
 
 
 def check_retries(label: str, retries: Any) -> None:
-    """Raise InvalidTopology unless it says when records are tried again."""
     if retries is not None and (isinstance(retries, type) or not isinstance(retries, Retries)):
         message = f"bolt '{label}' has retries={retries!r}; a RetryPolicy is allowed"
         raise InvalidTopology(message)
 
 
 def check_tasks(label: str, kind: Kind, tasks: int, grouping: Any, *, made_here: bool) -> None:
-    """Raise InvalidTopology unless it may have so many tasks, and a grouping."""
     if not is_count(tasks) or (tasks > 1 and (not made_here or kind is Kind.VECTORISED)):
         message = (
             f"bolt '{label}' has tasks={tasks!r}; more than one is allowed for a class, which "
@@ -184,7 +178,6 @@ def check_tasks(label: str, kind: Kind, tasks: int, grouping: Any, *, made_here:
 
 
 def check_order(label: str, kind: Kind, order: Order) -> None:
-    """Raise InvalidTopology unless it can be called in this order."""
     if order is not Order.NONE and kind in (Kind.VECTORISED, Kind.ADVANCED):
         message = (
             f"bolt '{label}' is {kind.value} and cannot be called in order; a function, "
@@ -199,8 +192,6 @@ Other = TypeVar("Other")
 
 
 class Names(Protocol):
-    """Gives steps their names."""
-
     def claim(self, name: str, *, is_given: bool) -> str:
         """Reserve a name; the second and later get a number, or are refused if given by name=."""
         ...
@@ -212,7 +203,7 @@ class Names(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a stream comes from (`lists` take its next step), and how that step is called."""
+    """Where a stream comes from (`lists` take its next step), and the name of that step."""
 
     lists: tuple[list[Step], ...]
     place: str
@@ -221,7 +212,6 @@ class Ends:
     key: Key | None = None
 
     def attach(self, step: Step) -> None:
-        """Put a step behind all of them."""
         for steps in self.lists:
             steps.append(step)
 
@@ -391,7 +381,7 @@ class Stream(Generic[T]):
         return SparkRows(spark_step(function, schema, name), self.into)
 
     def __getitem__(self, stream: str) -> "Stream[Any]":
-        """The named stream of the bolt that this one comes from. Raises InvalidTopology."""
+        """Return the named stream of the bolt that this one comes from. Raises InvalidTopology."""
         self._check_unordered(f"['{stream}']")
         step = self.ends.made_by
         if step is None:
@@ -412,7 +402,7 @@ class Stream(Generic[T]):
     @overload
     def merge(self, *others: "Stream[Any]") -> "Stream[Any]": ...
     def merge(self, *others: "Stream[Any]") -> "Stream[Any]":
-        """The values of several streams in one; their order among each other is not kept."""
+        """Merge several streams into one; their order among each other is not kept."""
         for other in others:
             refuse_unless(other, Stream, "merge()", "a stream")
             if other._names is not self._names:  # noqa: SLF001 - one of us
@@ -449,7 +439,7 @@ class Stream(Generic[T]):
         return Stream(self._names, replace(self.ends, order=Order.PARTITION))
 
     def _check_unordered(self, what: str) -> None:
-        """Refuse what would lose the order that was asked for without a word."""
+        """Refuse what would silently lose the order that was asked for."""
         if self.ends.order is not Order.NONE:
             message = f"{what} stands behind keyed_by() or ordered(); only then() is allowed there"
             raise InvalidTopology(message)
@@ -465,7 +455,7 @@ class _FieldsKey:
 
 
 def _grouping(label: str, grouping: Grouping | None, ends: Ends) -> Grouping:
-    """How values are spread over several tasks; the order has to survive it."""
+    """Return how values are spread over several tasks; the order has to survive it."""
     if ends.order is Order.NONE:
         return Shuffle() if grouping is None else grouping
     if grouping is None and ends.key is not None:

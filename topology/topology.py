@@ -29,13 +29,11 @@ def can_name_offsets(name: str) -> bool:
 
 
 class DeadLetters:
-    """Where the records go that could not be processed."""
-
     def __init__(self) -> None:
         self.sink: DeadLetterSink | None = None
 
     def into(self, sink: DeadLetterSink) -> None:
-        """Send dead letters there. Raises InvalidTopology."""
+        """Set the destination of records that cannot be processed. Raises InvalidTopology."""
         if self.sink is not None:
             raise InvalidTopology("dead_letters.into() was called twice; one place is allowed")
         refuse_unless(sink, DeadLetterSink, "dead_letters.into()", "a KafkaDeadLetters or its like")
@@ -142,7 +140,7 @@ class Topology:
         self.listeners += hooks
 
     def source_of(self, topic: str) -> Source:
-        """The source a topic belongs to. Raises KeyError."""
+        """Return the source of a topic. Raises KeyError."""
         for source in self.sources:
             if source.topic == topic:
                 return source
@@ -152,7 +150,7 @@ class Topology:
         raise KeyError(topic)
 
     def meetings(self) -> list[list[Source]]:
-        """Sources of which one process must read the partitions of one number, in groups.
+        """Return groups of sources whose partitions of one number one process must read.
 
         They meet in a step that has to see all records of a key: an advanced bolt, one that is
         `keyed_by` something, or one that is grouped by `fields`. A pattern is one source.
@@ -201,7 +199,7 @@ class Topology:
             raise InvalidTopology(message)
 
     def steps(self) -> Iterator[Step]:
-        """Every step once, parents before children."""
+        """Iterate over the steps, parents before children."""
         seen: dict[Step, None] = {}
 
         def visit(step: Step) -> None:
@@ -217,7 +215,6 @@ class Topology:
         return reversed(seen)
 
     def bolts(self) -> Iterator[BoltStep]:
-        """Every bolt's step once, parents before children."""
         return (step for step in self.steps() if isinstance(step, BoltStep))
 
     def validate(self) -> None:
@@ -279,7 +276,7 @@ def _validate_input(place: str, child: Step, *, direct: bool) -> None:
 
 
 def guarantee_of(sink: Sink[Any]) -> str:
-    """The most that a sink gives, in words."""
+    """Return the strongest guarantee that a sink gives, in words."""
     kinds = [kind for kind in get_args(Kind) if kind in sink.kinds]
     return f"exactly-once ({' and '.join(kinds)})" if kinds else "at-least-once"
 
@@ -318,7 +315,7 @@ def _check_sink(step: SinkStep, kind: Kind) -> None:
 
 
 def _called(sink: Sink[Any]) -> str:
-    """Its class, what it was given (as it says in `given`), and those of the sinks behind it."""
+    """Return its class, what it was given (its `given`), and those of the sinks behind it."""
     inner = getattr(sink, "sink", None)
     behind = f" before {_called(inner)}" if isinstance(inner, Sink) else ""
     given = getattr(sink, "given", "")
@@ -326,7 +323,7 @@ def _called(sink: Sink[Any]) -> str:
 
 
 def as_text(topology: Topology) -> str:
-    """The topology as an indented tree; what several streams lead to is drawn once."""
+    """Draw the topology as an indented tree; what several streams lead to is drawn once."""
     kind = _kind(topology)
     lines = [f"topology {topology.name}  ({topology.reliability}{f', {kind}' if kind else ''})"]
     drawn: set[Step] = set()
@@ -343,7 +340,7 @@ def as_text(topology: Topology) -> str:
 
 
 def as_mermaid(topology: Topology) -> str:
-    """The topology as a Mermaid flow chart."""
+    """Draw the topology as a Mermaid flow chart."""
     ids: dict[int, str] = {}
     lines = ["flowchart LR"]
     for number, source in enumerate(topology.sources):
@@ -368,7 +365,6 @@ def as_mermaid(topology: Topology) -> str:
 
 
 def as_facts(topology: Topology) -> dict[str, Any]:
-    """The topology as JSON takes it."""
     letters = topology.dead_letters.sink
     return {
         "name": topology.name,

@@ -49,7 +49,7 @@ _OWN = {_NONE, str, int}  # the common values of dictionaries
 
 
 def converted(values: Sequence[Any], field: Field) -> Array:
-    """A column's values as an array of its type. Raises what pyarrow raises, or ValueError.
+    """Convert a column's values to an array of its type. Raises what pyarrow raises, or ValueError.
 
     Stricter than pyarrow, which takes nulls anywhere, cuts 1.5 down to 1 in a column of whole
     numbers, and passes over the members of a struct that it does not know.
@@ -66,7 +66,7 @@ def converted(values: Sequence[Any], field: Field) -> Array:
 
 
 def columns_of_rows(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch | None:
-    """Dictionaries as columns of a schema, or None when not every one of them fits."""
+    """Convert dictionaries to columns of a schema; None when not every one of them fits."""
     try:
         arrays = [converted(values_of(rows, field.name), field) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -111,7 +111,7 @@ def _without_scalars(value: Any) -> Any:
 
 
 def _with_floats(value: Any, kind: Any) -> Any:
-    """The value with the nearest floats in the place of whole numbers, where floats are wanted."""
+    """Replace whole numbers by the nearest floats where floats are wanted."""
     if types.is_floating(kind):
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         return float(value) if is_whole else value
@@ -151,7 +151,7 @@ def check_years(array: Any) -> None:
 
 
 def infinities(array: Any) -> int:
-    """How many floats are infinite, at any depth."""
+    """Count the infinite floats, at any depth."""
     kind = array.type
     if types.is_floating(kind):
         wide = array.cast(pa.float32()) if types.is_float16(kind) else array
@@ -311,7 +311,7 @@ def _check_maps(values: _Values, array: Any) -> None:
 
 
 def _with_parts(values: _Values) -> list[Any]:
-    """The values but for nulls; those without any part may be left out, too."""
+    """Return the values but for nulls; those without any part may be left out, too."""
     found = list(values())
     if set(map(type, found)) <= {dict, list, tuple, _NONE}:
         return list(filter(None, found))
@@ -364,7 +364,7 @@ _CHECKS: dict[int, _Check] = {
 
 
 def cast(column: Array, field: Field) -> Array:
-    """A column as one of the field's type. Raises what pyarrow raises, or ValueError."""
+    """Cast a column to the field's type. Raises what pyarrow raises, or ValueError."""
     array = column
     if column.null_count == len(column):
         array = pa.nulls(len(column), field.type)
@@ -391,7 +391,6 @@ def cast(column: Array, field: Field) -> Array:
 
 
 def _check_types(found: Any, wanted: Any) -> None:
-    """Raise ValueError unless a column of the one type may be cast to the other."""
     found, wanted = _plain(found), _plain(wanted)
     if types.is_null(found) or found.equals(wanted):
         return
@@ -459,7 +458,7 @@ _TAKES = {
 
 
 class MisplacedNull(ValueError):
-    """A null stands where the schema allows none."""
+    """A null where the schema allows none."""
 
     def __init__(self, place: str) -> None:
         super().__init__(f"{place} is null")
@@ -467,7 +466,7 @@ class MisplacedNull(ValueError):
 
 
 def misplaced_null(batch: pa.RecordBatch) -> str | None:
-    """The first place that holds a null and must not, or None. O(columns) for flat columns."""
+    """Return the first place of a null that must not be, or None. O(columns) for flat columns."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         place = _find(column, field, field.name)
         if place is not None:
@@ -476,7 +475,6 @@ def misplaced_null(batch: pa.RecordBatch) -> str | None:
 
 
 def without_misplaced_nulls(array: "pa.Array[Any]", field: "pa.Field[Any]") -> None:
-    """Raise MisplacedNull if the array holds a null where the field allows none."""
     place = _find(array, field, field.name)
     if place is not None:
         raise MisplacedNull(place)
@@ -493,7 +491,7 @@ def _find(array: Any, field: "pa.Field[Any]", place: str) -> str | None:
 
 
 def parts_of(array: Any, kind: pa.DataType) -> list[tuple["pa.Field[Any]", Any, str]]:
-    """The arrays one level below an array (not the keys of maps), without what is under a null."""
+    """Return the arrays one level below an array (not the keys of maps), without what is null."""
     if not pa.types.is_nested(kind):
         return []
     array = array.drop_null()

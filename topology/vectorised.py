@@ -49,7 +49,7 @@ _AS_LINES = {"value": _FIELDS["value"].with_metadata(_MARK)}
 def columns_of(
     messages: Sequence[Message], wanted: Sequence[str], *, line_breaks: bool = False
 ) -> pa.RecordBatch:
-    """Messages as columns; those wanted of key, value (binary), partition, offset, timestamp_ms.
+    """Convert messages to columns: those wanted of RECORD_COLUMNS.
 
     With `line_breaks` each value ends with a line break that is not the record's, and its field
     says so (`has_line_breaks`): for a bolt that reads the values as lines, where they are.
@@ -118,7 +118,7 @@ def _call(
     *,
     row_by_row: bool,
 ) -> Called:
-    """The same; after so many `namings` of bad rows, the batch is halved for the next."""
+    """Call the bolt; after `namings` batches of bad rows, halve the batch for the next."""
     parent = PARENT
     while parent in batch.schema.names:  # a record may have a member of that name
         parent += "_"
@@ -162,7 +162,7 @@ def _without(
     """Call the bolt again without the rows that it has named."""
     nothing, none = batch.slice(0, 0), np.empty(0, np.int64)
     bad: dict[int, Exception] = {
-        place: Reject(reason) for place, reason in reasons.items() if 0 <= place < batch.num_rows
+        index: Reject(reason) for index, reason in reasons.items() if 0 <= index < batch.num_rows
     }
     if not bad or len(bad) < len(reasons):
         message = f"bolt '{step}' rejected the rows {list(reasons)} of {batch.num_rows}"
@@ -172,7 +172,7 @@ def _without(
     if not len(good):
         return Called(nothing, none, bad)
     rest = _call(step, function, batch.take(good), namings, row_by_row=row_by_row)
-    bad.update({int(good[place]): error for place, error in rest.failures.items()})
+    bad.update({int(good[index]): error for index, error in rest.failures.items()})
     named = {
         stream: Sent(sent.piece, good if sent.parents is None else good[sent.parents])
         for stream, sent in rest.named.items()
@@ -188,7 +188,7 @@ def _halves(
     left = call_columns(step, function, batch.slice(0, middle), row_by_row=row_by_row)
     right = call_columns(step, function, batch.slice(middle), row_by_row=row_by_row)
     failures = dict(left.failures)
-    failures.update({middle + place: error for place, error in right.failures.items()})
+    failures.update({middle + index: error for index, error in right.failures.items()})
     none = Sent(batch.slice(0, 0), np.empty(0, np.int64))
     lefts = {**left.named, DEFAULT_STREAM: Sent(left.piece, left.parents)}
     rights = {**right.named, DEFAULT_STREAM: Sent(right.piece, right.parents)}
@@ -205,14 +205,14 @@ def _halves(
 
 
 def _joined(batch: pa.RecordBatch, left: Sent, right: Sent, middle: int) -> Sent:
-    """One stream of two halves as that of the whole. Raises ArrowException if they differ."""
+    """Join one stream of two halves. Raises ArrowException if their columns differ."""
     batches: list[pa.RecordBatch] = []
     parents: list[npt.NDArray[np.int64]] = []
     for half, start in ((left, 0), (right, middle)):
         if isinstance(half.piece, pa.RecordBatch) and half.piece.num_rows:
             batches.append(half.piece)
-            places = np.arange(len(half.piece)) if half.parents is None else half.parents
-            parents.append(places + start)
+            indices = np.arange(len(half.piece)) if half.parents is None else half.parents
+            parents.append(indices + start)
     if not batches:
         return Sent(batch.slice(0, 0), np.empty(0, np.int64))
     tables = [pa.Table.from_batches([each]) for each in batches]
@@ -225,15 +225,15 @@ def _with_lineage(step: str, parent: str, out: Any, num_rows: int, *, row_by_row
     if not isinstance(out, pa.RecordBatch):
         message = f"bolt '{step}' returned {type(out).__name__}; a pyarrow.RecordBatch is allowed"
         raise BoltError(message)
-    place = out.schema.get_field_index(parent)
-    if place >= 0:
-        column = out.column(place)
+    index = out.schema.get_field_index(parent)
+    if index >= 0:
+        column = out.column(index)
         if column.null_count or not pa.types.is_int64(column.type):
             raise LineageLost(_STRANGE.format(step, parent))
         parents = column.to_numpy()
         if len(parents) and not (parents.min() >= 0 and parents.max() < num_rows):
             raise LineageLost(_STRANGE.format(step, parent))
-        return Sent(out.remove_column(place), parents)
+        return Sent(out.remove_column(index), parents)
     if not row_by_row:
         raise LineageLost(_DROPPED.format(step, parent))
     if out.num_rows != num_rows:
@@ -252,14 +252,14 @@ _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, Decimal,
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Values as columns: batches, the places of each one's values, and what gives none."""
+    """Values as columns: batches, the indices of each one's values, and what gives none."""
 
     batches: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]
-    refused: dict[int, str]  # by place, with the reason
+    refused: dict[int, str]  # by index, with the reason
 
 
 def as_row(value: Any) -> Row | None:
-    """A mapping, dataclass or msgspec.Struct as a dictionary.
+    """Convert a mapping, dataclass or msgspec.Struct to a dictionary.
 
     None for anything else; for a Record too, whose value is yet to be read.
     """
@@ -277,7 +277,7 @@ def as_row(value: Any) -> Row | None:
 
 
 def values_of(rows: Sequence[Row], name: str) -> list[Any]:
-    """The values of one column; None where a row has none."""
+    """Return the values of one column; None where a row has none."""
     try:
         return list(map(itemgetter(name), rows))
     except KeyError:
@@ -285,7 +285,7 @@ def values_of(rows: Sequence[Row], name: str) -> list[Any]:
 
 
 def cause_of(error: Exception) -> str:
-    """Return why a value fits no column; nothing of what pyarrow says only of itself."""
+    """Return why a value fits no column, without what pyarrow says of itself."""
     if isinstance(error, OverflowError):
         return "a whole number is out of range"
     if isinstance(error, UnicodeError):
@@ -294,35 +294,35 @@ def cause_of(error: Exception) -> str:
 
 
 def columns_of_values(values: Sequence[Any]) -> Columns:
-    """Make values columns: every name that one of them has, null where another has none.
+    """Convert values to columns: every name that one of them has, null where another has none.
 
     Values that fit into no columns with others stand in a batch of their own; a batch has at most
     a million cells, unless one value alone has more.
     """
     columns = Columns([], {})
-    rows, places = list(values), np.arange(len(values))
+    rows, indices = list(values), np.arange(len(values))
     if set(map(type, rows)) != {dict}:
         made = list(map(as_row, values))
-        places = np.flatnonzero([row is not None for row in made])
+        indices = np.flatnonzero([row is not None for row in made])
         rows = [row for row in made if row is not None]
-        for place, row in enumerate(made):
+        for index, row in enumerate(made):
             if row is None:
-                columns.refused[place] = "a mapping, a dataclass or a msgspec.Struct is allowed"
+                columns.refused[index] = "a mapping, a dataclass or a msgspec.Struct is allowed"
     if rows:
-        _add(columns, rows, places)
+        _add(columns, rows, indices)
     return columns
 
 
-def _add(columns: Columns, rows: list[Row], places: npt.NDArray[np.int64]) -> None:
+def _add(columns: Columns, rows: list[Row], indices: npt.NDArray[np.int64]) -> None:
     try:
-        columns.batches.append((_batch(rows), places))
+        columns.batches.append((_batch(rows), indices))
     except Exception as error:  # noqa: BLE001 - Arrow raises what the value's own code raises
         if len(rows) == 1:
-            columns.refused[int(places[0])] = str(error)
+            columns.refused[int(indices[0])] = str(error)
             return
         middle = len(rows) // 2
-        _add(columns, rows[:middle], places[:middle])
-        _add(columns, rows[middle:], places[middle:])
+        _add(columns, rows[:middle], indices[:middle])
+        _add(columns, rows[middle:], indices[middle:])
 
 
 class _TooWide(Exception):

@@ -140,7 +140,7 @@ class Backpressure:
             return _NONE
         leading = self._leading_to({step.name})
         kept = dict.fromkeys(leading, 0)
-        for index, count in self._advanced.held_by_place(step).items():
+        for index, count in self._advanced.held_by_partition(step).items():
             topic = self._consumer.topic_at(index)
             for label in leading if topic is None else [self._label_of(topic)]:
                 kept[label] += count

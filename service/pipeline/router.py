@@ -324,7 +324,7 @@ class Router:
 
     def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
         """Whether a bolt keeps what is, or may be, made of records of these partitions."""
-        kept = self.advanced.held_by_place(step)
+        kept = self.advanced.held_by_partition(step)
         return MAX_PARTITION_INDEX in kept or any(place in kept for place in places)
 
     def _tick_here(self, step: BoltStep) -> None:

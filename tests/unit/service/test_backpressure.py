@@ -43,9 +43,9 @@ class Filled:
         return self.waiting.get(step.name, 0) + self.behind.get(step.name, 0)
 
     def held(self, step):
-        return self.kept.get(step.name, 0) or sum(self.held_by_place(step).values())
+        return self.kept.get(step.name, 0) or sum(self.held_by_partition(step).values())
 
-    def held_by_place(self, step):
+    def held_by_partition(self, step):
         return self.kept_of.get(step.name, {0: self.kept.get(step.name, 0)})
 
 

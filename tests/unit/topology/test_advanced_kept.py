@@ -34,12 +34,12 @@ def test_the_tuples_that_bolts_keep_are_counted_by_partition():
 
     bench = Bench(Scripted(process))
     bench.run("a", "b", "c", "d")
-    assert bench.runner.held_by_place(bench.step) == {1: 2, 0: 2}
+    assert bench.runner.held_by_partition(bench.step) == {1: 2, 0: 2}
     bench.run("go")
-    assert bench.runner.held_by_place(bench.step) == {1: 2, 0: 2}
+    assert bench.runner.held_by_partition(bench.step) == {1: 2, 0: 2}
     bench.resolved = {2, 4}
     bench.runner.forget_resolved()
-    assert bench.runner.held_by_place(bench.step) == {1: 2}
+    assert bench.runner.held_by_partition(bench.step) == {1: 2}
 
 
 def test_a_tuple_that_is_kept_for_too_long_fails_unless_its_time_was_reset():

@@ -44,7 +44,7 @@ class Order:
 
 def routed(grouping: Grouping, values, count: int, turn: int = 0):
     found = grouping.route(values, count, turn)
-    return list(zip(found.places.tolist(), found.tasks, strict=True)), found.failures
+    return list(zip(found.indices.tolist(), found.tasks, strict=True)), found.failures
 
 
 def test_shuffle_goes_round_and_goes_on_where_the_last_chunk_ended():

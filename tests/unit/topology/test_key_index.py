@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology import reference
-from topology.reference import Places, comparable, key_column
+from topology.reference import KeyIndex, comparable, key_column
 
 WHOLE = st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20)
 KINDS = {
@@ -53,14 +53,14 @@ def test_a_row_is_found_as_in_a_dictionary(kinds, few, monkeypatch):
     def check(drawn):
         rows, asked, keys, columns = drawn
         expected = {row: place for place, row in enumerate(rows)}
-        assert Places(keys).of(columns).to_pylist() == [expected.get(row) for row in asked]
+        assert KeyIndex(keys).of(columns).to_pylist() == [expected.get(row) for row in asked]
 
     check()
 
 
 @pytest.mark.parametrize("keys", [[5, 3, 4, 9], [-3, 0, -1], [2**63 - 1, 2**63 - 2]])
 def test_whole_numbers_without_great_gaps_are_found_without_hashing(keys):
-    found = Places([pa.array(keys, pa.int64())])
+    found = KeyIndex([pa.array(keys, pa.int64())])
     assert found._by_number is not None
     asked = [*keys, None, min(keys) - 1, 2**63 - 1, -(2**63), 0]
     expected = {key: place for place, key in enumerate(keys)}
@@ -70,7 +70,7 @@ def test_whole_numbers_without_great_gaps_are_found_without_hashing(keys):
 
 
 def test_numbers_far_apart_do_not_take_memory_for_what_lies_between():
-    assert Places([pa.array([1, 2**40], pa.int64())])._by_number is None
+    assert KeyIndex([pa.array([1, 2**40], pa.int64())])._by_number is None
 
 
 @pytest.mark.parametrize(
