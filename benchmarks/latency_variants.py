@@ -24,7 +24,7 @@ from benchmarks.structured import BATCH_ROWS, priced, users_table, writer
 from headrace import Topology
 from headrace.sinks import DeltaSink
 from partition.kafka.librdkafka import DEFAULTS
-from service.service import Service
+from service.app import Service
 from service.snapshot import Snapshot
 
 PER_SECOND = 20_000

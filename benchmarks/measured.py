@@ -14,9 +14,9 @@ from headrace import Hooks, Topology
 from headrace.sinks import MemoryDeadLetters
 from partition.kafka.librdkafka import DEFAULTS
 from service import logs
+from service.app import Service
 from service.config import Config, load
 from service.parts import Parts, wire
-from service.service import Service
 from service.snapshot import Snapshot
 
 CONSUMER = {**DEFAULTS, "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000}
@@ -159,7 +159,6 @@ def run_headrace(
     parts = wired(topology, config)
     if before is not None:
         before(parts)
-    service = Service(parts, drain_seconds=config.pipeline.drain_seconds)
     memory = Memory(job.records)
     began = end = Moment.now(0, cpu)
     batches = 0
@@ -173,7 +172,7 @@ def run_headrace(
         if on_snapshot is not None:
             on_snapshot(service, snapshot)
 
-    service.on_snapshot = taken
+    service = Service(parts, config.pipeline.drain_seconds, taken)
     account = service.run(until_caught_up=until_caught_up)
     if account.gaps():
         raise SystemExit("; ".join(account.gaps()))

@@ -17,7 +17,7 @@ from benchmarks.measured import resident_mb, run_headrace
 from headrace import SKIP, Bolt, Record, Reject, Skip, Topology, bolt
 from headrace.sinks import DiscardSink
 from partition.kafka.librdkafka import DEFAULTS
-from service.service import Service
+from service.app import Service
 from service.snapshot import Snapshot
 
 THIRDS = ("first", "middle", "last")

@@ -2,7 +2,7 @@
 
 from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
-from service.testing.driver import NotSettled
+from service.testing.bench import NotSettled
 from service.testing.kit import TopologyTest, topology_test
 from service.testing.timeline import Event
 

@@ -43,8 +43,7 @@ from partition.replicas.heartbeat import check_name
 from partition.retry import RetryPolicy
 from service.config_errors import as_bad_config, check_numbers
 from service.errors import BadConfig
-from service.letter_limit import LetterLimit
-from service.pipeline.failures import NullValues, ScreenPolicy
+from service.pipeline.failures import DeadLetterLimit, NullValues, ScreenPolicy
 from service.section import Section, hidden
 from service.sharing import SharingPolicy
 from service.storage_config import StorageConfig
@@ -144,9 +143,9 @@ class DeadLettersConfig(Section):
     max_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     of_records: PositiveInt = 1_000
 
-    def limit(self) -> LetterLimit:
+    def limit(self) -> DeadLetterLimit:
         """What looks after it; one for each run."""
-        return LetterLimit(**self.model_dump())
+        return DeadLetterLimit(**self.model_dump())
 
 
 class TransactionsConfig(Section):

@@ -1,8 +1,8 @@
-"""Ends this process at a named place, for tests of crashes; without its variable, nothing does.
+"""Failpoints: end this process at a named place, for tests of crashes.
 
 `HEADRACE_FAILPOINT=name:n:action`: when the place is passed for the n-th time, this process is
-killed, as by `kill -9`, or stopped, or told to end, or an error is raised. Sinks are put behind
-ports that pass their places; who else has some gets a callable at wiring.
+killed, as by `kill -9`, or stopped, or gets SIGTERM, or an error is raised. Ports are decorated
+with their places at wiring; only ZooKeeper's client and the spark engine get a callable.
 """
 
 import contextlib
@@ -79,11 +79,11 @@ _STOPS_SECONDS = 2.0  # until then the process stands still
 
 
 class FailpointReached(RuntimeError):
-    """What `raise` raises."""
+    """Raised by the action `raise`."""
 
 
 def failpoints(environment: Mapping[str, str]) -> Callable[[str], None]:
-    """What is to be told of each place as it is passed, from any thread. Raises BadConfig."""
+    """Return the callable to call at each place, on any thread. Raises BadConfig."""
     wanted = environment.get(VARIABLE)
     if not wanted:
         return nowhere
@@ -141,7 +141,7 @@ class _Failpoint:
 
 
 def _jvms() -> Iterator[int]:
-    """Our children that run Java; none where there is no /proc."""
+    """Return our children that run Java; none where /proc is missing."""
     for task in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):
             for pid in (task / "children").read_text().split():
@@ -151,7 +151,7 @@ def _jvms() -> Iterator[int]:
 
 
 class FailpointSink:
-    """A sink that passes its places; for whom it is anything else, it is the sink itself."""
+    """A sink that passes its places; everything else is the sink's own."""
 
     def __init__(self, sink: Sink[Any], at: Callable[[str], object]) -> None:
         self._sink = sink
@@ -161,24 +161,20 @@ class FailpointSink:
         return getattr(self._sink, name)
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """See `Sink.fence`."""
         self._at("sink_before_fence")
         committed = self._sink.fence(fences)
         self._at("sink_after_fence")
         return committed
 
     def stage(self, batch: Batch) -> Staged:
-        """See `Sink.stage`."""
         self._at("sink_before_stage")
         return self._sink.stage(batch)
 
     def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
-        """See `Sink.joined`."""
         self._at("sink_before_stage")
         return self._sink.joined(shares, staged)
 
     def commit(self, staged: Staged) -> None:
-        """See `Sink.commit`."""
         if staged.rejected and staged.shares:  # exactly once, letters are waited for
             self._at("letters_before_commit")
         self._at("sink_before_commit")
@@ -197,12 +193,10 @@ class FailpointLetters:
         return getattr(self._sink, name)
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
-        """See `DeadLetterSink.send`."""
         self._sink.send(letter, token)
         self._at("letter_sent")
 
     def poll(self) -> list[Delivered]:
-        """See `DeadLetterSink.poll`."""
         delivered = self._sink.poll()
         for each in delivered:
             if each.error is None:
@@ -213,7 +207,7 @@ class FailpointLetters:
 class FailpointStore:
     """An offset store that passes its places.
 
-    A commit's are of a plan, of an offset, or of both: by what it has more of than is stored.
+    A commit moves an offset, or stores a plan, or both: what is beyond the stored state tells.
     The owner calls everything; answers come on the store's thread.
     """
 
@@ -228,7 +222,6 @@ class FailpointStore:
         return getattr(self._store, name)
 
     def claim(self, partition: Partition, **options: bool) -> Future[Claim]:
-        """See `OffsetStore.claim`."""
         self._at("claim_before_write")
 
         def claimed(claim: Claim) -> None:
@@ -246,14 +239,12 @@ class FailpointStore:
         partitions: int | None = None,
         transactions: Transactions | None = None,
     ) -> Future[None]:
-        """See `OffsetStore.begin`."""
         self._stored[partition] = _reach(position.offset, transactions)
         return self._store.begin(partition, position, partitions, transactions)
 
     def commit(
         self, progress: Mapping[Partition, Progress]
     ) -> Future[Mapping[Partition, StoreError]]:
-        """See `OffsetStore.commit`."""
         reached = {
             p: _reach(each.position.offset, each.transactions) for p, each in progress.items()
         }
@@ -288,7 +279,6 @@ class FailpointConsumer:
         return getattr(self._consumer, name)
 
     def commit(self, now: float, *, force: bool = False) -> None:
-        """See `Consumer.commit`."""
         self._store.moved = []
         self._consumer.commit(now, force=force)
         assignment = self._consumer.assignment
@@ -298,14 +288,13 @@ class FailpointConsumer:
 
 
 class _Answer(Future[Any]):
-    """An answer that tells when its owner takes it."""
+    """A future that calls back when its result is read."""
 
     def __init__(self, taken: Callable[[], object]) -> None:
         super().__init__()
         self._taken = taken
 
     def result(self, timeout: float | None = None) -> Any:
-        """See `Future.result`."""
         found = super().result(timeout)
         self._taken()
         return found
@@ -316,7 +305,7 @@ def _once(
     answered: Callable[[Any], object],
     taken: Callable[[], object] = lambda: None,
 ) -> Future[Any]:
-    """Give the answer of `asked`, but first call `answered` with it; `taken` when it is read."""
+    """Return a future of the same result; `answered` runs before it ends, `taken` on reading."""
     answer = _Answer(taken)
 
     def end(ended: Future[Any]) -> None:
@@ -359,6 +348,5 @@ def consumer_with_places(
     return passed
 
 
-def nowhere(place: str) -> None:
-    """Go on."""
-    del place
+def nowhere(_place: str) -> None:
+    """Do nothing."""

@@ -33,18 +33,18 @@ from service.errors import BadConfig
 from service.failpoints import consumer_with_places, failpoints, with_places
 from service.gates import delivery_of, limits_of, policy_of
 from service.jars.resolver import resolve
-from service.letter_limit import LetterLimit
 from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.failures import DeadLetterLimit
 from service.pipeline.fences import Fences
 from service.pipeline.references import References
 from service.sharing import Sharing, copartitions_of
-from service.sizes import sizes_of
 from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.wiring import (
     check_runs_on_spark,
     range_delivery,
     spark_engine,
 )
+from service.tuning import sizes_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.names import is_uri, local_path
 from sinks.references import needs_spark, read_reference
@@ -89,7 +89,7 @@ class Parts:
     letters: DeadLetterSender
     pipeline: Engine
     exactly_once: bool = False
-    letter_limit: LetterLimit = field(default_factory=LetterLimit)
+    letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     tracing: "Tracing | None" = None
 
     def open(self) -> None:
@@ -239,10 +239,11 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
             with_places(dead_letter_sink, at),
             np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
             sinks={step.name: with_places(step.sink, at) for step in sinks},
-            traces=None if tracing is None else tracing.traces,
         )
         tracked = PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen())
-        pipeline = local = build_pipeline(topology, ports, tracked)
+        pipeline = local = build_pipeline(
+            topology, ports, tracked, [] if tracing is None else [tracing.traces]
+        )
         reader, letters = local.consumer, local.dead_letters
     return Parts(
         name=name,

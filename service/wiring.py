@@ -37,7 +37,6 @@ from topology.workers.pool import WorkerPool
 
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.spark_engine.staging import Staging
-    from service.tracing.traces import Traces
 
 OpenSource: TypeAlias = Callable[[Callable[[Loss], Future[None]], Fences | None], Any]
 """Makes what reads, given what tells of a range that is skipped, and the fences if any."""
@@ -67,7 +66,6 @@ class Ports:
     sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
     hooks: Sequence[Hooks] | None = None
     staging: "Callable[[Any, Callable[[object], object]], Staging] | None" = None
-    traces: "Traces | None" = None
 
 
 def build_pipeline(
@@ -83,15 +81,14 @@ def build_pipeline(
         results,
         Lifecycle(bolts, hooks, runners.loop),
         Complaints(ports.clock),
-        Observers(observers if ports.traces is None else [ports.traces, *observers]),
-        ports.traces,
+        Observers(observers),
     )
     longest_seconds = max((tree_seconds(step) or 0 for step in bolts), default=None)
     acker = Acker(timeout_seconds=timeout_seconds, longest_seconds=longest_seconds)
     advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
     advanced = AdvancedRunner(advanced_steps, acker.owners, partition_indexes_of)
     trees = TreeTracker(acker, advanced.holders, timeout_seconds, ports.rng)
-    dead_letters = DeadLetterSender(ports.dead_letter_sink)
+    dead_letters = DeadLetterSender(ports.dead_letter_sink, context.on)
     make_committer, fences = _guarantee_of(topology, ports, policy, context)
     consumer = ports.source(dead_letters.send_notice, fences)
     committer = make_committer(consumer, trees)
@@ -125,7 +122,7 @@ def _guarantee_of(
     sinks = _sinks_of(topology, ports)
     options: Any = {
         "write_retries": policy.write_retries,
-        "traces": ports.traces,
+        "on": context.on,
     }
     if topology.reliability == "exactly-once":
         groups = [TransactionBuffer(step, sink, put, **options) for step, sink in sinks]

@@ -1,25 +1,22 @@
-"""What the parts of a pipeline share: the results of other threads, and who observes."""
+"""Shared by all parts of a pipeline: the queue of results, and the observers."""
 
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acker.acker import Edges
 from partition.records import Chunk, RecordIds
 from topology.calls import Failure, Outcome
 from topology.complaints import Complaints
-from topology.sink import DeadLetter
+from topology.sink import DeadLetter, RowTraces, Share, TraceHeaders
 from topology.workers.call import Call
 from topology.workers.lifecycle import Lifecycle
 
-if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
-    from service.tracing.traces import Traces
-
 
 class ResultQueue:
-    """What other threads hand to the owner. Any thread may `put`; the rest is the owner's."""
+    """Results of other threads. Any thread may `put`; the rest is the owner's."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -28,26 +25,24 @@ class ResultQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is there to be taken."""
         return not self._awaited and self._queue.empty()
 
     def take_all(self) -> Iterator[Any]:
-        """Take what is there, and what comes meanwhile."""
+        """Take all results, also those that come meanwhile."""
         while self._awaited or not self._queue.empty():
             yield self._awaited.pop() if self._awaited else self._queue.get()
 
     def wait(self, seconds: float) -> None:
-        """Wait for a result, at most so long; it is the next to be taken."""
+        """Wait until there is a result, or for `seconds`."""
         if not self._awaited:
             with suppress(queue.Empty):
                 self._awaited.append(self._queue.get(timeout=seconds))
 
 
 class Observer:
-    """Hears what becomes of records, a chunk at a time. Override what is of use.
+    """Gets events of records, a chunk at a time. Override what is of use; it must not raise.
 
-    The owner thread calls everything; what is overridden must not raise. Records are named by
-    their ids, as `partition.records` has them.
+    The owner thread calls everything. Only failures and dead letters come one by one.
     """
 
     def chunk_emitted(self, chunk: Chunk, record_ids: RecordIds) -> None:
@@ -68,8 +63,30 @@ class Observer:
     def record_failed(self, record_id: int, failure: Failure) -> None:
         """A try of a record has failed; a retry or a dead letter follows."""
 
-    def dead_letter_sent(self, record_id: int, letter: DeadLetter) -> None:
-        """A record's dead letter is on its way."""
+    def dead_letter_sent(
+        self, record_id: int, letter: DeadLetter, sink: str
+    ) -> TraceHeaders | None:
+        """A record's dead letter is about to be sent; it carries the headers returned."""
+
+    def dead_letter_acked(self, record_id: int) -> None:
+        """A record's dead letter is durable."""
+
+    def batch_submitted(
+        self,
+        sink: str,
+        number: int,
+        record_ids: RecordIds,
+        joined_ids: RecordIds,
+        shares: Sequence[Share],
+    ) -> RowTraces | None:
+        """A batch, or a group of transactions (`shares`), goes to a sink's threads.
+
+        Row i is of `record_ids[i]`; `joined_ids` are records that rows of several came of. The
+        rows carry the headers returned.
+        """
+
+    def batch_ended(self, sink: str, number: int, rejected: int, error: str | None) -> None:
+        """A batch or group is durable but for rows that were rejected, or is given up."""
 
     def rows_written(self, sink: str, record_ids: RecordIds) -> None:
         """Rows of these records are durable, one of each; -1 where the record failed meanwhile."""
@@ -85,12 +102,12 @@ class Observer:
 
 
 class Observers:
-    """By event, what is called of the observers that override it; most often nothing."""
+    """The methods of observers that override each event: with none, an event costs 0.1 µs."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         every = list(observers)
 
-        def of(name: str) -> list[Callable[..., None]]:
+        def of(name: str) -> list[Callable[..., Any]]:
             plain = getattr(Observer, name)
             return [getattr(each, name) for each in every if getattr(type(each), name) is not plain]
 
@@ -101,19 +118,22 @@ class Observers:
         self.advanced_ran = of("advanced_ran")
         self.record_failed = of("record_failed")
         self.dead_letter_sent = of("dead_letter_sent")
+        self.dead_letter_acked = of("dead_letter_acked")
+        self.batch_submitted = of("batch_submitted")
+        self.batch_ended = of("batch_ended")
         self.rows_written = of("rows_written")
         self.records_resolved = of("records_resolved")
         self.resolved_below = of("resolved_below")
         self.partition_lost = of("partition_lost")
 
 
+NOBODY = Observers()
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What is one for a whole pipeline."""
-
     clock: Callable[[], float]
     results: ResultQueue
     life: Lifecycle  # of the bolts and hooks
     complaints: Complaints
     on: Observers
-    traces: "Traces | None" = None  # for what a trace leaves in rows and dead letters

@@ -1,15 +1,16 @@
-"""Dead letters on their way: a record's tree is acked when its letter is durable."""
+"""Sending of dead letters: a record's tree is acked when its dead letter is durable."""
 
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import structlog
 
 from acker.acker import Edges, Trees
 from partition.recovery import Loss
+from service.pipeline.context import NOBODY, Observers
 from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
 
 log = structlog.get_logger()
@@ -20,19 +21,11 @@ _Place: TypeAlias = tuple[int, int]  # tree and edge
 _NONE: tuple[Trees, Edges] = np.empty(0, np.int64), np.empty(0, np.uint64)
 
 
-class Ends(Protocol):
-    """What is told that a letter is durable: its span."""
-
-    def end(self) -> None:
-        """Learn of it."""
-        ...
-
-
 @dataclass(slots=True)
 class _Sent:
     letter: DeadLetter | RangeNotice
     answer: "_Place | Future[None]"  # what waits for it
-    span: "Ends | None" = None
+    record_id: int = -1
     refusals: int = 0
 
 
@@ -43,21 +36,23 @@ class DeadLetterSender:
     takes: its record's offset does not pass. The owner thread calls everything.
     """
 
-    def __init__(self, sink: DeadLetterSink) -> None:
+    def __init__(self, sink: DeadLetterSink, on: Observers = NOBODY) -> None:
         self._sink = sink
+        self._on = on
         self.name = sink.name
         self._sent: dict[int, _Sent] = {}
         self._again: list[tuple[float, int]] = []
         self._token = 0
-        self._refused = 0
+        self.refused = 0
+        """Deliveries that failed and were, or will be, repeated."""
         self._waiting_since: float | None = None
 
-    def send(self, letter: DeadLetter, tree: int, edge: int, span: Ends | None = None) -> None:
-        """Send a letter; `poll` gives the tree and edge back when it is durable."""
-        self._send(_Sent(letter, (tree, edge), span))
+    def send(self, letter: DeadLetter, tree: int, edge: int, record_id: int) -> None:
+        """Send a letter; `poll` returns the tree and edge when it is durable."""
+        self._send(_Sent(letter, (tree, edge), record_id))
 
     def send_notice(self, loss: Loss) -> "Future[None]":
-        """Send word that a range is skipped; the future ends when that is durable."""
+        """Send a notice that a range is skipped; the future ends when the notice is durable."""
         notice = RangeNotice(
             topic=loss.partition.topic,
             partition=loss.partition.number,
@@ -78,21 +73,21 @@ class DeadLetterSender:
         self._sink.send(sent.letter, self._token)
 
     def poll(self, now: float) -> tuple[Trees, Edges]:
-        """Give the trees and edges whose letters have become durable since the last call."""
+        """Return the trees and edges whose dead letters became durable since the last call."""
         durable: list[_Place] = []
         for delivered in self._sink.poll():
             if delivered.error is None:
                 self._waiting_since = None
                 sent = self._sent.pop(delivered.token)
                 answer = sent.answer
-                if sent.span is not None:
-                    sent.span.end()
                 if isinstance(answer, Future):
                     answer.set_result(None)
-                else:
-                    durable.append(answer)
+                    continue
+                durable.append(answer)
+                for notify in self._on.dead_letter_acked:
+                    notify(sent.record_id)
                 continue
-            self._refused += 1
+            self.refused += 1
             _tell_refused(self._sent[delivered.token], self._sink.name, delivered.error)
             self._again.append((now + RESEND_SECONDS, delivered.token))
         while self._again and self._again[0][0] <= now:
@@ -110,20 +105,14 @@ class DeadLetterSender:
 
     @property
     def pending(self) -> int:
-        """Letters that are not durable yet."""
+        """Count of dead letters and notices that are not durable yet."""
         return len(self._sent)
 
     def waiting_seconds(self, now: float) -> float:
-        """How long letters have waited without one of them becoming durable; 0 if none waits."""
+        """Seconds for which dead letters have waited without one becoming durable."""
         return 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
 
-    @property
-    def refused(self) -> int:
-        """Deliveries that failed and were, or will be, tried again."""
-        return self._refused
-
     def trees(self) -> Trees:
-        """Give the trees that wait for a letter."""
         answers = [sent.answer for sent in self._sent.values()]
         return np.array([a[0] for a in answers if not isinstance(a, Future)], np.int64)
 

@@ -1,20 +1,22 @@
-"""What becomes of records that fail, or that no bolt is to see: a retry, a dead letter, or nothing.
+"""Failed records: retried or sent to the dead letters; and records that no bolt sees.
 
-Null keys and empty values are delivered as they are; null values and those that are larger than
-is wanted are screened before any bolt sees them.
+Null keys and empty values are delivered as they are; null values and values above the limit are
+screened before any bolt sees them.
 """
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import structlog
 
 from partition.records import Chunk, RecordIds
+from service.errors import TooManyDeadLetters
 from service.pipeline.dead_letters import DeadLetterSender
-from service.pipeline.trees import LETTERED, TreeTracker
+from service.pipeline.trees import LETTERED, Tally, TreeTracker
 from topology.calls import Failure
 from topology.complaints import text_of
 from topology.errors import BoltError
@@ -25,24 +27,26 @@ from topology.steps import Retries
 
 if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
     from partition.consumer import Consumer
-    from service.pipeline.committers import BatchCommitter, RefusedRow, TransactionCommitter
+    from service.pipeline.committers import RefusedRow
     from service.pipeline.context import RunContext
-    from service.spark_engine.staging import Staging
+    from service.pipeline.loop import Committer
 
 log = structlog.get_logger()
+
+_MARKS = 10  # the limit's records move on by a tenth of them
 
 NullValues: TypeAlias = Literal["deliver", "skip", "dead-letter"]
 
 
 class NullValue(Reject):
-    """A record without a value (a tombstone) came where none is wanted."""
+    """A record has no value (a tombstone), and the policy rejects these."""
 
     def __init__(self) -> None:
         super().__init__("the record has no value, and null_values says 'dead-letter'")
 
 
 class Oversized(Reject):
-    """A record's value is larger than is wanted."""
+    """A record's value is above the limit."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"the value has {size} bytes, more than max_record_bytes = {limit}")
@@ -61,8 +65,7 @@ class ScreenPolicy:
 class FailureHandler:
     """Retries records, sends dead letters, and skips records. The owner thread calls everything.
 
-    The step that failed decides how often its records are tried again, if it has a policy of
-    its own; else the pipeline's policy does.
+    A step with its own retry policy overrides the pipeline's for the records that fail in it.
     """
 
     def __init__(
@@ -70,12 +73,11 @@ class FailureHandler:
         trees: TreeTracker,
         reader: "Consumer",
         dead_letters: DeadLetterSender,
-        committer: "BatchCommitter | TransactionCommitter | Staging",
+        committer: "Committer",
         retries: Mapping[str, Retries],
         screen_policy: ScreenPolicy,
         context: "RunContext",
     ) -> None:
-        """`retries` has the policies of the steps that have one."""
         self._trees = trees
         self._reader = reader
         self._dead_letters = dead_letters
@@ -85,17 +87,16 @@ class FailureHandler:
         self._screen_policy = screen_policy
         self.complain = context.complaints.hear
         self._on = context.on
-        self._traces = context.traces
         self.comes_again = reader.comes_again
 
     # Records, which have no tree
 
     def fail_records(self, failed: Sequence[tuple[int, Failure]], now: float) -> None:
-        """Schedule the retries of records, or send their dead letters where none may help."""
+        """Schedule retries, or send dead letters where retries are used up or cannot help."""
         self.reject_records([each for each in failed if not self._retries_it(*each, now)])
 
     def _retries_it(self, record_id: int, failure: Failure, now: float) -> bool:
-        """Schedule a record's retry; False if none can help, or all are used up."""
+        """Schedule a retry; False if retries are used up or cannot help."""
         error = failure.error
         if is_final(error):
             return False
@@ -111,7 +112,7 @@ class FailureHandler:
         return True
 
     def reject_records(self, rejected: Sequence[tuple[int, Failure]]) -> None:
-        """Send the dead letters of records, each in a tree of its own."""
+        """Send dead letters of records that have no tree: each gets one."""
         if not rejected:
             return
         trees = self._trees.begin(
@@ -125,14 +126,13 @@ class FailureHandler:
             self._send(record_id, tree, edge, failure)
 
     def reject_row(self, refused: "RefusedRow") -> None:
-        """Send the dead letter of the record of a row that a sink does not take."""
         if refused.tree < 0:
             self.reject_records([(refused.record_id, refused.failure)])
         else:
             self.reject_tuple(refused.tree, refused.edge, refused.failure)
 
     def screen(self, chunk: Chunk, record_ids: RecordIds) -> tuple[Chunk, RecordIds]:
-        """Take out of a chunk what no bolt is to see: it is skipped, or gets a dead letter."""
+        """Remove records that no bolt sees: they are skipped, or become dead letters."""
         limit, null_values = self._screen_policy.max_record_bytes, self._screen_policy.null_values
         kept, skipped, rejected = [], [], []
         messages: list[Any] = chunk.messages
@@ -171,8 +171,8 @@ class FailureHandler:
     def reject_tuple(self, tree: int, edge: int, failure: Failure) -> None:
         """Send a tuple's dead letter; its edge is acked when the letter is durable.
 
-        A tuple that belongs to several records sends a letter for each of them. A record has
-        one letter a try, with the first of the reasons, however many of its tuples are bad.
+        A tuple of several records sends a dead letter for each. A record has one dead letter per
+        attempt, with the first of the reasons, however many of its tuples are rejected.
         """
         self._complain_if_final(failure)
         for one, its_edge in self._trees.split(tree, edge, failure):
@@ -195,12 +195,10 @@ class FailureHandler:
         letter = _letter(message, failure, self._reader.attempts(record_id))
         self._tally.letters[message.topic(), message.partition()] += 1
         self._tally.buried[failure.step, letter.error_class] += 1
-        span = None
-        if self._traces is not None:
-            letter, span = self._traces.letter(record_id, letter, self._dead_letters.name)
         for notify in self._on.dead_letter_sent:
-            notify(record_id, letter)
-        self._dead_letters.send(letter, tree, edge, span)
+            trace = notify(record_id, letter, self._dead_letters.name)
+            letter = replace(letter, trace=trace) if trace else letter
+        self._dead_letters.send(letter, tree, edge, record_id)
 
 
 def is_final(error: Exception) -> bool:
@@ -209,7 +207,6 @@ def is_final(error: Exception) -> bool:
 
 
 def _letter(message: Message, failure: Failure, attempts: int) -> DeadLetter:
-    """The letter of a record that could not be processed, failed just now."""
     error = failure.error
     return DeadLetter(
         record=Record(message.value(), message),
@@ -220,3 +217,33 @@ def _letter(message: Message, failure: Failure, attempts: int) -> DeadLetter:
         failed_at_ms=time.time_ns() // 1_000_000,
         by_reference=isinstance(error, Oversized),
     )
+
+
+class DeadLetterLimit:
+    """Ends a run when too many of its newest records became dead letters.
+
+    It looks at the last `of_records` resolved records or a few more, and at nothing before there
+    are so many. The owner thread calls it.
+    """
+
+    def __init__(self, max_ratio: float | None = None, of_records: int = 1_000) -> None:
+        """Without a ratio there is no limit."""
+        self._max_ratio = max_ratio
+        self._of_records = of_records
+        self._marks: deque[tuple[int, int]] = deque([(0, 0)])  # resolved, and letters of them
+
+    def look(self, tally: Tally) -> None:
+        """Compare the counts with the limit. Raises TooManyDeadLetters."""
+        if self._max_ratio is None:
+            return
+        letters = tally.dead_lettered
+        resolved = tally.sunk + tally.filtered + letters
+        marks = self._marks
+        if resolved - marks[-1][0] < max(1, self._of_records // _MARKS):
+            return
+        marks.append((resolved, letters))
+        while resolved - marks[1][0] >= self._of_records:
+            marks.popleft()
+        records, among = resolved - marks[0][0], letters - marks[0][1]
+        if records >= self._of_records and among > self._max_ratio * records:
+            raise TooManyDeadLetters(among, records, self._max_ratio)

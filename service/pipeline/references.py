@@ -1,4 +1,4 @@
-"""Reference tables on their way: loaded before the first record, refreshed beside the loop."""
+"""Reference tables: loaded before the first record, refreshed by a thread beside the loop."""
 
 import math
 import threading
@@ -22,8 +22,6 @@ _AGAIN_SECONDS = 60.0  # at most so long after a refresh that failed comes the n
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStatistics:
-    """One reference table's figures."""
-
     reference: str
     rows: int
     age_seconds: float  # since the reading of the rows in place began
@@ -33,7 +31,7 @@ class ReferenceStatistics:
 
 @dataclass(slots=True)
 class _Watched:
-    """One reference table, and what became of its loads."""
+    """A reference table and its loads."""
 
     reference: Reference
     due_at: float = 0.0  # meaningful to the refreshing thread only
@@ -60,10 +58,10 @@ class References:
         *,
         follows: bool = True,
     ) -> None:
-        """Only stores. Raises InvalidTopology when two tables have one name.
+        """Raises InvalidTopology when two tables have the same name.
 
         `before_change` is called by `poll` before rows change, so that no bolt is amid a chunk.
-        With `follows`, look-ups in a state tell what this process commits to it, too.
+        With `follows`, look-ups in a state include what this process commits to it.
         """
         names = [reference.name for reference in references]
         for place, reference in enumerate(references):
@@ -103,10 +101,10 @@ class References:
             self._thread.start()
 
     def poll(self) -> None:
-        """Put in place what was loaded anew, and what states have committed here.
+        """Swap in refreshed rows, and rows that states have committed in this process.
 
-        Called between chunks, once a turn of the loop. A state that is so large that catching up
-        takes long does it less often: a tenth of the time goes into it at most.
+        Called between chunks, once a turn of the loop. At most a tenth of the time goes into
+        catching up with a large state.
         """
         now = self._clock()
         news = [(w, s) for w, s in self._followed if s.has_news and w.follow_at <= now]
@@ -126,14 +124,13 @@ class References:
         watched.follow_at = self._clock() + _PAUSE * (self._clock() - began)
 
     def refresh(self, now: float) -> float:
-        """Load the tables that are due; returns when the next will be. The thread calls it."""
+        """Load the tables that are due, and return when the next is. The thread calls it."""
         for watched in self._watched:
             if watched.due_at <= now and not self._stop.is_set():
                 self._load(watched)
         return self._due_at()
 
     def statistics(self, now: float) -> tuple[ReferenceStatistics, ...]:
-        """The figures of every table."""
         return tuple(
             ReferenceStatistics(
                 reference=watched.reference.name,
@@ -146,7 +143,7 @@ class References:
         )
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """End the thread and let go of the tables. A load that hangs is left behind."""
+        """Stop the thread and unload the tables. A load that hangs is abandoned."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None:

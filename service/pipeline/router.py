@@ -1,4 +1,4 @@
-"""Routes what bolts return to sinks, workers and advanced bolts, each value with its edge."""
+"""Routes the values that bolts return to sinks, workers and advanced bolts."""
 
 import time
 from collections import deque
@@ -26,9 +26,8 @@ from topology.topology import Topology
 from topology.workers.call import Answers, Call, Inputs, Many, TickFailed
 from topology.workers.pool import WorkerPool
 
-if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
-    from service.pipeline.committers import TransactionCommitter
-    from service.spark_engine.staging import Staging
+if TYPE_CHECKING:
+    from service.pipeline.loop import Committer
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
 _is_none = partial(is_, None)
@@ -37,10 +36,10 @@ _TIDY_SECONDS = 0.5
 
 
 class Router:
-    """Runs chunks through the bolts, and hands on what comes out. The owner thread calls it.
+    """Runs chunks through the bolts and delivers the results. The owner thread calls it.
 
-    Values are handed on before the acker knows the edges of their inputs, and an input is acked
-    once all that came of it has edges: so no tree is complete too early.
+    Values are delivered before the acker knows the edges of their inputs, and an input is acked
+    after everything derived from it has edges: so no tree is complete too early.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Router:
         runners: WorkerPool,
         advanced: AdvancedRunner,
         trees: TreeTracker,
-        committer: "BatchCommitter | TransactionCommitter | Staging",
+        committer: "Committer",
         failures: FailureHandler,
         context: RunContext,
     ) -> None:
@@ -72,13 +71,13 @@ class Router:
             step: step.bolt.tick_seconds for step in bolts if step.bolt.tick_seconds is not None
         }
         self.failed_ticks = {step.name: 0 for step in self._tick_seconds}
-        """How many ticks raised or took too long, by step."""
+        """Ticks that raised or took too long, by step."""
         self._tick_due: dict[BoltStep, float] = {}
         self._tidy_due = 0.0
 
     @property
     def next_tick(self) -> float | None:
-        """When a bolt is ticked next, or None."""
+        """Time of the next tick, or None."""
         return min(self._tick_due.values(), default=None)
 
     def start(self, now: float) -> None:
@@ -86,9 +85,9 @@ class Router:
         self._tick_due = {step: now + seconds for step, seconds in self._tick_seconds.items()}
 
     def run(self, chunk: Chunk, record_ids: RecordIds, now: float) -> Outcome:
-        """Run a chunk's records through the bolts, up to where they are called later.
+        """Run a chunk through the bolts, up to those that are called later.
 
-        Each record gets a tree, but those in the `failures` of what it returns.
+        Each record gets a tree, except those in the outcome's `failures`.
         """
         # To the partition room a message is only something with a length.
         messages = cast("list[Message]", chunk.messages)
@@ -120,7 +119,7 @@ class Router:
         )
 
     def handle(self, result: Answers | TickFailed, now: float) -> None:
-        """Take what calls of a bolt came to; those of trees already resolved are void."""
+        """Deliver the results of calls; ignore those of trees that have resolved."""
         if isinstance(result, TickFailed):
             self._tick_failed(result.step, result.error)
             return
@@ -156,10 +155,10 @@ class Router:
         return True
 
     def tick(self, now: float, *, drain: bool, leaving: Sequence[int] = ()) -> bool:
-        """Tick the bolts whose time has come, and fail what bolts have kept or run for too long.
+        """Tick the bolts that are due; fail tuples that are held, and calls that run, for too long.
 
-        With `drain` all advanced bolts are asked for what they keep, else those that keep
-        something of the partitions that are `leaving`. True if a bolt was ticked.
+        With `drain` all advanced bolts are asked for the tuples they hold, else those that hold
+        tuples of the partitions that are `leaving`. Returns whether a bolt was ticked.
         """
         if self._called_later:
             self.runners.poll(time.monotonic())  # calls take real time, also in the test kit
@@ -187,7 +186,6 @@ class Router:
         return bool(due)
 
     def release_keys(self, record_ids: RecordIds) -> None:
-        """Free the keys that records hold, because they are done."""
         if self._called_later and self.runners.held:
             self.runners.release(record_ids.tolist())
 
@@ -205,7 +203,7 @@ class Router:
         return int(np.count_nonzero(self._trees.record_ids(trees) >= 0))
 
     def waiting_trees(self) -> list[tuple[Trees, float | None]]:
-        """Give the trees of what waits for a worker, and the seconds that they have."""
+        """Return the trees of values that wait for a worker, and their seconds."""
         if not self._called_later:
             return []
         waiting = self.runners.waiting()
@@ -214,9 +212,9 @@ class Router:
     def _deliver(
         self, deliveries: Sequence[Delivery], trees: Trees, roots: Edges, now: float
     ) -> None:
-        """Give values their edges, and hand them on. `trees` are their inputs'.
+        """Deliver values, each with a new edge. `trees` are their inputs'.
 
-        The edges are XORed into the `roots` of their inputs, which the acker is to be told.
+        The edges are XORed into the `roots` of their inputs, which the caller passes to the acker.
         """
         for delivery in deliveries:
             step, parents = delivery.boundary, delivery.parents
@@ -250,7 +248,7 @@ class Router:
         return edges
 
     def _submit(self, step: BoltStep, delivery: Delivery, trees: Trees, edges: Edges) -> None:
-        """Have a bolt called for each value; the answers come as they end."""
+        """Have a bolt called for each value; `handle` gets the results."""
         piece = delivery.piece
         values = piece if isinstance(piece, list) else piece.to_pylist()
         record_ids = self._trees.record_ids(trees)
@@ -265,7 +263,7 @@ class Router:
         self.runners.submit(step, inputs)
 
     def _hand_on(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
-        """Deliver what came of tuples and ack them; `trees` and `edges` are theirs."""
+        """Deliver the results of tuples, then ack the tuples; `trees` and `edges` are theirs."""
         for notify in self._on.bolts_ran:
             notify(self._trees.record_ids(trees), outcome)
         for place, failure in outcome.failures.items():
@@ -278,9 +276,9 @@ class Router:
     # Advanced bolts
 
     def _run_advanced(self, now: float) -> None:
-        """Run advanced bolts on what has arrived for them, and on what they emit for others.
+        """Run advanced bolts on the tuples that have arrived, and on those they emit to others.
 
-        They run when what brought it is done, and not within: else they would nest.
+        They run after the call that brought the tuples, not within it: else calls would nest.
         """
         while self._arrived:
             delivery, trees, edges = self._arrived.popleft()
@@ -304,7 +302,7 @@ class Router:
             self._carry_out(step, actions, now)
 
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:
-        """Do what an advanced bolt asked for, in the order that `Actions` gives."""
+        """Carry out what an advanced bolt asked for, in the order of `Actions`."""
         for tuple_, error in actions.failed:
             self._failures.fail_tuple(tuple_.tree, tuple_.edge, Failure(step.name, error))
         for emission in actions.emissions() if actions.values else ():
@@ -341,9 +339,9 @@ class Router:
 
 
 def tree_seconds(step: BoltStep) -> float | None:
-    """Say how long a tree may take whose tuple is at a bolt with a time-out of its own.
+    """Return the timeout of a tree whose tuple is at a bolt with its own timeout.
 
-    A moment longer than the call itself, whose own error says more.
+    It is a second longer than the call's, whose error says more.
     """
     return None if step.timeout_seconds is None else step.timeout_seconds + _ANSWER_SECONDS
 

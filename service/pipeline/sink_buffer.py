@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow as pa
 from acker.acker import Edges, Trees
 from partition.records import RecordIds, offsets_of
 from service.engine import SinkStatistics
+from service.pipeline.context import NOBODY, Observers
 from service.pipeline.trees import TreeTracker
 from sinks.tries import WriteRetries
 from sinks.writer import BatchCommitted, Done, FencesRaised, SinkWriter
@@ -25,13 +26,11 @@ from topology.sink import NO_TRACES, Batch, Fence, Piece, Share, Sink, Staged
 from topology.steps import SinkStep
 from transactions.rows import Rows
 
-if TYPE_CHECKING:  # it imports OpenTelemetry, which is not there unless it is wanted
-    from service.tracing.traces import Traces
-
 _MOST_BATCHES = 2  # one that is committed, one that is staged
 _LADEN_BATCHES = 3
 _SAMPLED_ROWS = 8
 _PLAIN_BYTES = 8  # a number, a date, a flag
+_NO_RECORDS: RecordIds = np.empty(0, np.int64)
 
 
 class SinkBuffer(ABC):
@@ -136,7 +135,7 @@ class BatchBuffer(SinkBuffer):
         *,
         at_most_once: bool = False,
         write_retries: WriteRetries | None = None,
-        traces: "Traces | None" = None,
+        on: Observers = NOBODY,
     ) -> None:
         """With `at_most_once` no commit is tried twice."""
         super().__init__(
@@ -146,7 +145,7 @@ class BatchBuffer(SinkBuffer):
             at_most_once=at_most_once,
             write_retries=write_retries,
         )
-        self._traces = traces
+        self._on = on
         self._sequence = 0
         self._is_ready = False  # the sink can stage
         self._writing: deque[PendingBatch] = deque()  # without their pieces
@@ -207,8 +206,10 @@ class BatchBuffer(SinkBuffer):
         trees, edges = np.concatenate(self._trees), np.concatenate(self._edges)
         pending = PendingBatch(batch, self._bytes, trees, edges)
         self._empty()
-        if self._traces is not None:
-            pending = self._traces.batch(self.name, pending, tracker)
+        for notify in self._on.batch_submitted:
+            record_ids, joined_ids = tracker.record_ids(trees), tracker.records_of(trees)
+            found = notify(self.name, self._sequence, record_ids, joined_ids, ())
+            pending = replace(pending, batch=replace(batch, traces=found)) if found else pending
         self._writing.append(replace(pending, batch=replace(pending.batch, pieces=[])))
         self.writer.write(pending.batch)
         return True
@@ -233,8 +234,8 @@ class BatchBuffer(SinkBuffer):
         if not isinstance(done, BatchCommitted):
             return None
         pending, staged = self._writing.popleft(), done.staged
-        if self._traces is not None:
-            self._traces.written(self.name, pending.batch.sequence, len(staged.rejected))
+        for notify in self._on.batch_ended:
+            notify(self.name, pending.batch.sequence, len(staged.rejected), None)
         self._count(staged.num_rows, len(staged.rejected), pending.num_bytes, done.seconds)
         return pending, staged
 
@@ -379,7 +380,7 @@ class TransactionBuffer(GroupBuffer[Work]):
         put: Callable[[WriterEvent], object],
         *,
         write_retries: WriteRetries | None = None,
-        traces: "Traces | None" = None,
+        on: Observers = NOBODY,
     ) -> None:
         super().__init__(
             step,
@@ -388,7 +389,7 @@ class TransactionBuffer(GroupBuffer[Work]):
             write_retries=write_retries,
         )
         self._rows = Rows()
-        self._traces = traces
+        self._on = on
         self._fill_rows = 0
         self._fill_bytes = 0
 
@@ -454,8 +455,8 @@ class TransactionBuffer(GroupBuffer[Work]):
         record_ids = np.concatenate([part.record_ids for part in work.parts])
         work.num_bytes = sum(map(estimated_bytes, pieces))
         traces = NO_TRACES
-        if self._traces is not None:
-            traces = self._traces.group(self.name, number, shares, record_ids)
+        for notify in self._on.batch_submitted:
+            traces = notify(self.name, number, record_ids, _NO_RECORDS, shares) or traces
         self.writer.stage(Batch(number, pieces, num_rows, shares, offsets_of(record_ids), traces))
 
     def staged(self, number: int, staged: Staged) -> Work:
@@ -481,8 +482,8 @@ class TransactionBuffer(GroupBuffer[Work]):
         if work.staged is None or len(parts) == len(work.parts):
             return
         del self._works[work.number]
-        if self._traces is not None:
-            self._traces.written(self.name, work.number, 0, "a line was lost; staged anew")
+        for notify in self._on.batch_ended:
+            notify(self.name, work.number, 0, "a line was lost; staged anew")
         self.writer.discard(work.staged)
         work.parts = parts
         self.stage(work)
@@ -490,9 +491,8 @@ class TransactionBuffer(GroupBuffer[Work]):
     def committed(self, seconds: float) -> Work:
         """Learn that the commit under way is durable."""
         work = self._durable(seconds)
-        if self._traces is not None:
-            rejected = len(work.staged.rejected) if work.staged else 0
-            self._traces.written(self.name, work.number, rejected)
+        for notify in self._on.batch_ended:
+            notify(self.name, work.number, len(work.staged.rejected) if work.staged else 0, None)
         return work
 
 

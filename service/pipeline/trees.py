@@ -1,4 +1,4 @@
-"""All trees of a pipeline: which records are done, why one failed, and which are too old.
+"""The trees of all records: those that are done, that failed (and why), and that are too old.
 
 The acker is Storm's, and holds one tree for each record. Storm anchors a tuple of several records
 (a join's) in each of their trees; here it travels in a joint tree of its own, so that it is one
@@ -38,7 +38,7 @@ _NONE: RecordIds = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Records that resolved: those that are done, with flags, and why others failed."""
+    """Records that are done, with their flags, and those that failed, with the reason."""
 
     acked: RecordIds = field(default_factory=lambda: _NONE)
     flags: Flags = field(default_factory=lambda: np.empty(0, np.uint8))
@@ -53,7 +53,7 @@ _NOTHING = Resolved()
 
 @dataclass(slots=True)
 class Tally:
-    """How records resolved, counted by the owner thread."""
+    """Counts of resolved records by outcome. The owner thread counts."""
 
     sunk: int = 0  # every row durable in its sinks
     filtered: int = 0  # dropped on purpose: no row, no letter
@@ -63,7 +63,6 @@ class Tally:
     buried: Counter[tuple[str, str]] = field(default_factory=Counter)  # by step and kind of error
 
     def acked(self, flags: Flags) -> None:
-        """Count trees that were acked, by their flags."""
         letters = int(np.count_nonzero(flags & LETTERED))
         rows = int(np.count_nonzero(flags & SUNK == SUNK)) - int(
             np.count_nonzero(flags & (SUNK | LETTERED) == (SUNK | LETTERED))
@@ -73,7 +72,6 @@ class Tally:
         self.filtered += len(flags) - letters - rows
 
     def add(self, other: "Tally") -> None:
-        """Count what another has counted of records."""
         self.sunk += other.sunk
         self.filtered += other.filtered
         self.dead_lettered += other.dead_lettered
@@ -84,10 +82,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Values emitted, each with the tree it travels in.
+    """Emitted values, each with the tree it travels in.
 
-    `edges` has a joint tree's root edge, and 0 where the tree is the anchor's own, which has an
-    edge outstanding by itself. XOR the edges of what became of a value into it, and ack that.
+    `edges` has a joint tree's root edge, and 0 where the tree is the anchor's own: the edge of
+    the anchor is outstanding there. XOR the edges of derived values into it, and ack the result.
     """
 
     values: list[Any]
@@ -106,7 +104,7 @@ class TreeTracker:
         timeout_seconds: float,
         rng: np.random.Generator,
     ) -> None:
-        """`holders` gives the step that keeps a tuple, by the record or joint tree it belongs to.
+        """`holders` returns the step that holds a tuple, by record id or joint tree's id.
 
         `timeout_seconds` is the acker's, and `rng` draws the edges.
         """
@@ -128,12 +126,10 @@ class TreeTracker:
 
     @property
     def has_joint(self) -> bool:
-        """Whether a joint tree is under way."""
         return bool(self._joint)
 
     @staticmethod
     def is_joint(record_id: int) -> bool:
-        """Whether an id stands for a joint tree."""
         return record_id >= _FIRST
 
     def new_edges(self, count: int) -> Edges:
@@ -141,7 +137,7 @@ class TreeTracker:
         return self._rng.integers(1, 2**64, count, np.uint64)
 
     def fail(self, tree: int, failure: Failure) -> None:
-        """Fail a tree for a reason, which `drain` gives; does nothing if it has failed before."""
+        """Fail a tree; `drain` returns the reason. Does nothing if the tree has failed before."""
         trees = _trees([tree])
         record_id = int(self.record_ids(trees)[0])
         if record_id >= 0:
@@ -149,7 +145,7 @@ class TreeTracker:
             self.acker.fail(trees)
 
     def drain(self) -> Resolved:
-        """Take the records that resolved since the last call; joint trees settle their anchors."""
+        """Return the records that resolved since the last call; settle joint trees' anchors."""
         ended = self.acker.drain()
         if not ended:
             return _NOTHING
@@ -177,10 +173,10 @@ class TreeTracker:
         return Resolved(np.concatenate(acked), np.concatenate(flags), failed + expired)
 
     def place(self, emission: Emission) -> Placed:
-        """Find, or begin, the tree of each value emitted. Raises TooManyTrees.
+        """Find or begin the tree of each emitted value. Raises TooManyTrees.
 
-        An anchor whose tree has resolved counts no more: its record comes again, or is in the
-        dead letters. A value all of whose anchors have resolved is left out.
+        An anchor whose tree has resolved is ignored: its record comes again, or is a dead letter.
+        A value all of whose anchors have resolved is left out.
         """
         live = self.record_ids(emission.trees) >= 0
         if live.all():
@@ -202,10 +198,10 @@ class TreeTracker:
         return Placed(values, trees[kept], edges[kept], moved(emission.tasks, places))
 
     def split(self, tree: int, edge: int, failure: Failure) -> list[tuple[int, int]]:
-        """Give the tree and edge of each record's letter, for a tuple that cannot be processed.
+        """Return a tree and edge for the dead letter of each record that a tuple belongs to.
 
-        A tuple of a record's own tree stays as it is. One in a joint tree is acked there; each
-        record it belongs to gets an edge for its letter first.
+        A tuple in its record's own tree keeps its edge. One in a joint tree is acked there, after
+        each record got an edge for its dead letter.
         """
         if not self._joint or not self.is_joint(int(self.record_ids(_trees([tree]))[0])):
             return [(tree, edge)]
@@ -218,15 +214,15 @@ class TreeTracker:
         return list(zip(trees.tolist(), edges.tolist(), strict=True))
 
     def records_of(self, trees: Trees) -> RecordIds:
-        """Give the unresolved records that the joint trees among these belong to."""
+        """Return the unresolved records that the joint trees among these belong to."""
         joint = trees[self.record_ids(trees) >= _FIRST].tolist()
         found = [self._records(tree)[0] for tree in joint]
         return self.record_ids(np.concatenate([_trees([]), *found]))
 
     def discard(self, chosen: Callable[[RecordIds], npt.NDArray[np.bool_]]) -> set[int]:
-        """Drop the trees of the records for which `chosen` is true, without an outcome.
+        """Drop the trees of the chosen records, without an outcome.
 
-        So are joint trees none of whose anchors is left; returns their ids.
+        Also drops joint trees that have no anchor left, and returns their ids.
         """
         self.acker.discard(chosen)
         gone: set[int] = set()
@@ -244,17 +240,17 @@ class TreeTracker:
         return gone
 
     def touch(self, trees: Trees, seconds: float | None = None) -> None:
-        """Let the time of trees, and of all they belong to, start anew (`Acker.reset_timeout`)."""
+        """Restart the timeout of trees and of all their anchors (`Acker.reset_timeout`)."""
         self.acker.reset_timeout(self.with_anchors(trees), seconds)
 
     def expire(
         self, now: float, waiting: Callable[[], Iterable[tuple[Trees, float | None]]]
     ) -> None:
-        """Fail the trees that are too old; now and then, however often it is called.
+        """Fail the trees that are too old, at most twice a second.
 
-        `waiting` gives the trees of what waits for a sink, a worker or the dead letters' broker,
-        and the seconds they have: it is slow, not lost, so its time starts anew, and a tree
-        expires only while a bolt has a value of it. That is done the rarer the more waits.
+        `waiting` returns the trees of values that wait for a sink, a worker or the dead letters'
+        broker, and their seconds. These are slow, not lost, so their timeout restarts: a tree
+        expires only while a bolt has a value of it. The more values wait, the rarer that is done.
         """
         if now < self._expire_due:
             return
@@ -269,7 +265,7 @@ class TreeTracker:
         self.acker.expire(now)
 
     def with_anchors(self, trees: Trees) -> Trees:
-        """Give the trees, and all they belong to."""
+        """Return the trees and all their anchors."""
         found = [trees]
         while self._joint and len(found[-1]):
             found.append(self._anchors(found[-1]))
@@ -280,7 +276,7 @@ class TreeTracker:
     def _begin(self, anchors: Sequence[_Anchors], edges: Edges) -> Trees:
         """Begin a joint tree for each tuple of anchors' trees.
 
-        Each edge is the one in all of the anchors' trees, and the root edge of the joint tree.
+        Each edge is added to all of the anchors' trees, and is the joint tree's root edge.
         """
         numbers = np.arange(self._begun, self._begun + len(anchors), dtype=np.int64)
         record_ids = numbers & OFFSET_MASK | _FIRST
@@ -294,7 +290,6 @@ class TreeTracker:
         return trees
 
     def _live_anchors(self, several: dict[int, _Anchors]) -> dict[int, _Anchors]:
-        """Give the anchors that have not resolved, by place."""
         flat = [tree for anchors in several.values() for tree in anchors]
         live = dict(zip(flat, (self.record_ids(_trees(flat)) >= 0).tolist(), strict=True))
         return {
@@ -315,7 +310,6 @@ class TreeTracker:
     def _fail_record(
         self, record_id: int, failure: Failure, failed: list[tuple[int, Failure]]
     ) -> None:
-        """Note a record that failed; a joint tree fails its anchors."""
         if not self.is_joint(record_id):
             failed.append((record_id, failure))
             return
@@ -330,13 +324,12 @@ class TreeTracker:
         self.acker.fail(trees[live])
 
     def _anchors(self, trees: Trees) -> Trees:
-        """Give the trees that the joint ones among these are children of."""
         record_ids = self.record_ids(trees)
         joint = np.unique(record_ids[record_ids >= _FIRST]).tolist()
         return _trees(list(dict.fromkeys(tree for each in joint for tree in self._joint[each][0])))
 
     def _records(self, tree: int) -> tuple[Trees, bool]:
-        """Give the trees of the unresolved records that a joint tree belongs to.
+        """Return the trees of the unresolved records that a joint tree belongs to.
 
         And whether there are none because it came from a tuple without an anchor.
         """
@@ -356,9 +349,9 @@ class TreeTracker:
     # Why trees fail
 
     def _late(self, record_id: int, holders: Mapping[int, str]) -> Failure:
-        """Say why a tree has expired.
+        """Return the reason why a tree expired.
 
-        A bolt with a time-out of its own fails what it keeps by itself, before the tree expires.
+        A bolt with its own timeout fails the tuples that it holds before their trees expire.
         """
         limit = f"message_timeout_seconds={self._timeout_seconds:g}"
         step = holders.get(record_id)
@@ -366,7 +359,7 @@ class TreeTracker:
             return Failure(step, TimeoutError(late(step, limit)))
         reason = f"the record's tree was not resolved in time: {limit}"
         keepers = sorted(set(holders.values()))
-        if keepers:  # a tuple of several records is kept under a number of its own
+        if keepers:  # a tuple of several records is held under its joint tree's id
             reason += f"; perhaps one of these bolts keeps a tuple of it: {', '.join(keepers)}"
         return Failure("topology", TimeoutError(reason))
 
@@ -375,7 +368,6 @@ class TreeTracker:
         self._untold.append(failure)
 
     def _tell_lost(self) -> None:
-        """Log what was lost since this was called last, in one line."""
         if self._untold:
             count, failure = len(self._untold), self._untold[0]
             self._untold = []
@@ -392,7 +384,6 @@ def _zeros(count: int) -> Edges:
 
 
 def _pairs(joints: Sequence[tuple[_Anchors, int]]) -> tuple[Trees, Edges]:
-    """Give trees and edges of all anchors of joint trees."""
     pairs = [(tree, edge) for anchors, edge in joints for tree in anchors]
     trees = np.fromiter((tree for tree, _edge in pairs), np.int64, len(pairs))
     return trees, np.fromiter((edge for _tree, edge in pairs), np.uint64, len(pairs))

@@ -16,13 +16,13 @@ from service.failpoints import consumer_with_places, with_places
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import Fences
-from service.sizes import sizes_of
 from service.spark_engine.cluster import OnSpark, SharedFolder
 from service.spark_engine.engine import SparkEngine, SparkPolicy
 from service.spark_engine.planner import LogEndTracker
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
+from service.tuning import sizes_of
 from sinks.names import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage

@@ -1,9 +1,9 @@
 """The pipeline under test: the real one, on a log in memory, with sinks that keep their rows."""
 
 import random
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,14 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.manager import InFlightLimits
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
+from partition.records import Partition
 from partition.recovery import Loss, Ways
 from partition.retry import RetryPolicy
 from service.gates import delivery_of, limits_of
 from service.pipeline.failures import ScreenPolicy
 from service.pipeline.fences import Fences
-from service.sizes import sizes_of
-from service.testing.recording import RecordingObserver
+from service.testing.timeline import RecordingObserver
+from service.tuning import sizes_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.storage import Storage
@@ -33,12 +34,19 @@ from topology.topology import Topology
 from transactions.partition_transactions import TransactionPolicy
 
 _CONTEXT = SinkContext(pipeline="test", sink="test", kafka={}, storage=Storage(""), spark=None)
+_TURN_SECONDS = 0.005
+_TURNS_OF_REST = 3  # a call that has just ended is on its way from its thread to ours
+_EXPIRY_SECONDS = 1.0
+
+
+class NotSettled(AssertionError):
+    """Records were still on their way when the test kit's patience ended."""
 
 
 class Bench:
-    """The parts of a run, wired as `service.parts` does, but for its servers and its sinks.
+    """A pipeline wired as a run's is, but for its servers and sinks; turns its loop.
 
-    The thread that makes it owns all of it. Time stands still: `now` is what its owner sets.
+    The thread that makes it owns all of it. `advance` alone lets time pass.
     """
 
     def __init__(
@@ -57,22 +65,38 @@ class Bench:
         self.now = 0.0
         """Seconds since the start."""
         names = [source.topic for source in topology.sources]
-        self.topics = {name: 1 for name in names if isinstance(name, str)}
-        """How many partitions each topic has."""
-        self.log = MemoryLog(self.topics)
+        self._partitions = {
+            name: 1 for name in names if isinstance(name, str)
+        }  # how many, by topic
+        self.log = MemoryLog(self._partitions)
         self.dead_letters = MemoryDeadLetters()
-        steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
         self.tables = {
-            step.name: MemorySink[Any](step.name, schema=_schema_of(step.sink)) for step in steps
+            step.name: MemorySink[Any](step.name, schema=_schema_of(step.sink))
+            for step in topology.steps()
+            if isinstance(step, SinkStep)
         }
-        """What keeps the rows, by the sink's name."""
+        """The sinks that keep the rows, by name."""
         self.recording = RecordingObserver(lambda: self.now)
         self.fetcher = MemoryFetcher(self.log, waits=False)
         self.store = MemoryStore()
+        policy = ConsumerPolicy(
+            _assignment(topology, retries, screen),
+            **sizes_of(topology)._asdict(),
+            records_per_second=limits_of(topology),
+        )
+
+        def make_consumer(
+            notify: Callable[[Loss], Future[None]], fences: Fences | None
+        ) -> Consumer:
+            ways = Ways(self.store, MemoryCatalogue(self.log), notify, fences)
+            rng = random.Random(seed)  # noqa: S311  # a test wants the same numbers again
+            topics = [source.topic for source in topology.sources]
+            return Consumer(self.fetcher, ways, topics, policy, rng)
+
         self.pipeline = build_pipeline(
             topology,
             Ports(
-                partial(self._reader, _assignment(topology, retries, screen), seed),
+                make_consumer,
                 self.dead_letters,
                 np.random.default_rng(seed),
                 lambda: self.now,
@@ -90,51 +114,8 @@ class Bench:
         self._called_later = [step for step in topology.bolts() if step.has_runner]
         self._keeps_transactions = topology.reliability == "exactly-once"
         self._references = dict(references)
+        self._sent_to: set[Partition] = set()
         self._is_open = False
-
-    def _reader(
-        self,
-        assignment: AssignmentPolicy,
-        seed: int,
-        notify: Callable[[Loss], Future[None]],
-        fences: Fences | None,
-    ) -> Consumer:
-        return Consumer(
-            self.fetcher,
-            Ways(self.store, MemoryCatalogue(self.log), notify, fences),
-            [source.topic for source in self.topology.sources],
-            ConsumerPolicy(
-                assignment,
-                **sizes_of(self.topology)._asdict(),
-                records_per_second=limits_of(self.topology),
-            ),
-            random.Random(seed),  # noqa: S311  # a test wants the same numbers again
-        )
-
-    @property
-    def works_elsewhere(self) -> bool:
-        """Whether there is any bolt that is called on another thread, or whose calls may wait.
-
-        So are sinks that keep transactions, which are staged before they are committed.
-        """
-        return self._keeps_transactions or bool(self._called_later)
-
-    @property
-    def rests(self) -> bool:
-        """Whether no thread works on anything: what is unresolved is kept, or waits its turn."""
-        pipeline, steps = self.pipeline, self._called_later
-        return (
-            not any(map(pipeline.runners.backlog, steps))
-            and not any(pipeline.runners.statistics(step).in_flight for step in steps)
-            and pipeline.committer.is_idle
-            # Rows of a transaction may wait for a record that is retried, and are at rest.
-            and (
-                self._keeps_transactions
-                or not any(outlet.rows_pending for outlet in pipeline.outlets)
-            )
-            and not pipeline.dead_letters.pending
-            and pipeline.results.is_empty
-        )
 
     @property
     def retrying(self) -> int:
@@ -147,7 +128,7 @@ class Bench:
         return sum(part.ledger.pending for part in self.reader.statistics(self.now))
 
     def open(self) -> None:
-        """Load the reference tables and open all parts, if that is not done yet.
+        """Load the reference tables and open all parts, unless that is done.
 
         Raises InvalidTopology where a run would have other reference tables than the test.
         """
@@ -163,7 +144,7 @@ class Bench:
             self.pipeline.open()
 
     def close(self, timeout_seconds: float) -> None:
-        """Close the bolts, end the threads, unload the reference tables. Does nothing twice."""
+        """Close the bolts, end the threads, unload the reference tables. Idempotent."""
         if self._is_open:
             self._is_open = False
             self.pipeline.close(timeout_seconds)
@@ -173,9 +154,101 @@ class Bench:
             for reference in self._references:
                 reference.unload()
 
+    def append(
+        self,
+        partition: Partition,
+        payloads: Iterable[bytes | None],
+        *,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+    ) -> None:
+        """Append records to a partition, which is made if it is missing. Raises ValueError."""
+        topic, number = partition.topic, partition.number
+        if number < 0:
+            raise ValueError(f"partition={number}; 0 or more is allowed")
+        if topic not in self._partitions:
+            self._partitions[topic] = 1
+            self.log.create_topic(topic)
+        if number >= self._partitions[topic]:
+            self.log.add_partitions(topic, number + 1 - self._partitions[topic])
+            self._partitions[topic] = number + 1
+        self._sent_to.add(partition)
+        for payload in payloads:
+            self.log.append(
+                partition, payload, key=key, headers=tuple(headers), timestamp_ms=timestamp_ms
+            )
+
+    def advance(self, seconds: float, patience_seconds: float) -> None:
+        """Let time pass, and settle whenever something falls due. Raises NotSettled."""
+        self.open()
+        end = self.now + seconds
+        while (due := self._next_due()) is not None and self.now < due <= end:
+            self.now = due
+            self.settle(patience_seconds)
+        self.now = end
+        self.settle(patience_seconds)
+
+    def settle(self, patience_seconds: float, *, drain: bool = False) -> None:
+        """Turn the loop until no record is on its way. Raises NotSettled."""
+        self.open()
+        patience_ends = time.monotonic() + patience_seconds
+        # Transactions are staged by other threads before they are committed.
+        works_elsewhere = self._keeps_transactions or self._called_later
+        enough = _TURNS_OF_REST if works_elsewhere else 1
+        resting = 0
+        while True:
+            moved = self.pipeline.step(flush=True, drain=drain)
+            resting = resting + 1 if not moved and self._rests else 0
+            if resting and self._is_all_taken() and (self.pipeline.is_idle or resting >= enough):
+                return
+            if time.monotonic() > patience_ends:
+                raise NotSettled(f"records are still on their way after {patience_seconds} s")
+            if not moved:
+                self.pipeline.results.wait(_TURN_SECONDS)
+
+    @property
+    def _rests(self) -> bool:
+        """Whether no thread works on anything: what is unresolved is kept, or waits its turn."""
+        pipeline, steps = self.pipeline, self._called_later
+        return (
+            not any(map(pipeline.runners.backlog, steps))
+            and not any(pipeline.runners.statistics(step).in_flight for step in steps)
+            and pipeline.committer.is_idle
+            # Rows of a transaction may wait for a record that is retried, and are at rest.
+            and (
+                self._keeps_transactions
+                or not any(outlet.rows_pending for outlet in pipeline.outlets)
+            )
+            and not pipeline.dead_letters.pending
+            and pipeline.results.is_empty
+        )
+
+    def _next_due(self) -> float | None:
+        """When a retry, a tick or an expiry is due next, or None."""
+        dues = [self.reader.next_due(), self.pipeline.router.next_tick]
+        if self.unresolved > self.retrying:
+            dues.append(self.now + _EXPIRY_SECONDS)
+        return min((due for due in dues if due is not None), default=None)
+
+    def _is_all_taken(self) -> bool:
+        """Whether every record that was sent is done or on its way, or may not set out yet."""
+        parts = list(self.reader.statistics(self.now))
+        return (
+            self.reader.assignment.is_settled
+            and self._sent_to <= {part.partition for part in parts}
+            and all(
+                self.reader.is_held_up(part.partition.topic, self.now)
+                or (
+                    part.ledger.fetched_to == self.log.log_range(part.partition)[1]
+                    and not part.ledger.waiting
+                )
+                for part in parts
+            )
+        )
+
 
 def _check_references(topology: Topology, filled: Mapping[Reference, Rows]) -> None:
-    """Raise InvalidTopology where a run would have other reference tables than the test."""
     for reference in filled:
         if reference not in topology.references:
             raise InvalidTopology(
@@ -206,7 +279,7 @@ def _assignment(
 
 
 def _schema_of(sink: Sink[Any]) -> pa.Schema | None:
-    """What is rejected here as it would be in a run; before a Spark step that is what goes in."""
+    """Return the schema that rows are checked against, as in a run."""
     if isinstance(sink, ThroughSpark):
         return None if sink.step.reads_source else sink.step.schema
     schema: pa.Schema | None = getattr(innermost(sink), "schema", None)

@@ -5,6 +5,7 @@ ones that keep their rows, so what it shows is what a run would do.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,7 +14,6 @@ from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
 from service.snapshot import snapshot_of
 from service.testing.bench import Bench
-from service.testing.driver import Driver
 from service.testing.timeline import Event
 from topology.record import Record
 from topology.reference import Reference, Rows
@@ -52,7 +52,7 @@ class TopologyTest:
             message_timeout_seconds=message_timeout_seconds,
             seed=seed,
         )
-        self._driver = Driver(self._bench, patience_seconds)
+        self._source_of = cache(topology.source_of)
         self._patience = patience_seconds
 
     def send(
@@ -71,9 +71,9 @@ class TopologyTest:
         rate limit, or is kept by an advanced bolt. Raises NotSettled when that takes longer than
         the patience.
         """
-        place = Partition(self._driver.topic(topic), partition)
-        self._driver.append(place, payloads, key=key, headers=headers, timestamp_ms=timestamp_ms)
-        self._driver.settle()
+        place = Partition(self._topic(topic), partition)
+        self._bench.append(place, payloads, key=key, headers=headers, timestamp_ms=timestamp_ms)
+        self._bench.settle(self._patience)
         return self
 
     def advance(self, seconds: float) -> Self:
@@ -83,12 +83,12 @@ class TopologyTest:
         so do records that a rate limit lets pass. A record that a bolt keeps too long expires as
         it does in a run.
         """
-        self._driver.advance(seconds)
+        self._bench.advance(seconds, self._patience)
         return self
 
     def drain(self) -> Self:
         """Ask advanced bolts for what they keep, as a run does that ends."""
-        self._driver.settle(drain=True)
+        self._bench.settle(self._patience, drain=True)
         return self
 
     @property
@@ -132,12 +132,12 @@ class TopologyTest:
     @property
     def timeline(self) -> list[Event]:
         """What happened to all records, in order."""
-        return list(self._bench.recording.timeline.events)
+        return list(self._bench.recording.events)
 
     def history(self, offset: int, *, partition: int = 0, topic: str | None = None) -> list[Event]:
         """What happened to one record of a topic (the first source's), in order."""
-        found = Partition(self._driver.topic(topic), partition)
-        return self._bench.recording.timeline.of(found, offset)
+        wanted = self._topic(topic), partition, offset
+        return [e for e in self.timeline if (e.topic, e.partition, e.offset) == wanted]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -150,6 +150,20 @@ class TopologyTest:
         from service.metrics import figures  # noqa: PLC0415
 
         return figures(snapshot_of(self._bench, self._bench.now))
+
+    def _topic(self, name: str | None) -> str:
+        """Return the topic of this name, or the first source's. Raises ValueError."""
+        sources = self._bench.topology.sources
+        topic = name or sources[0].topic
+        if not isinstance(topic, str):
+            message = "the first source is a pattern; say which topic is meant with topic="
+            raise ValueError(message)  # noqa: TRY004 - the value of `topic` is missing
+        try:
+            self._source_of(topic)
+        except KeyError:
+            labels = ", ".join(source.label for source in sources)
+            raise ValueError(f"topic '{topic}' is not read; allowed are {labels}") from None
+        return topic
 
     def close(self) -> None:
         """Close the bolts and end the threads."""
@@ -170,26 +184,7 @@ class TopologyTest:
         self.close()
 
 
-def topology_test(
-    topology: Topology,
-    *,
-    retries: RetryPolicy | None = None,
-    screen: ScreenPolicy | None = None,
-    references: Mapping[Reference, Rows] | None = None,
-    message_timeout_seconds: float = 30.0,
-    patience_seconds: float = 30.0,
-    seed: int = 0,
-) -> TopologyTest:
-    """Make a test of a topology; the options are TopologyTest's."""
-    return TopologyTest(
-        topology,
-        retries=retries,
-        screen=screen,
-        references=references,
-        message_timeout_seconds=message_timeout_seconds,
-        patience_seconds=patience_seconds,
-        seed=seed,
-    )
+topology_test = TopologyTest
 
 
 def _place_of(record: Record) -> tuple[str, int, int]:

@@ -1,10 +1,17 @@
-"""The timeline: what happened to each record, and when. Pure: time is an argument."""
+"""The timeline of the test kit: what happened to each record, and when."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from partition.records import Partition
+import numpy as np
+
+from partition.records import Chunk, RecordIds, offset_of, partition_index_of
+from service.pipeline.context import Observer
+from topology.calls import Failure
+from topology.complaints import text_of
+from topology.record import Record
+from topology.sink import DeadLetter
 
 What: TypeAlias = Literal["read", "failed", "retried", "written", "rejected", "resolved"]
 
@@ -32,42 +39,60 @@ class Event:
     reason: str | None = None
 
     def __str__(self) -> str:
-        place = f"{self.topic}[{self.partition}]@{self.offset}"
+        record = f"{self.topic}[{self.partition}]@{self.offset}"
         where = f" in {self.step}" if self.step else ""
         why = f": {self.reason}" if self.reason else ""
-        return f"{self.seconds:g} s {place} {self.what}{where} (attempt {self.attempt}){why}"
+        return f"{self.seconds:g} s {record} {self.what}{where} (attempt {self.attempt}){why}"
 
 
-class Timeline:
-    """Collects events. One that belongs to no record that was read is left out."""
+class RecordingObserver(Observer):
+    """Keeps the events of all records, and the records that are complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.events: list[Event] = []
-        self._attempts: dict[tuple[Partition, int], int] = {}
+        self.acked: list[Record] = []
+        self._clock = clock
+        self._messages: dict[int, Any] = {}  # of unresolved records, by record id
+        self._attempts: dict[int, int] = {}
 
-    def emitted(self, now: float, partition: Partition, offsets: Iterable[int]) -> None:
-        """Note that records were given to the bolts."""
-        for offset in offsets:
-            attempt = self._attempts.get((partition, offset), 0) + 1
-            self._attempts[partition, offset] = attempt
-            self.note(now, "read" if attempt == 1 else "retried", partition, offset)
+    def chunk_emitted(self, chunk: Chunk, record_ids: RecordIds) -> None:
+        for record_id, message in zip(record_ids.tolist(), chunk.messages, strict=True):
+            self._messages[record_id] = message
+            attempt = self._attempts[record_id] = self._attempts.get(record_id, 0) + 1
+            self._note("read" if attempt == 1 else "retried", record_id)
 
-    def note(
-        self,
-        now: float,
-        what: What,
-        partition: Partition,
-        offset: int,
-        step: str | None = None,
-        reason: str | None = None,
+    def record_failed(self, record_id: int, failure: Failure) -> None:
+        self._note("failed", record_id, failure.step, text_of(failure.error))
+
+    def dead_letter_sent(self, record_id: int, letter: DeadLetter, sink: str) -> None:  # noqa: ARG002 - as Observer
+        self._note("rejected", record_id, letter.step, letter.reason)
+
+    def rows_written(self, sink: str, record_ids: RecordIds) -> None:
+        for record_id in np.unique(record_ids).tolist():
+            if record_id in self._messages:  # else it is of several records, or of none
+                self._note("written", record_id, sink)
+
+    def records_resolved(self, record_ids: RecordIds) -> None:
+        for record_id in record_ids.tolist():
+            self._note("resolved", record_id)
+            message = self._messages.pop(record_id)
+            self.acked.append(Record(message.value(), message))
+
+    def resolved_below(self, index: int, end: int) -> None:
+        done = [each for each in self._of_partition(index) if offset_of(each) < end]
+        self.records_resolved(np.array(done, np.int64))
+
+    def partition_lost(self, index: int) -> None:
+        for record_id in self._of_partition(index):  # whoever has it now emits it again
+            del self._messages[record_id]
+
+    def _of_partition(self, index: int) -> list[int]:
+        return [each for each in self._messages if partition_index_of(each) == index]
+
+    def _note(
+        self, what: What, record_id: int, step: str | None = None, reason: str | None = None
     ) -> None:
-        """Note what happened to a record."""
-        attempt = self._attempts.get((partition, offset))
-        if attempt is not None:
-            topic, number = partition.topic, partition.number
-            self.events.append(Event(now, what, topic, number, offset, attempt, step, reason))
-
-    def of(self, partition: Partition, offset: int) -> list[Event]:
-        """The events of one record, in order."""
-        place = (partition.topic, partition.number, offset)
-        return [e for e in self.events if (e.topic, e.partition, e.offset) == place]
+        message = self._messages[record_id]
+        place = message.topic(), message.partition(), message.offset()
+        attempt = self._attempts[record_id]
+        self.events.append(Event(self._clock(), what, *place, attempt, step, reason))

@@ -15,8 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from service.tracing.config import TracingConfig
-from service.tracing.traces import Traces
-from service.tracing.writes import MAX_LINKS
+from service.tracing.traces import MAX_LINKS, Traces
 
 log = structlog.get_logger()
 

@@ -1,25 +1,24 @@
-"""The spans of traced records: from their headers to the sink's transaction.
-
-Of a record that is not traced nothing is done but a look at its headers, and that in C. What
-is kept of a traced one is kept until it resolves; there is a most of everything.
-"""
+"""The spans of traced records: from their Kafka headers to the sink's transaction."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    Link,
     Span,
     SpanKind,
     Status,
     StatusCode,
     Tracer,
+    get_current_span,
     set_span_in_context,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from acker.acker import Edges
 from partition.records import (
@@ -31,15 +30,140 @@ from partition.records import (
     partition_index_of,
 )
 from service.pipeline.context import Observer
-from service.pipeline.sink_buffer import PendingBatch
-from service.pipeline.trees import TreeTracker
-from service.tracing.headers import NO_CONTEXT, carried, is_sampled, parents_in
-from service.tracing.record import TracedRecord, error_attributes, shortened
-from service.tracing.writes import Writes
 from topology.calls import Failure, Outcome, Took
-from topology.record import HeadersUnreadable, Message, headers_of
-from topology.sink import DeadLetter, RowTraces, Share, TraceHeaders
+from topology.complaints import text_of
+from topology.masking import mask
+from topology.record import HeadersUnreadable, Message, Reject, headers_of
+from topology.sink import DeadLetter, RowTraces, Share, TraceHeaders, is_of_trace
 from topology.workers.call import Call
+
+NO_CONTEXT = Context()
+
+_W3C = TraceContextTextMapPropagator()
+
+
+def parents_in(headers: Sequence[Any]) -> dict[int, Context]:
+    """The contexts that records came with, by place; what is malformed is none."""
+    found: dict[int, Context] = {}
+    for place, pairs in enumerate(headers):
+        if not pairs:
+            continue
+        carrier = {n.lower(): _text(value) for n, value in pairs if value and is_of_trace(n)}
+        if "traceparent" in carrier:
+            context = _W3C.extract(carrier, NO_CONTEXT)
+            if get_current_span(context).get_span_context().is_valid:
+                found[place] = context
+    return found
+
+
+def is_sampled(context: Context) -> bool:
+    """Whether the sender has its own span recorded."""
+    return get_current_span(context).get_span_context().trace_flags.sampled
+
+
+def carried(context: Context) -> TraceHeaders:
+    """The headers by which a message carries a trace on."""
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, context)
+    return tuple((name, value.encode()) for name, value in carrier.items())
+
+
+def _text(value: bytes) -> str:
+    return value.decode("ascii", "replace")
+
+
+MAX_SPANS = 64  # of bolts' calls for one try of a record
+
+_TEXT_LENGTH = 200
+
+
+@dataclass(slots=True)
+class TracedRecord:
+    """A record that is traced and has not resolved. The owner thread calls everything."""
+
+    tracer: Tracer
+    span: Span
+    context: Context  # that of the span
+    headers: TraceHeaders  # what carries it on
+    attempt: int = 1
+    spans: int = 0  # of bolts, in this try
+    calls: dict[int, Span] = field(default_factory=dict)  # under way, by the edge of the value
+    letters: list[Span] = field(default_factory=list)  # dead letters on their way
+
+    def try_again(self) -> None:
+        self.attempt += 1
+        self.spans = 0
+        self._end_calls()
+
+    def called(self, step: str, edge: int) -> None:
+        span = self._bolt(step, 1, None)
+        if span is not None:
+            self.calls[edge] = span
+
+    def answered(self, edge: int, error: Exception | None) -> None:
+        """End the span of a call, if it has one."""
+        span = self.calls.pop(edge, None)
+        if span is not None:
+            _tell_end(span, error)
+            span.end()
+
+    def took(self, took: Took, error: Exception | None, behind_ns: int) -> None:
+        """Tell of a call that is over; `behind_ns` is from its clock to the time of day."""
+        ended = int(took.ended * 1e9) + behind_ns
+        span = self._bolt(took.step, took.calls, ended - int(took.seconds * 1e9))
+        if span is not None:
+            _tell_end(span, error)
+            span.end(ended)
+
+    def end(self) -> None:
+        self._end_calls()
+        for letter in self.letters:  # of a try that failed meanwhile
+            letter.end()
+        self.span.set_attribute("headrace.attempts", self.attempt)
+        self.span.end()
+
+    def _bolt(self, step: str, calls: int, start_ns: int | None) -> Span | None:
+        self.spans += 1
+        if self.spans > MAX_SPANS:
+            return None
+        about: dict[str, str | int] = {
+            "headrace.step": step,
+            "headrace.attempt": self.attempt,
+            "headrace.calls": calls,
+        }
+        return self.tracer.start_span(
+            f"bolt {step}", self.context, SpanKind.INTERNAL, about, start_time=start_ns
+        )
+
+    def _end_calls(self) -> None:
+        """End the calls whose answers no one takes any more."""
+        for span in self.calls.values():
+            span.set_attribute("headrace.outcome", "void")
+            span.end()
+        self.calls.clear()
+
+
+def error_attributes(error: Exception) -> dict[str, str]:
+    """What spans and events say of an error."""
+    return {"error.type": type(error).__name__, "headrace.reason": shortened(text_of(error))}
+
+
+def shortened(text: str) -> str:
+    """So much of a text as a span has room for, without secrets."""
+    return mask(text)[:_TEXT_LENGTH]
+
+
+def _tell_end(span: Span, error: Exception | None) -> None:
+    if error is None:
+        span.set_attribute("headrace.outcome", "done")
+        return
+    span.set_attribute("headrace.outcome", "rejected" if isinstance(error, Reject) else "failed")
+    span.set_attributes(error_attributes(error))
+    span.set_status(Status(StatusCode.ERROR, shortened(text_of(error))))
+
+
+MAX_LINKS = 1_000  # of one batch
+
 
 MAX_RECORDS = 4_096  # traced at once; further ones are not
 
@@ -64,7 +188,7 @@ class Traces(Observer):
         self._max_records = max_records
         self._live: dict[int, TracedRecord] = {}
         self._sorted: RecordIds | None = None  # its keys; None: they have changed
-        self._writes = Writes(tracer)
+        self._writes: dict[tuple[str, int], Span] = {}  # under way, by sink and number
         self.traced = 0
         """Records that were traced so far."""
         self.skipped = 0
@@ -123,35 +247,30 @@ class Traces(Observer):
         self._live[record_id] = TracedRecord(self._tracer, span, inside, carried(inside))
 
     def records_resolved(self, record_ids: RecordIds) -> None:
-        """End the spans of records that are complete."""
         for record_id in self._hits(record_ids):
             self._end(record_id)
 
     def resolved_below(self, index: int, end: int) -> None:
-        """End those of a partition below an offset: their transaction is committed."""
         highest = end | index << OFFSET_BITS
         lowest = index << OFFSET_BITS
         for record_id in [each for each in self._live if lowest <= each < highest]:
             self._end(record_id)
 
     def partition_lost(self, index: int) -> None:
-        """End those of a partition that is not ours any more."""
         for record_id in [each for each in self._live if partition_index_of(each) == index]:
-            self._live[record_id].span.set_status(
-                Status(StatusCode.ERROR, "the partition was lost")
-            )
-            self._end(record_id)
+            self._end(record_id, "the partition was lost")
 
     def close(self) -> None:
         """End what has not resolved: another process goes on with it."""
+        why = "the process ended first"
         for record_id in list(self._live):
-            self._live[record_id].span.set_status(
-                Status(StatusCode.ERROR, "the process ended first")
-            )
-            self._end(record_id)
-        self._writes.close("the process ended first")
+            self._end(record_id, why)
+        for sink, number in list(self._writes):
+            self.batch_ended(sink, number, 0, why)
 
-    def _end(self, record_id: int) -> None:
+    def _end(self, record_id: int, error: str | None = None) -> None:
+        if error is not None:
+            self._live[record_id].span.set_status(Status(StatusCode.ERROR, error))
         self._sorted = None
         self._live.pop(record_id).end()
 
@@ -166,7 +285,7 @@ class Traces(Observer):
         if not hits:
             return
         behind = time.time_ns() - time.perf_counter_ns()
-        # A record may stand at several places: tuples of one, and of joined ones.
+        # A record may have several tuples here, its own and joined ones.
         for place in np.flatnonzero(np.isin(record_ids, list(hits))).tolist():
             traced = self._live[int(record_ids[place])]
             failure = outcome.failures.get(place)
@@ -176,13 +295,11 @@ class Traces(Observer):
                     traced.took(took, error, behind)
 
     def calls_started(self, step: str, record_ids: RecordIds, edges: Edges) -> None:
-        """Begin the calls of a bolt that end later."""
         hits = self._hits(record_ids)
         for place in np.flatnonzero(np.isin(record_ids, list(hits))).tolist() if hits else ():
             self._live[int(record_ids[place])].called(step, int(edges[place]))
 
     def calls_ended(self, calls: Sequence[Call]) -> None:
-        """End the calls that have ended."""
         if not self._live or self._live.keys().isdisjoint(map(_record_id_of, calls)):
             return
         for call in calls:
@@ -191,7 +308,6 @@ class Traces(Observer):
                 traced.answered(call.edge, call.error)
 
     def advanced_ran(self, step: str, record_ids: RecordIds, seconds: float) -> None:
-        """Tell of an advanced bolt that was just run."""
         behind = time.time_ns() - time.perf_counter_ns()
         took = Took(step, len(record_ids), seconds, time.perf_counter(), None)
         for record_id in self._hits(record_ids):
@@ -200,7 +316,6 @@ class Traces(Observer):
     # Failures
 
     def record_failed(self, record_id: int, failure: Failure) -> None:
-        """Tell of a try that has failed."""
         traced = self._live.get(record_id)
         if traced is not None:
             said: dict[str, str | int] = {
@@ -210,75 +325,86 @@ class Traces(Observer):
             }
             traced.span.add_event("headrace.try_failed", said)
 
-    def letter(
-        self, record_id: int, letter: DeadLetter, topic: str
-    ) -> tuple[DeadLetter, Span | None]:
-        """Begin the sending of a dead letter; it carries the trace on."""
+    def dead_letter_sent(
+        self, record_id: int, letter: DeadLetter, sink: str
+    ) -> TraceHeaders | None:
+        """Begin the span of the sending; the letter carries it on."""
         traced = self._live.get(record_id)
         if traced is None:
-            return letter, None
+            return None
         span = self._tracer.start_span(
-            f"send {topic}",
+            f"send {sink}",
             traced.context,
             SpanKind.PRODUCER,
             {
                 "messaging.system": "kafka",
                 "messaging.operation.name": "send",
                 "messaging.operation.type": "send",
-                "messaging.destination.name": topic,
+                "messaging.destination.name": sink,
                 "headrace.step": letter.step,
                 "headrace.attempts": letter.attempts,
                 "headrace.reason": shortened(letter.reason),
                 "error.type": letter.error_class,
             },
         )
+        traced.letters.append(span)
         traced.span.set_status(Status(StatusCode.ERROR, f"dead letter: {letter.error_class}"))
-        return replace(letter, trace=carried(set_span_in_context(span, traced.context))), span
+        return carried(set_span_in_context(span, traced.context))
+
+    def dead_letter_acked(self, record_id: int) -> None:
+        traced = self._live.get(record_id)
+        if traced is not None and traced.letters:
+            traced.letters.pop(0).end()
 
     # Sinks
 
-    def batch(self, sink: str, pending: PendingBatch, tracker: TreeTracker) -> PendingBatch:
-        """Begin a batch's write; its rows learn of the traces that they belong to."""
-        if not self._live:
-            return pending
-        record_ids = tracker.record_ids(pending.trees)
-        hits = self._hits(record_ids)
-        linked = hits | self._hits(tracker.records_of(pending.trees))
-        if not linked:
-            return pending
-        batch = pending.batch
-        said = {"headrace.batch.sequence": batch.sequence}
-        self._write(sink, batch.sequence, batch.num_rows, linked, said)
-        return replace(pending, batch=replace(batch, traces=self._rows(record_ids, hits)))
-
-    def group(
-        self, sink: str, number: int, shares: Sequence[Share], record_ids: RecordIds
-    ) -> RowTraces:
-        """Begin the staging and commit of some transactions; what the rows carry on."""
-        hits = self._hits(record_ids)
-        if not hits:
-            return {}
-        said = {
-            "headrace.txids": [f"{share.line}:{share.txid}" for share in shares],
-            "headrace.epochs": [f"{share.line}:{share.epoch}" for share in shares],
-        }
-        self._write(sink, number, len(record_ids), hits, said)
-        return self._rows(record_ids, hits)
-
-    def written(self, sink: str, number: int, rejected: int, error: str | None = None) -> None:
-        """End a batch's or group's span."""
-        self._writes.end(sink, number, rejected, error)
-
-    def _write(
+    def batch_submitted(
         self,
         sink: str,
         number: int,
-        rows: int,
-        record_ids: Collection[int],
-        said: Mapping[str, Any],
-    ) -> None:
-        spans = [self._live[record_id].span for record_id in sorted(record_ids)]
-        self._writes.begin(sink, number, rows, spans, said)
+        record_ids: RecordIds,
+        joined_ids: RecordIds,
+        shares: Sequence[Share],
+    ) -> RowTraces | None:
+        """Begin the span of a write; it and the spans of its records tell of each other."""
+        hits = self._hits(record_ids)
+        linked = sorted(hits | self._hits(joined_ids))
+        if not linked:
+            return None
+        said: dict[str, Any] = {"headrace.batch.sequence": number}
+        if shares:
+            said = {
+                "headrace.txids": [f"{share.line}:{share.txid}" for share in shares],
+                "headrace.epochs": [f"{share.line}:{share.epoch}" for share in shares],
+            }
+        records = [self._live[record_id].span for record_id in linked]
+        about = {
+            "headrace.sink": sink,
+            "headrace.rows": len(record_ids),
+            "headrace.records.traced": len(records),
+            **said,
+        }
+        links = [Link(span.get_span_context()) for span in records[:MAX_LINKS]]
+        span = self._tracer.start_span(f"write {sink}", NO_CONTEXT, SpanKind.CLIENT, about, links)
+        context = span.get_span_context()
+        event = {
+            "headrace.sink": sink,
+            "headrace.write.trace_id": f"{context.trace_id:032x}",
+            "headrace.write.span_id": f"{context.span_id:016x}",
+            **said,
+        }
+        for record in records:
+            record.add_event("headrace.write", event)
+        self._writes[sink, number] = span
+        return self._rows(record_ids, hits)
+
+    def batch_ended(self, sink: str, number: int, rejected: int, error: str | None) -> None:
+        span = self._writes.pop((sink, number), None)
+        if span is not None:
+            span.set_attribute("headrace.rows.rejected", rejected)
+            if error is not None:
+                span.set_status(Status(StatusCode.ERROR, error))
+            span.end()
 
     def _rows(self, record_ids: RecordIds, hits: Collection[int]) -> dict[int, TraceHeaders]:
         rows = np.flatnonzero(np.isin(record_ids, list(hits))).tolist() if hits else []

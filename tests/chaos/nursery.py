@@ -26,7 +26,7 @@ MODULES = (
     "headrace.sinks",
     "service.cli.main",
     "service.cli.commands",
-    "service.running",
+    "service.app",
     "partition.kafka.kafka_fetcher",
     "sinks.kafka.transactions",
     "kazoo.client",

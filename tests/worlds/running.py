@@ -198,12 +198,12 @@ class Works:
                     for step in topology.steps()
                     if isinstance(step, SinkStep)
                 },
-                traces=traces,
             ),
             PipelinePolicy(
                 message_timeout_seconds=timeout_seconds,
                 write_retries=write_retries or WriteRetries(),
             ),
+            [] if traces is None else [traces],
         )
         self.reader, self.letters = self.pipeline.consumer, self.pipeline.dead_letters
 

@@ -15,10 +15,10 @@ from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from partition.errors import PartitionError
 from partition.kafka.kafka_catalogue import KafkaCatalogue
+from service.app import run_pipeline
 from service.cli.app import app
 from service.config import load
 from service.embedded.zookeeper import EmbeddedZooKeeper
-from service.running import run_pipeline
 from sinks.storage import Storage
 from tests.integration.partition.conftest import STORE_PASSWORD, Authority
 from tests.support.patience import seconds

@@ -16,11 +16,11 @@ from headrace import Record, SinkFailed, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, MemorySink, Staged
 from partition.errors import ReplayDiffers
 from service.account import Account
+from service.app import Service
 from service.config import load
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.parts import wire
-from service.service import Service
 from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration

@@ -12,10 +12,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
+from service.app import run_pipeline
 from service.config import load
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
-from service.running import run_pipeline
 from tests.conftest import MakeTopic
 from tests.support.patience import seconds
 

@@ -17,7 +17,7 @@ from service.dead_letters.words import header_text, value_lines
 from service.errors import BadConfig
 from service.health import Health
 from service.http import HttpServer
-from service.tracing.headers import parents_in
+from service.tracing.traces import parents_in
 from sinks.kafka.dead_letters import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
 from tests.support.patience import seconds
 from tests.worlds.letters import Written

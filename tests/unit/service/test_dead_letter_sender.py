@@ -85,7 +85,7 @@ def durable(letters: DeadLetterSender, now: float) -> list[tuple[int, int]]:
 
 
 def test_a_letter_is_pending_until_the_broker_has_it(letters, broker):
-    letters.send(letter(), tree=7, edge=2**64 - 1)
+    letters.send(letter(), tree=7, edge=2**64 - 1, record_id=0)
     assert durable(letters, 0.0) == []
     assert (letters.pending, letters.trees().tolist()) == (1, [7])
     broker.answer(broker.tokens[0])
@@ -116,8 +116,8 @@ def test_how_long_letters_wait_is_told_from_when_the_last_of_them_became_durable
     assert letters.waiting_seconds(5.0) == 0
     assert durable(letters, 10.0) == []
     assert letters.waiting_seconds(12.0) == 0
-    letters.send(letter(0), 1, 10)
-    letters.send(letter(1), 2, 20)
+    letters.send(letter(0), 1, 10, 0)
+    letters.send(letter(1), 2, 20, 0)
     assert durable(letters, 20.0) == []
     assert letters.waiting_seconds(24.0) == 4
     (first, _), (second, _) = broker.sent
@@ -134,7 +134,7 @@ def test_how_long_letters_wait_is_told_from_when_the_last_of_them_became_durable
 
 def test_answers_may_come_in_any_order(letters, broker):
     for tree in (1, 2, 3):
-        letters.send(letter(tree), tree, tree * 10)
+        letters.send(letter(tree), tree, tree * 10, 0)
     first, second, third = broker.tokens
     broker.answer(third)
     broker.answer(first)
@@ -145,7 +145,7 @@ def test_answers_may_come_in_any_order(letters, broker):
 
 
 def test_a_refused_letter_is_sent_again_after_a_pause_for_as_long_as_it_takes(letters, broker):
-    letters.send(letter(), tree=7, edge=9)
+    letters.send(letter(), tree=7, edge=9, record_id=0)
     (token,) = broker.tokens
     now = 100.0
     for tries in range(1, 20):
@@ -163,8 +163,8 @@ def test_a_refused_letter_is_sent_again_after_a_pause_for_as_long_as_it_takes(le
 
 
 def test_a_refused_letter_is_named_with_how_often_it_was_refused(letters, broker):
-    letters.send(letter(41), tree=7, edge=9)
-    letters.send(letter(42), tree=8, edge=9)
+    letters.send(letter(41), tree=7, edge=9, record_id=0)
+    letters.send(letter(42), tree=8, edge=9, record_id=0)
     first, second = broker.tokens
     with capture_logs() as told:
         for now in range(9):
@@ -179,8 +179,8 @@ def test_a_refused_letter_is_named_with_how_often_it_was_refused(letters, broker
 
 
 def test_a_refused_letter_holds_back_no_other(letters, broker):
-    letters.send(letter(0), 1, 10)
-    letters.send(letter(1), 2, 20)
+    letters.send(letter(0), 1, 10, 0)
+    letters.send(letter(1), 2, 20, 0)
     broker.answer(broker.tokens[0], "too slow")
     broker.answer(broker.tokens[1])
     assert durable(letters, 0.0) == [(2, 20)]

@@ -1,17 +1,12 @@
 """What becomes of records that fail in a chunk, and which of them no bolt sees."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 
 from headrace import SKIP, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
-from partition.memory import MemoryMessage
-from partition.records import Chunk, Partition
-from service.pipeline.context import Observers
-from service.pipeline.failures import FailureHandler, Oversized, ScreenPolicy
+from partition.records import Partition
+from service.pipeline.failures import ScreenPolicy
 from service.testing.kit import TopologyTest
 
 ORDERS = Partition("orders", 0)
@@ -54,34 +49,6 @@ def test_a_record_larger_than_is_wanted_becomes_a_letter_without_its_payload():
     assert letter.by_reference
     assert letter.error_class == "Oversized"
     assert letter.step == "screen"
-
-
-def test_only_unusual_records_are_set_apart():
-    """The chunk goes on without them; one that needs nothing of it is the same chunk."""
-    values = [b"a", None, b"b" * 20, b""]
-    messages = [MemoryMessage(ORDERS, place, value) for place, value in enumerate(values)]
-    chunk, record_ids = Chunk(ORDERS, np.arange(4), messages), np.arange(70, 74)
-    rejected, skipped = [], []
-    handler = FailureHandler(
-        None,
-        SimpleNamespace(comes_again=None),
-        None,
-        SimpleNamespace(tally=None, resolved=lambda *done: skipped.append(done)),
-        {},
-        ScreenPolicy("skip", 10),
-        SimpleNamespace(complaints=SimpleNamespace(hear=None), on=Observers(), traces=None),
-    )
-    handler.reject_records = rejected.extend
-    kept, kept_owners = handler.screen(chunk, record_ids)
-    assert kept.offsets.tolist() == [0, 3]
-    assert kept.messages == [messages[0], messages[3]]
-    assert kept_owners.tolist() == [70, 73]
-    ((of_skipped, flags),) = skipped
-    assert (of_skipped.tolist(), flags.tolist()) == ([71], [0])
-    ((record_id, failure),) = rejected
-    assert (record_id, failure.step) == (72, "screen")
-    assert isinstance(failure.error, Oversized)
-    assert handler.screen(kept, kept_owners)[0] is kept
 
 
 @bolt

@@ -65,8 +65,8 @@ class Run:
                     partition = Partition("orders", number)
                     self._kinds[partition] += kinds.split()
                     payloads = [kind.encode() for kind in kinds.split()]
-                    test._driver.append(partition, payloads, key=None, headers=(), timestamp_ms=0)
-                test._driver.settle()
+                    test._bench.append(partition, payloads, key=None, headers=(), timestamp_ms=0)
+                test._bench.settle(60.0)
                 self._stretch_ends(f"at {now} s, with new records")
             assert test.unresolved == 0
         assert not self.wrong, self.wrong

@@ -3,11 +3,11 @@
 import pytest
 
 from service.errors import TooManyDeadLetters
-from service.letter_limit import LetterLimit
+from service.pipeline.failures import DeadLetterLimit
 from service.pipeline.trees import Tally
 
 
-def feed(limit: LetterLimit, tally: Tally, letters: int, good: int) -> None:
+def feed(limit: DeadLetterLimit, tally: Tally, letters: int, good: int) -> None:
     """Let records resolve one by one, the bad ones first."""
     for _ in range(letters):
         tally.dead_lettered += 1
@@ -22,17 +22,17 @@ def feed(limit: LetterLimit, tally: Tally, letters: int, good: int) -> None:
 
 def test_without_a_ratio_there_is_no_limit() -> None:
     tally = Tally()
-    feed(LetterLimit(), tally, 5_000, 0)
+    feed(DeadLetterLimit(), tally, 5_000, 0)
     assert tally.dead_lettered == 5_000
 
 
 def test_few_records_say_nothing() -> None:
-    feed(LetterLimit(0.1, of_records=100), Tally(), 99, 0)
+    feed(DeadLetterLimit(0.1, of_records=100), Tally(), 99, 0)
 
 
 def test_more_than_the_part_that_is_allowed_ends_the_run() -> None:
     tally = Tally()
-    limit = LetterLimit(0.2, of_records=100)
+    limit = DeadLetterLimit(0.2, of_records=100)
     feed(limit, tally, 20, 80)
     feed(limit, tally, 20, 80)
     with pytest.raises(TooManyDeadLetters, match=r"of the last \d+ resolved records") as raised:
@@ -44,7 +44,7 @@ def test_more_than_the_part_that_is_allowed_ends_the_run() -> None:
 
 def test_many_good_records_before_do_not_hide_bad_ones_now() -> None:
     tally = Tally()
-    limit = LetterLimit(0.5, of_records=100)
+    limit = DeadLetterLimit(0.5, of_records=100)
     feed(limit, tally, 0, 10_000)
     with pytest.raises(TooManyDeadLetters):
         feed(limit, tally, 70, 0)
@@ -52,7 +52,7 @@ def test_many_good_records_before_do_not_hide_bad_ones_now() -> None:
 
 def test_bad_records_long_ago_do_not_count() -> None:
     tally = Tally()
-    limit = LetterLimit(0.5, of_records=100)
+    limit = DeadLetterLimit(0.5, of_records=100)
     feed(limit, tally, 45, 100)
     feed(limit, tally, 45, 100)
     tally.dead_lettered += 40
@@ -63,4 +63,4 @@ def test_bad_records_long_ago_do_not_count() -> None:
 def test_a_limit_of_nothing_ends_at_the_first_bad_record_that_is_looked_at() -> None:
     tally = Tally(sunk=10)
     with pytest.raises(TooManyDeadLetters):
-        feed(LetterLimit(0.0, of_records=10), tally, 1, 0)
+        feed(DeadLetterLimit(0.0, of_records=10), tally, 1, 0)

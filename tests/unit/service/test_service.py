@@ -33,11 +33,11 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNo
 from partition.records import Partition, Position
 from partition.recovery import Ways
 from partition.retry import RetryPolicy
+from service.app import Service
 from service.config import load
 from service.parts import Parts
 from service.pipeline.loop import Pipeline
 from service.pipeline.references import References
-from service.service import Service
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from tests.support.patience import seconds, until
 from tests.worlds.alone import alone

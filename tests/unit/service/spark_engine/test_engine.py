@@ -12,7 +12,7 @@ from headrace import SKIP, Hooks, InvalidTopology, Record, Reject, Topology, bol
 from headrace.sinks import MemorySink, SparkSink
 from partition.interfaces import Log, LogEnd
 from partition.records import Partition
-from service.service import Service
+from service.app import Service
 from service.spark_engine.wiring import check_runs_on_spark
 from sinks.rows import rows_of
 from sinks.spark.spool import SpoolStager

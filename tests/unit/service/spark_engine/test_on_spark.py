@@ -13,12 +13,12 @@ from headrace import InvalidTopology, Reject, SinkFailed, Topology, bolt, refere
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
 from partition.records import Partition, Position
+from service.app import run_pipeline
 from service.config import load
 from service.errors import TaskError
 from service.parts import wire
 from service.pipeline.loop import Pipeline
 from service.pipeline.trees import Tally
-from service.running import run_pipeline
 from service.spark_engine.attempts import partition_error
 from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TasksEnded
 from service.spark_engine.engine import SparkEngine

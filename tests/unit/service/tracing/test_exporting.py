@@ -18,7 +18,7 @@ from tests.support.patience import slack
 from topology.record import KeptMessage
 
 IMPORTS = """
-import sys, service.running, sinks.kafka.sink, headrace.testing
+import sys, service.app, sinks.kafka.sink, headrace.testing
 sys.exit(any(name.startswith("opentelemetry") for name in sys.modules))
 """
 

@@ -1,17 +1,27 @@
-"""The service: opens the parts in order, runs the loop, drains, and accounts for the run."""
+"""Runs a pipeline as a process: opens its parts, turns the loop, drains, accounts for the run."""
 
 import multiprocessing
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import structlog
 
 from partition.commits import CommitAges
 from service.account import Account
+from service.config import Config
 from service.deadline import Deadline
-from service.garbage import rare_collections
-from service.parts import Parts
+from service.health import HealthCheck
+from service.http import HttpServer
+from service.metrics import Metrics
+from service.page.status import StatusPage
+from service.parts import Parts, wire
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics, snapshot_of
+from service.tuning import rare_collections
+from topology.errors import InvalidTopology
+from topology.topology import Topology
 
 log = structlog.get_logger()
 
@@ -23,32 +33,36 @@ _LAST_COMMIT_SECONDS = 5.0
 class Service:
     """One run of one pipeline.
 
-    The thread that calls `run` owns everything but what is said otherwise; `stop` and
-    `snapshot` may be called from any thread and from a signal handler.
+    The thread that calls `run` owns everything. Any thread, and a signal handler, may call
+    `stop` and read `snapshot`.
     """
 
-    def __init__(self, parts: Parts, *, drain_seconds: float) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        drain_seconds: float,
+        on_snapshot: Callable[[Snapshot], None] | None = None,
+    ) -> None:
         self._parts = parts
         self._drain_seconds = drain_seconds
+        self._on_snapshot = on_snapshot
         self._stopping = False  # a plain flag: a signal handler must not wait for a lock
         self._snapshot: Snapshot | None = None
         self._ages = CommitAges()
         self._started = time.monotonic()
-        self.on_snapshot: Callable[[Snapshot], None] | None = None
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest figures; None before the first turn of the loop."""
+        """Newest figures; None before the first turn of the loop."""
         return self._snapshot
 
     def stop(self) -> None:
-        """Ask the run to drain and end."""
         self._stopping = True
 
     def run(self, *, until_caught_up: bool = False) -> Account:
-        """Run until stopped, or until every record that was there at the start is resolved.
+        """Run until stopped, or until every record below the log ends at the start is resolved.
 
-        Whatever cannot heal is raised, after what was resolved by then is committed.
+        Raises permanent errors, after it has committed what was resolved by then.
         """
         # A forked process would share the clients' sockets and locks, without their threads.
         multiprocessing.set_start_method("spawn", force=True)
@@ -79,7 +93,7 @@ class Service:
             log.info("service_stopped", pipeline=parts.name)
 
     def _loop(self, *, until_caught_up: bool) -> bool:
-        """Turn until stopped (False), or until all below the goals is resolved (True)."""
+        """Turn until stopped (False), or until all records below the goals are resolved (True)."""
         parts = self._parts
         publish_at = 0.0
         while not self._stopping:
@@ -104,8 +118,8 @@ class Service:
     def _drain(self, deadline: Deadline) -> None:
         """Finish what is in flight and commit, as far as the deadline allows.
 
-        1. emit nothing new; 2. flush the batches and wait for trees and letters;
-        3. store the frontiers. What is left stays uncommitted, so nothing is lost.
+        1. Emit nothing new. 2. Flush the batches and wait for trees and dead letters. 3. Store
+        the offsets. The rest stays uncommitted, so nothing is lost.
         """
         parts = self._parts
         log.info("service_draining", seconds=deadline.left)
@@ -126,7 +140,7 @@ class Service:
             time.sleep(_COMMIT_POLL_SECONDS)
 
     def _commit_resolved(self, deadline: Deadline) -> None:
-        """Store what was resolved before the run failed; the failure itself is what counts."""
+        """Store what was resolved before the run failed. Errors are logged: the failure counts."""
         try:
             self._commit(deadline)
         except Exception as error:  # noqa: BLE001 - also what a hook raises
@@ -148,11 +162,10 @@ class Service:
 
     def _publish(self, now: float) -> None:
         self._snapshot = self._figures(now)
-        if self.on_snapshot is not None:
-            self.on_snapshot(self._snapshot)
+        if self._on_snapshot is not None:
+            self._on_snapshot(self._snapshot)
 
     def _account(self, seconds: float, *, caught_up: bool) -> Account:
-        """The account; the logs' ends are those that the client heard of last."""
         parts = self._parts
         return self._figures(time.monotonic()).account(
             {str(partition): end for partition, end in parts.reader.assignment.goals.items()},
@@ -161,3 +174,66 @@ class Service:
             dead_letters=parts.dead_letters,
             caught_up=caught_up,
         )
+
+
+def run_pipeline(
+    topology: Topology,
+    config: Config,
+    *,
+    target: str | None = None,
+    until_caught_up: bool = False,
+    on_snapshot: Callable[[Snapshot], None] | None = None,
+) -> Account:
+    """Run a topology until it is stopped or caught up, and return its account.
+
+    SIGTERM and SIGINT drain (promise 16); a second one ends the process at once. Call it on the
+    main thread, which gets the signals. The spark engine needs `target`, "module:name": executors
+    import the topology from there. Raises permanent errors.
+    """
+    if config.pipeline.engine == "spark" and target is None:
+        raise InvalidTopology(
+            f"topology '{topology.name}': executors import it by name, so the engine \"spark\" "
+            'needs target="module:name"; `headrace run` has it'
+        )
+    parts = wire(topology, config, target)
+    service = Service(parts, config.pipeline.drain_seconds, on_snapshot)
+    server: HttpServer | None = None
+    if config.http.port is not None:
+
+        def shown() -> Snapshot | None:
+            snapshot = service.snapshot
+            if snapshot is None or config.http.show_errors:
+                return snapshot
+            return snapshot.without_errors()
+
+        health = HealthCheck(shown)
+        metrics = Metrics(lambda: service.snapshot)
+        page = StatusPage(parts.name, topology, shown, health)
+        server = HttpServer(config.http.host, config.http.port, metrics, health, page)
+        server.open()
+    try:
+        with _draining(service.stop):
+            return service.run(until_caught_up=until_caught_up)
+    finally:
+        if server is not None:
+            server.close()
+
+
+@contextmanager
+def _draining(stop: Callable[[], None]) -> Iterator[None]:
+    """Turn the first SIGTERM or SIGINT into `stop`; a second one has its usual effect."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop()  # no log here: the handler may have interrupted one that holds its lock
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in signals:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
