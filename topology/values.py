@@ -465,15 +465,6 @@ class MisplacedNull(ValueError):
         self.place = place
 
 
-def misplaced_null(batch: pa.RecordBatch) -> str | None:
-    """Return the first place of a null that must not be, or None. O(columns) for flat columns."""
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        place = _find(column, field, field.name)
-        if place is not None:
-            return place
-    return None
-
-
 def without_misplaced_nulls(array: "pa.Array[Any]", field: "pa.Field[Any]") -> None:
     place = _find(array, field, field.name)
     if place is not None:
