@@ -139,7 +139,7 @@ def _has_schema(piece: Piece, schema: pa.Schema) -> bool:
 
 def _are_good(pieces: Sequence[Any], schema: pa.Schema) -> bool:
     """Whether batches of the schema have no null and no year that it does not allow."""
-    columns = pa.Table.from_batches(pieces, schema=schema).columns
+    columns: list[Any] = pa.Table.from_batches(pieces, schema=schema).columns
     try:
         for field, column in zip(schema, columns, strict=True):
             is_flat = not (pa.types.is_nested(field.type) or pa.types.is_temporal(field.type))

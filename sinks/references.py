@@ -16,7 +16,7 @@ from sinks.reference_files import (
 )
 from sinks.spark.tables import read_by_spark
 from sinks.storage import Storage
-from sinks.tables.iceberg import IcebergLog
+from sinks.tables.iceberg import open_log
 from topology.errors import ReferenceLoadFailed, SinkFailed
 from topology.masking import mask, secrets_in
 from topology.reference import Reference
@@ -95,7 +95,7 @@ def _delta(reference: Reference, storage: Storage) -> pa.Table:
 
 def _iceberg(reference: Reference, storage: Storage) -> pa.Table:
     catalog = reference.properties.get("catalog", "default")
-    log = IcebergLog(reference.place, storage, catalog, pa.schema([]))
+    log = open_log(reference.place, storage, catalog, pa.schema([]))
     try:
         table = log.load()
         wanted = _wanted(reference, table.schema().as_arrow())

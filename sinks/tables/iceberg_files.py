@@ -1,109 +1,198 @@
-"""How rows become an Iceberg table's data files: types, ids of columns, partitions, bounds."""
+"""Files of an Iceberg table: pyiceberg's file systems, and rows as data files."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import io
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import field as slot
 from datetime import date
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import fs
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io import S3_RETRY_STRATEGY_IMPL
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.manifest import DataFile as Entry
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.table import Table
+from pyiceberg.transforms import parse_transform
+from pyiceberg.typedef import Record
+from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
-from sinks.tables.files import DataFile
+from sinks.storage import Storage
+from sinks.tables.files import DataFile, is_local, sync
+from sinks.tables.iceberg import PartitionBy
 from sinks.tables.log import is_list, plain
-from sinks.tables.partitioning import Layout, Part, can_partition
+from sinks.tables.partitioning import Layout, Part
 from topology.errors import InvalidSchema
 
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
-_ID = b"PARQUET:field_id"
-_TIME = re.compile(r"(year|month|day|hour)\((.+)\)")
-_SIZED = re.compile(r"(bucket|truncate)\((\d+), ?(.+)\)")
+_METADATA = ".metadata.json"
+_KEPT_BYTES = 8 * 1024 * 1024  # manifests until they are merged, which are a hundred
+_kept: dict[str, bytes] = {}  # what was written here, by location, the oldest first
+_lock = threading.Lock()
+_FIELD_ID = b"PARQUET:field_id"
 _LONGEST_BOUND = 32  # characters
-_VERSION = 2  # of the format: pyiceberg writes no later one, and earlier ones count no commits
 _TYPES = (
     "bool, int8 to int64, float32, float64, decimal128, text, binary, date32, timestamps, lists, "
     "maps and structs of these, and dictionaries"
 )
 
 
-class PartitionBy(NamedTuple):
-    """A field of a partition spec: a column by its values, or by a transform of them."""
+class TableFileIO(PyArrowFileIO):
+    """Puts a file of metadata with one request, and reads it again with none.
 
-    spelled: str  # "day(at)"
-    column: str
-    transform: str  # as Iceberg has it: "bucket[16]"
+    On a local disk a file survives a power cut once it is closed, and a catalogue names it only
+    then. Every name has a new id in it, so nobody writes a file twice or looks whether it exists.
+    """
+
+    def new_input(self, location: str) -> PyArrowFile:
+        """See FileIO."""
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        return _File(fs=self.fs_by_scheme(scheme, netloc), location=location, path=path)
+
+    new_output = new_input
+
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> fs.FileSystem:
+        return _shared_filesystem(scheme, netloc or "", self.properties)
+
+
+class _File(PyArrowFile):
+    def __len__(self) -> int:
+        kept = _kept.get(self.location)
+        return super().__len__() if kept is None else len(kept)
+
+    def open(self, seekable: bool = True) -> Any:
+        """See InputFile."""
+        kept = _kept.get(self.location)
+        return super().open(seekable) if kept is None else io.BytesIO(kept)
+
+    def create(self, overwrite: bool = False) -> Any:
+        """See OutputFile."""
+        del overwrite
+        return _Stream(self)
+
+    def put(self, content: bytes) -> None:
+        """Write the content. On a local disk, sync it and the folders made for it."""
+        path, local = Path(self._path), is_local(self._filesystem)
+        folders = [path.parent] if local else []
+        while folders and not folders[-1].exists():
+            folders.append(folders[-1].parent)
+        with super().create(overwrite=True) as stream:
+            stream.write(content)
+        for each in [path, *folders] if local else ():
+            sync(str(each))
+        folder = self.location.rpartition("/")[0]
+        with _lock:
+            if self.location.endswith(_METADATA):  # only a table's newest is read again
+                for known in [*_kept]:
+                    if known.startswith(folder) and known.endswith(_METADATA):
+                        del _kept[known]
+            _kept[self.location] = content
+            while sum(map(len, _kept.values())) > _KEPT_BYTES:
+                del _kept[next(iter(_kept))]
+
+
+class _Stream:
+    """Collects what is written, and puts it when it is closed without an error."""
+
+    def __init__(self, file: _File) -> None:
+        self._file, self._content = file, bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            self.close()
+
+    def write(self, content: bytes) -> int:
+        self._content += content
+        return len(content)
+
+    def tell(self) -> int:
+        return len(self._content)
+
+    def close(self) -> None:
+        self._file.put(bytes(self._content))
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogStorage(Storage):
+    """The store of a catalogue's table, with the credentials that the catalogue gave for it."""
+
+    properties: Mapping[str, str] = slot(default_factory=dict, repr=False)
+
+    def filesystem(self, uri: str) -> tuple[fs.FileSystem, str]:
+        """See Storage."""
+        scheme, netloc, path = PyArrowFileIO.parse_location(uri, {})
+        if scheme == "file":
+            return fs.LocalFileSystem(), path
+        return _shared_filesystem(scheme, netloc, self.properties), path.rstrip("/")
+
+
+def _shared_filesystem(scheme: str, netloc: str, properties: Mapping[str, Any]) -> fs.FileSystem:
+    """A client, kept as Storage keeps them; pyiceberg makes new ones with each load."""
+    known = tuple(sorted((name, str(value)) for name, value in properties.items()))
+    return _filesystem(scheme, netloc, known)
+
+
+@lru_cache(maxsize=16)
+def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...]) -> fs.FileSystem:
+    found: fs.FileSystem = PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
+    if isinstance(found, fs.S3FileSystem) and S3_RETRY_STRATEGY_IMPL not in dict(properties):
+        pickled: Any = found.__reduce__()
+        make, (given,) = pickled
+        found = make({**given, "allow_delayed_open": True})  # pyiceberg has no property for it
+    return found
 
 
 class IcebergLayout(Layout):
-    """Splits tables by a partition spec; the columns stay in the files, which tell them by ids."""
+    """Splits tables by a partition spec. The columns stay in the files, with their field ids."""
 
     keeps_empty_text = True
 
-    def __init__(
-        self, fields: Sequence[PartitionBy], types: Mapping[str, Any], tied: pa.Schema
-    ) -> None:
-        """`types` are Iceberg's, of the columns; `tied` are the rows' columns with their ids."""
-        self._fields = {partition_name(each): each for each in fields}
+    def __init__(self, table: Table, rows: pa.Schema) -> None:
+        schema = table.schema()
+        self._fields = {each.field_name: each for each in partition_fields(table)}
         super().__init__([*self._fields])
-        self._types, self._tied = types, tied
+        columns = [each.column for each in self._fields.values()]
+        self._types = {name: schema.find_field(name).field_type for name in columns}
+        self._rows = _with_ids(rows, schema.as_arrow())
 
     def parts(self, table: pa.Table) -> Iterator[Part]:
         """See Layout. Values are Iceberg's own: a date is a number of days."""
-        table = pa.Table.from_arrays(table.columns, schema=self._tied)
+        table = pa.Table.from_arrays(table.columns, schema=self._rows)
         for name, field in self._fields.items():
             if field.transform != "identity" and field.column in table.column_names:
-                values = _transformed(
-                    table[field.column], field.transform, self._types[field.column]
-                )
+                kind = self._types[field.column]
+                values = _transformed(table[field.column], field.transform, kind)
                 table = table.append_column(name, values)
         spelled = [each.spelled for each in self._fields.values()]
         for folder, values, rows in super().parts(table):
-            yield Part(
-                f"data/{folder}" if folder else "data",
-                dict(zip(spelled, values.values(), strict=True)),
-                rows,
-            )
+            named = dict(zip(spelled, values.values(), strict=True))
+            yield Part(f"data/{folder}" if folder else "data", named, rows)
 
     def rest(self, table: pa.Table, present: list[str]) -> pa.Table:
         """All columns of the rows, as Iceberg's own writers have it."""
         del present
-        return table.select(self._tied.names)
+        return table.select(self._rows.names)
 
     def spelled(self, name: str, value: Any) -> Any:
         """A value as a manifest has it."""
         if isinstance(value, date):
             return (value - date(1970, 1, 1)).days
-        if isinstance(value, str) and str(self._types[self._fields[name].column]).startswith(
-            "timestamp"
-        ):
+        kind = str(self._types[self._fields[name].column])
+        if isinstance(value, str) and kind.startswith("timestamp"):
             text = pa.scalar(value.removesuffix("Z"), pa.string())
             return text.cast(pa.timestamp("us")).cast(pa.int64()).as_py()
         return value
 
 
-def partition_of(spelled: str, schema: pa.Schema) -> PartitionBy:
-    """A field of `partition_by`. Raises InvalidSchema."""
-    if spelled in schema.names:
-        return PartitionBy(spelled, spelled, "identity")
-    if found := _TIME.fullmatch(spelled):
-        part = PartitionBy(spelled, found[2], found[1])
-    elif found := _SIZED.fullmatch(spelled):
-        part = PartitionBy(
-            f"{found[1]}({found[2]}, {found[3]})", found[3], f"{found[1]}[{found[2]}]"
-        )
-    else:
-        part = None
-    if part is None or part.column not in schema.names:
-        raise InvalidSchema(
-            f"partition_by: found {spelled!r}, expected one of the columns "
-            f"{', '.join(schema.names)}, or year(C), month(C), day(C), hour(C), bucket(N, C) or "
-            "truncate(N, C) of one"
-        )
-    return part
-
-
-def partition_fields(table: "Table") -> list[PartitionBy]:
+def partition_fields(table: Table) -> list[PartitionBy]:
     """The table's own partition spec."""
     found = []
     for field in table.spec().fields:
@@ -117,31 +206,15 @@ def partition_fields(table: "Table") -> list[PartitionBy]:
     return found
 
 
-def partition_name(part: PartitionBy) -> str:
-    """How the field of a table that we make is called."""
-    if part.transform == "identity":
-        return part.column
-    word, _, size = part.transform.rstrip("]").partition("[")
-    return "_".join(filter(None, [part.column, word.removesuffix("ate"), size]))
-
-
-def has_exact_values(kind: pa.DataType) -> bool:
-    """Whether a column of the type can be a partition by its values: a NaN is none."""
-    inner = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-    return can_partition(kind) and not pa.types.is_floating(inner)
-
-
 def _transformed(column: Any, transform: str, source: Any) -> Any:
     """A column's values in a partition spec. Raises ValueError."""
     if isinstance(column.type, pa.DictionaryType):
         column = column.cast(column.type.value_type)
     if "[" not in transform:
         return _in_units(column, transform)
-    from pyiceberg.transforms import parse_transform  # noqa: PLC0415 - see sinks/__init__
-
-    apply = parse_transform(transform).transform(source)
     if not column.num_chunks:
         return column
+    apply = parse_transform(transform).transform(source)
     coded = pa.concat_arrays(column.chunks).dictionary_encode(null_encoding="encode")
     values = [None if each is None else apply(each) for each in coded.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(values).take(coded.indices)])
@@ -180,6 +253,7 @@ _WIDER: Mapping[pa.DataType, pa.DataType] = {
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
 }
+_PLAIN = (pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32())
 
 
 def _check_type(place: str, kind: Any) -> None:
@@ -193,7 +267,7 @@ def _check_type(place: str, kind: Any) -> None:
     elif types.is_list(kind):
         _check_type(f"{place}[]", kind.value_type)
     elif not (
-        kind in (pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32())
+        kind in _PLAIN
         or types.is_string(kind)
         or types.is_binary(kind)
         or types.is_timestamp(kind)
@@ -202,59 +276,37 @@ def _check_type(place: str, kind: Any) -> None:
         raise InvalidSchema(f"column '{place}': found {kind}, expected {_TYPES}")
 
 
-def as_iceberg(schema: pa.Schema) -> Any:
-    """Columns as Iceberg has them, without ids."""
-    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids  # noqa: PLC0415
-
-    return _pyarrow_to_schema_without_ids(schema)
-
-
-def tied(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """The rows' columns with the table's ids: Iceberg's readers find a column by its id."""
+def _with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """The rows' columns with the table's field ids, by which Iceberg's readers find columns."""
     there = {field.name: field for field in table}
     return pa.schema(
-        [_tied_field(each, there[each.name]) if each.name in there else each for each in rows]
+        [_field_with_id(each, there[each.name]) if each.name in there else each for each in rows]
     )
 
 
-def _tied_field(given: "pa.Field[Any]", there: "pa.Field[Any]") -> "pa.Field[Any]":
-    number = (there.metadata or {}).get(_ID, b"")
-    kind = _tied_type(given.type, there.type)
-    return pa.field(given.name, kind, given.nullable, metadata={_ID: number})
+def _field_with_id(given: "pa.Field[Any]", there: "pa.Field[Any]") -> "pa.Field[Any]":
+    number = (there.metadata or {}).get(_FIELD_ID, b"")
+    kind = _type_with_ids(given.type, there.type)
+    return pa.field(given.name, kind, given.nullable, metadata={_FIELD_ID: number})
 
 
-def _tied_type(given: Any, there: Any) -> Any:
+def _type_with_ids(given: Any, there: Any) -> Any:
     if isinstance(given, pa.StructType):
         names = {each.name: each for each in there}
-        return pa.struct([_tied_field(each, names[each.name]) for each in given])
+        return pa.struct([_field_with_id(each, names[each.name]) for each in given])
     if isinstance(given, pa.MapType):
         make: Any = pa.map_  # it takes fields as well as types
-        key = _tied_field(given.key_field, there.key_field)
-        return make(key, _tied_field(given.item_field, there.item_field), given.keys_sorted)
+        key = _field_with_id(given.key_field, there.key_field)
+        return make(key, _field_with_id(given.item_field, there.item_field), given.keys_sorted)
     if is_list(given):
-        element = _tied_field(given.value_field, there.value_field)
+        element = _field_with_id(given.value_field, there.value_field)
         if isinstance(given, pa.FixedSizeListType):
             return pa.list_(element, given.list_size)
         return pa.large_list(element) if pa.types.is_large_list(given) else pa.list_(element)
     return given
 
 
-def obstacles(table: "Table") -> Iterator[str]:
-    """Why pyiceberg cannot write the table."""
-    if table.format_version != _VERSION:
-        yield f"found format version {table.format_version}, expected {_VERSION}"
-    if "encryption.key-id" in table.properties:
-        yield "its files are encrypted"
-    for name in ("write.data.path", "write.metadata.path"):
-        if name in table.properties:
-            yield f"it has {name} = {table.properties[name]}"
-    top = {field.field_id for field in table.schema().fields}
-    for field in table.spec().fields:
-        if field.source_id not in top:
-            yield f"it is partitioned by {field.name}, a column within a column"
-
-
-def data_paths(table: "Table", since: int = -1) -> Iterator[str]:
+def data_paths(table: Table, since: int = -1) -> Iterator[str]:
     """The table's data files, of manifests newer than a sequence number."""
     current = table.current_snapshot()
     for manifest in [] if current is None else current.manifests(table.io):
@@ -263,19 +315,13 @@ def data_paths(table: "Table", since: int = -1) -> Iterator[str]:
                 yield entry.data_file.file_path
 
 
-def as_manifest_entry(file: DataFile, root: str, table: "Table") -> Any:
-    """A file as a manifest has it; the columns within columns have no bounds."""
-    from pyiceberg.manifest import (  # noqa: PLC0415 - see sinks/__init__
-        DataFile as Entry,
-    )
-    from pyiceberg.manifest import DataFileContent, FileFormat  # noqa: PLC0415
-    from pyiceberg.typedef import Record  # noqa: PLC0415
-
+def manifest_entry(file: DataFile, table: Table) -> Entry:
+    """A file as a manifest has it. Columns within columns have no bounds."""
     schema, found = table.schema(), file.statistics
     ids = {name: schema.find_field(name).field_id for name in found.nulls}
     return Entry.from_args(
         content=DataFileContent.DATA,
-        file_path=f"{root}/{file.path}",
+        file_path=f"{table.location()}/{file.path}",
         file_format=FileFormat.PARQUET,
         partition=Record(*file.partition.values()),
         record_count=file.num_rows,
@@ -297,8 +343,6 @@ def as_manifest_entry(file: DataFile, root: str, table: "Table") -> Any:
 def _bounds(
     values: Mapping[str, Any], schema: Any, cut: Callable[[str], str | None]
 ) -> dict[int, bytes]:
-    from pyiceberg.conversions import to_bytes  # noqa: PLC0415 - see sinks/__init__
-
     found = {}
     for name, value in values.items():
         field = schema.find_field(name)
@@ -310,6 +354,4 @@ def _bounds(
 
 def _upper(text: str) -> str | None:
     """At least the text; None if there is no such bound."""
-    from pyiceberg.utils.truncate import truncate_upper_bound_text_string  # noqa: PLC0415
-
     return truncate_upper_bound_text_string(text, _LONGEST_BOUND)

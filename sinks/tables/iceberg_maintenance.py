@@ -1,41 +1,174 @@
-"""Maintenance of Iceberg tables: pyiceberg expires snapshots, Spark's procedures do the rest."""
+"""Old snapshots of Iceberg tables and what goes with them, Spark's procedures, and the probe."""
 
 import importlib.util
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sinks.tables.iceberg_history import (
-    KEEP,
-    KEEP_MS,
-    MAINTAINED_SECONDS,
-    TAG,
-    check_in_order,
-    only_named_by,
-    removals,
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    TableUpdate,
 )
+from pyiceberg.table.update.snapshot import ManageSnapshots
+
+from sinks.tables.iceberg_files import CatalogStorage
 from sinks.tables.log import Conflict
 from topology.errors import SinkFailed, missing_extra
 from topology.sink import Compaction, Removal, SparkDriver
 
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
-    from pyiceberg.table.update import TableRequirement
-    from pyiceberg.table.update.snapshot import ManageSnapshots
-
+MARK = "headrace.transactions"  # in the summary of each of our snapshots
+KEEP_MS, KEEP = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+TAG = "headrace-maintenance"  # names a snapshot while Spark maintains the table
+MAINTAINED_SECONDS = 24 * 3600  # at most
+_CLOCKS_DIFFER_MS = 60_000  # as much as Iceberg's Java library allows
+_EXPIRED_AT_ONCE = 20
 _AGE_MS = 5 * 86_400_000  # Iceberg's own default
 _TRIES = 50
+_PROBED = "headrace.checked-at"
+_PROBE_SCHEMA = pa.schema([("probe", pa.int64())])
 
 
-def expire(
-    table: "Table", catalog: "Catalog", sync: Callable[[], object], *, dry_run: bool
-) -> Removal:
+def expirable(metadata: TableMetadata, now_ms: int) -> list[int]:
+    """Snapshots of ours to remove with a commit: older than the table keeps them, followed by ours.
+
+    What follows one of ours has all its files, but for manifests that were merged. None go while
+    Spark maintains the table: it reads them all.
+    """
+    age = metadata.properties.get(KEEP_MS)
+    if (
+        age is None
+        or [*metadata.refs.keys() - {TAG}] != ["main"]
+        or _is_maintained(metadata, now_ms)
+        or metadata.properties.get("gc.enabled") == "false"
+    ):
+        return []
+    kept = int(metadata.properties.get(KEEP, "1"))
+    snapshots = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
+    followed = {
+        each.parent_snapshot_id
+        for each in snapshots
+        if MARK in (each.summary.additional_properties if each.summary else ())
+    }
+    return [
+        each.snapshot_id
+        for each in snapshots[: max(0, len(snapshots) - kept)]
+        if each.timestamp_ms < now_ms - int(age) and each.snapshot_id in followed
+    ][:_EXPIRED_AT_ONCE]
+
+
+def _is_maintained(metadata: TableMetadata, now_ms: int) -> bool:
+    """Whether Spark maintains the table, or a process that had it do so was killed lately."""
+    tag = metadata.refs.get(TAG)
+    tagged = metadata.snapshot_by_id(tag.snapshot_id) if tag else None
+    return tagged is not None and tagged.timestamp_ms > now_ms - MAINTAINED_SECONDS * 1000
+
+
+def untagged(metadata: TableMetadata) -> AssertRefSnapshotId:
+    """Require of a commit that Spark has not begun to maintain the table since."""
+    tag = metadata.refs.get(TAG)
+    return _is_at(TAG, None if tag is None else tag.snapshot_id)
+
+
+def _is_at(ref: str, snapshot_id: int | None) -> AssertRefSnapshotId:
+    return AssertRefSnapshotId.model_validate({"ref": ref, "snapshot-id": snapshot_id})
+
+
+def removals(snapshots: Sequence[int]) -> tuple[TableUpdate, ...]:
+    """The updates of a commit that remove snapshots."""
+    return tuple(
+        RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [each]}) for each in snapshots
+    )
+
+
+def check_in_order(table: Table) -> None:
+    """Raise SinkFailed where pyiceberg would date a change that is no snapshot before the last."""
+    last_ms = table.metadata.last_updated_ms
+    if last_ms > time.time() * 1000 + _CLOCKS_DIFFER_MS:
+        last = datetime.fromtimestamp(last_ms / 1000, UTC)
+        raise SinkFailed(
+            f"table '{'.'.join(table.name())}' was last changed at {last:%Y-%m-%d %H:%M:%S} UTC, "
+            "which is yet to come by this host's clock; Iceberg's Java library reads no table "
+            "whose changes are not in order. Set the clock right, or wait"
+        )
+
+
+def remove_old(before: Table, after: Table, expired: Sequence[int], written: Sequence[str]) -> None:
+    """Remove the metadata that a commit has left unnamed: what stays is found as an orphan."""
+    with suppress(Exception):
+        _remove_expired(before, expired)
+        current = after.current_snapshot()
+        if len(written) > 1 and current is not None:  # some were merged into another one
+            named = {each.manifest_path for each in current.manifests(after.io)}
+            for path in written:
+                if path not in named:
+                    after.io.delete(path)
+        after.catalog._delete_old_metadata(before.io, before.metadata, after.metadata)  # noqa: SLF001
+
+
+def _remove_expired(table: Table, expired: Sequence[int]) -> None:
+    """Remove what only expired snapshots of ours name: lists of manifests, and merged manifests.
+
+    Their data files are also those of the next snapshot. Older snapshots that stay, as others
+    follow them, may name the same manifests.
+    """
+    gone = [each for each in table.metadata.snapshots if each.snapshot_id in expired]
+    last = max((each.sequence_number or 0 for each in gone), default=0)
+    near = [
+        each
+        for each in table.metadata.snapshots
+        if each not in gone
+        and (each.parent_snapshot_id in expired or (each.sequence_number or 0) < last)
+    ]
+    for path in _only_named_by(gone, near, table.io, with_data=False):
+        table.io.delete(path)
+
+
+def _only_named_by(
+    gone: Sequence[Snapshot], kept: Sequence[Snapshot], io: FileIO, *, with_data: bool
+) -> list[str]:
+    """The files that snapshots in `gone` name, and none in `kept`.
+
+    Raises FileNotFoundError when one in `kept` names what is not there.
+    """
+    theirs: dict[str, ManifestFile] = {}
+    for snapshot in gone:
+        with suppress(FileNotFoundError):  # another one has begun to remove it
+            theirs |= {each.manifest_path: each for each in snapshot.manifests(io)}
+    stay = {each.manifest_path: each for snapshot in kept for each in snapshot.manifests(io)}
+    for path in stay:
+        theirs.pop(path, None)
+    files = set[str]()
+    if with_data:
+        for manifest in theirs.values():
+            with suppress(FileNotFoundError):
+                files |= _files(manifest, io)
+        for manifest in stay.values():
+            if not files:
+                break
+            files -= _files(manifest, io)
+    return [*files, *theirs, *(each.manifest_list for each in gone)]
+
+
+def _files(manifest: ManifestFile, io: FileIO) -> set[str]:
+    """The data and delete files that are part of the table by this manifest."""
+    return {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)}
+
+
+def expire(table: Table, catalog: Catalog, sync: Callable[[], object], *, dry_run: bool) -> Removal:
     """Remove the snapshots that nothing keeps, and the files that they alone name.
 
     First the snapshots go, in a commit, and `sync` is called. Then the files go: what is left if
@@ -44,7 +177,7 @@ def expire(
     if table.properties.get("gc.enabled", "true").lower() == "false":
         raise SinkFailed(f"table {'.'.join(table.name())} has gc.enabled = false")
     before = table.metadata
-    gone = unkept(before, int(time.time() * 1000))
+    gone = _unkept(before, int(time.time() * 1000))
     if not gone:
         return Removal(0, 0)
     after = before
@@ -52,7 +185,7 @@ def expire(
         after = _without(table, catalog, [each.snapshot_id for each in gone])
         sync()
     kept = [each for each in after.snapshots if each not in gone]
-    files = only_named_by(gone, kept, table.io, with_data=True)
+    files = _only_named_by(gone, kept, table.io, with_data=True)
     files += _statistics(before) - _statistics(after)
     for file in () if dry_run else files:
         with suppress(FileNotFoundError):
@@ -60,18 +193,11 @@ def expire(
     return Removal(len(gone), len(files))
 
 
-def _without(table: "Table", catalog: "Catalog", snapshots: Sequence[int]) -> "TableMetadata":
+def _without(table: Table, catalog: Catalog, snapshots: Sequence[int]) -> TableMetadata:
     """Commit that snapshots are no more, unless a branch or tag has moved. Raises Conflict."""
-    from pyiceberg.exceptions import CommitFailedException, NoSuchTableError  # noqa: PLC0415
-    from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID  # noqa: PLC0415
-
     check_in_order(table)
-    metadata = table.metadata
-    unmoved: tuple[TableRequirement, ...] = tuple(
-        AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
-        for name, ref in metadata.refs.items()
-    )
-    same = AssertTableUUID(uuid=metadata.table_uuid)
+    unmoved = [_is_at(name, ref.snapshot_id) for name, ref in table.metadata.refs.items()]
+    same = AssertTableUUID(uuid=table.metadata.table_uuid)
     try:
         return catalog.commit_table(table, (same, *unmoved), removals(snapshots)).metadata
     except (CommitFailedException, NoSuchTableError) as error:
@@ -82,12 +208,12 @@ def _without(table: "Table", catalog: "Catalog", snapshots: Sequence[int]) -> "T
         raise
 
 
-def lacks(table: "Table", snapshots: Sequence[int]) -> bool:
+def lacks(table: Table, snapshots: Sequence[int]) -> bool:
     """Whether any of the snapshots is gone."""
     return any(table.snapshot_by_id(each) is None for each in snapshots)
 
 
-def unkept(metadata: "TableMetadata", now_ms: int) -> "list[Snapshot]":
+def _unkept(metadata: TableMetadata, now_ms: int) -> list[Snapshot]:
     """The snapshots that the table's properties and its branches and tags do not keep.
 
     As Iceberg has it: of a branch the newest stay, so many, and all that are young; a tag's
@@ -114,12 +240,12 @@ def unkept(metadata: "TableMetadata", now_ms: int) -> "list[Snapshot]":
     ]
 
 
-def _statistics(metadata: "TableMetadata") -> set[str]:
+def _statistics(metadata: TableMetadata) -> set[str]:
     found = [*metadata.statistics, *metadata.partition_statistics]
     return {each.statistics_path for each in found}
 
 
-def small_files(table: "Table", target_bytes: int) -> dict[Any, list[int]]:
+def small_files(table: Table, target_bytes: int) -> dict[Any, list[int]]:
     """The sizes of the files below a size, by partition."""
     found: dict[Any, list[int]] = {}
     for task in table.scan().plan_files():
@@ -138,7 +264,7 @@ class Procedures:
     """
 
     spark: SparkDriver | None
-    catalog: "Catalog"
+    catalog: Catalog
     table: tuple[str, ...]
 
     def rewrite_data_files(self, target_bytes: int) -> Compaction:
@@ -158,7 +284,7 @@ class Procedures:
         return Removal(0, len(self._call("remove_orphan_files", arguments)))
 
     def _call(self, procedure: str, arguments: str) -> list[Any]:
-        """The rows that a procedure answers. Raises SinkFailed, and what the job raises."""
+        """Return the rows of a procedure. Raises SinkFailed, and what the job raises."""
         if self.spark is None or importlib.util.find_spec("pyspark") is None:
             raise SinkFailed(missing_extra(f"{procedure} needs PySpark", "spark"))
         catalog = self.catalog.name
@@ -187,10 +313,8 @@ class Procedures:
         finally:
             self._change(lambda change, _: change.remove_tag(TAG))
 
-    def _change(self, tag: "Callable[[ManageSnapshots, int], ManageSnapshots]") -> None:
+    def _change(self, tag: Callable[[ManageSnapshots, int], ManageSnapshots]) -> None:
         """Change the tag, if the table has a snapshot. Raises Conflict if others kept winning."""
-        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
-
         for _ in range(_TRIES):
             table = self.catalog.load_table(self.table)
             newest = table.current_snapshot()
@@ -205,3 +329,71 @@ class Procedures:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def probe_catalogue(catalog: Catalog, name: tuple[str, ...], table: Table | None) -> str:
+    """Use the rights that a table needs, where that harms least.
+
+    An existing table was loaded; a property of its own is committed to it. Else a table of
+    another name is made in the namespace, loaded, committed to and dropped with its files; so is
+    the namespace if it is missing. Returns what was done. Raises SinkFailed.
+    """
+    spelled, space = ".".join(name), ".".join(name[:-1])
+    if table is not None:
+        with _doing(f"commit to {spelled}"):
+            _commit_property(table)
+        return f"load and commit to {spelled}"
+    with _doing(f"look for namespace {space}"):
+        is_new = not catalog.namespace_exists(name[:-1])
+    if is_new:
+        with _doing(f"create namespace {space}"):
+            catalog.create_namespace(name[:-1])
+        with _then(f"drop namespace {space}", lambda: catalog.drop_namespace(name[:-1])):
+            _probe_new_table(catalog, name[:-1])
+    else:
+        _probe_new_table(catalog, name[:-1])
+    return f"create, load, commit to and drop a table in {space}"
+
+
+def _probe_new_table(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+    name = (*namespace, f"headrace_check_{uuid.uuid4().hex}")
+    spelled = ".".join(name)
+    with _doing(f"create {spelled}"):
+        made = catalog.create_table(name, _PROBE_SCHEMA)
+    with _then(f"drop {spelled}", lambda: catalog.purge_table(name)):
+        with _doing(f"load {spelled}"):
+            table = catalog.load_table(name)
+        with _doing(f"commit to {spelled}"):
+            _commit_property(table)
+    files, folder = CatalogStorage("", properties=made.io.properties).filesystem(made.location())
+    with suppress(OSError):  # the catalogue may have removed it
+        files.delete_dir(folder)
+
+
+def _commit_property(table: Table) -> None:
+    check_in_order(table)
+    with table.transaction() as change:
+        change.set_properties({_PROBED: datetime.now(UTC).isoformat(timespec="seconds")})
+
+
+@contextmanager
+def _then(what: str, undo: Callable[[], object]) -> Iterator[None]:
+    """Undo something at the end. What was raised before is the reason that counts."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            undo()
+        raise
+    with _doing(what):
+        undo()
+
+
+@contextmanager
+def _doing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except SinkFailed:
+        raise
+    except Exception as error:
+        raise SinkFailed(f"cannot {what}: {type(error).__name__}: {error}") from error

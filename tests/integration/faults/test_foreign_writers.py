@@ -20,7 +20,7 @@ import pytest
 from service.embedded.postgres import EmbeddedPostgres
 from sinks.spark.driver import SparkDriver
 from sinks.tables.delta import DeltaLog
-from sinks.tables.iceberg import IcebergLog
+from sinks.tables.iceberg_log import IcebergLog
 from sinks.tables.log import Conflict
 from tests.acceptance import evidence, table_files
 from tests.worlds import delta_table, iceberg_table

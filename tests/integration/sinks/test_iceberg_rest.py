@@ -11,7 +11,7 @@ import pytest
 from headrace import reference
 from sinks import IcebergSink
 from sinks.references import needs_spark, read_reference
-from sinks.tables.iceberg_io import CatalogStorage
+from sinks.tables.iceberg_files import CatalogStorage
 from tests.support.patience import seconds
 from tests.support.seaweed import READER, EmbeddedSeaweed
 from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write

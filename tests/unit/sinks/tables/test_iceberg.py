@@ -16,7 +16,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 
 from sinks import IcebergSink
 from sinks.storage import Storage
-from sinks.tables import iceberg_io
+from sinks.tables import iceberg_files
 from tests.support.patience import seconds
 from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
 from topology.errors import InvalidSchema, SinkFailed, SinkFenced
@@ -421,13 +421,13 @@ def test_every_file_is_synced_before_the_catalogue_names_it(
     """Promise 3: a commit that was answered survives a power cut."""
     sink = table.fenced()
     synced: list[str] = []
-    original = iceberg_io.sync
+    original = iceberg_files.sync
 
     def sync(path: str) -> None:
         synced.append(path)
         original(path)
 
-    for module in ("iceberg_io", "iceberg", "files"):
+    for module in ("iceberg_files", "iceberg_log", "files"):
         monkeypatch.setattr(f"sinks.tables.{module}.sync", sync)
     before = set(table.folder().rglob("*"))
     at_commit: list[set[str]] = []
@@ -444,7 +444,7 @@ def test_every_file_is_synced_before_the_catalogue_names_it(
 def test_what_was_written_here_is_read_from_memory_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = iceberg_io.TableFileIO()
+    files = iceberg_files.TableFileIO()
 
     def write(name: str, content: bytes) -> Path:
         with files.new_output(f"{tmp_path}/{name}").create() as stream:
@@ -456,8 +456,8 @@ def test_what_was_written_here_is_read_from_memory_up_to_a_limit(
             found: bytes = stream.read()
         return found
 
-    monkeypatch.setattr(iceberg_io, "_kept", {})
-    monkeypatch.setattr(iceberg_io, "_KEPT_BYTES", 10)
+    monkeypatch.setattr(iceberg_files, "_kept", {})
+    monkeypatch.setattr(iceberg_files, "_KEPT_BYTES", 10)
     old, first = write("a.metadata.json", b"1"), write("a.avro", b"12345")
     new, second = write("b.metadata.json", b"22"), write("b.avro", b"123456")
     for path in (old, first, new, second):
@@ -468,7 +468,7 @@ def test_what_was_written_here_is_read_from_memory_up_to_a_limit(
 def test_a_file_that_was_not_written_to_its_end_is_not_there(tmp_path: Path) -> None:
     with (
         pytest.raises(TypeError),
-        iceberg_io.TableFileIO().new_output(f"{tmp_path}/half.avro").create() as stream,
+        iceberg_files.TableFileIO().new_output(f"{tmp_path}/half.avro").create() as stream,
     ):
         stream.write(b"half") + None
     assert list(tmp_path.iterdir()) == []

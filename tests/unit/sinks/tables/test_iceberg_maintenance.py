@@ -14,8 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sinks import IcebergSink
-from sinks.tables import iceberg_history
-from sinks.tables.iceberg_history import TAG
+from sinks.tables import iceberg_maintenance
+from sinks.tables.iceberg_maintenance import TAG
 from tests.support.patience import seconds
 from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
 from topology.errors import SinkFailed
@@ -318,7 +318,7 @@ def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(
     for txid in (2, 3):
         put(sink, txid, txid)
     assert len(table.theirs().metadata.snapshots) == 4
-    monkeypatch.setattr(iceberg_history, "MAINTAINED_SECONDS", 0)
+    monkeypatch.setattr(iceberg_maintenance, "MAINTAINED_SECONDS", 0)
     put(sink, 4, 4)
     assert [*table.theirs().metadata.refs] == ["main"]
     assert len(table.theirs().metadata.snapshots) == 2
