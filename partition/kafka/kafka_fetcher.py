@@ -195,8 +195,10 @@ class KafkaFetcher:
         if events:
             for event in events:
                 self._on_event(event, ends, stops)
-            kept = filterfalse(_error, received)
-            messages = _before_stops(received, stops) if stops else list(kept)
+            if stops:
+                messages = _before_stops(received, stops)
+            else:
+                messages = list(filterfalse(_error, received))
         if self._seats.unchecked:  # these come again after the seek
             unchecked: set[Any] = self._seats.unchecked
             messages = [m for m in messages if (m.topic(), m.partition()) not in unchecked]

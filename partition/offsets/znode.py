@@ -1,19 +1,19 @@
-"""The form in which an offset is stored in a ZooKeeper node: storm-kafka's, plus our writer.
+"""The stored form of an offset: storm-kafka's JSON, plus our fields. Pure functions.
 
 storm-kafka 1.x wrote {"topology": {"id", "name"}, "offset", "partition",
 "broker": {"host", "port"}, "topic"} and its tools need `topology.id` and `offset`. We
 add "headrace": by `writer` and `sequence` a process knows a write as its own when the
 server's reply was lost, `epoch` counts the owners, `leader_epoch` and `topic_id` say which
 log the offset is of, and `incarnation` names the node below that tells this node from
-another of the same path and version. `transactions` are those that are open: they stand in
-the offset's own node, so one write stores both or neither. A "version" above ours is of a later
-version of this package: what it means is not guessed. Everything here is a pure function.
+another of the same path and version. `transactions` are the open ones; one node holds them and
+the offset, so one write stores both or neither. A "version" above ours is of a later version of
+this package and is not read.
 
-A topic's node says which of its partitions were begun, {"headrace": {"begun": [0, 1, 2],
-"first": 4}}: the first offset of these was stored, so a node of theirs that is not there is
-missing, and any other's is not there yet. The topic had four partitions when the first of them was
-begun: a fifth was added later. It is written together with a partition's first offset; what else
-the node holds is kept.
+A topic's node lists the partitions that were begun, {"headrace": {"begun": [0, 1, 2],
+"first": 4}}: their first offset was stored, so a missing node of theirs was lost, and a missing
+node of any other was never made. The topic had four partitions when the first of them was begun:
+a fifth was added later. It is written together with a partition's first offset; other fields of
+the node are kept.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from partition.records import (
     Transactions,
 )
 
-VERSION = 1  # of what stands under "headrace"; not written as long as it is the first
+VERSION = 1  # of "headrace"; not written as long as it is the first
 MAX_BYTES = 1024 * 1024  # ZooKeeper's own limit (jute.maxbuffer)
 MAX_OFFSET = 2**63 - 1
 _SHOWN_BYTES = 60
@@ -40,13 +40,13 @@ _SAID = 200  # characters
 _NEEDED_OF_TOPIC = 'a JSON object with the partitions that were begun, as "headrace"."begun",'
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
-# It becomes part of a path, so nothing else may stand there.
+# It becomes part of a path, so nothing else is allowed.
 _Incarnation = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z-]{1,64}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who wrote a node: a process (random, new at each start) and its count of writes."""
+    """The mark of a write: a process (random, new at each start) and its count of writes."""
 
     process: str
     sequence: int
@@ -54,7 +54,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetNode:
-    """What a node holds; `writer` and `incarnation` are None where storm-kafka wrote it."""
+    """A decoded node; `writer` and `incarnation` are None where storm-kafka wrote it."""
 
     stored: StoredOffset
     writer: Writer | None = None
@@ -100,7 +100,7 @@ class _Headrace(msgspec.Struct):
 
 
 class _Read(msgspec.Struct):
-    """What storm-kafka's own reader needs; everything else may be there or not."""
+    """The fields that storm-kafka's own reader needs; everything else may be missing."""
 
     topology: _Topology
     offset: _Natural
@@ -129,7 +129,6 @@ _versions = msgspec.json.Decoder(_Versioned)
 
 
 def node_path(root: str, pipeline: str, partition: Partition) -> str:
-    """Return a partition's path: `<root>/<pipeline>/<topic>/partition_<N>`."""
     return f"{root.rstrip('/')}/{pipeline}/{partition.topic}/partition_{partition.number}"
 
 
@@ -168,7 +167,7 @@ def encode(partition: Partition, node: OffsetNode) -> bytes:
 
 
 def decode(path: str, data: bytes) -> OffsetNode:
-    """Read a node's bytes. Raises StoreCorrupt, which names the path and what was found."""
+    """Decode a node's bytes. Raises StoreCorrupt, which names the path and what was found."""
     if len(data) > MAX_BYTES:
         raise StoreCorrupt(path, f"{len(data)} bytes, more than {MAX_BYTES}")
     try:
@@ -191,9 +190,9 @@ def decode(path: str, data: bytes) -> OffsetNode:
 
 
 def check_version(path: str, data: bytes) -> None:
-    """Raise StoreCorrupt for what a later version of this package wrote. The rest is not looked at.
+    """Raise StoreCorrupt for data of a later version of this package; check nothing else.
 
-    Raises msgspec's errors where the bytes are no JSON, or the version is no number.
+    Raises msgspec's errors where the bytes are not JSON, or the version is not a number.
     """
     ours = _versions.decode(data).headrace
     if ours is not None and ours.version > VERSION:
@@ -221,7 +220,6 @@ def _as_written(stored: StoredOffset) -> _Transactions | msgspec.UnsetType:
 
 
 def _as_read(found: _Transactions | msgspec.UnsetType | None, offset: int) -> Transactions | None:
-    """Raises ValueError."""
     if not isinstance(found, _Transactions):
         return None
     entries = (
@@ -237,7 +235,7 @@ def _as_read(found: _Transactions | msgspec.UnsetType | None, offset: int) -> Tr
 
 @dataclass(frozen=True, slots=True)
 class TopicNode:
-    """The partitions that were begun, and what others keep in the node."""
+    """The partitions that were begun, and the fields of others."""
 
     begun: frozenset[int] = frozenset()
     first: int | None = None  # how many partitions there were then; None: not noted
@@ -250,12 +248,11 @@ class _Begun(msgspec.Struct, omit_defaults=True):
 
 
 def topic_path(root: str, pipeline: str, topic: str) -> str:
-    """Return a topic's path: `<root>/<pipeline>/<topic>`."""
     return f"{root.rstrip('/')}/{pipeline}/{topic}"
 
 
 def decode_topic(path: str, data: bytes) -> TopicNode:
-    """Read a topic's node; one made as a mere parent is empty. Raises StoreCorrupt."""
+    """Decode a topic's node; one made only as a parent is empty. Raises StoreCorrupt."""
     if not data:
         return TopicNode()
     try:
@@ -269,7 +266,6 @@ def decode_topic(path: str, data: bytes) -> TopicNode:
 
 
 def encode_topic(node: TopicNode) -> bytes:
-    """Return the node's bytes."""
     ours = _Begun(sorted(node.begun), node.first)
     return msgspec.json.encode({**node.others, "headrace": ours})
 
@@ -281,6 +277,6 @@ def shown(data: bytes) -> str:
 
 
 def said(error: Exception) -> str:
-    """Return a parser's complaint; a long one, which holds a value, without its middle."""
+    """Return a parser's error text; a long one, which holds a value, without its middle."""
     text = str(error)
     return text if len(text) <= 2 * _SAID else f"{text[:_SAID]}...{text[-_SAID:]}"
