@@ -385,11 +385,6 @@ class Assignment:
         return frozenset(self._by_name) if self._discovery.is_settled else None
 
     @property
-    def topics(self) -> set[str]:
-        """Topics of which a partition is known."""
-        return {each.partition.topic for each in self}
-
-    @property
     def holds(self) -> frozenset[Partition]:
         """The partitions that are open or being opened: nobody else may open them yet."""
         return frozenset(each.partition for each in self if each.is_held)

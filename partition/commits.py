@@ -43,8 +43,11 @@ class OffsetCommitter:
         self._begun_at = 0.0
         self._took = 0.0
         self._due = 0.0
-        self.is_urgent = False
-        """Whether to wait for the interval may stall a partition; told where one has changed."""
+        self._changed: set[PartitionManager[Any]] = set()  # that may be urgent
+
+    def note(self, manager: PartitionManager[Any]) -> None:
+        """Note that something of a partition changed: its commit may not wait for the interval."""
+        self._changed.add(manager)
 
     def seconds_under_way(self, now: float) -> float | None:
         """For how long a write has been under way, or None."""
@@ -64,10 +67,11 @@ class OffsetCommitter:
         if not self._ended():
             return
         self._took = self._took if under_way is None else under_way
-        if not force and now < self._due and not self.is_urgent and not self._is_planned():
+        self._changed = {manager for manager in self._changed if manager.is_urgent}
+        if not force and now < self._due and not self._changed:
             return
         self._due = now + self._interval_seconds
-        self.is_urgent = False
+        self._changed.clear()
         moved = {
             assigned.partition: _Submitted(manager, progress)
             for assigned, manager in self._storing()
@@ -89,11 +93,6 @@ class OffsetCommitter:
             for assigned in self._assignment
             if assigned.manager is not None and not assigned.is_owned and assigned.loss is None
         )
-
-    def _is_planned(self) -> bool:
-        """Whether records wait until it is stored of which transaction they are."""
-        managers = (manager for _held, manager in self._storing())
-        return any(each.delivery.stores_first and each.is_urgent for each in managers)
 
     def _moved(self) -> Iterator[tuple[AssignedPartition, PartitionManager[Any]]]:
         return (each for each in self._storing() if each[1].has_to_store)
@@ -117,7 +116,7 @@ class OffsetCommitter:
             if self._assignment[partition].manager is not submitted.manager:
                 continue  # given up since then; if it is ours again, then by another claim
             submitted.manager.stored(submitted.progress)
-            self.is_urgent |= submitted.manager.is_urgent
+            self.note(submitted.manager)
         if self._mirror is not None and stored:
             self._mirror.mirror({p: each.progress.position for p, each in stored.items()})
         for partition, error in refused.items():

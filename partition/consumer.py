@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from partition.assignment import AssignedPartition, Assignment, AssignmentPolicy, PartitionChange
+from partition.assignment import (
+    AssignedPartition,
+    Assignment,
+    AssignmentPolicy,
+    PartitionChange,
+)
 from partition.commits import OffsetCommitter
 from partition.discovery import LogEnds, TopicName
 from partition.flow_control import FlowControl
@@ -17,7 +22,6 @@ from partition.manager import PartitionManager, PartitionStatistics
 from partition.records import (
     Chunk,
     Partition,
-    Range,
     RecordIds,
     by_partition,
     offset_of,
@@ -67,8 +71,8 @@ class SourceHealth(NamedTuple):
 class Consumer:
     """Reads topics through one PartitionManager per partition, and stores how far each is done.
 
-    The owner thread calls everything, and nothing waits but `fetch`. With ZooKeeper away it
-    works on inside the partitions' limits (promise 15).
+    It knows no bolts, trees or sinks. The owner thread calls everything, and nothing waits but
+    `fetch`. With ZooKeeper away it works on inside the partitions' limits (promise 15).
     """
 
     def __init__(
@@ -87,24 +91,25 @@ class Consumer:
         self._time = real
         self.assignment = Assignment(fetcher, ways, sources, policy.assignment, rng)
         """Which partitions are ours."""
-        self.late = 0
-        """Answers for records of partitions that are gone, which are ignored."""
-        self._flow = FlowControl(
+        self.flow = FlowControl(
             fetcher,
             self.assignment,
             sources,
             policy.records_per_second,
             policy.fetch_records,
         )
-        self._commits = OffsetCommitter(
+        """What holds records back."""
+        self.offsets = OffsetCommitter(
             ways.store,
             self.assignment,
             policy.commit_interval_seconds,
             fetcher if policy.mirror else None,
         )
+        """What is stored."""
         self._ends = LogEnds(ways.catalogue)
         self._latency: dict[Partition, float] = {}
         self._turn = 0
+        self._has_waited = False
 
     def open(self) -> None:
         """Open the store, the fetcher and the catalogue. Raises what they raise.
@@ -116,7 +121,7 @@ class Consumer:
         self._ways.catalogue.open()
 
     def close(self) -> None:
-        """Stop fetching and let go of ZooKeeper; what is not committed stays so."""
+        """Stop fetching and disconnect; what is not committed stays so."""
         self._fetcher.close()
         self._ways.catalogue.close()
         self._ways.store.close()
@@ -129,15 +134,15 @@ class Consumer:
         Without `opens` the run ends: at most once, nothing more is stored ahead. What is
         stored or planned is emitted as soon as it can be.
         """
+        self._has_waited = False
         changes = self.assignment.poll(now, opens=opens)
         self._ends.poll(
             now, (each.partition for each in self.assignment if self._is_unfetched(each))
         )
-        if not opens:
-            for assigned in self.assignment:
-                if assigned.manager is not None:
-                    assigned.manager.stop()
-        self._flow.resume()
+        for assigned in () if opens else self.assignment:
+            if assigned.manager is not None:
+                assigned.manager.stop()
+        self.flow.resume()
         return changes
 
     def release(self) -> list[PartitionChange]:
@@ -147,28 +152,26 @@ class Consumer:
         """
         return self.assignment.release()
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other replicas may take partitions over at any time."""
-        return self.assignment.is_shared
+    def partition(self, index: int) -> AssignedPartition:
+        """Return the partition of an index, whether it is ours or not."""
+        return self.assignment.at(index)
+
+    def manager(self, index: int) -> PartitionManager[Any]:
+        """Return the records of a partition. Raises KeyError if it is not open."""
+        manager = self.assignment.at(index).manager
+        if manager is None:
+            raise KeyError(index)
+        return manager
+
+    def topic_at(self, index: int) -> str | None:
+        """Return the topic of a partition's index, or None for any other number."""
+        is_known = 0 <= index < len(self.assignment)
+        return self.assignment.at(index).partition.topic if is_known else None
 
     @property
     def topics(self) -> set[str]:
         """Topics of which a partition is known."""
-        return self.assignment.topics
-
-    def topic_at(self, index: int) -> str | None:
-        """The topic of the partition of an index; None if it is no partition's."""
-        is_known = 0 <= index < len(self.assignment)
-        return self.assignment.at(index).partition.topic if is_known else None
-
-    def partition(self, index: int) -> AssignedPartition:
-        """The partition of an index, whether it is ours or not."""
-        return self.assignment.at(index)
-
-    def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
-        """The partitions that are ours, by index."""
-        return self.assignment.owned()
+        return {each.partition.topic for each in self.assignment}
 
     @property
     def leaving(self) -> list[int]:
@@ -180,29 +183,13 @@ class Consumer:
         return self.assignment.given_up(now)
 
     def forget(self, index: int) -> None:
-        """Learn that nothing is left that names a record of a partition that was given up."""
+        """Free the index of a given-up partition: nothing is left that names a record of it."""
         self.assignment.forget(index)
-
-    @property
-    def has_reached_goals(self) -> bool:
-        """Whether every record below the goals is resolved, halted partitions aside."""
-        return self.assignment.has_reached_goals
 
     @property
     def has_emitted_goals(self) -> bool:
         """Whether every record below the goals is emitted, halted partitions aside."""
         return self.assignment.has_emitted_goals
-
-    def next_due(self) -> float | None:
-        """When the next retry is due, or a rate limit lets the next records pass; or None."""
-        managers = [assigned.manager for assigned in self.assignment]
-        dues = [manager.next_due() for manager in managers if manager is not None]
-        dues += [self._flow.wake] if math.isfinite(self._flow.wake) else []
-        return min((due for due in dues if due is not None), default=None)
-
-    def is_held_up(self, topic: str, now: float) -> bool:
-        """Whether nothing new of a topic may be emitted now, by its rate or by backpressure."""
-        return self._flow.is_held_up(topic, now)
 
     # Records come
 
@@ -211,10 +198,12 @@ class Consumer:
 
         It takes nothing, and waits, if what waits already is enough for every partition.
         """
-        timeout_seconds = min(timeout_seconds, max(0.0, self._flow.wake - now))
-        if not self._flow.may_fetch(now):
+        timeout_seconds = min(timeout_seconds, max(0.0, self.flow.wake - now))
+        if not self.flow.may_fetch(now):
             self._time.sleep(timeout_seconds)
             return False
+        # A frozen process goes on after a wait: first it is asked what is ours yet.
+        self._has_waited = timeout_seconds > 0 and self.assignment.is_shared
         fetched = self._fetcher.fetch(self._policy.fetch_records, timeout_seconds)
         for chunk in fetched.chunks:
             assigned = self.assignment[chunk.partition]
@@ -227,7 +216,7 @@ class Consumer:
             if written_ms > 0:
                 latency = self._time.wall_clock() - written_ms / 1000
                 self._latency[chunk.partition] = max(0.0, latency)
-            self._commits.is_urgent |= assigned.manager.is_urgent
+            self.offsets.note(assigned.manager)
         for partition, end in fetched.ends.items():
             assigned = self.assignment[partition]
             if assigned.manager is not None:
@@ -235,7 +224,7 @@ class Consumer:
                 self._check_replay(assigned, assigned.manager)
                 self.assignment.log_end(assigned, end)
         for chunk in fetched.chunks:
-            self._flow.pause_if_full(self.assignment[chunk.partition])
+            self.flow.pause_if_full(self.assignment[chunk.partition])
         for partition, trouble in fetched.failures.items():
             self.assignment.fail(partition, trouble)
         return bool(fetched.chunks)
@@ -246,14 +235,15 @@ class Consumer:
         if error is not None and assigned.error is None:
             self.assignment.halt(assigned.partition, error)
 
-    def next(self, now: float) -> tuple[Chunk, RecordIds] | None:
-        """The next records to emit, with their ids; partitions take turns, a chunk each.
+    def next_chunk(self, now: float) -> tuple[Chunk, RecordIds] | None:
+        """Return the next records to emit, with their ids; partitions take turns, a chunk each.
 
-        None, whatever waits, once the partitions may be another's (`Assignment.trust`).
+        None, whatever waits, once the partitions may be another's (`Assignment.trust`): also
+        after a `fetch` that waited, until the next `poll`.
         """
-        if not self._is_trusted:
+        if self._has_waited or not self._is_trusted:
             return None
-        self._flow.wake = math.inf
+        self.flow.wake = math.inf
         for assigned in self._in_turn():
             manager = assigned.manager
             if manager is None or not assigned.is_owned:
@@ -261,18 +251,18 @@ class Consumer:
             due = manager.next_due()
             if (due is None or due > now) and not manager.waiting:
                 continue
-            allowance = self._flow.allowance(assigned, now)
+            allowance = self.flow.allowance(assigned, now)
             before = manager.read
             chunk = manager.next_chunk(now, self._policy.chunk_records, allowance)
             if chunk is not None:
-                self._commits.is_urgent |= manager.is_urgent
-                self._flow.emitted(assigned.partition.topic, manager.read - before)
+                self.offsets.note(manager)
+                self.flow.emitted(assigned.partition.topic, manager.read - before)
                 self._turn = assigned.index + 1
                 return chunk, record_ids_of(assigned.index, chunk.offsets)
             if manager.delivery.stores_first:
-                self._commits.is_urgent |= manager.is_urgent
+                self.offsets.note(manager)
                 if allowance.new != 0:
-                    self._flow.await_commit(manager, now, self._commits.seconds_under_way(now))
+                    self.flow.await_commit(manager, now, self.offsets.seconds_under_way(now))
         return None
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
@@ -280,19 +270,19 @@ class Consumer:
 
         Those that are `silent` emit no retries either.
         """
-        self._flow.hold_back(topics, silent)
+        self.flow.hold_back(topics, silent)
 
     @property
-    def has_stored_waiting(self) -> bool:
+    def owes_emission(self) -> bool:
         """Whether records wait that are stored as read, or planned, or about to be.
 
         A drain emits them: else they would be lost (at most once), or their transactions be
         left open (exactly once).
         """
-        return any(manager.delivery.owes_emission() for _, manager in self.owned())
+        return any(manager.delivery.owes_emission() for _, manager in self.assignment.owned())
 
     @property
-    def is_stuck(self) -> bool:
+    def is_full(self) -> bool:
         """Whether every partition that has records waiting has used up its limit."""
         managers = [assigned.manager for assigned in self.assignment]
         waiting = [manager for manager in managers if manager is not None and manager.waiting]
@@ -303,10 +293,10 @@ class Consumer:
     @property
     def foresees(self) -> bool:
         """Whether `upcoming` can tell: no rate, and nothing that is held back, has a say."""
-        return self._flow.is_free and self._is_trusted
+        return self.flow.is_free and self._is_trusted
 
     def upcoming(self) -> list[Chunk]:
-        """The chunks that, as things stand, `next` gives whole, in turn."""
+        """Return the chunks that, as things stand, `next_chunk` gives whole, in turn."""
         queues = [
             assigned.manager.upcoming(self._policy.chunk_records)
             for assigned in ([] if self.assignment.is_paused else self._in_turn())
@@ -321,7 +311,7 @@ class Consumer:
         With records alone, short chunks that come fast would pile up, one emitted a turn.
         """
         chunks = records = 0
-        for _, manager in self.owned():
+        for _, manager in self.assignment.owned():
             # What waits for its plan counts: it comes in a moment.
             if manager.may_emit or manager.accepts_more:
                 chunks += manager.waiting_chunks
@@ -346,30 +336,25 @@ class Consumer:
             return
         for manager, offsets in self._by_manager(record_ids):
             manager.ack(offsets)
-            self._commits.is_urgent |= manager.is_urgent
-        self._flow.resume()
+            self.offsets.note(manager)
+        self.flow.resume()
 
     def processed(self, record_ids: RecordIds) -> None:
-        """Learn that records are done, but for the transactions they are in."""
+        """Mark records as done, but for the transactions they are in."""
         for manager, offsets in self._by_manager(record_ids):
             manager.processed(offsets)
 
-    def resolve_to(self, index: int, end: int) -> int:
+    def resolve_below(self, index: int, end: int) -> int:
         """Resolve what was emitted of a partition below `end`; return how many records.
 
         Their transaction is committed: the mode was told in this same turn, so that no offset
         is stored in between.
         """
-        manager = self._manager(index)
+        manager = self.manager(index)
         resolved = manager.resolve_below(end)
-        self._commits.is_urgent |= manager.is_urgent
-        self._flow.resume()
+        self.offsets.note(manager)
+        self.flow.resume()
         return resolved
-
-    def passed(self, index: int, covers: Range) -> None:
-        """Learn that a range is done which others have read; the mode was told in this turn."""
-        manager = self.assignment.passed(index, covers)
-        self._commits.is_urgent |= manager.is_urgent
 
     def fail(
         self,
@@ -384,8 +369,6 @@ class Consumer:
         lost nothing is scheduled: whoever has it now tries the record.
         """
         assigned = self.assignment.at(partition_index_of(record_id))
-        if assigned.manager is None:
-            self.late += 1
         if assigned.manager is None or assigned.loss is not None:
             return True
         return assigned.manager.fail(offset_of(record_id), now, after_seconds, policy)
@@ -403,30 +386,14 @@ class Consumer:
             return False
         return assigned.manager.comes_again(offset_of(record_id))
 
-    def attempts(self, record_id: int) -> int:
-        """How often the record has been tried."""
-        return self._manager(partition_index_of(record_id)).attempts(offset_of(record_id))
-
-    def message(self, record_id: int) -> Any:
-        """The message of a record in flight."""
-        return self._manager(partition_index_of(record_id)).message(offset_of(record_id))
-
     def _by_manager(
         self, record_ids: RecordIds
     ) -> Iterator[tuple[PartitionManager[Any], RecordIds]]:
-        """The offsets of records, by whose they are; those of nobody are counted."""
+        """The offsets of records, by whose they are; those of partitions that are gone left out."""
         for index, offsets in by_partition(record_ids):
             manager = self.assignment.at(index).manager
-            if manager is None:
-                self.late += len(offsets)
-            else:
+            if manager is not None:
                 yield manager, offsets
-
-    def _manager(self, index: int) -> PartitionManager[Any]:
-        manager = self.assignment.at(index).manager
-        if manager is None:
-            raise KeyError(index)
-        return manager
 
     # Offsets
 
@@ -436,7 +403,7 @@ class Consumer:
         A partition that the store refuses is halted, or claimed again if only the session
         has ended. Raises StoreError when the store refuses everything.
         """
-        self._commits.commit(now, force=force)
+        self.offsets.commit(now, force=force)
 
     def health(self, now: float) -> SourceHealth:
         """How well Kafka and ZooKeeper are."""
@@ -444,13 +411,8 @@ class Consumer:
             kafka_available=self._fetcher.available,
             store_available=self._ways.store.available,
             mirror_failures=self._fetcher.mirror_failures,
-            commit_seconds=self._commits.seconds(now),
+            commit_seconds=self.offsets.seconds(now),
         )
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether everything that can be stored is stored."""
-        return self._commits.is_done
 
     def statistics(self, now: float) -> Iterator[PartitionStatistics]:
         """Where each partition stands that was opened."""
@@ -471,5 +433,5 @@ class Consumer:
     def _is_unfetched(self, assigned: AssignedPartition) -> bool:
         """Whether nothing of a partition is fetched now, or perhaps not: enough of it waits."""
         manager = assigned.manager
-        is_idle = not assigned.is_read or self._flow.is_paused(assigned)
+        is_idle = not assigned.is_read or self.flow.is_paused(assigned)
         return manager is not None and (is_idle or manager.waiting > 0)

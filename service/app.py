@@ -134,7 +134,7 @@ class Service:
 
     def _commit(self, deadline: Deadline) -> None:
         reader, pipeline = self._parts.reader, self._parts.pipeline
-        while not reader.is_committed and not deadline.is_over:
+        while not reader.offsets.is_done and not deadline.is_over:
             pipeline.poll(time.monotonic(), opens=False)
             reader.commit(time.monotonic(), force=True)
             time.sleep(_COMMIT_POLL_SECONDS)

@@ -85,7 +85,7 @@ class BatchCommitter:
         """Hand over the batches that are due, with `flush` all; True if there was one."""
         handed = False
         for outlet in self.by_name.values():
-            handed |= outlet.submit_due(now, self._trees, flush=flush or self._reader.is_stuck)
+            handed |= outlet.submit_due(now, self._trees, flush=flush or self._reader.is_full)
         return handed
 
     def handle(self, event: WriterEvent) -> list[RefusedRow]:
@@ -246,7 +246,7 @@ class TransactionCommitter:
         With `flush` nothing waits to be due; without `plan` the run ends.
         """
         self._fences.submit()
-        managers = dict(self._reader.owned())
+        managers = dict(self._reader.assignment.owned())
         owned: list[tuple[int, PartitionTransactions]] = [
             (place, each.delivery) for place, each in managers.items()
         ]
@@ -260,6 +260,8 @@ class TransactionCommitter:
             (line, managers[place].room) for place, line in owned if line.filling is not None
         ]
         self._close(filling, now, flush=flush)
+        for manager in managers.values():
+            self._reader.offsets.note(manager)  # what is planned is stored at once
         return self._begin(owned, now, flush=flush) or self._commit_next()
 
     @property
@@ -437,7 +439,7 @@ class TransactionCommitter:
         for (place, line, txid), covered in self._groups.done(group.number):
             if self._lines.get(place) is not line:
                 continue  # it is lost
-            self._reader.resolve_to(place, covered.end)
+            self._reader.resolve_below(place, covered.end)
             for notify in self._on.resolved_below:
                 notify(place, covered.end)
             self.tally.add(self._tallies.pop((place, txid), Tally()))
@@ -448,7 +450,8 @@ class TransactionCommitter:
         """True if nothing is staged or committed, and nothing could be without a retry."""
         if len(self._groups):
             return False
-        lines: list[PartitionTransactions] = [each.delivery for _, each in self._reader.owned()]
+        owned = self._reader.assignment.owned()
+        lines: list[PartitionTransactions] = [manager.delivery for _, manager in owned]
         return not any(line.is_due or line.filling or line.ready() for line in lines)
 
 

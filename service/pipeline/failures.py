@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import structlog
 
-from partition.records import Chunk, RecordIds
+from partition.records import Chunk, RecordIds, offset_of, partition_index_of
 from service.errors import TooManyDeadLetters
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.trees import LETTERED, Tally, TreeTracker
@@ -191,8 +191,9 @@ class FailureHandler:
             self.complain("step_failing", failure.step, failure.error)
 
     def _send(self, record_id: int, tree: int, edge: int, failure: Failure) -> None:
-        message = self._reader.message(record_id)
-        letter = _letter(message, failure, self._reader.attempts(record_id))
+        manager, offset = self._reader.manager(partition_index_of(record_id)), offset_of(record_id)
+        message: Any = manager.message(offset)
+        letter = _letter(message, failure, manager.attempts(offset))
         self._tally.letters[message.topic(), message.partition()] += 1
         self._tally.buried[failure.step, letter.error_class] += 1
         for notify in self._on.dead_letter_sent:

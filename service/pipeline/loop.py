@@ -108,16 +108,14 @@ class Pipeline:
         # 7. One chunk: due retries first, then new records; partitions take turns.
         held = self.backpressure.update(now)  # topics whose records lead to something full
         self.consumer.hold_back(held.topics, held.silent)
-        may_emit = not held.everything and (fetch or self.consumer.has_stored_waiting)
+        may_emit = not held.everything and (fetch or self.consumer.owes_emission)
         self._prefetch(now, fetch=fetch, may_emit=may_emit)
-        chunk = self.consumer.next(now) if may_emit else None
+        chunk = self.consumer.next_chunk(now) if may_emit else None
         if chunk is None and fetch and may_emit:
             seconds = 0.0 if moved else self._idle_seconds()
             if self.consumer.fetch(now, seconds):
                 moved = True
-                # A frozen process goes on after a wait: it checks first what it still owns.
-                if not seconds or not self.consumer.is_shared:
-                    chunk = self.consumer.next(now)
+                chunk = self.consumer.next_chunk(now)
         elif chunk is None and not moved:
             self.results.wait(_IDLE_SECONDS)
         if chunk is not None:
@@ -179,7 +177,7 @@ class Pipeline:
 
         Some may wait for their retry, or behind such a record in the order of a key or partition.
         """
-        if not self.committer.is_idle or self.consumer.has_stored_waiting:
+        if not self.committer.is_idle or self.consumer.owes_emission:
             return False
         return self.acker.in_flight == self.router.num_blocked()
 

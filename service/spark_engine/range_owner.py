@@ -37,7 +37,7 @@ class RangeOwner:
         self._ways = ways
         self._client = client
         self._mirrors = policy.mirror
-        self._commits = OffsetCommitter(
+        self.offsets = OffsetCommitter(
             ways.store,
             self.assignment,
             policy.commit_interval_seconds,
@@ -62,18 +62,15 @@ class RangeOwner:
     def passed(self, index: int, covers: Range) -> None:
         """Note that a range is committed; its transactions were told in this turn."""
         manager = self.assignment.passed(index, covers)
-        self._commits.is_urgent |= manager.is_urgent
+        self.offsets.note(manager)
 
     def commit(self, now: float, *, force: bool = False) -> None:
         """Store what moved; see `OffsetCommitter.commit`."""
         if self._mirrors:
             self._client.fetch(1, 0.0)  # it hears what became of commits to the group
-        self._commits.commit(now, force=force)
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether everything that can be stored is stored."""
-        return self._commits.is_done
+        for _, manager in self.assignment.owned():
+            self.offsets.note(manager)  # what is planned is stored at once
+        self.offsets.commit(now, force=force)
 
     def health(self, now: float) -> SourceHealth:
         """How well Kafka and ZooKeeper are."""
@@ -81,7 +78,7 @@ class RangeOwner:
             kafka_available=self.ends.available,
             store_available=self._ways.store.available,
             mirror_failures=self._client.mirror_failures,
-            commit_seconds=self._commits.seconds(now),
+            commit_seconds=self.offsets.seconds(now),
         )
 
     def statistics(self, now: float) -> Iterator[PartitionStatistics]:

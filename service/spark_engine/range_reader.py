@@ -4,7 +4,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +32,11 @@ class RangeReader:
     """One PartitionManager for each range; partitions take turns. The owner calls everything.
 
     Nothing is claimed, stored or planned: the driver owns the partitions, and what a task has
-    done counts once the driver has committed it. `resolve_to` says that records are staged.
+    done counts once the driver has committed it. `resolve_below` says that records are staged.
     """
 
-    is_shared = False
     leaving: Sequence[int] = ()
-    has_stored_waiting = False
+    owes_emission = False
 
     def __init__(
         self, fetcher: RangeFetcher, ranges: Sequence[TaskRange], settings: TaskSettings
@@ -123,7 +121,7 @@ class RangeReader:
             self._managers[self._places[partition]].log_end(end)
         return bool(fetched.chunks)
 
-    def next(self, now: float) -> tuple[Chunk, RecordIds] | None:
+    def next_chunk(self, now: float) -> tuple[Chunk, RecordIds] | None:
         """The next records to emit, with their ids: due retries, else new ones."""
         for place in self._in_turn():
             manager, topic = self._managers[place], self._ranges[place].partition.topic
@@ -144,7 +142,7 @@ class RangeReader:
         return not self._held_topics
 
     def upcoming(self) -> list[Chunk]:
-        """The chunks that, as things stand, `next` gives whole, in turn."""
+        """The chunks that, as things stand, `next_chunk` gives whole, in turn."""
         queues = [self._managers[place].upcoming(self._chunk_records) for place in self._in_turn()]
         return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
 
@@ -156,7 +154,7 @@ class RangeReader:
         return is_few and sum(each.waiting for each in ready) < 2 * self._fetch_records
 
     @property
-    def is_stuck(self) -> bool:
+    def is_full(self) -> bool:
         """Whether nothing new may be emitted before something that was is staged."""
         left = [
             place
@@ -170,7 +168,7 @@ class RangeReader:
         for place, offsets in by_partition(record_ids):
             self._managers[place].processed(offsets)
 
-    def resolve_to(self, place: int, end: int) -> None:
+    def resolve_below(self, place: int, end: int) -> None:
         """Resolve what was emitted of a range below `end`: it is staged."""
         manager = self._managers[place]
         manager.resolve_below(end)
@@ -193,13 +191,9 @@ class RangeReader:
         is_known = 0 <= partition_index_of(record_id) < len(self._managers)
         return is_known and self._manager(record_id).comes_again(offset_of(record_id))
 
-    def attempts(self, record_id: int) -> int:
-        """How often the record has been tried."""
-        return self._manager(record_id).attempts(offset_of(record_id))
-
-    def message(self, record_id: int) -> Any:
-        """The message of a record in flight."""
-        return self._manager(record_id).message(offset_of(record_id))
+    def manager(self, index: int) -> PartitionManager[AtLeastOnce]:
+        """Return the records of a range."""
+        return self._managers[index]
 
     # How far it is
 

@@ -233,7 +233,7 @@ class Staging:
                 moved = True
         while self._sections[0].is_staged and not self._sections[0].letters_out:
             for place, end in enumerate(self._sections.pop(0).ends.tolist()):
-                self._reader.resolve_to(place, end)
+                self._reader.resolve_below(place, end)
             self._first += 1
             moved = True
         return moved
@@ -254,7 +254,7 @@ class Staging:
         emitted = self._reader.emitted - self._closed_at
         if not emitted.any():
             return
-        is_much = emitted.max() >= self._most or self._reader.is_stuck
+        is_much = emitted.max() >= self._most or self._reader.is_full
         if flush or is_much or any(sink.is_due for sink in self.by_name.values()):
             self._sections[-1].ends = self._reader.emitted_to()
             self._sections[-1].emitted = int(emitted.sum())

@@ -1,5 +1,6 @@
 """The pipeline under test: the real one, on a log in memory, with sinks that keep their rows."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -226,10 +227,12 @@ class Bench:
 
     def _next_due(self) -> float | None:
         """When a retry, a tick or an expiry is due next, or None."""
-        dues = [self.reader.next_due(), self.pipeline.router.next_tick]
+        dues = [manager.next_due() for _, manager in self.reader.assignment.owned()]
+        dues += [self.reader.flow.wake, self.pipeline.router.next_tick]
         if self.unresolved > self.retrying:
             dues.append(self.now + _EXPIRY_SECONDS)
-        return min((due for due in dues if due is not None), default=None)
+        due = min((due for due in dues if due is not None), default=math.inf)
+        return due if due < math.inf else None
 
     def _is_all_taken(self) -> bool:
         """Whether every record that was sent is done or on its way, or may not set out yet."""
@@ -238,7 +241,7 @@ class Bench:
             self.reader.assignment.is_settled
             and self._sent_to <= {part.partition for part in parts}
             and all(
-                self.reader.is_held_up(part.partition.topic, self.now)
+                self.reader.flow.is_held_up(part.partition.topic, self.now)
                 or (
                     part.ledger.fetched_to == self.log.log_range(part.partition)[1]
                     and not part.ledger.waiting

@@ -295,7 +295,7 @@ def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world: Any) -> N
     def turn() -> PartitionStatistics | None:
         now = time.monotonic()
         reader.poll(now)
-        while reader.next(now) is not None:
+        while reader.next_chunk(now) is not None:
             pass  # and nothing is acked: the first record is stuck
         reader.fetch(now, 0.02)
         return next(iter(reader.statistics(now)), None)

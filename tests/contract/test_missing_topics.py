@@ -76,7 +76,7 @@ class Reading:
         while not ask():
             assert time.monotonic() < end, (len(self.read), self.reader.assignment.halted)
             self.reader.poll(now := time.monotonic())
-            while (emission := self.reader.next(now)) is not None:
+            while (emission := self.reader.next_chunk(now)) is not None:
                 self.read += [offset_of(each) for each in emission[1].tolist()]
             self.reader.fetch(now, 0.02)
 

@@ -262,7 +262,7 @@ class Life(Bolts):
 
     def _end_drain(self) -> None:
         is_idle = self.transacting is None or self.transacting.is_idle
-        if self.acker.in_flight == 0 and is_idle and self.reader.is_committed:
+        if self.acker.in_flight == 0 and is_idle and self.reader.offsets.is_done:
             self.world.oracle.drained(self)
             self.world.transactions.kept(self)
             self.world.seen("drained")
@@ -281,15 +281,15 @@ class Life(Bolts):
         at_bolts = len(self.tuples) + self.calls.num_waiting
         if at_bolts > _MAX_TUPLES or len(self.batch) > _MAX_TUPLES:
             return
-        if self.draining and not self.reader.has_stored_waiting:
+        if self.draining and not self.reader.owes_emission:
             return
         now = self.world.now
-        emission = self.reader.next(now)
+        emission = self.reader.next_chunk(now)
         self.world.oracle.asked(self, emission)
         if emission is None and not self.draining:
             self.fetcher.dice = dice
             self.reader.fetch(now, 0.0)
-            emission = self.reader.next(now)
+            emission = self.reader.next_chunk(now)
             self.world.oracle.asked(self, emission)
         if emission is not None:
             self._emit(emission[0].messages, emission[1].tolist(), dice)

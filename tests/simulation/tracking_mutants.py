@@ -203,7 +203,7 @@ def one_full_window_stops_all() -> Patches:
         due = any(m is not None and (m.next_due() or now + 1) <= now for m in managers)
         return None if full and not due else original(reader, now)
 
-    return [around(Consumer, "next", give)]
+    return [around(Consumer, "next_chunk", give)]
 
 
 @mutant

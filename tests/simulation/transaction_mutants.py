@@ -249,7 +249,7 @@ def done_before_every_table() -> Patches:
         if any(work.is_done and work.parts for work in works):
             for place, line, txid in group.members:
                 if txid == line.committed + 1:
-                    committer._reader.resolve_to(place, line.done(txid).end)
+                    committer._reader.resolve_below(place, line.done(txid).end)
         if all(work.is_done for work in works):
             committer._groups._groups.remove(group)
 
@@ -263,7 +263,7 @@ def done_before_its_commit() -> Patches:
     def commit(original: Any, committer: TransactionCommitter) -> Any:
         for group in committer._groups._groups[:1]:
             for place, line, txid in group.members:
-                committer._reader.resolve_to(place, line.transaction_of(txid).range.end)
+                committer._reader.resolve_below(place, line.transaction_of(txid).range.end)
         return original(committer)
 
     return [around(TransactionCommitter, "_commit_next", commit)]

@@ -33,9 +33,9 @@ def main() -> None:
     reader = _reader(facts)
     reader.open()
     flying: deque[Any] = deque()
-    while not reader.has_reached_goals:
+    while not reader.assignment.has_reached_goals:
         _turn(reader, notes, flying, reads=True)
-    while reader.has_stored_waiting or flying or not reader.is_committed:
+    while reader.owes_emission or flying or not reader.offsets.is_done:
         _turn(reader, notes, flying, reads=False)
     reader.close()
 
@@ -43,7 +43,7 @@ def main() -> None:
 def _turn(reader: Consumer, notes: int, flying: deque[Any], *, reads: bool) -> None:
     now = time.monotonic()
     reader.poll(now, opens=reads)
-    emission = reader.next(now)
+    emission = reader.next_chunk(now)
     if emission is None:
         if flying:
             reader.ack(flying.popleft())

@@ -11,7 +11,13 @@ from partition.assignment import Assigned, AssignmentPolicy, Lost, PartitionChan
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.interfaces import Progress
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
-from partition.records import Partition, Position, Transactions
+from partition.records import (
+    Partition,
+    Position,
+    Transactions,
+    offset_of,
+    partition_index_of,
+)
 from partition.recovery import Loss, StartPolicy, Ways
 from partition.retry import RetryPolicy
 from service.failpoints import consumer_with_places, nowhere
@@ -193,10 +199,15 @@ class Bench:
         """Fetch and emit all that may be; the owners."""
         record_ids: list[int] = []
         while True:  # as the pipeline does: it fetches when there is nothing to emit
-            while (emission := self.reader.next(now)) is not None:
+            while (emission := self.reader.next_chunk(now)) is not None:
                 record_ids += emission[1].tolist()
             if not self.reader.fetch(now, 0.0):
                 return record_ids
+
+    def message(self, record_id: int) -> Any:
+        """The message of a record in flight."""
+        manager = self.reader.manager(partition_index_of(record_id))
+        return manager.message(offset_of(record_id))
 
     def ack(self, record_ids: Sequence[int]) -> None:
         """Resolve records."""

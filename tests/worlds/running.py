@@ -211,7 +211,7 @@ class Works:
         """Open everything, the partition too."""
         self.reader.open()
         self.pipeline.open()
-        if self.reader.is_shared:  # nothing is opened before `want`
+        if self.reader.assignment.is_shared:  # nothing is opened before `want`
             self.turn(2)
             return self
 

@@ -19,7 +19,7 @@ def test_a_partition_is_assigned_once_it_is_open_and_before_its_first_record(ben
     bench.fill(ONE, 1)
     bench.reader.open()
     assert bench.told == []
-    while bench.reader.next(0.0) is None:
+    while bench.reader.next_chunk(0.0) is None:
         bench.reader.poll(0.0)
         bench.reader.fetch(0.0, 0.0)
     assert bench.told == [f"+{ONE}", f"+{TWO}"]

@@ -26,13 +26,13 @@ def test_a_partition_is_claimed_then_fenced_and_only_then_read():
     assert bench.of_one() == ["fenced it 2"]
     claimed = bench.store.load(ONE)
     assert claimed.epoch == 2
-    assert list(bench.reader.owned()) == []
+    assert list(bench.reader.assignment.owned()) == []
     for future in bench.fencing.held:
         future.set_result({"table": 0})
     bench.poll()
     assert bench.of_one() == ["fenced it 2", "reads it 0"]
     assert bench.reader.partition(0).epoch == 2
-    assert [place for place, _manager in bench.reader.owned()] == [0, 1]
+    assert [place for place, _manager in bench.reader.assignment.owned()] == [0, 1]
 
 
 def test_a_partition_that_was_never_begun_is_begun_before_it_is_fenced():
@@ -79,7 +79,7 @@ def test_sinks_that_are_ahead_of_the_store_halt_the_partition_alone(begun):
     bench.fencing.resumes = resume
     bench.start()
     assert "has transaction 7" in bench.reader.assignment.halted[ONE]
-    assert [place for place, _manager in bench.reader.owned()] == [1]
+    assert [place for place, _manager in bench.reader.assignment.owned()] == [1]
     assert isinstance(bench.loss_of(ONE), SinkAhead)
 
 
@@ -142,7 +142,7 @@ def test_a_loss_with_nothing_open_goes_by_policy_and_keeps_the_transactions():
     bench.reader.commit(0.0, force=True)
     bench.emit()
     bench.modes[ONE].done()
-    assert bench.reader.resolve_to(0, 4) == 4
+    assert bench.reader.resolve_below(0, 4) == 4
     bench.reader.commit(1.0, force=True)
     bench.reader.close()
     bench.log.delete_before(ONE, 7)
@@ -185,7 +185,7 @@ def test_a_session_that_ends_fences_no_sink_and_the_new_epoch_is_known():
     bench.poll()
     assert "fenced" not in " ".join(bench.events)
     assert bench.reader.partition(0).epoch == 2
-    assert dict(bench.reader.owned())[0].delivery is gate
+    assert dict(bench.reader.assignment.owned())[0].delivery is gate
 
 
 # While it is read
@@ -215,7 +215,7 @@ def test_a_partition_is_mended_once_all_that_was_read_of_it_is_committed():
     before = bench.modes[ONE]
     assert bench.losses == []
     before.done()
-    bench.reader.resolve_to(0, 6)
+    bench.reader.resolve_below(0, 6)
     bench.poll()
     assert bench.reasons() == [("expired", 6, 15)]
     assert bench.modes[ONE] is not before
@@ -227,7 +227,7 @@ def test_trouble_that_passes_makes_a_new_gate_and_what_was_committed_is_stored()
     bench = GatedBench()
     gated_records(bench, 6)
     bench.modes[ONE].done()
-    bench.reader.resolve_to(0, 6)
+    bench.reader.resolve_below(0, 6)
     trouble(bench, CorruptRecord(ONE, 6))
     assert "reads t[0] 6" in bench.events
     bench.reader.commit(5.0)
@@ -256,7 +256,7 @@ def test_records_that_are_lost_within_a_replay_halt_the_partition():
     trouble(bench, OffsetOutOfRange(ONE, 6))
     assert isinstance(bench.loss_of(ONE), ReplayDiffers)
     assert bench.told.count(f"-{ONE}") == 1
-    assert bench.reader.next(9.0) is None
+    assert bench.reader.next_chunk(9.0) is None
 
 
 def test_a_replay_that_differs_halts_the_partition_and_no_other():
@@ -269,9 +269,9 @@ def test_a_replay_that_differs_halts_the_partition_and_no_other():
     bench.poll()
     assert isinstance(bench.loss_of(ONE), ReplayDiffers)
     assert bench.loss_of(TWO) is None
-    assert [place for place, _manager in bench.reader.owned()] == [1]
+    assert [place for place, _manager in bench.reader.assignment.owned()] == [1]
     bench.reader.commit(1.0, force=True)
-    assert bench.reader.is_committed
+    assert bench.reader.offsets.is_done
 
 
 def test_nothing_of_a_line_is_written_by_a_plan_that_was_made_before_it_was_mended():
@@ -279,7 +279,7 @@ def test_nothing_of_a_line_is_written_by_a_plan_that_was_made_before_it_was_mend
     bench = GatedBench()
     gated_records(bench, 6)
     bench.modes[ONE].done()
-    bench.reader.resolve_to(0, 6)
+    bench.reader.resolve_below(0, 6)
     bench.store.holding = True
     bench.reader.commit(5.0, force=True)
     assert bench.store.open_commits

@@ -43,7 +43,7 @@ class Shared(Bench):
         """Fetch, and emit all that may be emitted."""
         self.reader.fetch(now, 0.0)
         found = []
-        while (emission := self.reader.next(now)) is not None:
+        while (emission := self.reader.next_chunk(now)) is not None:
             found.append(emission)
         return found
 
@@ -104,8 +104,8 @@ def test_a_retry_of_a_partition_that_leaves_is_still_emitted():
     bench.reader.ack(owners[1:])
     assert bench.reader.fail(int(owners[0]), 0.0)
     bench.want()
-    assert bench.reader.next(0.5) is None
-    chunk, again = bench.reader.next(1.5)
+    assert bench.reader.next_chunk(0.5) is None
+    chunk, again = bench.reader.next_chunk(1.5)
     assert chunk.offsets.tolist() == [0]
     bench.reader.ack(again)
     bench.reader.commit(2.0, force=True)
@@ -197,7 +197,24 @@ def test_a_place_is_used_again_when_nothing_names_its_records(is_named):
     assert (place_of(bench, ONE) == place) is not is_named
 
 
-def test_answers_of_a_partition_that_is_gone_are_counted_and_ignored():
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_after_a_wait_a_replica_emits_nothing_before_it_is_known_what_is_its_own(is_shared):
+    """Promise 9: a process that was frozen in the wait goes on there, and has lost its session."""
+    bench = Shared() if is_shared else Bench()
+    if is_shared:
+        bench.want(ONE)
+    else:
+        bench.fill(ONE, 4)
+        bench.start()
+    assert bench.reader.fetch(0.0, 0.02)
+    assert (bench.reader.next_chunk(0.0) is None) is is_shared
+    bench.reader.poll(0.0)
+    bench.fill(ONE, 4)
+    assert bench.reader.fetch(0.0, 0.0)  # it did not wait
+    assert bench.reader.next_chunk(0.0) is not None
+
+
+def test_answers_of_a_partition_that_is_gone_are_ignored():
     bench = Shared()
     bench.want(ONE)
     ((_, owners),) = bench.take()
@@ -206,9 +223,7 @@ def test_answers_of_a_partition_that_is_gone_are_counted_and_ignored():
     bench.reader.poll(3.0)
     bench.reader.ack(owners[:2])
     bench.reader.processed(owners[:1])
-    assert bench.reader.late == 3
     assert bench.reader.fail(int(owners[2]), 3.0)  # nothing is scheduled, and nothing buried
-    assert bench.reader.late == 4
     assert not bench.reader.comes_again(int(owners[2]))
     assert bench.stored(ONE) == 0
 
@@ -319,7 +334,7 @@ def test_what_was_not_emitted_when_a_partition_left_is_read_by_the_next(delivery
 
     def turn():
         bench.reader.fetch(0.0, 0.0)
-        if (emission := bench.reader.next(0.0)) is not None:
+        if (emission := bench.reader.next_chunk(0.0)) is not None:
             emitted.extend(emission[0].offsets.tolist())
             bench.reader.ack(emission[1])
         bench.reader.commit(0.0, force=True)

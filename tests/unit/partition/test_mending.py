@@ -98,10 +98,10 @@ def test_a_run_to_the_end_does_not_end_before_a_place_past_the_end_is_cleared_up
     lose(bench, "truncated")
     bench.reader = bench.another()
     bench.start()
-    assert not bench.reader.has_reached_goals
+    assert not bench.reader.assignment.has_reached_goals
     bench.work(1, 3)
     assert bench.reader.assignment.halted
-    assert bench.reader.has_reached_goals
+    assert bench.reader.assignment.has_reached_goals
 
 
 def test_a_jump_is_stored_only_once_its_notice_is_durable():
@@ -134,7 +134,7 @@ def test_records_in_flight_resolve_before_a_lost_range_is_passed():
     assert bench.reader.fail(owners[3], 1.0)
     bench.poll(2.0)
     assert bench.losses == []
-    retried = bench.reader.next(5.0)
+    retried = bench.reader.next_chunk(5.0)
     bench.ack(retried[1])
     bench.poll(5.0)
     assert bench.reasons() == [("expired", 4, 8)]
@@ -205,7 +205,7 @@ def test_a_corrupt_record_quarantines_its_partition_only():
     assert bench.stored(ONE) == 3
     assert bench.stored(TWO) == 2
     assert list(bench.reader.assignment.halted) == [ONE]
-    assert bench.reader.has_reached_goals
+    assert bench.reader.assignment.has_reached_goals
     bench.log.corrupt(TWO, 2)
     bench.fill(TWO, 2)
     with pytest.raises(CorruptRecord):

@@ -54,6 +54,7 @@ class RangeBench(GatedBench):
     def read(self, txid, count):
         found = self.line.transaction_of(txid)
         assert self.line.read(txid, found.attempt, count, DIGEST, 0)
+        self.reader.offsets.note(self.reader.manager(0))
 
     def done(self, txid):
         """Let the sink have it, as soon as its seal is stored."""
@@ -103,7 +104,7 @@ def test_a_range_is_stored_as_planned_then_sealed_and_then_its_offset_moves():
     bench.plan(10)
     bench.read(3, 1)
     bench.done(3)
-    assert bench.reader.has_reached_goals
+    assert bench.reader.assignment.has_reached_goals
 
 
 def test_after_a_crash_what_was_planned_and_sealed_comes_again_in_later_attempts():
@@ -331,7 +332,7 @@ def test_of_an_open_range_a_good_end_tells_nothing_but_its_run_does():
     bench.read(1, 6)
     bench.commit()
     bench.line.take(1)
-    bench.reader.passed(0, bench.line.done(1))
+    bench.reader.assignment.passed(0, bench.line.done(1))
     assert held.in_vain == (-1, 0)
 
 

@@ -44,10 +44,10 @@ def test_from_a_session_s_end_on_nothing_is_emitted_until_the_partition_is_ours_
     bench.nodes.away = True
     bench.store.end_session()
     bench.poll()
-    assert bench.reader.next(0.0) is None
+    assert bench.reader.next_chunk(0.0) is None
     bench.nodes.away = False
     bench.poll()
-    assert len(bench.reader.next(0.0)[0]) == 5
+    assert len(bench.reader.next_chunk(0.0)[0]) == 5
 
 
 def test_a_session_that_ends_while_a_partition_is_mended_leaves_nothing_stuck():
@@ -153,7 +153,7 @@ def test_a_halted_partition_s_last_frontier_is_stored_after_a_session_s_end_too(
         bench.poll(float(now))
         bench.reader.commit(float(now), force=True)
     assert bench.stored() == 3
-    assert bench.reader.is_committed
+    assert bench.reader.offsets.is_done
 
 
 def test_a_session_that_ended_just_before_the_last_commit_is_waited_out():
@@ -165,10 +165,10 @@ def test_a_session_that_ended_just_before_the_last_commit_is_waited_out():
     bench.store.end_session()
     bench.reader.commit(1.0, force=True)
     bench.reader.commit(1.0, force=True)
-    assert not bench.reader.is_committed
+    assert not bench.reader.offsets.is_done
     bench.reader.poll(1.0, opens=False)
     bench.reader.commit(1.0, force=True)
-    assert bench.reader.is_committed
+    assert bench.reader.offsets.is_done
     assert bench.stored() == 5
 
 

@@ -21,10 +21,10 @@ def ahead(window=200, **policy):
 def turn(bench, now=0.0):
     """One turn as the pipeline does it; the owners it emits."""
     bench.reader.poll(now)
-    emission = bench.reader.next(now)
+    emission = bench.reader.next_chunk(now)
     if emission is None:
         bench.reader.fetch(now, 0.0)
-        emission = bench.reader.next(now)
+        emission = bench.reader.next_chunk(now)
     bench.reader.commit(now)
     return [] if emission is None else emission[1].tolist()
 
@@ -97,10 +97,10 @@ def test_what_is_stored_when_the_run_ends_waits_for_no_rate_limit():
     bench.fill(ONE, 100)
     record_ids = [record_id for _ in range(5) for record_id in turn(bench)]
     bench.reader.hold_back(frozenset({"t"}))
-    assert bench.reader.has_stored_waiting
+    assert bench.reader.owes_emission
     for _ in range(3):
         bench.reader.poll(0.0, opens=False)
-        emission = bench.reader.next(0.0)
+        emission = bench.reader.next_chunk(0.0)
         record_ids += [] if emission is None else emission[1].tolist()
         bench.reader.commit(0.0, force=True)
     assert record_ids == list(range(bench.stored()))
@@ -127,8 +127,8 @@ def test_a_record_that_failed_is_not_tried_again():
     bench.fill(ONE, 1)
     assert [record_id for _ in range(4) for record_id in turn(bench)] == [0]
     assert not bench.reader.fail(0, 0.0, after_seconds=1.0)
-    assert bench.reader.attempts(0) == 1
-    assert bench.reader.message(0).value() == b"0"
+    assert bench.reader.manager(0).attempts(0) == 1
+    assert bench.message(0).value() == b"0"
     bench.ack([0])
     assert turn(bench, 100.0) == []
 
@@ -140,12 +140,12 @@ def test_when_the_run_ends_what_is_stored_is_emitted_and_the_rest_is_left(turns)
     bench.start()
     bench.fill(ONE, 20)
     record_ids = [record_id for _ in range(turns) for record_id in turn(bench)]
-    while bench.reader.has_stored_waiting:
+    while bench.reader.owes_emission:
         bench.reader.poll(0.0, opens=False)
-        emission = bench.reader.next(0.0)
+        emission = bench.reader.next_chunk(0.0)
         record_ids += [] if emission is None else emission[1].tolist()
         bench.reader.commit(0.0)
-    while not bench.reader.is_committed:
+    while not bench.reader.offsets.is_done:
         bench.reader.poll(0.0, opens=False)
         bench.reader.commit(0.0, force=True)
     assert record_ids == list(range(bench.stored()))
@@ -174,7 +174,7 @@ def test_the_end_of_a_commit_is_noticed_within_a_millisecond():
     for _ in range(3):
         turn(bench, 1.0)
     bench.slept.clear()
-    assert bench.reader.next(1.0) is None
+    assert bench.reader.next_chunk(1.0) is None
     assert not bench.reader.fetch(1.0, 0.02)
     assert bench.slept == [pytest.approx(0.001)]
 

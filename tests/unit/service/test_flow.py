@@ -23,7 +23,7 @@ def emitted(bench, now):
     """How many records each topic emits at one moment, fetching as the pipeline does."""
     counts = {"t": 0, "u": 0}
     for _ in range(200):
-        emission = bench.reader.next(now)
+        emission = bench.reader.next_chunk(now)
         if emission is not None:
             counts[emission[0].partition.topic] += len(emission[0])
             bench.ack(emission[1].tolist())
@@ -51,10 +51,10 @@ def test_retries_of_a_source_that_is_held_back_come_unless_it_is_silent():
     bench.fill(ONE, 1)
     bench.reader.fetch(0.0, 0.0)
     bench.reader.hold_back(frozenset({"t"}), silent=frozenset({"t"}))
-    assert bench.reader.next(RETRY_SECONDS) is None
+    assert bench.reader.next_chunk(RETRY_SECONDS) is None
     bench.reader.hold_back(frozenset({"t"}))
     assert bench.emit(RETRY_SECONDS) == [record_id]
-    assert bench.reader.next(RETRY_SECONDS) is None
+    assert bench.reader.next_chunk(RETRY_SECONDS) is None
     bench.reader.hold_back(frozenset())
     assert bench.emit(RETRY_SECONDS) == [record_id + 1]
 
@@ -136,7 +136,7 @@ def test_waiting_for_a_rate_limit_ends_when_more_may_pass():
     bench.fill(ONE, 100)
     bench.ack(bench.emit(0.0))
     bench.slept.clear()
-    assert bench.reader.next(0.0) is None
+    assert bench.reader.next_chunk(0.0) is None
     assert not bench.reader.fetch(0.0, 1.0)
     assert bench.slept == [pytest.approx(0.01)]
 
@@ -164,7 +164,7 @@ def test_a_full_window_stands_beside_a_rate_limit():
     bench.start()
     bench.fill(ONE, 50)
     assert len(bench.emit(0.0)) == 5
-    assert bench.reader.is_stuck
+    assert bench.reader.is_full
 
 
 def test_a_rate_limit_of_no_source_is_refused():

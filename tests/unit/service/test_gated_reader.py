@@ -25,6 +25,12 @@ def fetched(count=10, **policy):
     return bench
 
 
+def plan(bench, *ends):
+    """Plan transactions, and say so as the committer does."""
+    bench.modes[ONE].plan(*ends)
+    bench.reader.offsets.note(bench.reader.manager(0))
+
+
 def commit(bench, now=1.0, **how):
     """Store what is to be stored, and hear that it is."""
     bench.reader.commit(now, **how)
@@ -41,28 +47,28 @@ def test_what_is_planned_is_stored_at_once_and_emitted_when_that_is_answered():
     """Storm 42: a transaction's record stands in ZooKeeper before its first tuple is emitted."""
     bench = fetched()
     bench.store.holding = True
-    bench.modes[ONE].plan(4, 7)
+    plan(bench, 4, 7)
     bench.reader.commit(1.0)
     assert bench.store.commits == [{ONE: 0}]
-    assert bench.reader.next(1.0) is None
+    assert bench.reader.next_chunk(1.0) is None
     bench.store.open_commits[0].set_result({})
     bench.reader.commit(1.0)
-    assert len(bench.reader.next(1.0)[0]) == 7
+    assert len(bench.reader.next_chunk(1.0)[0]) == 7
 
 
 def test_the_store_has_offset_and_transactions_in_one_write():
     bench = fetched()
     gate = bench.modes[ONE]
-    gate.plan(4, 7)
+    plan(bench, 4, 7)
     commit(bench)
     assert stored(bench) == (0, transactions_of(4, 7))
     bench.emit(1.0)
     gate.done()
-    assert bench.reader.resolve_to(0, 4) == 4
+    assert bench.reader.resolve_below(0, 4) == 4
     commit(bench, force=True)
     assert stored(bench) == (4, transactions_of(7, first=4, committed=1))
     gate.done()
-    bench.reader.resolve_to(0, 7)
+    bench.reader.resolve_below(0, 7)
     commit(bench, force=True)
     assert stored(bench) == (7, Transactions("transactional", 2))
 
@@ -70,33 +76,33 @@ def test_the_store_has_offset_and_transactions_in_one_write():
 def test_the_end_of_a_transaction_waits_for_the_interval():
     bench = fetched()
     gate = bench.modes[ONE]
-    gate.plan(4)
+    plan(bench, 4)
     commit(bench)
     bench.emit(1.0)
     gate.done()
-    bench.reader.resolve_to(0, 4)
+    bench.reader.resolve_below(0, 4)
     bench.reader.commit(2.0)
     assert stored(bench)[0] == 0
-    assert not bench.reader.is_committed
+    assert not bench.reader.offsets.is_done
     bench.reader.commit(61.0)
     assert stored(bench)[0] == 4
-    assert bench.reader.is_committed
+    assert bench.reader.offsets.is_done
 
 
 def test_all_is_committed_once_every_gate_has_stored_what_it_must():
     bench = fetched()
-    bench.modes[ONE].plan(4)
-    assert not bench.reader.is_committed
+    plan(bench, 4)
+    assert not bench.reader.offsets.is_done
     bench.reader.commit(1.0)
-    assert bench.reader.is_committed
+    assert bench.reader.offsets.is_done
 
 
 def test_one_write_is_under_way_at_a_time_and_the_next_takes_what_has_come_since():
     bench = fetched()
     bench.store.holding = True
-    bench.modes[ONE].plan(4)
+    plan(bench, 4)
     bench.reader.commit(1.0)
-    bench.modes[ONE].plan(8)
+    plan(bench, 8)
     bench.reader.commit(1.0)
     assert len(bench.store.commits) == 1
     bench.store.open_commits[0].set_result({})
@@ -116,35 +122,36 @@ def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
     for _ in range(5):
         other.poll(0.0)
     gate.plan(4)
+    mine.offsets.note(mine.manager(0))
     mine.commit(1.0)
     mine.commit(1.0)
     assert isinstance(bench.loss_of(ONE), Fenced)
     assert gate.open_to == 0
-    assert mine.next(1.0) is None
-    assert 0 not in dict(mine.owned())
+    assert mine.next_chunk(1.0) is None
+    assert 0 not in dict(mine.assignment.owned())
 
 
 def test_a_drain_emits_what_is_planned_whatever_holds_its_source_back():
     bench = fetched()
-    bench.modes[ONE].plan(4)
+    plan(bench, 4)
     bench.reader.hold_back(frozenset({"t"}))
-    assert bench.reader.has_stored_waiting
+    assert bench.reader.owes_emission
     commit(bench)
-    assert bench.reader.next(1.0) is None
+    assert bench.reader.next_chunk(1.0) is None
     bench.reader.poll(1.0, opens=False)
-    assert len(bench.reader.next(1.0)[0]) == 4
-    assert not bench.reader.has_stored_waiting
-    assert bench.reader.next(1.0) is None
+    assert len(bench.reader.next_chunk(1.0)[0]) == 4
+    assert not bench.reader.owes_emission
+    assert bench.reader.next_chunk(1.0) is None
 
 
 def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
     """Promise 9."""
     bench = fetched()
-    bench.modes[ONE].plan(4)
+    plan(bench, 4)
     bench.reader.commit(1.0)
     bench.reader.assignment.refuse(ONE, Fenced(ONE, "epoch 9"))
-    assert bench.reader.next(1.0) is None
-    assert [place for place, _manager in bench.reader.owned()] == [1]
+    assert bench.reader.next_chunk(1.0) is None
+    assert [place for place, _manager in bench.reader.assignment.owned()] == [1]
     bench.poll(1.0, times=1)
     assert bench.told[-1] == f"-{ONE}"
 
@@ -157,7 +164,7 @@ def waiting(bench, partition=ONE):
 
 
 def fetch_all(bench, now=0.0):
-    while bench.reader.next(now) is None and bench.reader.fetch(now, 0.0):
+    while bench.reader.next_chunk(now) is None and bench.reader.fetch(now, 0.0):
         pass
 
 
@@ -167,7 +174,7 @@ def test_nothing_is_fetched_beyond_enough_while_a_plan_is_on_its_way_and_nothing
     bench.fill(ONE, 1000)
     fetch_all(bench)
     assert 40 <= waiting(bench) < 60
-    bench.modes[ONE].plan(20)
+    plan(bench, 20)
     bench.store.holding = True
     bench.reader.commit(1.0)
     fetch_all(bench)
@@ -201,10 +208,10 @@ def test_a_partition_with_a_shut_gate_is_paused_while_another_can_go_on():
     assert waiting(bench, TWO) == 5
     gate = bench.modes[ONE]
     gate.is_shut = False
-    gate.plan(30)
+    plan(bench, 30)
     bench.reader.commit(1.0, force=True)
     bench.reader.commit(1.0, force=True)
-    while bench.reader.next(1.0) is not None:
+    while bench.reader.next_chunk(1.0) is not None:
         pass
     bench.poll(1.0)
     assert bench.events.count(f"resumed {ONE}") == 1
@@ -223,9 +230,9 @@ def test_large_records_are_bounded_by_their_bytes():
 def test_records_are_waited_for_only_shortly_while_a_commit_lets_some_be_emitted():
     bench = fetched(plan_records=5)
     bench.store.holding = True
-    bench.modes[ONE].plan(10)
+    plan(bench, 10)
     bench.reader.commit(1.0)
-    assert bench.reader.next(1.0) is None
+    assert bench.reader.next_chunk(1.0) is None
     bench.slept.clear()
     bench.reader.fetch(1.0, 5.0)
     assert max(bench.slept) < 0.01
@@ -235,10 +242,10 @@ def test_the_chunks_that_wait_for_their_plan_are_foreseen():
     bench = fetched()
     assert bench.reader.foresees
     (chunk,) = bench.reader.upcoming()
-    bench.modes[ONE].plan(10)
+    plan(bench, 10)
     bench.reader.commit(1.0)
     bench.reader.commit(1.0)
-    emitted, _owners = bench.reader.next(1.0)
+    emitted, _owners = bench.reader.next_chunk(1.0)
     assert emitted.messages is chunk.messages
 
 
@@ -247,4 +254,4 @@ def test_at_least_once_nothing_is_stored_that_must_be_emitted():
     bench.start()
     bench.fill(ONE, 10)
     bench.reader.fetch(0.0, 0.0)
-    assert not bench.reader.has_stored_waiting
+    assert not bench.reader.owes_emission

@@ -46,15 +46,15 @@ class LinedBench(GatedBench):
     def turn(self, now, *, commits=True):
         """One turn as the pipeline does it; True if anything was emitted."""
         self.reader.poll(now)
-        emission = self.reader.next(now)
+        emission = self.reader.next_chunk(now)
         if emission is None and self.reader.fetch(now, 0.0):
-            emission = self.reader.next(now)
+            emission = self.reader.next_chunk(now)
         if emission is not None:
             _chunk, owners = emission
             for place in np.unique(partition_indexes_of(owners)).tolist():
-                line = dict(self.reader.owned())[place].delivery
+                line = dict(self.reader.assignment.owned())[place].delivery
                 line.processed(offsets_of(owners[partition_indexes_of(owners) == place]))
-        for place, manager in self.reader.owned():
+        for place, manager in self.reader.assignment.owned():
             line = manager.delivery
             line.plan(now, manager.room)
             line.close()
@@ -66,7 +66,7 @@ class LinedBench(GatedBench):
                 assert ready.txid not in rows
                 rows[ready.txid] = ready.range
                 groups.done(1)
-                self.reader.resolve_to(place, ready.range.end)
+                self.reader.resolve_below(place, ready.range.end)
         self.reader.commit(now)
         return emission is not None
 

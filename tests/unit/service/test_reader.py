@@ -32,7 +32,7 @@ def test_the_first_position_is_stored_before_the_first_record_can_be_emitted(ben
         f"stored {TWO} 0",
         f"reads {TWO} 0",
     ]
-    assert bench.reader.next(0.0) is None
+    assert bench.reader.next_chunk(0.0) is None
 
 
 def test_under_latest_records_written_between_a_crash_and_the_restart_are_read():
@@ -114,14 +114,14 @@ def test_with_the_store_away_reading_goes_on_and_commits_come_later(bench):
         bench.fill(ONE, 10)
         bench.ack(bench.emit())
         bench.reader.commit(float(now))
-    assert not bench.reader.is_committed
+    assert not bench.reader.offsets.is_done
     assert len(bench.store.commits) == 1
     assert next(bench.reader.statistics(0.0)).ledger.last_completed_offset == 50
     bench.nodes.away = False
     bench.reader.commit(10.0)
     bench.reader.commit(20.0)
     assert bench.stored() == 50
-    assert bench.reader.is_committed
+    assert bench.reader.offsets.is_done
 
 
 def test_one_commit_is_on_its_way_at_a_time(bench):
@@ -197,8 +197,8 @@ def test_nothing_is_committed_past_a_record_that_failed_or_is_pending(bench):
     assert bench.reader.fail(record_ids[1], 0.0)
     bench.reader.commit(1.0)
     assert bench.stored() == 1
-    assert bench.reader.next(RETRY_SECONDS - 0.001) is None
-    retried = bench.reader.next(RETRY_SECONDS)
+    assert bench.reader.next_chunk(RETRY_SECONDS - 0.001) is None
+    retried = bench.reader.next_chunk(RETRY_SECONDS)
     assert retried is not None
     assert retried[1].tolist() == [record_ids[1]]
     bench.ack([record_ids[1]])
@@ -214,7 +214,7 @@ def test_a_full_partition_is_paused_and_the_others_go_on():
     stuck = bench.emit()
     assert len(stuck) == 10
     assert f"paused {ONE}" in bench.events
-    assert bench.reader.is_stuck
+    assert bench.reader.is_full
     for _ in range(5):
         bench.fill(TWO, 10)
         others = bench.emit()
@@ -269,11 +269,11 @@ def test_retries_pass_a_full_window():
     bench.fill(ONE, 10)
     record_ids = bench.emit()
     bench.reader.fail(record_ids[0], 0.0)
-    assert bench.reader.next(RETRY_SECONDS - 0.001) is None
-    retried = bench.reader.next(RETRY_SECONDS)
+    assert bench.reader.next_chunk(RETRY_SECONDS - 0.001) is None
+    retried = bench.reader.next_chunk(RETRY_SECONDS)
     assert retried is not None
     assert retried[1].tolist() == record_ids[:1]
-    assert bench.reader.attempts(record_ids[0]) == 2
+    assert bench.reader.manager(0).attempts(record_ids[0]) == 2
     assert not bench.reader.fail(record_ids[0], RETRY_SECONDS)
 
 
@@ -287,7 +287,7 @@ def test_acks_of_several_partitions_in_any_order_reach_their_own(bench):
     bench.ack(record_ids[60:])
     assert [part.ledger.last_completed_offset for part in bench.reader.statistics(0.0)] == [50, 50]
     assert all(part.ledger.pending == 0 for part in bench.reader.statistics(0.0))
-    assert bench.reader.has_reached_goals
+    assert bench.reader.assignment.has_reached_goals
 
 
 def test_gaps_at_the_log_s_end_hold_nothing_back(bench):
@@ -298,9 +298,9 @@ def test_gaps_at_the_log_s_end_hold_nothing_back(bench):
     assert bench.reader.assignment.goals == {ONE: 3, TWO: 0}
     record_ids = bench.emit()
     assert bench.reader.has_emitted_goals
-    assert not bench.reader.has_reached_goals
+    assert not bench.reader.assignment.has_reached_goals
     bench.ack(record_ids)
-    assert bench.reader.has_reached_goals
+    assert bench.reader.assignment.has_reached_goals
 
 
 def test_what_a_user_may_see_of_a_partition(bench):
@@ -335,8 +335,8 @@ def test_the_retry_policy_of_the_step_that_failed_replaces_the_pipeline_s(bench)
     first, second = bench.emit()
     assert not bench.reader.fail(first, 0.0, policy=RetryPolicy(limit=0))
     assert bench.reader.fail(second, 0.0, policy=RetryPolicy(initial_seconds=7.0, jitter=0))
-    assert bench.reader.next(6.9) is None
-    retried = bench.reader.next(7.0)
+    assert bench.reader.next_chunk(6.9) is None
+    retried = bench.reader.next_chunk(7.0)
     assert retried is not None
     assert retried[1].tolist() == [second]
     assert not bench.reader.fail(second, 7.0)
@@ -348,7 +348,7 @@ def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_l
     bench.fill(ONE, 3)
     assert bench.reader.fetch(0.0, 0.0)
     bench.reader.assignment.trust(time.monotonic() - 1.0)
-    assert bench.reader.next(0.0) is None
+    assert bench.reader.next_chunk(0.0) is None
     assert not bench.reader.foresees
     bench.reader.assignment.trust(time.monotonic() + 60.0)
     assert len(bench.emit()) == 3

@@ -13,7 +13,7 @@ def test_partitions_take_turns():
     while bench.reader.fetch(0.0, 0.0):
         pass
     turns = []
-    while (emission := bench.reader.next(0.0)) is not None:
+    while (emission := bench.reader.next_chunk(0.0)) is not None:
         turns.append(emission[0].partition)
     assert turns == [ONE, TWO] * 3
 
@@ -23,23 +23,23 @@ def test_a_partition_that_has_nothing_is_passed_over():
     bench.start()
     bench.fill(TWO, 4)
     bench.reader.fetch(0.0, 0.0)
-    chunks = [bench.reader.next(0.0)[0] for _ in range(2)]
+    chunks = [bench.reader.next_chunk(0.0)[0] for _ in range(2)]
     assert [chunk.partition for chunk in chunks] == [TWO, TWO]
-    assert bench.reader.next(0.0) is None
+    assert bench.reader.next_chunk(0.0) is None
 
 
 def test_it_is_stuck_once_every_partition_that_has_records_waiting_is_full():
     bench = Bench(assignment={"limits": InFlightLimits(max_pending=5)}, fetch_records=10)
     bench.start()
-    assert not bench.reader.is_stuck
+    assert not bench.reader.is_full
     for place in (ONE, TWO):
         bench.fill(place, 10)
     while bench.reader.fetch(0.0, 0.0):
         pass
-    bench.reader.next(0.0)
-    assert not bench.reader.is_stuck
-    bench.reader.next(0.0)
-    assert bench.reader.is_stuck
+    bench.reader.next_chunk(0.0)
+    assert not bench.reader.is_full
+    bench.reader.next_chunk(0.0)
+    assert bench.reader.is_full
 
 
 def test_nothing_is_foreseen_of_records_whose_place_must_be_stored_first():
@@ -57,7 +57,7 @@ def test_the_partition_whose_turn_it_is_comes_first():
         bench.fill(place, 3)
         bench.reader.fetch(0.0, 0.0)
     first, second = bench.reader.upcoming()
-    assert bench.reader.next(0.0)[0].messages is first.messages
+    assert bench.reader.next_chunk(0.0)[0].messages is first.messages
     assert [chunk.partition for chunk in bench.reader.upcoming()] == [second.partition]
 
 
@@ -82,5 +82,5 @@ def test_what_waits_behind_a_full_window_does_not_count():
     bench.start()
     bench.fill(ONE, 25)
     bench.reader.fetch(0.0, 0.0)
-    assert bench.reader.next(0.0) is not None
+    assert bench.reader.next_chunk(0.0) is not None
     assert bench.reader.waits_little

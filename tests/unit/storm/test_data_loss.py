@@ -100,7 +100,7 @@ def test_the_stored_offset_is_the_next_one_to_read():
     assert bench.emit(2.0) == []
     bench.fill(ONE, 2)
     record_ids = bench.emit(2.0)
-    assert [bench.reader.message(record_id).offset() for record_id in record_ids] == [1, 2]
+    assert [bench.message(record_id).offset() for record_id in record_ids] == [1, 2]
 
 
 @pytest.mark.parametrize("payload", [b"bad", b"again"])

@@ -24,7 +24,7 @@ def text(record: Record) -> str:
 
 
 def offsets(bench: Bench, record_ids: list[int]) -> list[int]:
-    return [bench.reader.message(record_id).offset() for record_id in record_ids]
+    return [bench.message(record_id).offset() for record_id in record_ids]
 
 
 def test_partitions_of_one_number_are_told_apart_by_their_topic():
@@ -37,7 +37,7 @@ def test_partitions_of_one_number_are_told_apart_by_their_topic():
     bench.start()
     record_ids = bench.emit()
     assert len(set(record_ids)) == 6
-    of_other = [o for o in record_ids if bench.reader.message(o).topic() == "u"]
+    of_other = [o for o in record_ids if bench.message(o).topic() == "u"]
     bench.ack(of_other)
     bench.drain(1.0)
     assert (bench.stored(ONE), bench.stored(other)) == (0, 3)
