@@ -185,7 +185,6 @@ class AssignedPartition:
 
     @property
     def is_steady(self) -> bool:
-        """Whether it is ours and stays so, and nothing is amiss."""
         return self.state is State.READING and self.is_owned and self.chain is None
 
     @property
@@ -242,7 +241,6 @@ class Departures:
         self._gone = Departed()
 
     def retire(self, assigned: AssignedPartition) -> None:
-        """Keep one that was given up with what is in flight of it."""
         self.retired.append(assigned)
 
     def to_ask(self, now: float) -> list[int]:
@@ -261,7 +259,6 @@ class Departures:
         self.free_indexes.append(index)
 
     def count(self, assigned: AssignedPartition) -> None:
-        """Add up what was read of a partition that is let go."""
         self._gone = self._with(assigned, self._gone)
 
     @property
@@ -331,7 +328,6 @@ class Assignment:
     # What is known
 
     def __getitem__(self, partition: Partition) -> AssignedPartition:
-        """Return the partition of a name that is not retired."""
         return self._by_name[partition]
 
     def __len__(self) -> int:
@@ -339,7 +335,6 @@ class Assignment:
         return len(self._partitions)
 
     def __iter__(self) -> Iterator[AssignedPartition]:
-        """Iterate over the partitions that are not retired, by index."""
         return (each for each in self._partitions if each.state is not State.RETIRED)
 
     def at(self, index: int) -> AssignedPartition:
@@ -386,22 +381,18 @@ class Assignment:
 
     @property
     def holds(self) -> frozenset[Partition]:
-        """The partitions that are open or being opened: nobody else may open them yet."""
         return frozenset(each.partition for each in self if each.is_held)
 
     @property
     def leaving(self) -> list[int]:
-        """The indexes of partitions that leave: what is in flight of them should not wait."""
         return [each.index for each in self if each.is_leaving] if self._policy.shared else []
 
     @property
     def is_shared(self) -> bool:
-        """Whether other replicas may take partitions over at any time."""
         return self._policy.shared
 
     @property
     def departed(self) -> Departed:
-        """What was read of partitions that are ours no more."""
         return self._departures.total
 
     def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
@@ -484,7 +475,6 @@ class Assignment:
         return self._take_changes()
 
     def release(self) -> list[PartitionChange]:
-        """Let no partition be ours any more: nothing more is emitted. Idempotent."""
         self._is_released = True
         for each in self._partitions:
             self._tell(each)
@@ -543,7 +533,6 @@ class Assignment:
             self._reclaim(assigned)
 
     def halt(self, partition: Partition, error: PartitionError) -> None:
-        """Halt a partition, as what was read of it is not what it must be."""
         self._halt(self._by_name[partition], error)
 
     # Transitions
@@ -574,7 +563,6 @@ class Assignment:
                     assigned.retry_at = 0.0
 
     def _add(self, partition: Partition, topic: Topic) -> AssignedPartition:
-        """Add a partition under a free index."""
         free = self._departures.free_indexes
         index = free.pop() if free else len(self._partitions)
         assigned = AssignedPartition(partition, index, topic)
@@ -644,7 +632,6 @@ class Assignment:
                 self._run(assigned, ended.value)
 
     def _reclaim(self, assigned: AssignedPartition) -> None:
-        """Claim a partition again in the session that is; until then nothing of it is emitted."""
         assigned.is_owned = False
         assigned.session = self._ways.store.session
         assigned.chain = Steps(reclaiming(assigned.partition, self._ways))

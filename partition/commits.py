@@ -1,4 +1,4 @@
-"""Stores how far all partitions are done: one write at a time, as often as is needed."""
+"""The offset committer: one write of all partitions' progress at a time."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -13,14 +13,12 @@ from partition.records import Partition
 
 
 class _Submitted(NamedTuple):
-    """What is on its way to the store, and whose it is."""
-
     manager: PartitionManager[Any]
     progress: Progress
 
 
 class OffsetCommitter:
-    """What the consumer asks of the offset store while it reads. The owner thread calls everything.
+    """Store the progress of all partitions. The owner thread calls everything.
 
     A second write beside the first would race it for the nodes' versions. A partition's open
     transactions are stored with its offset: what is planned at once, as it is emitted only then.
@@ -50,11 +48,10 @@ class OffsetCommitter:
         self._changed.add(manager)
 
     def seconds_under_way(self, now: float) -> float | None:
-        """For how long a write has been under way, or None."""
         return None if self._commit is None else now - self._begun_at
 
     def seconds(self, now: float) -> float:
-        """How long the last write took, or the one under way has taken if that is longer."""
+        """Return how long the last write took, or the one under way if that is longer."""
         return max(self._took, self.seconds_under_way(now) or 0.0)
 
     def commit(self, now: float, *, force: bool) -> None:
@@ -84,7 +81,6 @@ class OffsetCommitter:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that can be stored is stored."""
         if not self._ended() or any(True for _ in self._moved()):
             return False
         # One whose session has ended is ours again in a moment, unless the store refuses it.
@@ -98,13 +94,12 @@ class OffsetCommitter:
         return (each for each in self._storing() if each[1].has_to_store)
 
     def _storing(self) -> Iterator[tuple[AssignedPartition, PartitionManager[Any]]]:
-        """The partitions of which something may be stored."""
         for assigned in self._assignment:
             if assigned.manager is not None and assigned.is_owned and not assigned.is_moving:
                 yield assigned, assigned.manager
 
     def _ended(self) -> bool:
-        """Whether no write is under way; learns of what one has stored, and what was refused."""
+        """Take the answer of a write; return whether none is under way."""
         if self._commit is None:
             return True
         if not self._commit.done():
@@ -126,7 +121,7 @@ class OffsetCommitter:
 
 
 class CommitAges:
-    """Remembers when each partition's stored offset moved, or was at the log's end, last.
+    """Remember when each partition's stored offset moved, or was at the log's end, last.
 
     The owner thread calls it, as often as it takes snapshots: so exact are the ages. A partition
     that was away begins anew.
@@ -138,7 +133,6 @@ class CommitAges:
     def of(
         self, partitions: Iterable[PartitionStatistics], now: float
     ) -> Iterator[PartitionStatistics]:
-        """The same figures with their `commit_age_seconds`."""
         known, self._since = self._since, {}
         for part in partitions:
             committed, since = known.get(part.partition, (part.committed, now))

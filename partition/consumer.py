@@ -112,16 +112,11 @@ class Consumer:
         self._has_waited = False
 
     def open(self) -> None:
-        """Open the store, the fetcher and the catalogue. Raises what they raise.
-
-        `poll` then finds the partitions and opens each; nothing is read before.
-        """
         self._ways.store.open()
         self._fetcher.open()
         self._ways.catalogue.open()
 
     def close(self) -> None:
-        """Stop fetching and disconnect; what is not committed stays so."""
         self._fetcher.close()
         self._ways.catalogue.close()
         self._ways.store.close()
@@ -153,7 +148,6 @@ class Consumer:
         return self.assignment.release()
 
     def partition(self, index: int) -> AssignedPartition:
-        """Return the partition of an index, whether it is ours or not."""
         return self.assignment.at(index)
 
     def manager(self, index: int) -> PartitionManager[Any]:
@@ -170,25 +164,20 @@ class Consumer:
 
     @property
     def topics(self) -> set[str]:
-        """Topics of which a partition is known."""
         return {each.partition.topic for each in self.assignment}
 
     @property
     def leaving(self) -> list[int]:
-        """The indexes of partitions that leave: what is in flight of them should not wait."""
         return self.assignment.leaving
 
     def given_up(self, now: float) -> list[int]:
-        """Indexes of partitions that were given up, to be freed by `forget`; rarely any."""
         return self.assignment.given_up(now)
 
     def forget(self, index: int) -> None:
-        """Free the index of a given-up partition: nothing is left that names a record of it."""
         self.assignment.forget(index)
 
     @property
     def has_emitted_goals(self) -> bool:
-        """Whether every record below the goals is emitted, halted partitions aside."""
         return self.assignment.has_emitted_goals
 
     # Records come
@@ -266,10 +255,6 @@ class Consumer:
         return None
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
-        """Let partitions of these topics emit nothing new, and all others go on (backpressure).
-
-        Those that are `silent` emit no retries either.
-        """
         self.flow.hold_back(topics, silent)
 
     @property
@@ -319,7 +304,6 @@ class Consumer:
         return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
 
     def _in_turn(self) -> Iterator[AssignedPartition]:
-        """Every partition, the one whose turn it is first."""
         count = len(self.assignment)
         for turn in range(self._turn, self._turn + count):
             yield self.assignment.at(turn % count)
@@ -331,7 +315,6 @@ class Consumer:
     # What comes of records
 
     def ack(self, record_ids: RecordIds) -> None:
-        """Resolve records."""
         if not len(record_ids):
             return
         for manager, offsets in self._by_manager(record_ids):
@@ -389,7 +372,6 @@ class Consumer:
     def _by_manager(
         self, record_ids: RecordIds
     ) -> Iterator[tuple[PartitionManager[Any], RecordIds]]:
-        """The offsets of records, by whose they are; those of partitions that are gone left out."""
         for index, offsets in by_partition(record_ids):
             manager = self.assignment.at(index).manager
             if manager is not None:

@@ -1,4 +1,4 @@
-"""What may be emitted of a partition and what is stored of it: one strategy for each guarantee."""
+"""Delivery modes: what may be emitted of a partition and stored of it, by guarantee."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias, TypeVar
@@ -15,7 +15,7 @@ Lengths: TypeAlias = npt.NDArray[np.int64]
 
 
 class DeliveryMode(Protocol):
-    """Decides for one partition; the PartitionManager does not know which mode it has.
+    """Decide what one partition emits and stores; its PartitionManager does not know the mode.
 
     Pure; it reads the partition's ledger and never writes it. `room` is how many more records
     fit into the partition's limits. The owner thread calls everything.
@@ -38,28 +38,28 @@ class DeliveryMode(Protocol):
         """Whether records that need nothing more of the log are not committed in every sink."""
 
     def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
-        """Learn of records that wait from now on."""
+        """Take fetched records, which wait from now on."""
 
     def on_log_end(self, end: int) -> None:
-        """Learn that the log has no record before `end` but those fetched."""
+        """Note that the log has no record before `end` but those fetched."""
 
     def on_emitted(self, count: int) -> None:
-        """Learn that the next so many records were emitted for the first time."""
+        """Note that the next `count` records were emitted for the first time."""
 
     def on_stored(self, progress: Progress) -> None:
-        """Learn that this stands in the store."""
+        """Note what is stored."""
 
     def in_flight(self) -> int:
         """Records that count against `max_pending`."""
 
     def emit_limit(self, room: int, ahead: int) -> int:
-        """How many of the waiting records may be emitted now.
+        """Return how many of the waiting records may be emitted now.
 
         `ahead`: how many more may be stored as read, where that comes before the emission.
         """
 
     def accepts_more(self, room: int) -> bool:
-        """Whether more records are of use before others are resolved."""
+        """Whether to fetch more records before others are resolved."""
 
     def progress(self, room: int) -> tuple[int, Transactions | None]:
         """The offset to store now, and the open transactions; None: none are kept."""
@@ -74,20 +74,20 @@ class DeliveryMode(Protocol):
         """Store nothing more ahead: the run ends, or the partition leaves."""
 
     def replay_error(self, *, log_moved: bool) -> PartitionError | None:
-        """Why the partition must halt, as records of a stored range did not come again.
+        """Return why the partition must halt, as records of a stored range did not come again.
 
         `log_moved`: the log is about to go on elsewhere, and what is to come is gone with it.
         """
 
     def resume_state(self, position: Position) -> Resumed | None:
-        """How the next mode goes on where the log goes on elsewhere; None: nothing is kept."""
+        """Return the transactions to go on with where the log goes on elsewhere."""
 
 
 D = TypeVar("D", bound=DeliveryMode)
 DeliveryFactory: TypeAlias = Callable[[Partition, Ledger, CommitProgress, Resumed | None], D]
 
 
-class AtLeastOnce:
+class AtLeastOnce(DeliveryMode):
     """Emits what there is room for; stores the last completed offset.
 
     Room reaches from what is stored: with the store away a partition runs on to its limit and
@@ -109,32 +109,17 @@ class AtLeastOnce:
         self._ledger = ledger
         self._committed = committed
 
-    def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
-        """Nothing changes: the ledger has the records."""
-
-    def on_log_end(self, end: int) -> None:
-        """Nothing changes."""
-
-    def on_emitted(self, count: int) -> None:
-        """Nothing changes."""
-
-    def on_stored(self, progress: Progress) -> None:
-        """Nothing changes."""
-
     def in_flight(self) -> int:
         """Records emitted behind what is stored: what a crash would repeat."""
         return self._committed.read - self._committed.read_below
 
     def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
-        """All that wait, as far as there is room."""
         return min(room, self._ledger.waiting)
 
     def accepts_more(self, room: int) -> bool:
-        """While there is room."""
         return room > 0
 
     def progress(self, room: int) -> tuple[int, Transactions | None]:  # noqa: ARG002
-        """The last completed offset."""
         return self._ledger.last_completed_offset, None
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
@@ -145,9 +130,6 @@ class AtLeastOnce:
     def owes_emission(self) -> bool:
         """Never: what was not emitted comes again."""
         return False
-
-    def stop(self) -> None:
-        """Nothing is stored ahead."""
 
     def replay_error(self, *, log_moved: bool) -> PartitionError | None:  # noqa: ARG002
         """None: no range is promised to come again."""
@@ -199,5 +181,4 @@ class CommitBeforeEmit(AtLeastOnce):
         return ledger.waiting > 0 and ledger.emitted_to < self._committed.stored_or_submitted
 
     def stop(self) -> None:
-        """Store nothing more ahead: what is stored already is the last that is emitted."""
         self._is_stopped = True

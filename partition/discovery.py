@@ -1,4 +1,4 @@
-"""Which partitions there are to read and where their logs end, asked again while running."""
+"""Discovery of partitions, and of the ends of logs that are not fetched."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ TopicName: TypeAlias = str | re.Pattern[str]
 
 
 class Discovery:
-    """Asks the catalogue for the topics of a pipeline; a pattern matches a topic's whole name.
+    """Ask the catalogue for the topics of a pipeline; a pattern matches a topic's whole name.
 
     The owner thread calls everything. What was found once is not forgotten when an answer
     fails or leaves it out: an answer only ever adds.
@@ -39,7 +39,7 @@ class Discovery:
         self.is_settled = False  # whether there has been an answer
 
     def poll(self, now: float) -> list[Topic]:
-        """The topics that an answer holds, if there is a new one.
+        """Return the topics of a new answer, if there is one.
 
         Before the first answer it raises what the catalogue raises: TopicMissing for a name,
         KafkaUnavailable, KafkaFailed. Later only KafkaFailed ends the run.
@@ -79,7 +79,7 @@ class Discovery:
 
 
 class LogEnds:
-    """Where logs end of which fetching learns nothing. The owner thread calls everything.
+    """The ends of logs that are not fetched. The owner thread calls everything.
 
     They are asked for every two seconds: a partition that is stuck is not fetched, and it is then
     that its lag counts. Where an answer takes long (a leader is away), more rarely: other questions
@@ -110,6 +110,6 @@ class LogEnds:
             self._ends = {}
 
     def later(self, partition: Partition, known: int | None) -> int | None:
-        """The later one of the end that is known by fetching, and the one that was told."""
+        """Return the later of the end that is known by fetching and the one that was asked for."""
         asked = self._ends.get(partition)
         return known if asked is None else max(asked.offset, known or 0)

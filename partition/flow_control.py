@@ -1,4 +1,4 @@
-"""Flow control: what each partition may emit and fetch now, and which are paused."""
+"""Flow control: limits on what each partition emits and fetches, and pauses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _ROUNDING = 1e-6  # by so little sums of small parts miss a whole token
 
 
 class FlowControl:
-    """Keeps what waits bounded where records may not be emitted. The owner thread calls everything.
+    """Keep what waits bounded where records may not be emitted. The owner thread calls everything.
 
     A partition is paused at its in-flight limit, while it is not ours, and when enough of it
     waits while others may go on. A pause costs what the client has prefetched. So when none
@@ -69,7 +69,7 @@ class FlowControl:
         self._held_back, self._silent = topics | silent, silent
 
     def allowance(self, assigned: AssignedPartition, now: float) -> Allowance:
-        """What a partition may emit now. When the run ends, neither rates nor holds count."""
+        """Return what a partition may emit now. When the run ends, rates and holds do not count."""
         manager, ends = assigned.manager, self._assignment.ends
         is_stopped = self._assignment.is_paused or assigned.is_leaving
         if manager is None or (self.is_free and not is_stopped):
@@ -167,7 +167,6 @@ class FlowControl:
         log.info("partition_paused", partition=str(assigned.partition), frontier=completed)
 
     def resume(self) -> None:
-        """Read on where there is room again."""
         for assigned in list(self._paused):
             manager = assigned.manager
             if manager is None or not self.is_paused(assigned):
@@ -196,7 +195,7 @@ class FlowControl:
 
 
 class Throttle:
-    """How many records may be emitted now. Seconds are of one monotonic clock.
+    """A rate limit. Seconds are of one monotonic clock.
 
     In any t seconds it lets at most `records_per_second` * t records pass, and one more and
     those of 0.1 seconds, which it may have saved up.
@@ -215,11 +214,10 @@ class Throttle:
 
     @property
     def most_per_second(self) -> float:
-        """How many records pass in a second, and at least one."""
         return max(1.0, self._rate)
 
     def allows(self, now: float) -> int:
-        """How many records may be emitted now; 0 until a group of them may."""
+        """Return how many records may be emitted now; 0 until a group of them may."""
         if self._filled_at is None:
             self._filled_at = now
         if now > self._filled_at:
@@ -229,9 +227,7 @@ class Throttle:
         return int(tokens) if tokens >= self._group else 0
 
     def take(self, count: int) -> None:
-        """Learn that so many were emitted."""
         self._tokens -= count
 
     def seconds_left(self) -> float:
-        """How long, from the last `allows` on, until some may be emitted."""
         return max(0.0, (self._group - self._tokens) / self._rate)

@@ -1,4 +1,4 @@
-"""The ledger: what became of every record of one partition that is in flight.
+"""The ledger: the state of each in-flight record of one partition.
 
 Pure: no I/O, no clock, no lock. The owner thread drives it.
 """
@@ -17,7 +17,7 @@ _INITIAL_CAPACITY = 1024
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatistics:
-    """Where a ledger stands. Counts are records, offsets are always the next to read."""
+    """Figures of a ledger. Counts are records, offsets are the next to read."""
 
     last_completed_offset: int
     emitted_to: int
@@ -35,9 +35,8 @@ class Ledger:
     """One state byte per record in flight, beside a sorted array of offsets.
 
     Gaps of any size cost nothing, because a record's index is its position in the
-    array and not its offset. The frontier is the lowest pending offset, or
-    `emitted_to` if none is pending: what Storm's PartitionManager calls
-    lastCompletedOffset, and always the next offset to read.
+    array and not its offset. The last completed offset is the lowest pending one, or
+    `emitted_to` if none is pending, as in Storm: always the next offset to read.
     """
 
     def __init__(self, position: int) -> None:
@@ -62,33 +61,28 @@ class Ledger:
         return self.emitted_after(0)
 
     def emitted_after(self, count: int) -> int:
-        """The next offset to emit once `count` more records are emitted."""
         index = self._cursor + count
         return int(self._offsets[index]) if index < self._tail else self._fetched_to
 
     def waiting_below(self, offset: int) -> int:
-        """How many of the waiting records lie below an offset."""
         waiting = self._offsets[self._cursor : self._tail]
         return int(np.searchsorted(waiting, offset))
 
     @property
     def emitted_count(self) -> int:
-        """Records emitted from the frontier on, resolved ones included."""
+        """Records emitted from the last completed offset on, resolved ones included."""
         return self._cursor - self._head
 
     @property
     def waiting(self) -> int:
-        """Records fetched and not yet emitted."""
         return self._tail - self._cursor
 
     @property
     def pending(self) -> int:
-        """Records fetched or emitted and not yet resolved."""
         return self._unresolved
 
     @property
     def fetched_to(self) -> int:
-        """The next offset to fetch."""
         return self._fetched_to
 
     def fetched(self, offsets: Offsets) -> None:
@@ -164,19 +158,16 @@ class Ledger:
         return self._change(offset, FAILED, EMITTED)
 
     def comes_again(self, offset: int) -> bool:
-        """Whether a record was fetched, and is neither resolved nor processed."""
         return self._state_of(offset) not in (RESOLVED, PROCESSED)
 
     def pass_gap(self, offset: int) -> None:
-        """Learn that no record lies before `offset` but those already fetched.
+        """Note that no record lies before `offset` but those already fetched.
 
-        So compaction and transaction markers at the log's end never hold the
-        frontier back (promise 11).
+        So compaction and transaction markers at the log's end hold nothing back (promise 11).
         """
         self._fetched_to = max(self._fetched_to, offset)
 
     def statistics(self) -> LedgerStatistics:
-        """Where the ledger stands now."""
         return LedgerStatistics(
             last_completed_offset=self.last_completed_offset,
             emitted_to=self.emitted_to,
@@ -205,7 +196,7 @@ class Ledger:
         return True
 
     def _indices(self, offsets: Offsets) -> "slice | npt.NDArray[np.intp]":
-        """Where the known ones of `offsets` stand; a slice when they are neighbours."""
+        """The indices of those of `offsets` that are known; a slice when they are neighbours."""
         if not len(offsets):
             return slice(0, 0)
         live = self._offsets[self._head : self._cursor]
@@ -220,7 +211,6 @@ class Ledger:
         return known
 
     def _advance(self) -> None:
-        """Move the head past what is resolved."""
         if not self._unresolved:
             self._head = self._cursor = self._tail
             return
@@ -265,20 +255,17 @@ class CommitProgress:
 
     @property
     def unstored(self) -> int:
-        """Records read behind the offset that is stored."""
         return self.read - self.read_below
 
     @property
     def stored_or_submitted(self) -> int:
-        """The offset that is stored, or on its way there."""
         return max(self.offset, self._submitted[0])
 
     def submit(self, offset: int, *, behind: int) -> None:
-        """Learn that an offset is on its way; so many of the records read lie `behind` it."""
+        """Note that an offset is on its way; `behind` of the records read lie behind it."""
         self._submitted = (offset, self.read - behind)
 
     def mark(self, offset: int) -> None:
-        """Learn that an offset is stored."""
         self.offset = max(self.offset, offset)
         if offset == self._submitted[0]:
             self.read_below = max(self.read_below, self._submitted[1])

@@ -1,10 +1,10 @@
 """The PartitionManager: one partition's records from fetched to resolved.
 
-Modelled on storm-kafka's PartitionManager (1.2.3). It differs where Storm lost data or
-stood still: the payloads of records in flight stay here, so a retry runs from memory
-and never seeks; a limit bounds what lies between the stored offset and the last emitted
-record; nothing is skipped here because it is far behind (`partition.recovery` does, when it
-is told to, and tells). What may be emitted and stored is its DeliveryMode's to decide.
+Modelled on storm-kafka's PartitionManager (1.2.3), with its pending, waiting and failed records.
+It differs where Storm lost data or stood still: a retry runs from the payload in memory and never
+seeks; a limit bounds what lies between the stored offset and the last emitted record; nothing is
+skipped because it is far behind (`partition.recovery` does, if configured, and logs it). The
+DeliveryMode decides what may be emitted and stored.
 """
 
 import random
@@ -38,7 +38,7 @@ MAX_PENDING_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class InFlightLimits:
-    """How far a partition may run ahead of what is stored."""
+    """Limits on in-flight records and bytes of one partition."""
 
     max_pending: int = MAX_PENDING  # records
     max_pending_bytes: int = MAX_PENDING_BYTES  # of values and keys
@@ -127,7 +127,7 @@ class PartitionManager(Generic[D]):
     def restart(
         self, position: Position, *, is_stored: bool = True, resumed: Resumed | None = None
     ) -> None:
-        """Forget what is in flight, and go on from `position`. The counts stay.
+        """Drop in-flight records and restart at `position`. Counters are kept.
 
         `is_stored` says that the position is what the store holds now.
         """
@@ -148,37 +148,31 @@ class PartitionManager(Generic[D]):
 
     @property
     def last_completed_offset(self) -> int:
-        """The last completed offset: the next to read after a crash if nothing may be lost."""
+        """Storm's lastCompletedOffset: the next to read after a crash if nothing may be lost."""
         return self._ledger.last_completed_offset
 
     @property
     def position(self) -> Position:
-        """The position that may be stored now, with its resume key."""
         return self._epochs.at(self.delivery.progress(self.room)[0])
 
     @property
     def fetch_position(self) -> Position:
-        """The next offset to fetch, with its resume key."""
         return self._epochs.at(self._ledger.fetched_to)
 
     @property
     def emitted_to(self) -> int:
-        """The next offset to emit."""
         return self._ledger.emitted_to
 
     @property
     def committed(self) -> int:
-        """The offset that was stored last."""
         return self._committed.offset
 
     @property
     def waiting(self) -> int:
-        """Fetched records that wait to be emitted."""
         return self._ledger.waiting
 
     @property
     def waiting_chunks(self) -> int:
-        """Chunks that wait to be emitted, or a part of which does."""
         return len(self._kept) - self._emitted
 
     @property
@@ -198,7 +192,6 @@ class PartitionManager(Generic[D]):
 
     @property
     def accepts_more(self) -> bool:
-        """Whether more records are of use before others are resolved."""
         return self.delivery.accepts_more(self.room)
 
     @property
@@ -207,7 +200,7 @@ class PartitionManager(Generic[D]):
         return not self.accepts_more and not self.may_emit
 
     def has_enough(self, count: int) -> bool:
-        """Whether so many records wait, or as many bytes as the limit allows are kept."""
+        """Whether `count` records wait, or as many bytes as the limit allows are kept."""
         waiting = self._ledger.waiting
         return waiting >= count or (
             waiting > 0 and self._num_bytes >= self._limits.max_pending_bytes
@@ -220,7 +213,6 @@ class PartitionManager(Generic[D]):
 
     @property
     def retried(self) -> int:
-        """Emissions after the first."""
         return self._retried
 
     @property
@@ -235,23 +227,19 @@ class PartitionManager(Generic[D]):
 
     @property
     def has_to_store(self) -> bool:
-        """Whether what is stored is not what could be."""
         offset, transactions = self.delivery.progress(self.room)
         return offset > self._committed.offset or transactions != self._transactions
 
     @property
     def is_urgent(self) -> bool:
-        """Whether what is to be stored should not wait for the commit interval."""
         return self.delivery.is_urgent(self.room, self._limits.max_pending)
 
     @property
     def open_transactions(self) -> Sequence[OpenTransaction]:
-        """Those that are recorded, and not known to be committed in every sink."""
         transactions = self.delivery.progress(self.room)[1]
         return () if transactions is None else transactions.open
 
     def next_due(self) -> float | None:
-        """When the next retry is due, or None."""
         return self._retries.due
 
     def fetched(self, chunk: Chunk, now: float) -> None:
@@ -278,7 +266,7 @@ class PartitionManager(Generic[D]):
         self.delivery.on_fetched(chunk, lengths)
 
     def log_end(self, end: int) -> None:
-        """Learn that the log ends at `end`: gaps before it hold nothing back."""
+        """Note that the log ends at `end`: gaps before it hold nothing back (promise 11)."""
         self._ledger.pass_gap(end)
         self.delivery.on_log_end(end)
 
@@ -347,7 +335,6 @@ class PartitionManager(Generic[D]):
         return chunks
 
     def ack(self, offsets: Offsets) -> int:
-        """Resolve records; return how many were in flight."""
         before = self._ledger.last_completed_offset
         resolved = self._ledger.resolve(offsets)
         if self._ledger.last_completed_offset != before:
@@ -379,7 +366,6 @@ class PartitionManager(Generic[D]):
         self._forget_resolved()
 
     def _forget_resolved(self) -> None:
-        """Let go of what is kept of the records below the last completed offset."""
         completed = self._ledger.last_completed_offset
         while self._kept and self._kept[0].chunk.offsets[-1] < completed:
             self._num_bytes -= self._kept.popleft().num_bytes
@@ -409,15 +395,12 @@ class PartitionManager(Generic[D]):
         return False
 
     def processed(self, offsets: Offsets) -> None:
-        """Learn that records are done, but for the transaction they are in."""
         self._ledger.processed(offsets)
 
     def comes_again(self, offset: int) -> bool:
-        """Whether a record is, or may yet be, tried."""
         return self._ledger.comes_again(offset)
 
     def attempts(self, offset: int) -> int:
-        """How often the record has been tried, this time included."""
         return self._retries.attempts(offset)
 
     def message(self, offset: int) -> Sized:
@@ -439,7 +422,7 @@ class PartitionManager(Generic[D]):
         return Progress(self._epochs.at(offset), transactions, self._restarts)
 
     def stored(self, progress: Progress) -> None:
-        """Learn that it is stored. What was given before a restart counts for nothing."""
+        """Note what is stored. Progress from before a restart is ignored."""
         if progress.restarts != self._restarts:
             return
         self._committed.mark(progress.position.offset)

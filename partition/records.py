@@ -21,8 +21,6 @@ _ask_headers = methodcaller("headers")
 
 
 class Partition(NamedTuple):
-    """One partition of one topic."""
-
     topic: str
     number: int
 
@@ -68,7 +66,6 @@ class Position:
 
 
 def later_epoch(epoch: int | None, other: int | None) -> int | None:
-    """The later of two leader epochs that may not be known."""
     if epoch is None or other is None:
         return other if epoch is None else epoch
     return max(epoch, other)
@@ -82,13 +79,12 @@ class LeaderEpochs:
         self._runs: deque[tuple[int, int]] = deque()  # from which offset on, which
 
     def fetched(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Learn of (first offset, leader epoch) of records that were fetched, in order."""
+        """Add (first offset, leader epoch) of records that were fetched, in order."""
         for first, epoch in runs:
             if not self._runs or self._runs[-1][1] != epoch:
                 self._runs.append((first, epoch))
 
     def at(self, offset: int) -> Position:
-        """An offset with its resume key."""
         epoch = self.fetched_before(offset)
         if epoch is None:
             epoch = self._start.leader_epoch
@@ -104,7 +100,7 @@ class LeaderEpochs:
         return epoch
 
     def forget_below(self, offset: int) -> None:
-        """Learn that no offset below will be asked for."""
+        """Drop what is only of use for offsets below this one."""
         while len(self._runs) > 1 and self._runs[1][0] < offset:
             self._runs.popleft()
 
@@ -115,22 +111,18 @@ def record_ids_of(index: int, offsets: RecordIds) -> RecordIds:
 
 
 def partition_indexes_of(record_ids: RecordIds) -> RecordIds:
-    """The number of each record's partition."""
     return record_ids >> OFFSET_BITS
 
 
 def offsets_of(record_ids: RecordIds) -> RecordIds:
-    """Each record's offset."""
     return record_ids & OFFSET_MASK
 
 
 def partition_index_of(record_id: int) -> int:
-    """The number of a record's partition."""
     return record_id >> OFFSET_BITS
 
 
 def offset_of(record_id: int) -> int:
-    """A record's offset."""
     return record_id & OFFSET_MASK
 
 
@@ -218,11 +210,9 @@ class Range:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it is known which records it holds."""
         return self.count is not None
 
     def __str__(self) -> str:
-        """Its offsets, and how many records they held if that is known."""
         held = "" if self.count is None else f" ({self.count} records)"
         return f"offsets {self.first} to {self.end}{held}"
 
@@ -248,7 +238,7 @@ class Transactions:
     open: tuple[OpenTransaction, ...] = ()
 
     def checked(self, offset: int) -> "Transactions":
-        """Itself. Raises ValueError, with what is wrong, unless it goes on from `offset`."""
+        """Return self. Raises ValueError, with what is wrong, unless it goes on from `offset`."""
         if self.committed < 0:
             raise ValueError(f"txid {self.committed}; 0 or more is allowed")
         begin, txid = offset, self.committed
@@ -275,7 +265,6 @@ class Transactions:
 
     @property
     def first(self) -> int | None:
-        """Where the lowest open one begins; None if none is open."""
         return self.open[0].range.first if self.open else None
 
 
@@ -296,7 +285,7 @@ def _check_seal(txid: int, covers: Range) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """How a partition's transactions go on after a restart or a takeover."""
+    """A partition's transactions to go on with after a restart or a takeover."""
 
     position: Position  # where reading begins
     transactions: Transactions  # what is open from there on, to be replayed as it stands
@@ -311,7 +300,7 @@ class Resumed:
     """
 
     def anew(self) -> "Resumed":
-        """The same, but what is open is planned anew, under its txids, in later attempts."""
+        """Return the same, but with what is open planned anew, in later attempts of its txids."""
         known = self.transactions
         attempts = {**self.attempts, **{each.txid: each.attempt for each in known.open}}
         return replace(self, transactions=replace(known, open=()), attempts=attempts)

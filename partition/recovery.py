@@ -98,7 +98,6 @@ def behind(partition: Partition, position: Position, log: Log, most: int) -> Los
 
 
 def corrupt(partition: Partition, position: Position) -> Loss:
-    """The record at this position, whose bytes are not what was written."""
     resume = replace(position, offset=position.offset + 1)
     return Loss(partition, "corrupt", position, resume, 1, "and its checksum is wrong")
 
@@ -140,8 +139,6 @@ class Steps(Generic[T]):
 
 
 class Ended(Generic[T]):
-    """What a chain returned."""
-
     def __init__(self, value: T) -> None:
         self.value = value
 
@@ -156,7 +153,7 @@ OnTrouble: TypeAlias = Literal["halt", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class StartPolicy:
-    """Where a partition starts, and what happens where its log is not what it was."""
+    """The first position of a partition, and what to do where its log is not what it was."""
 
     start_from: StartFrom = "earliest"
     ignore_stored_offsets: bool = False  # those of another topology; our own always count
@@ -169,7 +166,7 @@ class Fencing(Protocol):
     """The sinks' side of a partition's opening, where transactions are kept (exactly once)."""
 
     def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:
-        """Let no lower epoch commit anything from now on; by sink, the txid it has committed.
+        """Let no lower epoch commit from now on; by sink, the txid that it has committed.
 
         The future fails with Fenced when a sink knows a higher epoch.
         """
@@ -177,15 +174,15 @@ class Fencing(Protocol):
     def resume(
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
-        """Say what is replayed. Raises TransactionError when the sinks and the store differ."""
+        """Return what is replayed. Raises TransactionError when the sinks and the store differ."""
 
     def begin(self, partition: Partition, position: Position) -> Resumed:
-        """Say how a partition begins of which no transaction was ever recorded."""
+        """Return the beginning of a partition of which no transaction was ever recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What a chain may ask: the store, the cluster, the dead letters for its notices, the sinks."""
+    """The ports that a chain asks: store, cluster, notices of losses, sinks."""
 
     store: OffsetStore
     catalogue: Catalogue
@@ -286,7 +283,7 @@ def _resuming(
     ways: Ways,
     policy: StartPolicy,
 ) -> Chain[Opened]:
-    """Find out what the log has lost of what is to be read, and jump as policy says."""
+    """Find what the log has lost of what is to be read, and jump as policy says."""
     losses = []
     loss = loss_of(partition, position, found)
     resumed = _replayed(partition, resumed, found, loss)
@@ -309,7 +306,7 @@ def _resuming(
 def _replayed(
     partition: Partition, resumed: Resumed | None, found: Log, loss: Loss | None
 ) -> Resumed | None:
-    """How transactions go on in the log as it is.
+    """Return the transactions to go on with in the log as it is.
 
     Where it lacks records of ranges that are open, those that were only planned are planned
     anew, behind the loss; for others it raises ReplayDiffers.
@@ -331,7 +328,6 @@ def _replayed(
 
 
 def _lacking(known: Sequence[OpenTransaction], found: Log) -> list[OpenTransaction]:
-    """The open ones that reach behind the log's end."""
     return [each for each in known if each.range.end > found.end]
 
 
@@ -343,7 +339,7 @@ def recovering(
     ways: Ways,
     policy: StartPolicy,
 ) -> Chain[Opened]:
-    """Find where a partition goes on whose log does not hold what is to be read next.
+    """Find the position at which to go on where the log does not hold what is to be read next.
 
     What was read before resolves first; exactly once it is committed, unless a transaction is
     replayed of which records are still to come: then they are asked for again. Ranges that are

@@ -1,8 +1,8 @@
-"""The retry queue: which failed record is due when, and which has failed too often.
+"""The retry queue: failed records by when they are due, up to a limit.
 
-Pure: time and randomness come in as arguments. It follows Storm's
-ExponentialBackoffMsgRetryManager, without its overflow (the delay saturates), with
-jitter, and with a limit that leads to the dead letters instead of to nothing.
+Pure: time and randomness are arguments. It follows Storm's ExponentialBackoffMsgRetryManager,
+without its overflow (the delay saturates), with jitter, and with a limit that leads to the dead
+letters instead of to nothing.
 """
 
 import heapq
@@ -14,12 +14,10 @@ from typing import Protocol
 
 
 class Retries(Protocol):
-    """When a failed record is tried again, and how often."""
+    """The delay before each retry of a failed record, and the number of retries."""
 
     @property
-    def limit(self) -> int:
-        """Retries after the first try."""
-        ...
+    def limit(self) -> int: ...
 
     def delay_seconds(self, failures: int, rng: random.Random) -> float:
         """The pause after the record's n-th failure (n from 1)."""
@@ -28,7 +26,7 @@ class Retries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How failed records are tried again.
+    """Exponential backoff.
 
     `limit` counts retries: a record is tried `limit` + 1 times in all. The n-th
     retry waits `initial_seconds` * `multiplier` ** (n - 1), at most `max_seconds`, less a
@@ -42,14 +40,12 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no count, no time, or no share."""
         _require("limit", self.limit, whole=True)
         for name in ("initial_seconds", "multiplier", "max_seconds"):
             _require(name, getattr(self, name))
         _require("jitter", self.jitter, most=1.0)
 
     def delay_seconds(self, failures: int, rng: random.Random) -> float:
-        """The pause after the record's n-th failure (n from 1)."""
         delay = self.initial_seconds
         for _ in range(failures - 1):
             if delay >= self.max_seconds or self.multiplier <= 1:
@@ -80,7 +76,6 @@ class RetryQueue:
         self._queue: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
-        """Records that wait for their retry."""
         return len(self._queue)
 
     def failed(
@@ -108,7 +103,6 @@ class RetryQueue:
         return True
 
     def attempts(self, offset: int) -> int:
-        """How often the record has been tried, the try under way or just ended included."""
         return self.failures.get(offset, 0) + 1
 
     def take_due(self, now: float, limit: int) -> list[int]:
@@ -120,5 +114,5 @@ class RetryQueue:
         return due
 
     def forget_below(self, offset: int) -> None:
-        """Forget the counts of records that the frontier has passed."""
+        """Forget the counts of records below the last completed offset."""
         self.failures = {o: n for o, n in self.failures.items() if o >= offset}
