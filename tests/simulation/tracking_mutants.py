@@ -88,7 +88,7 @@ def stale_handle_accepted() -> Patches:
         mask = np.zeros(len(trees), np.bool_)
         mask[np.flatnonzero(there)[used]] = True
         live = None if mask.all() else mask
-        return inside[used], tags[used], table.record_ids.take(inside[used]), live
+        return inside[used], tags[used], table.owners.take(inside[used]), live
 
     return [around(SlotTable, "find", find)]
 

@@ -288,7 +288,7 @@ def test_driver_has_a_client_only_to_mirror_offsets(
     with drives:
         drives.send("a0")
         drives.finish()
-        drives.until(lambda: drives.reader.is_committed)
+        drives.until(lambda: drives.reader.offsets.is_done)
     called = [name for name, *_given in heard]
     assert called[0] == "open"
     assert called[-1] == "close"
