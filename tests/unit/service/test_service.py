@@ -108,7 +108,7 @@ class World:
         self.policy = ConsumerPolicy(
             AssignmentPolicy(
                 retries=RetryPolicy(limit=1, jitter=0),
-                window=policy.pop("window", InFlightLimits()),
+                limits=policy.pop("window", InFlightLimits()),
             ),
             commit_interval_seconds=policy.pop("commit_interval_seconds", 0.001),
             **policy,
@@ -278,7 +278,7 @@ def test_what_is_resolved_is_stored_even_if_the_drain_raises(error, monkeypatch)
     step = Pipeline.step
 
     def raising(pipeline: Pipeline, **options: bool) -> bool:
-        if not options.get("read", True):
+        if not options.get("fetch", True):
             raise error
         moved = step(pipeline, **options)
         if pipeline.tally.sunk == 2:
