@@ -20,12 +20,12 @@ from rich.console import Console
 
 from headrace import Topology
 from service import logs
-from service.account import Account
 from service.app import run_pipeline
 from service.cli.embedded import Servers, embedded
 from service.cli.render import RunProgress, show_account
 from service.config import Config, EngineName, load
 from service.jars.resolver import resolve
+from service.snapshot import Account
 
 INTERRUPTED = 130
 PARTITIONS = 4

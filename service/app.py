@@ -10,7 +10,6 @@ from types import FrameType
 import structlog
 
 from partition.commits import CommitAges
-from service.account import Account
 from service.config import Config
 from service.deadline import Deadline
 from service.health import HealthCheck
@@ -18,7 +17,7 @@ from service.http import HttpServer
 from service.metrics import Metrics
 from service.page.status import StatusPage
 from service.parts import Parts, wire
-from service.snapshot import Snapshot, SparkStatistics, TraceStatistics, snapshot_of
+from service.snapshot import Account, Snapshot, SparkStatistics, TraceStatistics, snapshot_of
 from service.tuning import rare_collections
 from topology.errors import InvalidTopology
 from topology.topology import Topology

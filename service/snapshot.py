@@ -1,14 +1,13 @@
-"""A snapshot: the pipeline's figures at one moment, for whoever does not own the loop."""
+"""The figures of a run at one moment, and the account: where every record is."""
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Protocol
 
 from partition.assignment import Departed, Moves
 from partition.commits import CommitAges
 from partition.consumer import Consumer
 from partition.manager import PartitionStatistics
 from partition.records import Partition
-from service.account import Account, PartitionAccount
 from service.engine import Engine, EngineStatistics
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.references import ReferenceStatistics
@@ -32,6 +31,77 @@ class SparkStatistics:
     is_running: bool  # its JVM is there; it may be broken without anyone having noticed yet
     restarts: int
     renewals: int  # of the context in a JVM that stayed
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAccount:
+    """One partition's part: offsets are the next to read."""
+
+    committed: int
+    frontier: int
+    log_end: int
+    goal: int | None = None  # where the log ended when a finite run began
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what is committed and the log's end."""
+        return self.log_end - self.committed
+
+    @property
+    def missing(self) -> int:
+        """Offsets that a finite run should have committed, and did not."""
+        return max(0, (self.log_end if self.goal is None else self.goal) - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Accounts for every record. It closes when nothing is missing and nothing is open."""
+
+    read: int
+    sunk: int
+    rows: int
+    filtered: int
+    retried: int
+    dead_lettered: int
+    unresolved: int
+    given_up: int  # in flight when their partitions went to other replicas, which read them again
+    lost: int  # offsets the source has lost, or that were skipped by policy
+    seconds: float
+    partitions: dict[str, PartitionAccount]
+    halted: dict[str, str]  # partitions of which nothing more is read, and why
+    table: str | None
+    dead_letters: str | None
+    caught_up: bool  # False: the run was stopped, or had no end
+
+    @property
+    def records_per_second(self) -> float:
+        return self.read / self.seconds if self.seconds > 0 else 0.0
+
+    def losses(self) -> list[str]:
+        """Contradictions of the promise: records that are nowhere. Always empty."""
+        resolved = self.sunk + self.filtered + self.dead_lettered
+        placed = resolved + self.unresolved + self.given_up
+        if placed == self.read:
+            return []
+        return [f"{self.read} records were read but {placed} are accounted for"]
+
+    def gaps(self) -> list[str]:
+        """Reasons why the account of a finite run does not close; empty when it closes."""
+        gaps = self.losses()
+        if self.unresolved:
+            gaps.append(f"{self.unresolved} records are unresolved")
+        gaps += [
+            f"{name}: committed {part.committed}, {part.missing} short of where the log ended"
+            for name, part in self.partitions.items()
+            if part.missing
+        ]
+        return gaps + [f"{name} is halted: {why}" for name, why in self.halted.items()]
+
+    def as_json(self) -> dict[str, Any]:
+        facts = asdict(self)
+        facts["records_per_second"] = round(self.records_per_second, 1)
+        facts["seconds"] = round(self.seconds, 3)
+        return facts
 
 
 @dataclass(frozen=True, kw_only=True)

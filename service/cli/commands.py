@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from service import logs
-from service.account import Account
 from service.app import run_pipeline
 from service.cli.checks import Check, run_checks
 from service.cli.embedded import embedded
@@ -20,6 +19,7 @@ from service.cli.offsets import read_offsets, show_offsets
 from service.cli.render import RunProgress, answers, show_account
 from service.config import Config, EngineName, load
 from service.errors import AccountOpen, BadConfig, NotStarted, ServerEnded
+from service.snapshot import Account
 from topology.topology import Topology, as_facts, as_mermaid, as_text
 
 _POLL_SECONDS = 0.5

@@ -9,8 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from service.account import Account
-from service.snapshot import Snapshot
+from service.snapshot import Account, Snapshot
 
 _WIDE = 500  # characters
 

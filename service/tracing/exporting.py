@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from service.tracing.config import TracingConfig
+from service.config import TracingConfig
 from service.tracing.traces import MAX_LINKS, Traces
 
 log = structlog.get_logger()

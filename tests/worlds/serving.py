@@ -11,13 +11,12 @@ from structlog.testing import capture_logs
 
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, MemorySink
-from service.account import Account
 from service.app import Service
 from service.config import load
 from service.health import HealthCheck
 from service.metrics import figures
 from service.parts import wire
-from service.snapshot import Snapshot
+from service.snapshot import Account, Snapshot
 from tests.support import patience
 from tests.support.patience import Limit, seconds, until
 from tests.worlds.fetching import BRISK

@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from headrace import Topology, bolt
 from headrace.sinks import DiscardSink, KafkaDeadLetters
 from partition.errors import SourceLost
-from service.account import Account
 from service.app import Service
 from service.config import load
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.parts import wire
+from service.snapshot import Account
 from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration

@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient
 from headrace import Record, SinkFailed, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, MemorySink, Staged
 from partition.errors import ReplayDiffers
-from service.account import Account
 from service.app import Service
 from service.config import load
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
 from service.parts import wire
+from service.snapshot import Account
 from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from service.account import Account, PartitionAccount
 from service.pipeline.trees import Tally
+from service.snapshot import Account, PartitionAccount
 
 SUNK, LETTERED = 1, 2
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from partition.records import Chunk, Partition
-from service.tracing.config import TracingConfig
+from service.config import TracingConfig
 from service.tracing.exporting import Tracing, _Complaints
 from tests.support.patience import slack
 from topology.record import KeptMessage

@@ -14,7 +14,7 @@ from headrace.sinks import MemorySink, Staged
 from partition.memory import MemoryStore
 from partition.records import Chunk, Partition
 from partition.retry import RetryPolicy
-from service.tracing.config import TracingConfig
+from service.config import TracingConfig
 from service.tracing.exporting import Tracing
 from sinks.kafka.dead_letters import _content, _Form
 from tests.worlds.running import PLACE, HeldSink, Works
