@@ -24,23 +24,6 @@ def acker(**options):
     return Acker(timeout_seconds=30, **options)
 
 
-def test_a_tree_completes_when_every_edge_came_back():
-    trees = acker()
-    tree = trees.begin(array(7))
-    trees.init(tree, edges(0b101 ^ 0b011))
-    trees.ack(tree, edges(0b101))
-    assert trees.drain().acked.tolist() == []
-    trees.ack(tree, edges(0b011))
-    assert trees.drain().acked.tolist() == [7]
-    assert trees.in_flight == 0
-
-
-def test_a_tree_without_edges_is_complete_at_once():
-    trees = acker()
-    trees.init(trees.begin(array(7)), edges(0))
-    assert trees.drain().acked.tolist() == [7]
-
-
 def test_a_failed_tree_never_completes():
     """Promise 4: one failed child fails the tree, and siblings' later acks do not revive it.
 
@@ -83,31 +66,6 @@ def test_repeated_acks_of_a_completed_tree_are_counted_and_ignored():
     assert trees.statistics().ignored == 2
 
 
-def test_one_tree_may_stand_in_a_batch_many_times():
-    trees = acker()
-    two = trees.begin(array(1, 2))
-    trees.init(two, edges(1 ^ 2 ^ 4, 8))
-    trees.ack(array(two[0], two[1], two[0], two[0]), edges(1, 8, 2, 4))
-    assert sorted(trees.drain().acked.tolist()) == [1, 2]
-
-
-def test_flags_come_back_with_the_ack():
-    trees = acker()
-    two = trees.begin(array(1, 2))
-    trees.mark(two[:1], 2)
-    trees.init(two, edges(0, 0), flags=1)
-    assert trees.drain().acked_flags.tolist() == [3, 1]
-
-
-def test_flags_can_be_asked_for_while_a_tree_lives():
-    trees = acker()
-    three = trees.begin(array(1, 2, 3))
-    trees.mark(three[1:], 2)
-    trees.init(three[:2], edges(0, 4), flags=1)
-    assert trees.flags(array(*three, 77)).tolist() == [0, 3, 2, 0]
-    assert trees.flags(three[1:2]).tolist() == [3]
-
-
 def test_the_bound_on_trees_in_flight_is_an_error_not_a_leak():
     """Storm 47: what is never acked does not grow without end."""
     trees = acker(capacity=2, max_trees=4)
@@ -118,25 +76,6 @@ def test_the_bound_on_trees_in_flight_is_an_error_not_a_leak():
     trees.init(one, edges(0))
     trees.begin(array(5))
     assert trees.in_flight == 4
-
-
-def test_a_repeated_init_is_ignored():
-    trees = acker()
-    tree = trees.begin(array(7))
-    trees.init(tree, edges(5))
-    trees.init(tree, edges(5))
-    assert trees.statistics().ignored == 1
-    trees.ack(tree, edges(5))
-    assert trees.drain().acked.tolist() == [7]
-
-
-def test_an_edge_acked_twice_never_completes_its_tree():
-    trees = acker()
-    tree = trees.begin(array(7))
-    trees.init(tree, edges(5))
-    trees.ack(array(tree[0], tree[0]), edges(5, 5))
-    assert trees.drain().acked.tolist() == []
-    assert trees.in_flight == 1
 
 
 UNKNOWN = (0, 5, 1023, 1024, 2**31, 2**32 - 1, 1 << 40, 2**62, 2**63 - 1, -1, -(2**63))

@@ -224,11 +224,11 @@ class Calls(RuleBasedStateMachine):
         assert self.acker._table.doomed == sum(tree.has_failed for tree in waiting)
 
     @invariant()
-    def owners_are_right(self):
-        expected = [
-            self.live[handle].owner if handle in self.live else -1 for handle in self.handles
-        ]
-        assert self.acker.owners(array(self.handles)).tolist() == expected
+    def owners_and_flags_are_right(self):
+        gone, trees = Tree(-1, 0.0, 0.0), array(self.handles)
+        expected = [self.live.get(handle, gone) for handle in self.handles]
+        assert self.acker.owners(trees).tolist() == [tree.owner for tree in expected]
+        assert self.acker.flags(trees).tolist() == [tree.flags for tree in expected]
 
 
 def array(handles):
