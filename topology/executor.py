@@ -35,7 +35,7 @@ from topology.calls import (
 )
 from topology.errors import BoltError
 from topology.grouping import Direct
-from topology.histogram import CallTimes
+from topology.histogram import CallTimes, Histogram
 from topology.record import DEFAULT_STREAM, Message, Record
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
@@ -70,7 +70,7 @@ class Executor:
         """
         self._schemas = schemas or {}
         self._turns: Counter[str] = Counter()  # values routed, by step
-        self.times = CallTimes()
+        self.times = CallTimes(Histogram)
         """Seconds of calls: of a chunk's worth of them, the mean."""
         self.prefetcher = Prefetcher(sources, self.run_concurrent)
 
@@ -127,7 +127,7 @@ class Executor:
 
     def _ended(self, outcome: Outcome, count: int) -> Outcome:
         for took in outcome.took:
-            self.times.add(took.step, took.calls, took.seconds)
+            self.times[took.step].add(took.seconds, took.calls)
         return _without_failed(outcome, count)
 
     def _as_columns(self, outcome: Outcome) -> Outcome:

@@ -1,7 +1,9 @@
 """Histograms of times: how many took how long, counted into a few bounded buckets. Pure."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -50,23 +52,9 @@ class Histogram:
         return Distribution(tuple(self._counts), self._seconds)
 
 
-class CallTimes:
-    """A histogram of call times for each step. The owner thread's."""
+CallTimes: TypeAlias = defaultdict[str, Histogram]
+"""How long calls took, by step."""
 
-    def __init__(self) -> None:
-        self._by_step: dict[str, Histogram] = {}
 
-    def add(self, step: str, count: int, seconds: float) -> None:
-        self._of(step).add(seconds, count)
-
-    def add_each(self, step: str, seconds: list[float], others: int = 0) -> None:
-        self._of(step).add_each(seconds, others)
-
-    def _of(self, step: str) -> Histogram:
-        found = self._by_step.get(step)
-        if found is None:
-            found = self._by_step[step] = Histogram()
-        return found
-
-    def figures(self) -> dict[str, Distribution]:
-        return {step: each.figures() for step, each in self._by_step.items()}
+def distributions_of(times: CallTimes) -> dict[str, Distribution]:
+    return {step: each.figures() for step, each in times.items()}

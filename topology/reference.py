@@ -292,7 +292,7 @@ _FORMAT = re.compile(r"[A-Za-z][\w.]*")
 
 
 class Reference(Mapping[Any, Any]):
-    """A table to look things up in: a plain mapping, and an Arrow join. Made by `reference`.
+    """A table to look things up in: a plain mapping, and an Arrow join. Nothing is read yet.
 
     As a mapping it goes from the key (a tuple, if it is of several columns) to a read-only
     mapping of the row's other columns, or to the value of one column. Two references are equal
@@ -302,6 +302,14 @@ class Reference(Mapping[Any, Any]):
     replaces the old one as a whole, on the owner thread between two turns of its loop: a bolt
     that runs there sees one load during a chunk. Any thread may look up; each look-up and each
     join is answered from one load.
+
+    `place` is the name of a table that Spark knows, or a path: its suffix says the format
+    (`.parquet`, `.delta`, `.csv`, `.json`), or `format` does. Relative paths lie below the
+    warehouse. `format="iceberg"` takes the name of a table, as `IcebergSink` does. `key` is the
+    column, or are the columns, that tell a row; `columns` are the others that are wanted (all of
+    them, if not given), and with `value` there is one, whose value is then what a look-up gives.
+    `properties` are those of Spark's reader. More than `max_rows` rows fail the load. `name`
+    stands in metrics, logs and errors. Raises InvalidReference.
     """
 
     def __init__(
@@ -317,7 +325,6 @@ class Reference(Mapping[Any, Any]):
         properties: Mapping[str, str] | None = None,
         name: str | None = None,
     ) -> None:
-        """Raises InvalidReference."""
         self.place = place
         self.format = format or _format_of(place)
         self.name = name or _name_of(place, self.format)
@@ -332,7 +339,7 @@ class Reference(Mapping[Any, Any]):
         self._loaded: Loaded | None = None
         # What stands here before there is a dictionary raises or makes it, so that a look-up
         # costs nothing more than the dictionary's own.
-        self._rows: Mapping[Any, Any] = _Unloaded(self)
+        self._rows: Mapping[Any, Any] = _Unmade(self, None)
 
     def wanted_of(self, columns: Sequence[str]) -> list[str]:
         """Return those of a table's columns that have to be read. Raises ReferenceLoadFailed."""
@@ -433,7 +440,7 @@ class Reference(Mapping[Any, Any]):
 
     def unload(self) -> None:
         with self._lock:
-            self._loaded, self._rows = None, _Unloaded(self)
+            self._loaded, self._rows = None, _Unmade(self, None)
 
     def read(self, table: pa.Table) -> Loaded:
         """Make a load of a table, on any thread; `use` puts it in place.
@@ -461,8 +468,10 @@ class Reference(Mapping[Any, Any]):
             self._loaded = loaded
             self._rows = loaded.rows() if loaded.has_rows else _Unmade(self, loaded)
 
-    def made(self, loaded: Loaded) -> dict[Any, Any]:
+    def made(self, loaded: Loaded | None) -> dict[Any, Any]:
         """Make the dictionary of a load, and use it if the load is still in place."""
+        if loaded is None:
+            raise ReferenceNotLoaded(self.name)
         with self._lock:
             rows = loaded.rows()
             if self._loaded is loaded:
@@ -515,26 +524,10 @@ class Reference(Mapping[Any, Any]):
             raise InvalidReference(f"{place}: max_rows and refresh_seconds must be positive")
 
 
-class _Unloaded(Mapping[Any, Any]):
-    """The rows of a reference that is not loaded: every use raises."""
-
-    def __init__(self, owner: Reference) -> None:
-        self._owner = owner
-
-    def __getitem__(self, key: Any) -> Any:
-        raise ReferenceNotLoaded(self._owner.name)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise ReferenceNotLoaded(self._owner.name)
-
-    def __len__(self) -> int:
-        raise ReferenceNotLoaded(self._owner.name)
-
-
 class _Unmade(Mapping[Any, Any]):
-    """The rows of a load whose dictionary is made when it is first used."""
+    """The rows of a load until its dictionary is made; without a load every use raises."""
 
-    def __init__(self, owner: Reference, loaded: Loaded) -> None:
+    def __init__(self, owner: Reference, loaded: Loaded | None) -> None:
         self._owner = owner
         self._loaded = loaded
 
@@ -545,43 +538,10 @@ class _Unmade(Mapping[Any, Any]):
         return iter(self._owner.made(self._loaded))
 
     def __len__(self) -> int:
-        return self._loaded.num_rows
+        return len(self._owner.made(self._loaded))
 
 
-def reference(
-    place: str,
-    *,
-    key: str | Iterable[str],
-    value: str | None = None,
-    columns: Iterable[str] | None = None,
-    refresh_seconds: float | None = None,
-    max_rows: int = MAX_ROWS,
-    format: str | None = None,  # noqa: A002 - the name that Spark's reader has for it
-    properties: Mapping[str, str] | None = None,
-    name: str | None = None,
-) -> Reference:
-    """Name a table that bolts look things up in; nothing is read yet.
-
-    `place` is the name of a table that Spark knows, or a path: its suffix says the format
-    (`.parquet`, `.delta`, `.csv`, `.json`), or `format` does. Relative paths lie below the
-    warehouse. `format="iceberg"` takes the name of a table, as `IcebergSink` does. `key` is the
-    column, or are the columns, that tell a row; `columns` are the others that are wanted (all of
-    them, if not given), and with `value` there is one, whose value is then what a look-up gives.
-    `properties` are those of Spark's reader. Every `refresh_seconds` it is loaded anew. More than
-    `max_rows` rows fail the load. `name` stands in metrics, logs and errors. Raises
-    InvalidReference.
-    """
-    return Reference(
-        place,
-        key=key,
-        value=value,
-        columns=columns,
-        refresh_seconds=refresh_seconds,
-        max_rows=max_rows,
-        format=format,
-        properties=properties,
-        name=name,
-    )
+reference = Reference
 
 
 def _unpacked(place: str) -> PurePosixPath:
@@ -593,5 +553,5 @@ def _format_of(place: str) -> str:
     return _FORMATS.get(_unpacked(place).suffix.lower(), "table")
 
 
-def _name_of(place: str, format: str) -> str:  # noqa: A002 - as in `reference`
+def _name_of(place: str, format: str) -> str:  # noqa: A002 - as in Reference
     return place if format in _NAMED else _unpacked(place).stem or place

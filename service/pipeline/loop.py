@@ -21,6 +21,7 @@ from service.pipeline.failures import FailureHandler
 from service.pipeline.router import Router
 from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
 from service.pipeline.trees import TreeTracker
+from topology.histogram import distributions_of
 from topology.workers.call import Answers, TickFailed
 
 if TYPE_CHECKING:  # only a task of the spark engine has it
@@ -202,7 +203,7 @@ class Pipeline:
             held_back_seconds=dict(self.backpressure.seconds),
             runners=self.runners.figures(),
             failed_ticks=dict(self.router.failed_ticks),
-            call_times=self.router.executor.times.figures() | self.runners.call_times(),
+            call_times=distributions_of(self.router.executor.times) | self.runners.call_times(),
             recent_failures=self.context.complaints.recent(),
         )
 

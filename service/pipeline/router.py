@@ -295,7 +295,7 @@ class Router:
                 tasks=delivery.tasks,
             )
             seconds = perf_counter() - started
-            self.executor.times.add(step.name, len(delivery.piece), seconds)
+            self.executor.times[step.name].add(seconds, len(delivery.piece))
             for notify in self._on.advanced_ran:
                 own = np.concatenate([self._trees.record_ids(trees), self._trees.records_of(trees)])
                 notify(step.name, own, seconds)

@@ -10,7 +10,7 @@ import numpy as np
 
 from topology.bolt import Bolt, Kind
 from topology.errors import BoltError
-from topology.histogram import CallTimes, Distribution
+from topology.histogram import CallTimes, Distribution, Histogram, distributions_of
 from topology.steps import BoltStep, Key, Order
 from topology.workers.call import Answers, Call, Inputs, TickFailed
 from topology.workers.lifecycle import EventLoop
@@ -59,7 +59,7 @@ class WorkerPool:
             for step in steps
         }
         self._all = [runner for runners in self._runners.values() for runner in runners]
-        self._times = CallTimes()
+        self._times = CallTimes(Histogram)
 
     def _runner(self, step: BoltStep, bolt: Bolt[Any, Any]) -> Runner:
         own = step.timeout_seconds
@@ -232,13 +232,13 @@ class WorkerPool:
     def call_times(self) -> dict[str, Distribution]:
         """Seconds of the calls that have ended, by step."""
         self._count_times(1)
-        return self._times.figures()
+        return distributions_of(self._times)
 
     def _count_times(self, at_least: int) -> None:
         for step, runners in self._runners.items():
             for runner in runners:
                 if runner.num_timed >= at_least:
-                    self._times.add_each(step, *runner.take_seconds())
+                    self._times[step].add_each(*runner.take_seconds())
 
 
 def _calls(inputs: Inputs, keys: Iterable[Hashable]) -> list[Call]:

@@ -9,7 +9,7 @@ import pytest
 from headrace import AdvancedBolt, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
-from topology.histogram import BOUNDS, CallTimes, Distribution, Histogram
+from topology.histogram import BOUNDS, Distribution, Histogram
 
 
 def places(spread: Distribution) -> dict[float, int]:
@@ -44,12 +44,12 @@ def test_single_times_are_counted_as_one_by_one():
 
 
 def test_figures_are_of_their_moment():
-    times = CallTimes()
-    times.add("parse", 3, 0.3)
-    before = times.figures()
-    times.add_each("parse", [0.1])
-    assert before["parse"].count == 3
-    assert times.figures()["parse"].count == 4
+    histogram = Histogram()
+    histogram.add(0.3, 3)
+    before = histogram.figures()
+    histogram.add_each([0.1])
+    assert before.count == 3
+    assert histogram.figures().count == 4
 
 
 class Slow:

@@ -33,14 +33,6 @@ def test_calls_start_in_the_order_of_their_arrival():
     assert rest(waiting) == ["a1", "b1", "a2", "b2"]
 
 
-def test_a_record_that_comes_again_keeps_its_place_and_its_earlier_tries_are_dropped():
-    waiting = filled(("a", 1, 1), ("b", 2, 2), ("c", 3, 3))
-    for tree in range(10, 40):
-        waiting.add(call(f"b{tree}", 2, tree))
-        assert len(waiting) == 3
-    assert rest(waiting) == ["a", "b39", "c"]
-
-
 def test_all_values_of_a_record_that_comes_again_start_in_its_place():
     waiting = filled(("b1", 2, 2), ("c1", 3, 3), ("b2", 2, 2), ("c2", 3, 3))
     for value in ("B1", "B2", "B3"):
@@ -66,18 +58,6 @@ def test_a_record_that_leads_and_comes_yet_again_leads_with_the_new_try_alone():
     assert rest(waiting) == ["a1", "c"]
 
 
-def test_a_failed_call_takes_along_what_waits_of_its_try_only():
-    waiting = filled(("a2", 1, 1), ("b", 2, 2))
-    assert not waiting.fail(call("a1", 1, 1))
-    assert rest(waiting) == ["b"]
-
-
-def test_a_record_that_waits_again_when_its_first_call_fails_is_next():
-    waiting = filled(("b", 2, 2), ("A", 1, 9))
-    assert waiting.fail(call("a", 1, 1))
-    assert rest(waiting) == ["A", "b"]
-
-
 def test_what_led_goes_on_after_the_record_that_failed_meanwhile():
     waiting = filled(("c", 3, 3))
     waiting.lead(7)
@@ -87,17 +67,6 @@ def test_what_led_goes_on_after_the_record_that_failed_meanwhile():
     waiting.add(call("b", 2, 8))
     waiting.add(call("later", 1, 7))
     assert rest(waiting) == ["b", "late", "later", "c"]
-
-
-def test_the_calls_of_a_partition_can_be_dropped():
-    waiting = filled(("a", 1, 1, 5), ("b", 2, 2, 6), ("c", 3, 3, 5), ("c2", 3, 3, 5))
-    waiting.lead(9)
-    waiting.add(call("d", 4, 9, 5))
-    dropped = waiting.drop(lambda one: one.partition == 5)
-    assert {one.value for one in dropped} == {"a", "c", "c2", "d"}
-    assert len(waiting) == 1
-    waiting.add(call("e", 3, 4, 5))
-    assert rest(waiting) == ["b", "e"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=60))
