@@ -1,8 +1,8 @@
-"""Advanced bolts: bolts that anchor, ack and fail tuples themselves.
+"""Advanced bolts, which anchor, ack and fail tuples themselves, and their runner.
 
 For what one value in and some values out cannot say: joins, aggregations, anything that
 keeps a tuple and answers later. `Collector` only records what a bolt asks for; the pipeline
-carries it out, chunk by chunk. Pure: no I/O, no clock of its own.
+carries it out, chunk by chunk. Pure: no I/O, no clock.
 """
 
 from abc import ABC, abstractmethod
@@ -65,7 +65,7 @@ class Emission:
 
 @dataclass(slots=True)
 class Actions:
-    """What advanced bolts asked for: emits, acks, fails and resets.
+    """Emits, acks, fails and resets that advanced bolts asked for.
 
     Carry them out in this order: what failed fails; then the values go on and their edges become
     known; then what is acked is acked. In between nothing can complete by mistake, as a tuple's own
@@ -399,7 +399,7 @@ class AdvancedRunner:
         return self._round(step, now, drains)
 
     def overdue(self, step: BoltStep, now: float) -> Actions:
-        """Fail the tuples that the step's bolts have kept for longer than its time-out.
+        """Fail the tuples that the step's bolts have kept for longer than its timeout.
 
         They are not settled: a bolt that acks one later does nothing wrong, and nothing happens.
         """
@@ -497,9 +497,9 @@ class Kept:
         self._record_ids = record_ids
         self._indexes_of = indexes_of
         self._record_id: dict[Tuple[Any], int] = {}  # a record, or a joint tree
-        self._since: dict[Tuple[Any], float] = {}  # the oldest first; empty without a time-out
+        self._since: dict[Tuple[Any], float] = {}  # the oldest first; empty without a timeout
         self.by_partition: Counter[int] = Counter()
-        """How many there are, by partition index."""
+        """Number of tuples, by partition index."""
 
     def __len__(self) -> int:
         return len(self._record_id)

@@ -1,4 +1,4 @@
-"""What a state keeps of the rows of a key: counts, sums, extremes, or what functions make of them.
+"""Aggregates of a state: counts, sums, extremes, and those by functions.
 
 Trident's CombinerAggregator is `combiner`, its ReducerAggregator `reducer`.
 """

@@ -45,7 +45,7 @@ class Kind(Enum):
     ASYNC = "async"  # awaited on the event loop, many at once
     BLOCKING = "blocking"  # called in a thread of a pool
     VECTORISED = "vectorised"  # a RecordBatch in, a RecordBatch out
-    ADVANCED = "advanced"  # acks, fails and anchors by itself
+    ADVANCED = "advanced"  # acks, fails and anchors tuples itself
 
 
 Tables: TypeAlias = "pa.RecordBatch | Mapping[str, pa.RecordBatch]"  # of a vectorised bolt
@@ -61,7 +61,7 @@ class Component:
     """
 
     tick_seconds: ClassVar[float | None] = None
-    """How often `tick` is called; None: never."""
+    """Interval of `tick`; None: never."""
 
     def open(self) -> Coroutine[Any, Any, None] | None:
         """Get ready: load tables, open clients. Called once, before the first value."""
@@ -89,7 +89,7 @@ class Bolt(Component, ABC, Generic[In, Out]):
     """
 
     blocking: ClassVar[bool] = False
-    """Whether `process` waits for something, so that it needs threads of its own."""
+    """Whether `process` waits for something, so that it needs threads."""
 
     vectorised: ClassVar[bool] = False
     """Whether `process` takes whole chunks, as `pyarrow.RecordBatch`."""

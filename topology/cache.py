@@ -22,11 +22,11 @@ class CacheStatistics:
     entries: int
     hits: int  # answered from the cache, or by the look-up of another call for the same key
     misses: int  # look-ups made
-    evictions: int  # entries that had to leave for lack of room; those too old do not count
+    evictions: int  # entries removed for lack of room, not for their age
 
 
 class Cache(Generic[Key, Value]):
-    """Keeps at most `max_entries` results, each for at most `seconds`; the least used leave first.
+    """An LRU cache of at most `max_entries` results, each for at most `seconds`.
 
     Calls that ask for the same key at the same time share one look-up: if it raises, all of
     them get its exception, and nothing is kept. If the call that makes it is cancelled, one of

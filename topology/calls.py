@@ -1,4 +1,4 @@
-"""How a bolt is called over a whole chunk: the tight loops of the hot path.
+"""Calls of a bolt over a whole chunk: the tight loops of the hot path.
 
 Each function here returns a `Called`: the values that came out, for each of them the
 index of the value it came from, and what failed. The loops run in C (`map`, `extend`,
@@ -172,7 +172,7 @@ def _collect(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a value was not processed, and in which step."""
+    """The error of a value that was not processed, and the step."""
 
     step: str
     error: Exception

@@ -1,4 +1,4 @@
-"""What can go wrong in the topology room.
+"""Errors of topologies, bolts and sinks.
 
 TopologyError
 ├── InvalidTopology      the graph itself is wrong; named at build time

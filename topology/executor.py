@@ -404,7 +404,7 @@ _Tasks: TypeAlias = "queue.SimpleQueue[_Begun | None]"
 
 
 class Prefetcher:
-    """Runs the concurrent bolts that read topics, on threads of its own.
+    """Runs the concurrent bolts that read topics, on its own threads.
 
     What they give may be made before the chunk is emitted, and forgotten if it never is. The
     owner thread calls everything; `run` is called by the threads, several at once.

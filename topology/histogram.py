@@ -1,4 +1,4 @@
-"""Histograms of times: how many took how long, counted into a few bounded buckets. Pure."""
+"""Histograms of times, counted into a few bounded buckets. Pure."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -53,7 +53,7 @@ class Histogram:
 
 
 CallTimes: TypeAlias = defaultdict[str, Histogram]
-"""How long calls took, by step."""
+"""Call times by step."""
 
 
 def distributions_of(times: CallTimes) -> dict[str, Distribution]:

@@ -1,4 +1,4 @@
-"""One Kafka record as a bolt sees it, and what a bolt may say besides returning a value."""
+"""Records as bolts see them, and the signals of bolts: SKIP, To, Reject, Retry."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ class HeadersUnreadable(Reject):
 
 
 class Message(Protocol):
-    """What a Record reads from its message (`confluent_kafka.Message` has it all)."""
+    """The part of a message that a Record reads (`confluent_kafka.Message` has it all)."""
 
     def value(self) -> bytes | None:
         """Return the payload, or None (a tombstone)."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Column: TypeAlias = "pa.Array[Any]"
 
-_SPREAD = 4  # whole numbers in a range so many times wider than their count get a flat array
-_FEW = 2  # up to so many keys per value that is looked up, Arrow's own look-up is the fastest
+_SPREAD = 4  # the widest range of whole numbers, as a multiple of their count, for a flat array
+_FEW = 2  # keys per value looked up, up to which Arrow's look-up is the fastest
 _INTEGERS = (
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
 )  # fmt: skip
@@ -153,7 +153,7 @@ class Loaded:
         self.values = values
         self.index = KeyIndex(keys)
         self.stored: StoredRows | None = None
-        """What a state that follows its own commits was loaded from."""
+        """The stored rows of a state that follows its own commits."""
         self._single = single
         self._rows: dict[Any, Any] | None = None
 

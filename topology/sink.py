@@ -1,4 +1,4 @@
-"""What a sink promises: the contract that every place for rows keeps, for every guarantee.
+"""The contract of sinks, for every guarantee.
 
 A line is a run of transactions that are numbered together, 1, 2, 3, …: those of one partition.
 A share is one line's transaction; a batch has the rows of the shares that one commit makes durable
@@ -172,9 +172,9 @@ class Sink(ABC, Generic[Row]):
     name: str
 
     batch_rows: int = BATCH_ROWS
-    """How many rows make a batch full, unless `into` says otherwise.
+    """Rows of a full batch, unless `into` says otherwise.
 
-    Many where a write costs much by itself, as a file and its commit do. Few where it costs
+    Many where each write is expensive, as a file and its commit are. Few where it costs
     nothing: a large batch then only keeps records in memory until they have left the caches.
     """
 
@@ -185,7 +185,7 @@ class Sink(ABC, Generic[Row]):
     """The sets of jars that Spark must have for it."""
 
     kinds: frozenset[Kind] = frozenset()
-    """Which kinds of transactions it keeps; none: it cannot be exactly-once."""
+    """Kinds of transactions it keeps; none: it cannot be exactly-once."""
 
     row_schema: pa.Schema | None = None
     """To which `stage` fits rows: dictionaries may come as columns of it. None: they never do."""

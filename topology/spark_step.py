@@ -1,4 +1,4 @@
-"""A step that Spark itself makes: a function of a DataFrame, and the columns it is given."""
+"""Spark steps: a function of a DataFrame in front of a sink."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _FIELDS: "list[pa.Field[Any]]" = [
     pa.field("headers", pa.list_(pa.struct(_HEADER))),
 ]
 KAFKA_COLUMNS = pa.schema(_FIELDS)
-"""What a Spark step directly behind a source gets: the columns of Spark's own Kafka source."""
+"""Columns of a Spark step directly behind a source: those of Spark's own Kafka source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ThroughSpark(Sink[Any]):
 
     def __init__(self, step: SparkStep, sink: Sink[Any]) -> None:
         self.name = sink.name
-        self.batch_rows = max(BATCH_ROWS, sink.batch_rows)  # a Spark job costs much by itself
+        self.batch_rows = max(BATCH_ROWS, sink.batch_rows)  # each Spark job is expensive
         self.kinds = sink.kinds
         self.step = step
         self.sink = sink
@@ -117,7 +117,7 @@ def refused(sink: str, step: str, reasons: Iterable[str]) -> SinkFailed:
 
 
 class SparkRows:
-    """What comes out of a Spark step: only a sink can take it."""
+    """The rows that come out of a Spark step: only a sink can take them."""
 
     def __init__(self, step: SparkStep, into: Callable[..., None]) -> None:
         """`into` is the method of the stream in front of the step."""

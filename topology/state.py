@@ -135,7 +135,7 @@ class Shape:
 
 
 class StatePlace(Protocol):
-    """Where a state is kept (`headrace.state` has them)."""
+    """A store of states (`headrace.state` has them)."""
 
     def sink(self, state: "State") -> Sink[Any]: ...
 

@@ -1,4 +1,4 @@
-"""In which order a step's calls run."""
+"""The steps of a topology: sources, bolts and sinks."""
 
 import random
 import re

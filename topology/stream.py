@@ -203,7 +203,7 @@ class Names(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a stream comes from (`lists` take its next step), and the name of that step."""
+    """The origins of a stream: `lists` take its next step."""
 
     lists: tuple[list[Step], ...]
     place: str
@@ -289,7 +289,7 @@ class Stream(Generic[T]):
         `workers` is how many calls of an async or blocking bolt run at once,
         `timeout_seconds` how long one may take, or how long an advanced bolt may keep a
         tuple; other bolts have neither. With `tasks` the
-        bolt is made so many times, and `grouping` says which of them gets a value (if it is
+        bolt is made `tasks` times, and `grouping` says which of them gets a value (if it is
         not given, each in turn, and after `keyed_by` the same one for the same key).
         `retries` decides about records that fail in this bolt,
         instead of the pipeline's. `streams` are the names that it may send `To`, besides
@@ -333,9 +333,9 @@ class Stream(Generic[T]):
         batch_bytes: int = BATCH_BYTES,
         batch_seconds: float = BATCH_SECONDS,
     ) -> None:
-        """Write every value to a sink, in micro-batches of so many rows, bytes or seconds.
+        """Write every value to a sink, in micro-batches limited by rows, bytes and seconds.
 
-        How many rows is up to the sink if it is not said (`Sink.batch_rows`). Raises
+        Without `batch_rows` the sink decides (`Sink.batch_rows`). Raises
         InvalidTopology.
         """
         self._check_unordered("into()")

@@ -1,4 +1,4 @@
-"""Which values a column takes: those that it keeps as they are. One table for values and columns.
+"""Strict conversion of values and columns: a column takes what it keeps as it is.
 
 | column | takes |
 | --- | --- |

@@ -1,1 +1,1 @@
-"""How the bolts run that the executor stops at: on the event loop, in threads, or in order."""
+"""Bolts whose calls end later or have an order: event loop, threads, queues by key."""

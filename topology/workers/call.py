@@ -1,4 +1,4 @@
-"""Calls of bolts: what goes into a runner, and what comes back."""
+"""Calls of bolts, their inputs and their results."""
 
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
@@ -35,7 +35,6 @@ class Inputs:
     tasks: list[int] | None = None
 
     def take(self, indices: list[int]) -> "Inputs":
-        """Those of the values."""
         return Inputs(
             [self.values[index] for index in indices],
             self.trees[indices],
@@ -106,7 +105,6 @@ class Answers:
         return True
 
     def announce(self) -> None:
-        """Tell the owner."""
         self._announce(self)
 
     def take(self) -> list[Call]:

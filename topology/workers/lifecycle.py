@@ -28,7 +28,7 @@ _DESCRIPTORS = 16  # that a loop takes, and some
 
 
 class EventLoop:
-    """One event loop on a thread of its own. The owner thread calls everything."""
+    """An event loop on its own thread. The owner thread calls everything."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -36,7 +36,6 @@ class EventLoop:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes anything."""
         return self._loop is not None
 
     def open(self) -> None:
@@ -49,12 +48,12 @@ class EventLoop:
         self._thread.start()
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Have something called on the loop's thread; nothing once it is closed."""
+        """Schedule a call on the loop's thread; ignored once the loop is closed."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(function, *args)
 
     def run(self, work: Coroutine[Any, Any, object], deadline: float | None = None) -> None:
-        """Have something awaited on the loop's thread, and wait for it until that time.
+        """Await something on the loop's thread, and wait for it until the deadline.
 
         Raises what it raises, and TimeoutError after the deadline; it is then cancelled.
         """
@@ -82,7 +81,7 @@ class EventLoop:
 
 
 def _check_descriptors() -> None:
-    """Raise OSError where libuv, without them, would end the process without a word."""
+    """Raise OSError where libuv, without descriptors, would silently end the process."""
     taken: list[int] = []
     try:
         for _ in range(_DESCRIPTORS):
@@ -107,7 +106,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Lifecycle:
-    """Opens and closes every task of every bolt, and brings the news. The owner thread calls it.
+    """Opens, notifies and closes every task of every bolt. The owner thread calls it.
 
     What an async bolt has to be awaited for runs on the event loop, which is open from before
     `open` until after `close`.
@@ -121,7 +120,7 @@ class Lifecycle:
         self._opened: list[tuple[BoltStep, Component]] = []
 
     def open(self) -> None:
-        """Start the hooks, open the bolts. If one fails, close what is open, and pass it on."""
+        """Start the hooks, open the bolts. If one fails, close what is open, and raise its error."""
         try:
             for hooks in self._hooks:
                 self._started.append(hooks)
@@ -138,7 +137,7 @@ class Lifecycle:
         """Close every opened bolt, last first, then stop the hooks.
 
         One that raises keeps no other open; what a bolt raised is raised when all are closed.
-        Those that are awaited have the time-out together; then they are cancelled.
+        Those that are awaited have the timeout together; then they are cancelled.
         """
         deadline = time.monotonic() + timeout_seconds
         with ExitStack() as closing:  # last in, first out
@@ -149,12 +148,12 @@ class Lifecycle:
             self._started, self._opened = [], []
 
     def partition_assigned(self, topic: str, partition: int) -> None:
-        """Tell all that a partition is read from now on."""
+        """Notify hooks, then bolts."""
         for listener in self._listeners():
             _tell("partition_assigned", listener.partition_assigned, topic, partition)
 
     def partition_revoked(self, topic: str, partition: int) -> None:
-        """Tell all that a partition is no longer ours."""
+        """Notify bolts, then hooks, in reverse order."""
         for listener in reversed(self._listeners()):
             _tell("partition_revoked", listener.partition_revoked, topic, partition)
 
@@ -162,7 +161,7 @@ class Lifecycle:
         return [*self._started, *(bolt for _step, bolt in self._opened)]
 
     def _call(self, step: BoltStep, call: Callable[[], Any], deadline: float | None) -> None:
-        """Call a bolt's `open` or `close`, and await it if it is to be. Its errors name it."""
+        """Call a bolt's `open` or `close`, and await a coroutine. Its errors name it."""
         try:
             result = call()
             if not inspect.iscoroutine(result):

@@ -45,9 +45,9 @@ class RunnerStatistics:
     in_flight: int = 0  # calls that run
     waiting: int = 0  # values whose call has not started
     held: int = 0  # records that others of their keys wait for
-    abandoned: int = 0  # calls past their time-out that have not returned yet
+    abandoned: int = 0  # calls past their timeout that have not returned yet
     timeouts: int = 0
-    late: int = 0  # calls that returned after their time-out, to no effect
+    late: int = 0  # calls that returned after their timeout, to no effect
     ended_since: float | None = None  # when a task's last job was abandoned; none may be begun
 
     def __add__(self, other: "RunnerStatistics") -> "RunnerStatistics":
@@ -430,7 +430,7 @@ class ThreadRunner(_PoolRunner):
 class AsyncRunner(_PoolRunner):
     """Awaits an async bolt on the event loop.
 
-    A call past its time-out fails at once and is cancelled. A bolt may cancel all tasks of the
+    A call past its timeout fails at once and is cancelled. A bolt may cancel all tasks of the
     loop: then other jobs are begun.
     """
 
