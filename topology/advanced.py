@@ -175,8 +175,7 @@ class Collector(Generic[Out]):
             raise BoltError(message)
         if stream not in self._streams:
             allowed = ", ".join(sorted(self._streams))
-            message = f"bolt '{self._step}' emitted to stream '{stream}'; it has {allowed}"
-            raise BoltError(message)
+            raise BoltError(f"bolt '{self._step}' emitted to stream '{stream}'; it has {allowed}")
         actions = self._actions
         if isinstance(anchors, Tuple):
             if anchors.is_settled:

@@ -225,11 +225,10 @@ def _extreme(field: str, hint: Any, which: Literal["min", "max"]) -> Aggregate:
     kind = type_of(hint, f"{name}('{field}')")
     is_other = pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_dictionary(kind)
     if is_other or not _has_extremes(kind, which):
-        message = (
+        raise InvalidTopology(
             f"{name}('{field}') has type={hint!r}; int, float, Decimal, str, bytes, date or "
             "datetime is allowed"
         )
-        raise InvalidTopology(message)
     return Extreme(kind, field, which)
 
 

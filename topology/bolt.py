@@ -250,8 +250,7 @@ def kind_of(bolt: Component) -> Kind:
     plain = (Kind.FUNCTION, Kind.FAN_OUT) if marks[0] is Kind.BLOCKING else (Kind.FUNCTION,)
     if len(marks) > 1 or kind not in plain:
         both = " and ".join(each.value for each in (marks if len(marks) > 1 else (*marks, kind)))
-        message = f"bolt '{name_of(bolt)}' is {both}; only one of these is allowed"
-        raise InvalidTopology(message)
+        raise InvalidTopology(f"bolt '{name_of(bolt)}' is {both}; only one of these is allowed")
     return marks[0]
 
 
@@ -308,11 +307,10 @@ def name_of(bolt: Component) -> str:
 def check_columns(name: str, columns: Sequence[str]) -> None:
     """Raise InvalidTopology, naming the bolt, unless a record has these columns."""
     if not columns or not set(columns) <= set(RECORD_COLUMNS):
-        message = (
+        raise InvalidTopology(
             f"bolt '{name}' asks for columns {list(columns)}; "
             f"allowed are some of {', '.join(RECORD_COLUMNS)}"
         )
-        raise InvalidTopology(message)
 
 
 class Hooks:

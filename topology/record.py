@@ -75,10 +75,9 @@ class Retry(Exception):
     def __init__(self, reason: str, *, after_seconds: float | None = None) -> None:
         super().__init__(reason)
         if after_seconds is not None and not _is_pause(after_seconds):
-            message = (
+            raise ValueError(
                 f"after_seconds is {after_seconds!r}; a number of seconds from 0 on is allowed"
             )
-            raise ValueError(message)
         self.reason = reason
         self.after_seconds = after_seconds
 

@@ -501,11 +501,10 @@ class Reference(Mapping[Any, Any]):
     def _check(self) -> None:
         place = f"reference '{self.place}'"
         if not self.place or (self.format in _NAMED and not _TABLE_NAME.fullmatch(self.place)):
-            message = (
+            raise InvalidReference(
                 f"{place}: a path with one of the suffixes {', '.join(_FORMATS)}, a path with "
                 "format=, or the name of a table is allowed"
             )
-            raise InvalidReference(message)
         if not _FORMAT.fullmatch(self.format):
             message = f"{place}: format={self.format!r}; the name of a format of Spark's is allowed"
             raise InvalidReference(message)

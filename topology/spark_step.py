@@ -159,8 +159,7 @@ def check_place(place: str, child: Step, *, is_source: bool) -> None:
         raise InvalidTopology(message)
     if is_source and not step.reads_source:
         names = ", ".join(KAFKA_COLUMNS.names)
-        message = (
+        raise InvalidTopology(
             f"Spark step '{step.name}' stands directly behind {place}, so it gets the columns "
             f"{names}; leave out schema=, or put a bolt between"
         )
-        raise InvalidTopology(message)

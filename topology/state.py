@@ -176,8 +176,7 @@ class State(Reference):
             message = f"{place}: the name must not be empty, nor have spaces, '/', ':' or '\\'"
             raise InvalidTopology(message)
         if layout not in ("transactional", "opaque"):
-            message = f"{place}: layout={layout!r}; allowed: transactional, opaque"
-            raise InvalidTopology(message)
+            raise InvalidTopology(f"{place}: layout={layout!r}; allowed: transactional, opaque")
         fields = schema_of_hints(key, place) if isinstance(key, Mapping) else schema_of(key)
         fields = _checked_key(place, fields)
         super().__init__(
@@ -202,11 +201,10 @@ class State(Reference):
     def shape(self) -> Shape:
         """Raises InvalidTopology before its aggregates are known."""
         if not self._aggregates:
-            message = (
+            raise InvalidTopology(
                 f"state '{self.name}' has no values; stream.aggregate(state, n=count()), or "
                 "state.holds(n=count()) where another pipeline keeps it, is allowed"
             )
-            raise InvalidTopology(message)
         return Shape(self.name, self.fields, dict(self._aggregates), self.layout)
 
     def holds(self, **aggregates: Aggregate) -> "State":
@@ -351,11 +349,10 @@ def _checked_key(place: str, fields: pa.Schema) -> pa.Schema:
     for field in fields:
         found = key_column(pa.array([], field.type))
         if found is None:
-            message = (
+            raise InvalidTopology(
                 f"{place}: key '{field.name}' is {field.type}; text, bytes, whole numbers, "
                 "booleans, decimals, dates and timestamps are allowed"
             )
-            raise InvalidTopology(message)
         kind = found.type
         if isinstance(kind, pa.TimestampType):
             kind = pa.timestamp("us", kind.tz)  # the finest that all places have
@@ -378,9 +375,8 @@ def _check_names(place: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name.startswith("_") or name.lower() in seen:
-            message = (
+            raise InvalidTopology(
                 f"{place}: column '{name}'; each name is allowed once, in upper or lower case, "
                 "and none that begins with '_'"
             )
-            raise InvalidTopology(message)
         seen.add(name.lower())

@@ -65,11 +65,10 @@ def check_topic(topic: object) -> None:
     if isinstance(topic, re.Pattern) and isinstance(topic.pattern, str):
         return
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        message = (
+        raise InvalidTopology(
             f"source() got {topic!r}; a topic's name is allowed (1 to 249 of a-z, A-Z, 0-9, "
             "'.', '_' and '-'), or a compiled pattern of names"
         )
-        raise InvalidTopology(message)
 
 
 def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
@@ -81,11 +80,10 @@ def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
         raise InvalidTopology(f"then() got the class {bolt.__name__}, which lacks {missing}")
     made = bolt() if callable(bolt) and _takes_nothing(bolt) else None
     if isinstance(bolt, type) and issubclass(bolt, Component) and made is None:
-        message = (
+        raise InvalidTopology(
             f"then() got the class {bolt.__name__}, which needs arguments; an instance is allowed, "
             "or a function without arguments that makes one"
         )
-        raise InvalidTopology(message)
     if not isinstance(made, Component):
         message = f"then() got {bolt!r}; a @bolt function, a Bolt or its class is allowed"
         raise InvalidTopology(message)
@@ -109,18 +107,16 @@ def check_calls(label: str, kind: Kind, workers: int, timeout_seconds: float | N
         message = f"bolt '{label}' has workers={workers!r}; a whole number from 1 on is allowed"
         raise InvalidTopology(message)
     if not is_count(workers) or (workers > 1 and not waits):
-        message = (
+        raise InvalidTopology(
             f"bolt '{label}' has workers={workers!r}; a bolt that is neither a coroutine function "
             "nor blocking runs with workers=1"
         )
-        raise InvalidTopology(message)
     has_time = waits or kind is Kind.ADVANCED
     if timeout_seconds is not None and not (is_positive(timeout_seconds) and has_time):
-        message = (
+        raise InvalidTopology(
             f"bolt '{label}' has timeout_seconds={timeout_seconds!r}; a finite, positive number is "
             "allowed for a bolt that is a coroutine function, blocking, or advanced"
         )
-        raise InvalidTopology(message)
 
 
 def check_bolt(label: str, kind: Kind, bolt: Component) -> None:
@@ -129,20 +125,18 @@ def check_bolt(label: str, kind: Kind, bolt: Component) -> None:
         message = f"bolt '{label}' has tick_seconds={seconds!r}; a positive number is allowed"
         raise InvalidTopology(message)
     if kind is Kind.ADVANCED and inspect.iscoroutinefunction(getattr(bolt, "process", None)):
-        message = (
+        raise InvalidTopology(
             f"bolt '{label}' is advanced and its process is a coroutine function, which nobody "
             "would run; a plain one is allowed"
         )
-        raise InvalidTopology(message)
     if kind is Kind.VECTORISED and isinstance(bolt, Bolt):
         check_columns(label, bolt.columns)
     methods = _NEVER_AWAITED if kind is Kind.ASYNC else (*_AWAITED, *_NEVER_AWAITED)
     if names := coroutines_of(bolt, methods):
-        message = (
+        raise InvalidTopology(
             f"bolt '{label}' is {kind.value} and has async def {', '.join(names)}, which nobody "
             f"would await; allowed for bolts whose process is async: {', '.join(_AWAITED)}"
         )
-        raise InvalidTopology(message)
 
 
 def check_batch(label: str, rows: Any, size: Any, seconds: Any, *, is_own: bool) -> None:
@@ -158,17 +152,15 @@ def check_batch(label: str, rows: Any, size: Any, seconds: Any, *, is_own: bool)
 
 def check_retries(label: str, retries: Any) -> None:
     if retries is not None and (isinstance(retries, type) or not isinstance(retries, Retries)):
-        message = f"bolt '{label}' has retries={retries!r}; a RetryPolicy is allowed"
-        raise InvalidTopology(message)
+        raise InvalidTopology(f"bolt '{label}' has retries={retries!r}; a RetryPolicy is allowed")
 
 
 def check_tasks(label: str, kind: Kind, tasks: int, grouping: Any, *, made_here: bool) -> None:
     if not is_count(tasks) or (tasks > 1 and (not made_here or kind is Kind.VECTORISED)):
-        message = (
+        raise InvalidTopology(
             f"bolt '{label}' has tasks={tasks!r}; more than one is allowed for a class, which "
             "then() makes once per task, and not for vectorised bolts"
         )
-        raise InvalidTopology(message)
     if grouping is not None and not isinstance(grouping, Grouping):
         message = f"bolt '{label}' has grouping={grouping!r}; shuffle(), fields() … are allowed"
         raise InvalidTopology(message)
@@ -179,11 +171,10 @@ def check_tasks(label: str, kind: Kind, tasks: int, grouping: Any, *, made_here:
 
 def check_order(label: str, kind: Kind, order: Order) -> None:
     if order is not Order.NONE and kind in (Kind.VECTORISED, Kind.ADVANCED):
-        message = (
+        raise InvalidTopology(
             f"bolt '{label}' is {kind.value} and cannot be called in order; a function, "
             "a generator, an async or a blocking bolt is allowed after keyed_by() and ordered()"
         )
-        raise InvalidTopology(message)
 
 
 T = TypeVar("T")
@@ -388,8 +379,7 @@ class Stream(Generic[T]):
             raise InvalidTopology(f"{self.ends.place} has no named streams; those of a bolt do")
         if stream not in step.streams:
             known = ", ".join(step.streams)
-            message = f"{self.ends.place} has no stream '{stream}'; allowed: {known}"
-            raise InvalidTopology(message)
+            raise InvalidTopology(f"{self.ends.place} has no stream '{stream}'; allowed: {known}")
         return self._of(step, stream)
 
     def _of(self, step: BoltStep, stream: str) -> "Stream[Any]":
@@ -461,11 +451,10 @@ def _grouping(label: str, grouping: Grouping | None, ends: Ends) -> Grouping:
     if grouping is None and ends.key is not None:
         return ByKey(ends.key)
     if grouping is None or isinstance(grouping, Shuffle):
-        message = (
+        raise InvalidTopology(
             f"bolt '{label}' has several tasks that get values in turn, which keeps no order; "
             "fields() or another grouping is allowed after keyed_by() and ordered()"
         )
-        raise InvalidTopology(message)
     return grouping
 
 

@@ -59,11 +59,10 @@ class Topology:
         transactions: Kind = "transactional",
     ) -> None:
         if not can_name_offsets(name):
-            message = (
+            raise InvalidTopology(
                 f"topology name {name!r}: it must not be empty, '.' or '..', nor contain '/' or a "
                 "control character"
             )
-            raise InvalidTopology(message)
         if reliability not in get_args(Reliability):
             allowed = ", ".join(get_args(Reliability))
             message = f"topology '{name}': reliability {reliability!r}; allowed: {allowed}"
@@ -73,11 +72,10 @@ class Topology:
             message = f"topology '{name}': transactions {transactions!r}; allowed: {allowed}"
             raise InvalidTopology(message)
         if transactions != "transactional" and reliability != "exactly-once":
-            message = (
+            raise InvalidTopology(
                 f"topology '{name}': transactions {transactions!r} with reliability "
                 f"{reliability!r}, which has none; 'exactly-once' is allowed"
             )
-            raise InvalidTopology(message)
         self.name = name
         self.reliability = reliability
         self.transactions = transactions
@@ -103,11 +101,10 @@ class Topology:
             message = f"topic '{source.label}' is read twice; use its stream twice instead"
             raise InvalidTopology(message)
         if records_per_second is not None and not is_positive(records_per_second):
-            message = (
+            raise InvalidTopology(
                 f"topic '{source.label}' has records_per_second={records_per_second!r}; "
                 "a finite, positive number is allowed"
             )
-            raise InvalidTopology(message)
         self.sources.append(source)
         return Stream(self, Ends((source.children,), f"topic '{source.label}'"))
 
@@ -117,8 +114,7 @@ class Topology:
         Raises InvalidTopology for what is none.
         """
         if strangers := [each for each in references if not isinstance(each, Reference)]:
-            message = f"uses() got {strangers[0]!r}; what reference() gives is allowed"
-            raise InvalidTopology(message)
+            raise InvalidTopology(f"uses() got {strangers[0]!r}; what reference() gives is allowed")
         self.references += [each for each in references if each not in self.references]
 
     def hooks(self, *hooks: Hooks) -> None:
@@ -127,16 +123,14 @@ class Topology:
         Raises InvalidTopology for what is no instance of Hooks, and for coroutine functions.
         """
         if strangers := [each for each in hooks if not isinstance(each, Hooks)]:
-            message = f"hooks() got {strangers[0]!r}; instances of Hooks are allowed"
-            raise InvalidTopology(message)
+            raise InvalidTopology(f"hooks() got {strangers[0]!r}; instances of Hooks are allowed")
         for each in hooks:
             names = [name for name in vars(Hooks) if not name.startswith("_")]
             if names := coroutines_of(each, names):
-                message = (
+                raise InvalidTopology(
                     f"hooks() got {type(each).__name__} with async def {', '.join(names)}; "
                     "the owner thread calls hooks, which awaits nothing"
                 )
-                raise InvalidTopology(message)
         self.listeners += hooks
 
     def source_of(self, topic: str) -> Source:
@@ -177,8 +171,7 @@ class Topology:
         One that is given by the user stays as it is: InvalidTopology if it is taken.
         """
         if is_given and name in self._names:
-            message = f"a second step is named '{name}'; each name= is allowed once"
-            raise InvalidTopology(message)
+            raise InvalidTopology(f"a second step is named '{name}'; each name= is allowed once")
         unique, count = name, 1
         while unique in self._names:
             count += 1
@@ -192,11 +185,10 @@ class Topology:
             return
         other = self._places.setdefault(id(bolt), step)
         if other != step:
-            message = (
+            raise InvalidTopology(
                 f"one bolt stands in '{other}' and in '{step}', which would share its state; "
                 "give each step its own, or the class"
             )
-            raise InvalidTopology(message)
 
     def steps(self) -> Iterator[Step]:
         """Iterate over the steps, parents before children."""
@@ -255,24 +247,21 @@ def _validate_bolt(step: BoltStep) -> None:
             if step.kind is not BoltKind.VECTORISED or not isinstance(child, BoltStep):
                 continue
             if child.kind is not BoltKind.VECTORISED:
-                message = (
+                raise InvalidTopology(
                     f"bolt '{child.name}' takes single values but '{step.name}' gives columns; "
                     "a vectorised bolt or a sink is allowed after it"
                 )
-                raise InvalidTopology(message)
 
 
 def _validate_input(place: str, child: Step, *, direct: bool) -> None:
     is_direct = isinstance(child, BoltStep) and isinstance(child.grouping, Direct)
     if is_direct and not direct:
-        message = f"'{child.name}' is grouped direct(), but {place} can name no task"
-        raise InvalidTopology(message)
+        raise InvalidTopology(f"'{child.name}' is grouped direct(), but {place} can name no task")
     if direct and not is_direct:
-        message = (
+        raise InvalidTopology(
             f"'{child.name}' stands behind {place} beside a bolt that is grouped direct(); "
             "all steps of such a stream must be"
         )
-        raise InvalidTopology(message)
 
 
 def guarantee_of(sink: Sink[Any]) -> str:
@@ -292,12 +281,11 @@ def check_exactly_once(steps: Iterable[Step], kind: Kind) -> None:
 
 def _check_bolt(step: BoltStep) -> None:
     if step.kind is BoltKind.ADVANCED:
-        message = (
+        raise InvalidTopology(
             f"bolt '{step.name}' is an AdvancedBolt, which exactly-once does not allow: a row of "
             "several records belongs to no one transaction; any other bolt is allowed, or "
             "reliability='at-least-once'"
         )
-        raise InvalidTopology(message)
 
 
 def _check_sink(step: SinkStep, kind: Kind) -> None:
@@ -306,12 +294,11 @@ def _check_sink(step: SinkStep, kind: Kind) -> None:
     # Only one that keeps some kind can keep another by being told to.
     advice = getattr(innermost(step.sink), "advice", "") if step.sink.kinds else ""
     obstacle = getattr(innermost(step.sink), "obstacle", "")
-    message = (
+    raise InvalidTopology(
         f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}"
         f"{f' ({obstacle})' if obstacle else ''}; "
         f"exactly-once ({kind}) is kept by {f'it with {advice}' if advice else _KEEPING}"
     )
-    raise InvalidTopology(message)
 
 
 def _called(sink: Sink[Any]) -> str:

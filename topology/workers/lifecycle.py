@@ -120,7 +120,7 @@ class Lifecycle:
         self._opened: list[tuple[BoltStep, Component]] = []
 
     def open(self) -> None:
-        """Start the hooks, open the bolts. If one fails, close what is open, and raise its error."""
+        """Start the hooks, open the bolts. If one fails, close what is open, and re-raise."""
         try:
             for hooks in self._hooks:
                 self._started.append(hooks)
