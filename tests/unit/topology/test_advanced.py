@@ -1,11 +1,11 @@
-"""Advanced bolts: what they ask for is recorded, checked, and refused if it breaks the rules."""
+"""Advanced bolts: what they emit, ack and fail, what they keep, and calls that raise."""
 
 import threading
 
 import numpy as np
 import pytest
 
-from tests.worlds.advancing import Bench, Scripted, failures, run
+from tests.worlds.advancing import Bench, Draining, Scripted, emitted, failures, run
 from topology.advanced import NO_TREE
 from topology.bolt import Kind, kind_of
 from topology.errors import BoltError
@@ -215,3 +215,190 @@ def test_another_thread_cannot_ack():
 
 def test_an_advanced_bolt_is_told_from_others():
     assert kind_of(Scripted()) is Kind.ADVANCED
+
+
+def test_the_tuples_that_bolts_keep_are_counted_until_they_are_settled_or_resolved():
+    held = []
+
+    def process(tuple_, collector):
+        held.append(tuple_)
+        if tuple_.value == "go":
+            collector.ack(held.pop(0))
+            collector.fail(held.pop(0))
+            collector.ack(tuple_)
+
+    bench = Bench(Scripted(process))
+    bench.run("a", "b", "c", "d")
+    assert bench.runner.held(bench.step) == 4
+    bench.run("go")
+    assert bench.runner.held(bench.step) == 2
+    assert set(bench.runner.holders().values()) == {bench.step.name}
+    bench.resolved = {3}
+    bench.runner.forget_resolved()
+    assert bench.runner.held(bench.step) == len(bench.runner.holders()) == 1
+
+
+def test_the_tuples_that_bolts_keep_are_counted_by_partition():
+    held = []
+
+    def process(tuple_, collector):
+        held.append(tuple_)
+        if tuple_.value == "go":
+            collector.ack(held.pop(0))
+
+    bench = Bench(Scripted(process))
+    bench.run("a", "b", "c", "d")
+    assert bench.runner.held_by_partition(bench.step) == {1: 2, 0: 2}
+    bench.run("go")
+    assert bench.runner.held_by_partition(bench.step) == {1: 2, 0: 2}
+    bench.resolved = {2, 4}
+    bench.runner.forget_resolved()
+    assert bench.runner.held_by_partition(bench.step) == {1: 2}
+
+
+def test_a_tuple_that_is_kept_for_too_long_fails_unless_its_time_was_reset():
+    held = []
+
+    def process(tuple_, collector):
+        held.append(tuple_)
+        if tuple_.value == "again":
+            collector.reset_timeout(held[0])
+            collector.ack(held.pop(1))
+
+    bench = Bench(Scripted(process), timeout_seconds=5.0)
+    bench.run("a", "b", "c", now=1.0)
+    bench.run("again", now=3.0)
+    assert bench.runner.overdue(bench.step, 5.9).failed == []
+    ((tuple_, error),) = bench.runner.overdue(bench.step, 6.0).failed
+    assert (tuple_.value, tuple_.is_settled) == ("c", False)
+    assert str(error) == ("bolt 'join' neither acked nor failed a tuple in time: timeout_seconds=5")
+    assert bench.runner.overdue(bench.step, 7.9).failed == []
+    assert [each.value for each, _error in bench.runner.overdue(bench.step, 8.0).failed] == [
+        "a",
+        "again",
+    ]
+    assert bench.runner.held(bench.step) == 0
+
+
+def test_without_a_time_out_no_tuple_is_kept_for_too_long():
+    bench = Bench(Scripted(lambda _tuple, _collector: None))
+    bench.run("a")
+    assert bench.runner.overdue(bench.step, 1e9).failed == []
+    assert bench.runner.held(bench.step) == 1
+
+
+def test_tuples_whose_trees_have_resolved_are_not_pending():
+    held, pending = [], []
+
+    def process(tuple_, collector):
+        held.append(tuple_)
+        if tuple_.value == "look":
+            collector.ack(held[2])
+            pending.extend(collector.pending(held))
+
+    bench = Bench(Scripted(process))
+    bench.run("a", "b", "c")
+    bench.resolved = {1}
+    bench.run("look")
+
+    assert [tuple_.value for tuple_ in pending] == ["b", "look"]
+
+
+def test_only_a_bolt_that_keeps_tuples_is_drained():
+    held, calls = [], []
+
+    def drain(collector):
+        calls.append(len(held))
+        while held:
+            collector.ack(held.pop())
+
+    bench = Bench(Draining(lambda tuple_, _: held.append(tuple_), drain=drain))
+    assert bench.runner.drain(bench.step, 0.0).acked == []
+    bench.run("a", "b")
+    assert bench.runner.drain(bench.step, 0.0).acks()[0].tolist() == [2, 1]
+    assert bench.runner.drain(bench.step, 0.0).acked == []
+    assert calls == [2]
+
+
+def test_nothing_of_a_call_that_raises_has_happened_and_its_neighbours_are_untouched():
+    held = []
+
+    def process(tuple_, collector):
+        if tuple_.value == "bad":
+            for each in held:
+                collector.emit("x", anchors=[each, tuple_], task=1)
+                collector.reset_timeout(each)
+            collector.ack(held[0])
+            collector.fail(held[1])
+            collector.ack(tuple_)
+            raise ValueError("bad")
+        collector.emit(tuple_.value, anchors=tuple_, task=0)
+        held.append(tuple_)
+
+    actions = run(process, "a", "b", "bad", "c")
+
+    (emission,) = actions.emissions()
+    assert emission.values == ["a", "b", "c"]
+    assert emission.trees.tolist() == [1, 2, 4]
+    assert emission.several == {}
+    assert emission.tasks == {0: 0, 1: 0, 2: 0}
+    assert actions.acked == []
+    assert actions.reset == []
+    ((tree, error),) = failures(actions)
+    assert tree == 3
+    assert isinstance(error, ValueError)
+    assert [each.is_settled for each in held] == [False] * 3
+
+
+def test_what_a_call_that_raised_had_acked_can_be_acked_by_a_later_one():
+    held = []
+
+    def process(tuple_, collector):
+        if tuple_.value == "keep":
+            held.append(tuple_)
+            return
+        collector.ack(held[0])
+        if tuple_.value == "bad":
+            raise ValueError("bad")
+        collector.ack(tuple_)
+
+    actions = run(process, "keep", "bad", "good")
+
+    assert actions.acks()[0].tolist() == [1, 3]
+
+
+def test_a_tick_that_raises_is_told_and_nothing_of_it_has_happened():
+    held = []
+
+    def tick(collector):
+        collector.emit(len(held), anchors=held)
+        for each in held:
+            collector.ack(each)
+        if len(held) < 3:
+            raise ValueError("too few")
+
+    bench = Bench(Scripted(lambda tuple_, _: held.append(tuple_), tick))
+    bench.run("a", "b")
+    actions = bench.runner.tick(bench.step, 1.0)
+    assert [str(error) for error in actions.errors] == ["too few"]
+    assert list(actions.emissions()) == []
+    assert actions.acked == []
+
+    bench.run("c")
+    actions = bench.runner.tick(bench.step, 2.0)
+    assert actions.errors == []
+    assert emitted(actions) == {"default": [3]}
+    assert actions.acks()[0].tolist() == [1, 2, 3]
+
+
+def test_a_tick_that_raises_in_one_task_leaves_the_other_tasks_theirs():
+    def broken(_collector):
+        raise ValueError("broken")
+
+    fine = Scripted(tick=lambda collector: collector.emit("fine", anchors=()))
+    bench = Bench(fine, Scripted(tick=broken), fine)
+
+    actions = bench.runner.tick(bench.step, 1.0)
+
+    assert emitted(actions) == {"default": ["fine", "fine"]}
+    assert len(actions.errors) == 1

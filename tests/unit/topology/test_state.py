@@ -1,10 +1,13 @@
 """What a state is stored as, looked up as, and what it refuses to be."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypedDict
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sinks.memory import MemoryDeadLetters
 from sinks.state.memory import MemoryState
@@ -13,7 +16,7 @@ from topology.aggregates import count, most, reducer, total
 from topology.errors import InvalidTopology, ReferenceLoadFailed
 from topology.reference import Loaded
 from topology.sink import SinkContext
-from topology.state import Shape, State
+from topology.state import Shape, State, StoredRows
 from topology.topology import Topology
 
 CONTEXT = SinkContext("p", "words", {}, Storage(""), None)
@@ -257,3 +260,66 @@ def aggregated_twice() -> None:
 def test_what_is_no_state_is_refused(make: Callable[[], object], found: str) -> None:
     with pytest.raises(InvalidTopology, match=found):
         make()
+
+
+SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64()), ("line", pa.string())])
+
+some_rows = st.lists(
+    st.builds(
+        lambda word, line, n: {"word": word, "line": line, "n": n},
+        st.sampled_from("abc"),
+        st.sampled_from("xy"),
+        st.integers(0, 99),
+    ),
+    max_size=4,
+    unique_by=lambda row: (row["word"], row["line"]),
+)
+
+
+def table(found: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(found, schema=SCHEMA)
+
+
+def in_order(found: Any) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda row: (row["word"], row["line"]))
+
+
+def by_row(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["word"], row["line"]): row for row in found}
+
+
+def test_there_is_nothing_to_take_where_nothing_was_committed() -> None:
+    stored = StoredRows(table([{"word": "a", "line": "x", "n": 1}]), deque(), ["word"], ["word"])
+    assert stored.take_news() is None
+
+
+def test_the_last_commit_of_a_row_counts_and_all_lines_of_its_key_are_told() -> None:
+    before = [{"word": word, "line": line, "n": 1} for word in "ab" for line in "xy"]
+    news = deque(table([{"word": "a", "line": "x", "n": n}]) for n in (2, 3))
+    stored = StoredRows(table(before), news, ["word"], ["word", "line"])
+    found = stored.take_news()
+    assert found is not None
+    assert in_order(found.to_pylist()) == [
+        {"word": "a", "line": "x", "n": 3},
+        {"word": "a", "line": "y", "n": 1},
+    ]
+    assert not news
+
+
+@given(some_rows, st.lists(st.lists(some_rows, max_size=3), max_size=3))
+def test_stored_rows_are_what_a_dictionary_of_them_would_be(
+    before: list[dict[str, Any]], turns: list[list[list[dict[str, Any]]]]
+) -> None:
+    news: deque[pa.Table] = deque()
+    stored = StoredRows(table(before), news, ["word"], ["word", "line"])
+    expected = by_row(before)
+    for commits in turns:
+        for commit in commits:
+            news.append(table(commit))
+            expected |= by_row(commit)
+        changed = {row["word"] for commit in commits for row in commit}
+        found = stored.take_news()
+        assert (found is None) == (not commits)
+        if found is not None:
+            told = [row for row in expected.values() if row["word"] in changed]
+            assert in_order(found.to_pylist()) == in_order(told)

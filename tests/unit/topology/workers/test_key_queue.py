@@ -1,7 +1,7 @@
 """Which calls may start, and when."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -13,7 +13,7 @@ from hypothesis.stateful import (
 
 from topology.record import Reject
 from topology.workers.call import Call
-from topology.workers.key_queue import CallQueue, KeyQueue
+from topology.workers.key_queue import CallQueue, KeyQueue, WaitingCalls
 
 
 def call(name, key="k", record_id=None, tree=None, partition=0):
@@ -402,3 +402,95 @@ def test_whatever_fails_the_records_of_a_key_are_processed_in_the_order_of_their
 
 def test_whatever_fails_no_key_stops_for_ever():
     run_state_machine_as_test(WorldOfManyKeys, settings=SETTINGS)
+
+
+def waiting_call(value, record_id, tree, partition=0):
+    return Call(value, tree, 1, record_id, partition, "k")
+
+
+def filled(*calls):
+    waiting = WaitingCalls()
+    for one in calls:
+        waiting.add(waiting_call(*one))
+    return waiting
+
+
+def rest(waiting):
+    taken = []
+    while (one := waiting.take()) is not None:
+        taken.append(one.value)
+    assert len(waiting) == 0
+    return taken
+
+
+def test_calls_start_in_the_order_of_their_arrival():
+    waiting = filled(("a1", 1, 1), ("b1", 2, 2), ("a2", 1, 1), ("b2", 2, 2))
+    assert len(waiting) == 4
+    assert sorted(one.value for one in waiting) == ["a1", "a2", "b1", "b2"]
+    assert rest(waiting) == ["a1", "b1", "a2", "b2"]
+
+
+def test_all_values_of_a_record_that_comes_again_start_in_its_place():
+    waiting = filled(("b1", 2, 2), ("c1", 3, 3), ("b2", 2, 2), ("c2", 3, 3))
+    for value in ("B1", "B2", "B3"):
+        waiting.add(waiting_call(value, 2, 7))
+    assert len(waiting) == 5
+    assert rest(waiting) == ["B1", "B2", "B3", "c1", "c2"]
+
+
+def test_a_value_of_it_that_comes_late_starts_there_too():
+    waiting = filled(("b", 2, 2), ("c", 3, 3))
+    waiting.add(waiting_call("B1", 2, 7))
+    assert waiting.take().value == "B1"
+    waiting.add(waiting_call("B2", 2, 7))
+    assert rest(waiting) == ["B2", "c"]
+
+
+def test_a_record_that_leads_and_comes_yet_again_leads_with_the_new_try_alone():
+    waiting = filled(("c", 3, 3))
+    waiting.lead(7)
+    waiting.add(waiting_call("A1", 1, 7))
+    waiting.add(waiting_call("A2", 1, 7))
+    waiting.add(waiting_call("a1", 1, 8))
+    assert rest(waiting) == ["a1", "c"]
+
+
+def test_what_led_goes_on_after_the_record_that_failed_meanwhile():
+    waiting = filled(("c", 3, 3))
+    waiting.lead(7)
+    waiting.add(waiting_call("late", 1, 7))
+    assert not waiting.fail(waiting_call("b", 2, 2))
+    waiting.lead(8)
+    waiting.add(waiting_call("b", 2, 8))
+    waiting.add(waiting_call("later", 1, 7))
+    assert rest(waiting) == ["b", "late", "later", "c"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=60))
+def test_whatever_comes_again_only_the_last_try_of_a_record_waits_and_in_its_place(moves):
+    """Against a list of records, in the order of their first arrival, and their last tries.
+
+    Here a try is one value, or more that arrive together.
+    """
+    waiting, model, trees = WaitingCalls(), [], 0
+    for record_id, takes, is_twice in moves:
+        if takes:
+            if not model:
+                assert waiting.take() is None
+                continue
+            taken, tries = model.pop(0)
+            for tree in tries:
+                one = waiting.take()
+                assert (one.record_id, one.tree) == (taken, tree)
+            continue
+        trees += 1
+        tries = [trees] * (1 + is_twice)
+        for tree in tries:
+            waiting.add(waiting_call(record_id, record_id, tree))
+        places = {waits: place for place, (waits, _tries) in enumerate(model)}
+        if record_id in places:
+            model[places[record_id]] = (record_id, tries)
+        else:
+            model.append((record_id, tries))
+        assert len(waiting) == sum(len(each) for _record_id, each in model)
+        assert sorted(one.tree for one in waiting) == sorted(t for _o, each in model for t in each)
