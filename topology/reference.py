@@ -207,39 +207,6 @@ class Loaded:
         return self._rows
 
 
-def loaded_from(
-    table: pa.Table,
-    *,
-    reference: str,
-    key: Sequence[str],
-    value: str | None,
-    columns: Sequence[str] | None,
-    max_rows: int,
-) -> Loaded:
-    """Make a load of a table; columns that are not wanted are left out.
-
-    Raises ReferenceLoadFailed: too many rows, a column that is missing, a key that is null, is
-    there twice, or is of a type that cannot be looked up.
-    """
-    if table.num_rows > max_rows:
-        reason = f"more than {max_rows} rows; raise max_rows= if they fit into memory"
-        raise ReferenceLoadFailed(reference, reason)
-    others = [value] if value is not None else columns
-    if others is None:
-        others = [name for name in table.column_names if name not in key]
-    for name in (*key, *others):
-        count = table.column_names.count(name)
-        if count != 1:
-            there = ", ".join(table.column_names)
-            reason = f"{count} columns '{name}', where one is needed; there are {there}"
-            raise ReferenceLoadFailed(reference, reason)
-    keys = [_key(reference, name, _whole(table.column(name))) for name in key]
-    _check_keys(reference, key, keys)
-    arrays = [_whole(table.column(name)) for name in others]
-    values = pa.RecordBatch.from_arrays(arrays, names=list(others))
-    return Loaded(keys, values, single=value is not None)
-
-
 def _key(reference: str, name: str, column: Column) -> Column:
     found = key_column(column)
     if found is None:
@@ -445,18 +412,27 @@ class Reference(Mapping[Any, Any]):
     def read(self, table: pa.Table) -> Loaded:
         """Make a load of a table, on any thread; `use` puts it in place.
 
-        What the load in place has had made for it, its dictionary, is made here too. Raises
-        ReferenceLoadFailed: too many rows, a column that is missing, a key that is null, is
-        there twice, or is of a type that cannot be looked up.
+        Columns that are not wanted are left out. If the load in place has made its dictionary,
+        this one does, too. Raises ReferenceLoadFailed: too many rows, a column that is missing, a
+        key that is null, is there twice, or is of a type that cannot be looked up.
         """
-        loaded = loaded_from(
-            table,
-            reference=self.name,
-            key=self.key,
-            value=self.value,
-            columns=self.columns,
-            max_rows=self.max_rows,
-        )
+        if table.num_rows > self.max_rows:
+            reason = f"more than {self.max_rows} rows; raise max_rows= if they fit into memory"
+            raise ReferenceLoadFailed(self.name, reason)
+        others = self.columns if self.value is None else (self.value,)
+        if others is None:
+            others = tuple(name for name in table.column_names if name not in self.key)
+        for name in (*self.key, *others):
+            count = table.column_names.count(name)
+            if count != 1:
+                there = ", ".join(table.column_names)
+                reason = f"{count} columns '{name}', where one is needed; there are {there}"
+                raise ReferenceLoadFailed(self.name, reason)
+        keys = [_key(self.name, name, _whole(table.column(name))) for name in self.key]
+        _check_keys(self.name, self.key, keys)
+        arrays = [_whole(table.column(name)) for name in others]
+        values = pa.RecordBatch.from_arrays(arrays, names=list(others))
+        loaded = Loaded(keys, values, single=self.value is not None)
         current = self._loaded
         if current is not None and current.has_rows:
             loaded.rows()
