@@ -107,101 +107,113 @@ def call_columns(
     If it names them (RejectRows), it is called again without them instead. With `row_by_row`
     it may return a batch without the lineage, whose i-th row is made from the i-th.
     """
-    return _call(step, function, batch, _NAMINGS, row_by_row=row_by_row)
+    return _BatchCaller(step, function, row_by_row).call(batch, _NAMINGS)
 
 
-def _call(
-    step: str,
-    function: Callable[[pa.RecordBatch], Any],
-    batch: pa.RecordBatch,
-    namings: int,
-    *,
-    row_by_row: bool,
-) -> Called:
-    """Call the bolt; after `namings` batches of bad rows, halve the batch for the next."""
-    parent = PARENT
-    while parent in batch.schema.names:  # a record may have a member of that name
-        parent += "_"
-    tagged = batch.append_column(parent, pa.array(np.arange(batch.num_rows)))
-    try:
-        out = function(tagged)
-    except RejectRows as rejected:
-        if not namings:  # a bolt that names the first bad row only must not cost a call for each
-            return _halves(step, function, batch, row_by_row=row_by_row)
-        reasons = rejected.reasons
-        return _without(step, function, batch, reasons, namings - 1, row_by_row=row_by_row)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
-        if batch.num_rows <= 1:
-            failed = failure_of(step, error)
-            return Called(batch.slice(0, 0), np.empty(0, np.int64), {0: failed})
-        return _halves(step, function, batch, row_by_row=row_by_row)
-    tables = out if isinstance(out, Mapping) else {DEFAULT_STREAM: out}
-    try:
-        named = {
-            stream: _with_lineage(step, parent, table, batch.num_rows, row_by_row=row_by_row)
-            for stream, table in tables.items()
+@dataclass(frozen=True, slots=True)
+class _BatchCaller:
+    step: str
+    function: Callable[[pa.RecordBatch], Any]
+    row_by_row: bool
+
+    def call(self, batch: pa.RecordBatch, namings: int) -> Called:
+        """Call the bolt; after `namings` batches of bad rows, halve the batch for the next."""
+        parent = PARENT
+        while parent in batch.schema.names:  # a record may have a member of that name
+            parent += "_"
+        tagged = batch.append_column(parent, pa.array(np.arange(batch.num_rows)))
+        try:
+            out = self.function(tagged)
+        except RejectRows as rejected:
+            if (
+                not namings
+            ):  # a bolt that names the first bad row only must not cost a call for each
+                return self._halves(batch)
+            return self._without(batch, rejected.reasons, namings - 1)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
+            if batch.num_rows <= 1:
+                return _failed(batch, {0: failure_of(self.step, error)})
+            return self._halves(batch)
+        tables = out if isinstance(out, Mapping) else {DEFAULT_STREAM: out}
+        try:
+            named = {
+                stream: self._with_lineage(parent, table, batch.num_rows)
+                for stream, table in tables.items()
+            }
+        except BoltError as error:
+            return _failed(batch, dict.fromkeys(range(batch.num_rows), error))
+        plain = named.pop(DEFAULT_STREAM, None) or Sent(batch.slice(0, 0), np.empty(0, np.int64))
+        return Called(plain.piece, plain.parents, {}, named)
+
+    def _without(self, batch: pa.RecordBatch, reasons: Mapping[int, str], namings: int) -> Called:
+        """Call the bolt again without the rows that it has named."""
+        count = batch.num_rows
+        bad: dict[int, Exception] = {
+            index: Reject(reason) for index, reason in reasons.items() if 0 <= index < count
         }
-    except BoltError as error:
-        failures: dict[int, Exception] = dict.fromkeys(range(batch.num_rows), error)
-        return Called(batch.slice(0, 0), np.empty(0, np.int64), failures)
-    plain = named.pop(DEFAULT_STREAM, None) or Sent(batch.slice(0, 0), np.empty(0, np.int64))
-    return Called(plain.piece, plain.parents, {}, named)
-
-
-def _without(
-    step: str,
-    function: Callable[[Any], Any],
-    batch: pa.RecordBatch,
-    reasons: Mapping[int, str],
-    namings: int,
-    *,
-    row_by_row: bool,
-) -> Called:
-    """Call the bolt again without the rows that it has named."""
-    nothing, none = batch.slice(0, 0), np.empty(0, np.int64)
-    bad: dict[int, Exception] = {
-        index: Reject(reason) for index, reason in reasons.items() if 0 <= index < batch.num_rows
-    }
-    if not bad or len(bad) < len(reasons):
-        message = f"bolt '{step}' rejected the rows {list(reasons)} of {batch.num_rows}"
-        wrong: dict[int, Exception] = dict.fromkeys(range(batch.num_rows), BoltError(message))
-        return Called(nothing, none, wrong)
-    good: npt.NDArray[np.int64] = np.delete(np.arange(batch.num_rows), list(bad))
-    if not len(good):
-        return Called(nothing, none, bad)
-    rest = _call(step, function, batch.take(good), namings, row_by_row=row_by_row)
-    bad.update({int(good[index]): error for index, error in rest.failures.items()})
-    named = {
-        stream: Sent(sent.piece, good if sent.parents is None else good[sent.parents])
-        for stream, sent in rest.named.items()
-    }
-    parents = good if rest.parents is None else good[rest.parents]
-    return Called(rest.piece, parents, bad, named)
-
-
-def _halves(
-    step: str, function: Callable[[Any], Any], batch: pa.RecordBatch, *, row_by_row: bool
-) -> Called:
-    middle = batch.num_rows // 2
-    left = call_columns(step, function, batch.slice(0, middle), row_by_row=row_by_row)
-    right = call_columns(step, function, batch.slice(middle), row_by_row=row_by_row)
-    failures = dict(left.failures)
-    failures.update({middle + index: error for index, error in right.failures.items()})
-    none = Sent(batch.slice(0, 0), np.empty(0, np.int64))
-    lefts = {**left.named, DEFAULT_STREAM: Sent(left.piece, left.parents)}
-    rights = {**right.named, DEFAULT_STREAM: Sent(right.piece, right.parents)}
-    try:
+        if not bad or len(bad) < len(reasons):
+            message = f"bolt '{self.step}' rejected the rows {list(reasons)} of {count}"
+            return _failed(batch, dict.fromkeys(range(count), BoltError(message)))
+        good: npt.NDArray[np.int64] = np.delete(np.arange(count), list(bad))
+        if not len(good):
+            return _failed(batch, bad)
+        rest = self.call(batch.take(good), namings)
+        bad.update({int(good[index]): error for index, error in rest.failures.items()})
         named = {
-            stream: _joined(batch, lefts.get(stream, none), rights.get(stream, none), middle)
-            for stream in {**lefts, **rights}
+            stream: Sent(sent.piece, good if sent.parents is None else good[sent.parents])
+            for stream, sent in rest.named.items()
         }
-    except pa.ArrowException as error:
-        broken = BoltError(f"bolt '{step}' gave other columns for other rows: {error}")
-        return Called(none.piece, none.parents, dict.fromkeys(range(batch.num_rows), broken))
-    plain = named.pop(DEFAULT_STREAM)
-    return Called(plain.piece, plain.parents, failures, named)
+        parents = good if rest.parents is None else good[rest.parents]
+        return Called(rest.piece, parents, bad, named)
+
+    def _halves(self, batch: pa.RecordBatch) -> Called:
+        middle = batch.num_rows // 2
+        left = self.call(batch.slice(0, middle), _NAMINGS)
+        right = self.call(batch.slice(middle), _NAMINGS)
+        failures = dict(left.failures)
+        failures.update({middle + index: error for index, error in right.failures.items()})
+        none = Sent(batch.slice(0, 0), np.empty(0, np.int64))
+        lefts = {**left.named, DEFAULT_STREAM: Sent(left.piece, left.parents)}
+        rights = {**right.named, DEFAULT_STREAM: Sent(right.piece, right.parents)}
+        try:
+            named = {
+                stream: _joined(batch, lefts.get(stream, none), rights.get(stream, none), middle)
+                for stream in {**lefts, **rights}
+            }
+        except pa.ArrowException as error:
+            broken = BoltError(f"bolt '{self.step}' gave other columns for other rows: {error}")
+            return _failed(batch, dict.fromkeys(range(batch.num_rows), broken))
+        plain = named.pop(DEFAULT_STREAM)
+        return Called(plain.piece, plain.parents, failures, named)
+
+    def _with_lineage(self, parent: str, out: Any, num_rows: int) -> Sent:
+        step = self.step
+        if not isinstance(out, pa.RecordBatch):
+            kind = type(out).__name__
+            raise BoltError(f"bolt '{step}' returned {kind}; a pyarrow.RecordBatch is allowed")
+        index = out.schema.get_field_index(parent)
+        if index >= 0:
+            column = out.column(index)
+            if column.null_count or not pa.types.is_int64(column.type):
+                raise LineageLost(_STRANGE.format(step, parent))
+            parents = column.to_numpy()
+            if len(parents) and not (parents.min() >= 0 and parents.max() < num_rows):
+                raise LineageLost(_STRANGE.format(step, parent))
+            return Sent(out.remove_column(index), parents)
+        if not self.row_by_row:
+            raise LineageLost(_DROPPED.format(step, parent))
+        if out.num_rows != num_rows:
+            raise LineageLost(
+                f"bolt '{step}' says row_by_row and returned {out.num_rows} rows for {num_rows}; "
+                "one for each is allowed"
+            )
+        return Sent(out, None)
+
+
+def _failed(batch: pa.RecordBatch, failures: Mapping[int, Exception]) -> Called:
+    return Called(batch.slice(0, 0), np.empty(0, np.int64), dict(failures))
 
 
 def _joined(batch: pa.RecordBatch, left: Sent, right: Sent, middle: int) -> Sent:
@@ -219,29 +231,6 @@ def _joined(batch: pa.RecordBatch, left: Sent, right: Sent, middle: int) -> Sent
     table = pa.concat_tables(tables, promote_options="permissive")
     joined = table.combine_chunks().to_batches()[0]
     return Sent(joined, np.concatenate(parents))
-
-
-def _with_lineage(step: str, parent: str, out: Any, num_rows: int, *, row_by_row: bool) -> Sent:
-    if not isinstance(out, pa.RecordBatch):
-        message = f"bolt '{step}' returned {type(out).__name__}; a pyarrow.RecordBatch is allowed"
-        raise BoltError(message)
-    index = out.schema.get_field_index(parent)
-    if index >= 0:
-        column = out.column(index)
-        if column.null_count or not pa.types.is_int64(column.type):
-            raise LineageLost(_STRANGE.format(step, parent))
-        parents = column.to_numpy()
-        if len(parents) and not (parents.min() >= 0 and parents.max() < num_rows):
-            raise LineageLost(_STRANGE.format(step, parent))
-        return Sent(out.remove_column(index), parents)
-    if not row_by_row:
-        raise LineageLost(_DROPPED.format(step, parent))
-    if out.num_rows != num_rows:
-        raise LineageLost(
-            f"bolt '{step}' says row_by_row and returned {out.num_rows} rows for {num_rows}; "
-            "one for each is allowed"
-        )
-    return Sent(out, None)
 
 
 Row: TypeAlias = dict[str, Any]
