@@ -50,7 +50,6 @@ class TableFileIO(PyArrowFileIO):
     """
 
     def new_input(self, location: str) -> PyArrowFile:
-        """See FileIO."""
         scheme, netloc, path = self.parse_location(location, self.properties)
         return _File(fs=self.fs_by_scheme(scheme, netloc), location=location, path=path)
 
@@ -66,12 +65,10 @@ class _File(PyArrowFile):
         return super().__len__() if kept is None else len(kept)
 
     def open(self, seekable: bool = True) -> Any:
-        """See InputFile."""
         kept = _kept.get(self.location)
         return super().open(seekable) if kept is None else io.BytesIO(kept)
 
     def create(self, overwrite: bool = False) -> Any:
-        """See OutputFile."""
         del overwrite
         return _Stream(self)
 
@@ -127,7 +124,6 @@ class CatalogStorage(Storage):
     properties: Mapping[str, str] = slot(default_factory=dict, repr=False)
 
     def filesystem(self, uri: str) -> tuple[fs.FileSystem, str]:
-        """See Storage."""
         scheme, netloc, path = PyArrowFileIO.parse_location(uri, {})
         if scheme == "file":
             return fs.LocalFileSystem(), path
@@ -164,7 +160,7 @@ class IcebergLayout(Layout):
         self._rows = _with_ids(rows, schema.as_arrow())
 
     def parts(self, table: pa.Table) -> Iterator[Part]:
-        """See Layout. Values are Iceberg's own: a date is a number of days."""
+        """Split by the partition spec. Values are Iceberg's own: a date is a number of days."""
         table = pa.Table.from_arrays(table.columns, schema=self._rows)
         for name, field in self._fields.items():
             if field.transform != "identity" and field.column in table.column_names:

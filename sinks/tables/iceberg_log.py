@@ -117,7 +117,6 @@ class IcebergLog(TableLog):
         self._catalog = self._given = None
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
-        """See the contract."""
         seen: dict[str, str] = {}
         for name in schema.names:
             other = seen.setdefault(name.lower(), name)
@@ -128,7 +127,6 @@ class IcebergLog(TableLog):
         return pa.schema([pa.field(each.name, stored_type(each), each.nullable) for each in schema])
 
     def read(self) -> TableState | None:
-        """See the contract."""
         try:
             table = self.load()
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -141,13 +139,11 @@ class IcebergLog(TableLog):
         return self._opened().load_table(self._identifier)
 
     def probe(self) -> str:
-        """See `probe_catalogue`."""
         state = self.read()
         table = None if state is None else state.native
         return probe_catalogue(self._opened(), self._identifier, table)
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
-        """See the contract."""
         catalog = self._opened()
         columns = assign_fresh_schema_ids(_without_ids(schema))
         spec = PartitionSpec(
@@ -172,7 +168,6 @@ class IcebergLog(TableLog):
         return self._again()
 
     def add_columns(self, state: TableState, fields: "Sequence[pa.Field[Any]]") -> TableState:
-        """See the contract."""
         check_in_order(state.native)
         try:
             with state.native.update_schema() as update:
@@ -182,17 +177,15 @@ class IcebergLog(TableLog):
         return self._again()
 
     def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
-        """See the contract."""
         properties = state.native.properties
         return {app: self._version(app, properties[app]) for app in apps if app in properties}
 
     def commit(
         self, state: TableState, files: Sequence[DataFile], transactions: Mapping[str, int]
     ) -> TableState:
-        """See the contract.
+        """Commit files and transactions, and remove old snapshots of ours; see the contract.
 
-        Old snapshots of ours go in the same commit: pyiceberg reads and writes all of them with
-        each, and every one costs 0.1 ms.
+        pyiceberg reads and writes all snapshots with each commit, and every one costs 0.1 ms.
         """
         table: Table = state.native
         whole, catalog = table.metadata, self._opened()
@@ -253,38 +246,34 @@ class IcebergLog(TableLog):
         return self._state(after)
 
     def sync(self) -> None:
-        """See the contract. SQLite syncs its file, and not that its journal is gone."""
+        """Sync the catalogue's folder: SQLite syncs its file, and not that its journal is gone."""
         if self._database is not None:
             sync(str(self._database))
 
     def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
-        """See the contract."""
         root = state.native.location()
         wanted = {f"{root}/{path}": path for path in paths}
         found = (wanted.get(path) for path in data_paths(state.native, since=base))
         return {path for path in found if path is not None}
 
     def files(self, state: TableState) -> list[str]:
-        """See the contract."""
         return [str(local_path(path) or path) for path in data_paths(state.native)]
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
-        """See the contract. By Spark, which tries again itself: pyiceberg rewrites no files."""
+        """Compact by Spark, which tries again itself: pyiceberg rewrites no files."""
         return self._procedures(state).rewrite_data_files(target_bytes)
 
     def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
-        """See the contract."""
         return small_files(state.native, target_bytes)
 
     def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
-        """See the contract. By Spark, which lists the table's location."""
+        """Vacuum by Spark, which lists the table's location."""
         return self._procedures(state).remove_orphan_files(older_than_hours, dry_run=dry_run)
 
     def _procedures(self, state: TableState) -> Procedures:
         return Procedures(self._spark, self._opened(), state.native.name())
 
     def expire(self, state: TableState, *, dry_run: bool) -> Removal:
-        """See the contract."""
         return expire(state.native, self._opened(), self.sync, dry_run=dry_run)
 
     def files_of(self, state: TableState) -> tuple[Storage, str, Layout]:

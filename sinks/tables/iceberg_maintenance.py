@@ -43,31 +43,26 @@ _PROBE_SCHEMA = pa.schema([("probe", pa.int64())])
 
 
 def expirable(metadata: TableMetadata, now_ms: int) -> list[int]:
-    """Snapshots of ours to remove with a commit: older than the table keeps them, followed by ours.
+    """Snapshots of ours to remove with a commit: the table does not keep them, and ours follow.
 
     What follows one of ours has all its files, but for manifests that were merged. None go while
     Spark maintains the table: it reads them all.
     """
-    age = metadata.properties.get(KEEP_MS)
+    main = {name: ref for name, ref in metadata.refs.items() if name != TAG}
     if (
-        age is None
-        or [*metadata.refs.keys() - {TAG}] != ["main"]
+        KEEP_MS not in metadata.properties
+        or [*main] != ["main"]
         or _is_maintained(metadata, now_ms)
         or metadata.properties.get("gc.enabled") == "false"
     ):
         return []
-    kept = int(metadata.properties.get(KEEP, "1"))
-    snapshots = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
+    unkept = _unkept(metadata.model_copy(update={"refs": main}), now_ms)
     followed = {
         each.parent_snapshot_id
-        for each in snapshots
+        for each in (metadata.snapshots if unkept else ())
         if MARK in (each.summary.additional_properties if each.summary else ())
     }
-    return [
-        each.snapshot_id
-        for each in snapshots[: max(0, len(snapshots) - kept)]
-        if each.timestamp_ms < now_ms - int(age) and each.snapshot_id in followed
-    ][:_EXPIRED_AT_ONCE]
+    return [each.snapshot_id for each in unkept if each.snapshot_id in followed][:_EXPIRED_AT_ONCE]
 
 
 def _is_maintained(metadata: TableMetadata, now_ms: int) -> bool:
