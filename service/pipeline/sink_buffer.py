@@ -392,6 +392,8 @@ class TransactionBuffer(GroupBuffer[Work]):
         self._on = on
         self._fill_rows = 0
         self._fill_bytes = 0
+        self._all_rows = 0
+        self._all_bytes = 0
 
     @property
     def rows_pending(self) -> int:
@@ -409,8 +411,11 @@ class TransactionBuffer(GroupBuffer[Work]):
     def add(self, piece: Piece, record_ids: RecordIds, txids: RecordIds, places: RecordIds) -> None:
         """Take rows of transactions."""
         self._rows.add(piece, record_ids, txids, places)
+        num_bytes = estimated_bytes(piece)
         self._fill_rows += len(piece)
-        self._fill_bytes += estimated_bytes(piece)
+        self._fill_bytes += num_bytes
+        self._all_rows += len(piece)
+        self._all_bytes += num_bytes
 
     def discard_attempt(self, record_id: int, place: int) -> None:
         """Leave out what came of a record so far: its try has failed."""
@@ -453,7 +458,8 @@ class TransactionBuffer(GroupBuffer[Work]):
         shares = tuple(part.share for part in work.parts)
         num_rows = sum(share.num_rows for share in shares)
         record_ids = np.concatenate([part.record_ids for part in work.parts])
-        work.num_bytes = sum(map(estimated_bytes, pieces))
+        # To ask the pieces again takes as long as it took to ask when they came: 45 µs each.
+        work.num_bytes = num_rows * self._all_bytes // max(1, self._all_rows)
         traces = NO_TRACES
         for notify in self._on.batch_submitted:
             traces = notify(self.name, number, record_ids, _NO_RECORDS, shares) or traces
