@@ -179,6 +179,16 @@ def test_nested_nulls_in_a_slice_of_columns_are_found_at_their_row() -> None:
     assert set(fit([piece.slice(1)], SCHEMA).rejected) == {0, 2}
 
 
+def test_bad_columns_beside_good_pieces_reject_only_their_rows() -> None:
+    good = pa.RecordBatch.from_pylist([GOOD], schema=SCHEMA)
+    bad = pa.RecordBatch.from_pylist([GOOD, GOOD | {"counts": {"l": None}}], schema=SCHEMA)
+    fitted = fit([good, bad, [GOOD], good], SCHEMA)
+    assert set(fitted.rejected) == {2}
+    assert fitted.table.num_rows == 4
+    assert fitted.table.schema == SCHEMA
+    assert fit([good, [GOOD], good], SCHEMA).rejected == {}
+
+
 def test_an_unknown_column_rejects_every_row_of_its_piece() -> None:
     piece = pa.record_batch({"id": [1, 2], "colour": ["red", "blue"]})
     fitted = fit([piece, [GOOD]], SCHEMA)
