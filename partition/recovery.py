@@ -179,6 +179,9 @@ class Fencing(Protocol):
     def begin(self, partition: Partition, position: Position) -> Resumed:
         """Return the beginning of a partition of which no transaction was ever recorded."""
 
+    def poll(self) -> None:
+        """Ask the sinks, and take their answers; called every turn. Raises what ends the run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:

@@ -35,7 +35,7 @@ from service.gates import delivery_of, limits_of, policy_of
 from service.jars.resolver import resolve
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.failures import DeadLetterLimit
-from service.pipeline.fences import Fences
+from service.pipeline.fences import EpochFencer
 from service.pipeline.references import References
 from service.sharing import Sharing, copartitions_of
 from service.spark_engine.range_owner import RangeOwner
@@ -207,7 +207,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     )
     topics = [source.topic for source in topology.sources]
 
-    def make_reader(notify: Callable[[Loss], Future[None]], fences: Fences | None) -> Consumer:
+    def make_reader(notify: Callable[[Loss], Future[None]], fences: EpochFencer | None) -> Consumer:
         def make(store: OffsetStore) -> Consumer:
             ways = Ways(store, catalogue, notify, fences)
             return Consumer(fetcher, ways, topics, policy, random.SystemRandom())

@@ -19,7 +19,7 @@ from service.pipeline.committers import BatchCommitter, TransactionCommitter
 from service.pipeline.context import Observer, Observers, ResultQueue, RunContext
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.failures import FailureHandler, ScreenPolicy
-from service.pipeline.fences import Fences
+from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Committer, Pipeline
 from service.pipeline.router import Router, tree_seconds
 from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
@@ -38,7 +38,7 @@ from topology.workers.pool import WorkerPool
 if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
     from service.spark_engine.staging import Staging
 
-OpenSource: TypeAlias = Callable[[Callable[[Loss], Future[None]], Fences | None], Any]
+OpenSource: TypeAlias = Callable[[Callable[[Loss], Future[None]], EpochFencer | None], Any]
 """Makes what reads, given what tells of a range that is skipped, and the fences if any."""
 
 
@@ -114,7 +114,7 @@ def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any
 
 def _guarantee_of(
     topology: Topology, ports: Ports, policy: PipelinePolicy, context: RunContext
-) -> "tuple[Callable[[Any, TreeTracker], Committer], Fences | None]":
+) -> "tuple[Callable[[Any, TreeTracker], Committer], EpochFencer | None]":
     """Return what makes the committer of a consumer, and the fences that partitions open with."""
     staging, put = ports.staging, context.results.put
     if staging is not None:
@@ -126,11 +126,9 @@ def _guarantee_of(
     }
     if topology.reliability == "exactly-once":
         groups = [TransactionBuffer(step, sink, put, **options) for step, sink in sinks]
-        fences = Fences(topology.transactions, groups)
+        fences = EpochFencer(topology.transactions, {each.name: each.writer for each in groups})
         return (
-            lambda consumer, _trees: TransactionCommitter(
-                consumer, groups, fences, Tally(), context.on
-            )
+            lambda consumer, _trees: TransactionCommitter(consumer, groups, Tally(), context.on)
         ), fences
     options["at_most_once"] = topology.reliability == "at-most-once"
     buffers = [BatchBuffer(step, sink, put, **options) for step, sink in sinks]

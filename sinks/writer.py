@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -23,20 +24,11 @@ _ENDS = (*_FINAL, WriterStopped)
 
 
 @dataclass(frozen=True, slots=True)
-class FencesRaised:
-    """What is committed of each line, in the order of the fences; nothing with `error`.
-
-    That is SinkFenced, SinkFailed or WriterStopped, here and below.
-    """
-
-    fences: tuple[Fence, ...]
-    committed: list[Committed]
-    error: Exception | None
-
-
-@dataclass(frozen=True, slots=True)
 class BatchStaged:
-    """A batch that may be committed; with `error` there is nothing to commit."""
+    """A batch that may be committed; with `error` there is nothing to commit.
+
+    That is SinkFenced, SinkFailed or WriterStopped, also below.
+    """
 
     batch: Batch
     staged: Staged | None
@@ -56,17 +48,17 @@ class BatchCommitted:
     seconds: float
 
 
-Done: TypeAlias = FencesRaised | BatchStaged | BatchCommitted
+Done: TypeAlias = BatchStaged | BatchCommitted
 
 
 class SinkWriter:
     """Two threads of one sink: one stages a batch while the other commits the one before it.
 
     All methods belong to the owner thread. `on_done` is called from both threads, exactly once for
-    each `fence`, `stage`, `commit` and `write` before `stop` was called: give it a thread-safe
-    queue's `put`. Each thread does its work in the order it was asked; fences and commits are the
-    commit thread's. What fails is tried again with the same arguments until it is done, `stop`
-    comes, or the sink says that it cannot be.
+    each `stage`, `commit` and `write` before `stop` was called: give it a thread-safe queue's
+    `put`. Each thread does its work in the order it was asked; fences and commits are the commit
+    thread's. What fails is tried again with the same arguments until it is done, `stop` comes, or
+    the sink says that it cannot be.
 
     With `at_most_once` a commit that has failed is not tried again, since it may be durable all the
     same: all rows of the batch are reported as rejected. SinkBusy says that nothing was written,
@@ -131,9 +123,14 @@ class SinkWriter:
         self._staging.start()
         self._committing.start()
 
-    def fence(self, fences: Sequence[Fence]) -> None:
-        """Raise the epochs of lines; FencesRaised comes."""
-        self._committing.ask(partial(self._fence, tuple(fences)))
+    def fence(self, fences: Sequence[Fence]) -> Future[list[Committed]]:
+        """Raise the epochs of lines; ends with what is committed of each, in order.
+
+        Fails with SinkFenced, SinkFailed or WriterStopped.
+        """
+        answer: Future[list[Committed]] = Future()
+        self._committing.ask(partial(self._fence, tuple(fences), answer))
+        return answer
 
     def write(self, batch: Batch) -> None:
         """Stage a batch of no transactions, and commit it behind those before it.
@@ -187,7 +184,7 @@ class SinkWriter:
         hand.ended()
         self._on_done(done)
 
-    def _fence(self, fences: tuple[Fence, ...]) -> None:
+    def _fence(self, fences: tuple[Fence, ...], answer: Future[list[Committed]]) -> None:
         lines = ", ".join(fence.line for fence in fences) or "the sink"
 
         def work() -> list[Committed]:
@@ -200,7 +197,11 @@ class SinkWriter:
             lambda: tries.until_done(work, f"{lines} was fenced", task="fence", lines=lines)
         )
         self._gave_up(tries, error)
-        self._tell(self._committing, FencesRaised(fences, found or [], error))
+        self._committing.ended()
+        if error is None:
+            answer.set_result(found or [])
+        else:
+            answer.set_exception(error)
 
     def _write(self, batch: Batch) -> None:
         staged, error = self._staged(batch, self._sink.stage)

@@ -21,7 +21,6 @@ from partition.records import (
     partition_indexes_of,
 )
 from service.pipeline.context import Observers
-from service.pipeline.fences import Fences
 from service.pipeline.sink_buffer import (
     BatchBuffer,
     Part,
@@ -31,7 +30,7 @@ from service.pipeline.sink_buffer import (
     good_rows,
 )
 from service.pipeline.trees import LETTERED, Tally, TreeTracker
-from sinks.writer import BatchCommitted, FencesRaised
+from sinks.writer import BatchCommitted
 from topology.calls import Failure
 from topology.errors import SinkFenced
 from topology.record import Reject
@@ -143,14 +142,12 @@ class TransactionCommitter:
         self,
         reader: Consumer,
         outlets: Iterable[TransactionBuffer],
-        fences: Fences,
         tally: Tally,
         on: Observers,
     ) -> None:
         self._reader = reader
         self.by_name = {outlet.name: outlet for outlet in outlets}
         """The sinks' buffers, by their steps' names."""
-        self._fences = fences
         self.tally = tally
         self._on = on
         self._lines: dict[int, PartitionTransactions] = {}
@@ -245,7 +242,6 @@ class TransactionCommitter:
 
         With `flush` nothing waits to be due; without `plan` the run ends.
         """
-        self._fences.submit()
         managers = dict(self._reader.assignment.owned())
         owned: list[tuple[int, PartitionTransactions]] = [
             (place, each.delivery) for place, each in managers.items()
@@ -360,9 +356,6 @@ class TransactionCommitter:
     def handle(self, event: WriterEvent) -> list[RefusedRow]:
         """Hear what a sink's threads report; give the rows it refused. Raises what ends the run."""
         outlet, done = self.by_name[event.sink], event.done
-        if isinstance(done, FencesRaised):
-            self._fences.take(outlet.name, done)
-            return []
         refused: list[RefusedRow] = []
         if isinstance(done, BatchCommitted):
             group = self._committed(outlet, done)

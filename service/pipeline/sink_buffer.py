@@ -8,6 +8,7 @@ staged and committed in two steps, since other sinks and letters are waited for 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -20,9 +21,9 @@ from service.engine import SinkStatistics
 from service.pipeline.context import NOBODY, Observers
 from service.pipeline.trees import TreeTracker
 from sinks.tries import WriteRetries
-from sinks.writer import BatchCommitted, Done, FencesRaised, SinkWriter
+from sinks.writer import BatchCommitted, Done, SinkWriter
 from topology.histogram import Histogram
-from topology.sink import NO_TRACES, Batch, Fence, Piece, Share, Sink, Staged
+from topology.sink import NO_TRACES, Batch, Piece, Share, Sink, Staged
 from topology.steps import SinkStep
 from transactions.rows import Rows
 
@@ -147,7 +148,7 @@ class BatchBuffer(SinkBuffer):
         )
         self._on = on
         self._sequence = 0
-        self._is_ready = False  # the sink can stage
+        self._ready: Future[Any] | None = None  # once the sink can stage
         self._writing: deque[PendingBatch] = deque()  # without their pieces
         self._empty()
 
@@ -163,7 +164,7 @@ class BatchBuffer(SinkBuffer):
     def start(self) -> None:
         """Start the writer's threads."""
         super().start()
-        self.writer.fence(())
+        self._ready = self.writer.fence(())
 
     def add(self, piece: Piece, trees: Trees, edges: Edges, now: float) -> None:
         """Take rows for the batch that fills: row i belongs to `trees[i]` by `edges[i]`.
@@ -216,7 +217,10 @@ class BatchBuffer(SinkBuffer):
 
     @property
     def _takes_one(self) -> bool:
-        return self._is_ready and len(self._writing) < _MOST_BATCHES
+        if self._ready is None or not self._ready.done():
+            return False
+        self._ready.result()  # raises what ends the run
+        return len(self._writing) < _MOST_BATCHES
 
     def is_full(self, now: float) -> bool:
         """True if the next batch is due while the last ones are being written: backpressure."""
@@ -229,8 +233,6 @@ class BatchBuffer(SinkBuffer):
         """
         if done.error is not None:
             raise done.error
-        if isinstance(done, FencesRaised):
-            self._is_ready = True
         if not isinstance(done, BatchCommitted):
             return None
         pending, staged = self._writing.popleft(), done.staged
@@ -292,10 +294,6 @@ class GroupBuffer(SinkBuffer, Generic[W]):
         self._groups = 0
         self._works: dict[int, W] = {}
         self._committing: W | None = None
-
-    def fence(self, fences: list[Fence]) -> None:
-        """Raise the epochs of lines in the background."""
-        self.writer.fence(fences)
 
     def commit(self, work: W) -> None:
         """Have a group committed that is staged."""

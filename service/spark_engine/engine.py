@@ -23,7 +23,6 @@ from service.engine import EngineStatistics
 from service.failpoints import nowhere
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
-from service.pipeline.fences import Fences
 from service.pipeline.trees import Tally
 from service.spark_engine.attempts import Attempts
 from service.spark_engine.cluster import Executors, SharedFolder, Submissions, TasksEnded
@@ -31,7 +30,6 @@ from service.spark_engine.planner import RangePlans, Rates
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
-from sinks.writer import FencesRaised
 from topology.topology import Topology
 from topology.workers.lifecycle import EventLoop, Lifecycle
 from transactions.groups import GroupPhase, RangePlanner, RangePolicy, TransactionGroups
@@ -66,12 +64,11 @@ class SparkEngine:
         folder: SharedFolder,
         policy: SparkPolicy,
         *,
-        fences: Fences,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         at: Callable[[str], object] = nowhere,
     ) -> None:
-        """`buffers` report to `results`, and `fences` are theirs and the owner's.
+        """`buffers` report to `results`.
 
         `at` is called at the points where a test may end the process.
         """
@@ -81,7 +78,6 @@ class SparkEngine:
         self._assignment = owner.assignment
         self._ends = owner.ends
         self._folder = folder
-        self._fences = fences
         self._clock = clock
         self._results = results  # of TasksEnded, WriterEvent
         self._submissions = Submissions(executors, results.put)
@@ -117,7 +113,6 @@ class SparkEngine:
         self.poll(now, opens=fetch)
         moved = self._take_results(now)
         self.letters.poll(now)
-        self._fences.submit()
         lines = self._look()
         if fetch:
             self._poll_ends(now, lines)
@@ -234,8 +229,6 @@ class SparkEngine:
             moved = True
             if isinstance(result, TasksEnded):
                 self._attempts.ended(result, now)
-            elif isinstance(result.done, FencesRaised):
-                self._fences.take(result.sink, result.done)
             else:
                 self._attempts.handle(result, now)
         return moved

@@ -15,7 +15,7 @@ from service.config import Config
 from service.failpoints import consumer_with_places, with_places
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
-from service.pipeline.fences import Fences
+from service.pipeline.fences import EpochFencer
 from service.spark_engine.cluster import OnSpark, SharedFolder
 from service.spark_engine.engine import SparkEngine, SparkPolicy
 from service.spark_engine.planner import LogEndTracker
@@ -75,7 +75,7 @@ def spark_engine(
     results = ResultQueue()
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
     buffers = [RangeBuffer(step, with_places(step.sink, at), results.put) for step in steps]
-    fences = Fences(topology.transactions, buffers)
+    fencer = EpochFencer(topology.transactions, {each.name: each.writer for each in buffers})
     sink = topology.dead_letters.sink
     if sink is None:  # Topology.validate has seen to that
         raise AssertionError
@@ -85,7 +85,7 @@ def spark_engine(
     topics = [source.topic for source in topology.sources]
 
     def make_owner(store: OffsetStore) -> RangeOwner:
-        ways = Ways(store, catalogue, letters.send_notice, fences)
+        ways = Ways(store, catalogue, letters.send_notice, fencer)
         return RangeOwner(client, ways, ends, topics, policy, random.SystemRandom())
 
     storage = config.storage.storage()
@@ -100,7 +100,6 @@ def spark_engine(
         OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
         SharedFolder(folder, topology.references),
         SparkPolicy(settings, config.range_policy()),
-        fences=fences,
         at=at,
     )
 

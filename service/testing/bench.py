@@ -19,7 +19,7 @@ from partition.recovery import Loss, Ways
 from partition.retry import RetryPolicy
 from service.gates import delivery_of, limits_of
 from service.pipeline.failures import ScreenPolicy
-from service.pipeline.fences import Fences
+from service.pipeline.fences import EpochFencer
 from service.testing.timeline import RecordingObserver
 from service.tuning import sizes_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
@@ -87,7 +87,7 @@ class Bench:
         )
 
         def make_consumer(
-            notify: Callable[[Loss], Future[None]], fences: Fences | None
+            notify: Callable[[Loss], Future[None]], fences: EpochFencer | None
         ) -> Consumer:
             ways = Ways(self.store, MemoryCatalogue(self.log), notify, fences)
             rng = random.Random(seed)  # noqa: S311  # a test wants the same numbers again

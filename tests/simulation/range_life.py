@@ -25,11 +25,11 @@ from tests.simulation.life import Life
 from tests.simulation.mutants import put
 from tests.simulation.range_tasks import SimStager, SimSubmissions, TaskRows
 from tests.simulation.settings import TOPICS
-from tests.simulation.transacting import SimFences
+from tests.simulation.transacting import SimFencing
 from tests.simulation.transaction_writer import SimWriter
 from tests.worlds.tasking import SETTINGS
 from topology.sink import Batch, Committed, Fence, Share, Sink, SinkContext, Staged
-from topology.steps import SinkStep
+from topology.steps import BatchPolicy, SinkStep
 from topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -180,7 +180,18 @@ class SimRanges:
 
     def __init__(self, life: "RangeLife") -> None:
         self._life = life
-        self.fences = SimFences(life.world)
+        world = life.world
+        self._results = ResultQueue()
+        spooled = world.settings.spooled
+        self._sinks = [_Sink(table, is_spooled=table.name in spooled) for table in world.tables]
+        self._buffers: list[RangeBuffer] = []
+        for table, sink in zip(world.tables, self._sinks, strict=True):
+            step = SinkStep(table.name, sink, BatchPolicy())
+            buffer = RangeBuffer(step, sink, print)
+            writer: Any = _Writer(table, sink, life, self._hear(table.name))
+            buffer.writer = writer
+            self._buffers.append(buffer)
+        self.fences = SimFencing(world, self._buffers)
 
     def bind(self, owner: RangeOwner) -> None:
         """Make the engine. Its threads are replaced by what the world decides about."""
@@ -189,31 +200,23 @@ class SimRanges:
         names = TOPICS[: len(world.settings.partitions)]
         first, *others = (topology.source(name) for name in names)
         source: Any = first.merge(*others) if others else first
-        spooled = world.settings.spooled
-        sinks = [_Sink(table, is_spooled=table.name in spooled) for table in world.tables]
-        for sink in sinks:
+        for sink in self._sinks:
             source.into(sink, name=sink.name)
-        results = ResultQueue()
-        steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-        buffers = [RangeBuffer(step, step.sink, results.put) for step in steps]
-        self.fences.bind(buffers)
         folder = SharedFolder(Path("/shared"), ())
         executors: Any = None
         letters: Any = _Letters()
         submissions = SimSubmissions(world.executors, life)
         with put(engine, "Submissions", lambda *_: submissions):
             self.engine = _Engine(
-                topology, owner, letters, buffers, results, executors, folder,
+                topology, owner, letters, self._buffers, self._results, executors, folder,
                 SparkPolicy(SETTINGS, world.settings.ranges),
-                fences=self.fences, clock=lambda: world.now, rng=life.rng,
+                clock=lambda: world.now, rng=life.rng,
             )  # fmt: skip
-        for outlet, table, sink in zip(self.engine.outlets, world.tables, sinks, strict=True):
-            writer: Any = _Writer(table, sink, life, self._hear(outlet.name))
-            outlet.writer = writer
 
     def _hear(self, sink: str) -> Any:
-        inbox = self._life.inbox
-        return lambda done: inbox.append(lambda: self.engine._results.put(WriterEvent(sink, done)))
+        return lambda done: self._life.inbox.append(
+            lambda: self._results.put(WriterEvent(sink, done))
+        )
 
     @property
     def is_idle(self) -> bool:

@@ -4,7 +4,7 @@ Only the threads that talk to a sink are simulated. The life calls it in the ord
 pipeline does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from partition.interfaces import StoredOffset
 from partition.records import Partition, RecordIds, Resumed
 from service.pipeline.committers import TransactionCommitter
 from service.pipeline.context import Observers
-from service.pipeline.fences import Fences
+from service.pipeline.fences import EpochFencer
 from service.pipeline.sink_buffer import TransactionBuffer, WriterEvent
 from service.pipeline.trees import Tally
 from sinks.memory import MemorySink
@@ -32,18 +32,20 @@ _POLICY = BatchPolicy(batch_rows=12, batch_seconds=1.0)
 _BAD = 30  # one of so many rows does not fit
 
 
-class SimFences(Fences):
-    """The real ones, and what situations they met."""
+class SimFencing:
+    """The real fencer, and what situations it met."""
 
-    def __init__(self, world: "World") -> None:
-        super().__init__(world.settings.kind)
+    def __init__(self, world: "World", outlets: Iterable[Any]) -> None:
+        writers = {outlet.name: outlet.writer for outlet in outlets}
+        self._real = EpochFencer(world.settings.kind, writers)
         self._world = world
+        self.fence, self.begin, self.poll = self._real.fence, self._real.begin, self._real.poll
 
     def resume(
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
-        """See `Fences.resume`."""
-        found = super().resume(partition, stored, committed)
+        """See `EpochFencer.resume`."""
+        found = self._real.resume(partition, stored, committed)
         before = stored.transactions.open if stored.transactions is not None else ()
         seen = self._world.seen
         if len(found.transactions.open) + len(found.attempts) < len(before):
@@ -63,14 +65,12 @@ class SimTransacting:
     def __init__(self, life: "Life", tables: list[SimTable]) -> None:
         self._life = life
         self._tables = tables
-        self.fences = SimFences(life.world)
+        self._outlets = [self._outlet(table) for table in tables]
+        self.fences = SimFencing(life.world, self._outlets)
 
     def bind(self, reader: Consumer) -> None:
         """Learn what reads."""
-        outlets = [self._outlet(table) for table in self._tables]
-        self.fences.bind(outlets)
-        on = Observers()
-        self.real = TransactionCommitter(reader, outlets, self.fences, Tally(), on)
+        self.real = TransactionCommitter(reader, self._outlets, Tally(), Observers())
 
     def _outlet(self, table: SimTable) -> TransactionBuffer:
         outlet = TransactionBuffer(
@@ -81,8 +81,9 @@ class SimTransacting:
         return outlet
 
     def _hear(self, outlet: TransactionBuffer) -> Any:
-        inbox = self._life.inbox
-        return lambda done: inbox.append(lambda: self._take(WriterEvent(outlet.name, done)))
+        return lambda done: self._life.inbox.append(
+            lambda: self._take(WriterEvent(outlet.name, done))
+        )
 
     def _take(self, event: WriterEvent) -> None:
         for refused in self.real.handle(event):

@@ -2,20 +2,21 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from partition.offsets.requests import OutcomeUnknown
-from sinks.writer import BatchCommitted, BatchStaged, FencesRaised
+from sinks.writer import BatchCommitted, BatchStaged
 from tests.simulation.network import Message, Network
 from tests.simulation.transaction_sink import SimTable
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
-from topology.sink import Batch, Fence, Staged
+from topology.sink import Batch, Committed, Fence, Staged
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
 
-Done: TypeAlias = FencesRaised | BatchStaged | BatchCommitted
-_Work: TypeAlias = Generator[Callable[[], Any], Any, Done]
+Done: TypeAlias = BatchStaged | BatchCommitted
+_Work: TypeAlias = Generator[Callable[[], Any], Any, Any]
 
 
 class SimWriter:
@@ -26,20 +27,30 @@ class SimWriter:
     ) -> None:
         self.table = table
         self._life = life
-        self._committing = _Hand(network, life, on_done)
-        self._staging = _Hand(network, life, on_done)
+        self._on_done = on_done
+        self._committing = _Hand(network, life)
+        self._staging = _Hand(network, life)
 
-    def fence(self, fences: Sequence[Fence]) -> None:
+    def fence(self, fences: Sequence[Fence]) -> Future[list[Committed]]:
         """See `SinkWriter.fence`."""
-        self._committing.ask(self._fence(tuple(fences)))
+        answer: Future[list[Committed]] = Future()
+
+        def end(found: list[Committed] | Exception) -> None:
+            if isinstance(found, Exception):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        self._committing.ask(self._fence(tuple(fences)), end)
+        return answer
 
     def stage(self, group: Batch) -> None:
         """See `SinkWriter.stage`."""
-        self._staging.ask(self._stage(group))
+        self._staging.ask(self._stage(group), self._on_done)
 
     def commit(self, staged: Staged) -> None:
         """See `SinkWriter.commit`."""
-        self._committing.ask(self._commit(staged))
+        self._committing.ask(self._commit(staged), self._on_done)
 
     def discard(self, staged: Staged) -> None:
         """Nothing was made for it."""
@@ -51,8 +62,8 @@ class SimWriter:
             except (OutcomeUnknown, SinkBusy):
                 continue
             except (SinkFenced, SinkFailed) as error:
-                return FencesRaised(fences, [], error)
-            return FencesRaised(fences, found, None)
+                return error
+            return found
 
     def _stage(self, group: Batch) -> _Work:
         while True:
@@ -86,15 +97,14 @@ class SimWriter:
 class _Hand:
     """A thread of the writer: one thing after the other, each of its calls over the network."""
 
-    def __init__(self, network: Network, sender: "Life", on_done: Callable[[Done], None]) -> None:
+    def __init__(self, network: Network, sender: "Life") -> None:
         self._network = network
         self._sender = sender
-        self._on_done = on_done
-        self._queue: deque[_Work] = deque()
+        self._queue: deque[tuple[_Work, Callable[[Any], None]]] = deque()
         self._is_busy = False
 
-    def ask(self, work: _Work) -> None:
-        self._queue.append(work)
+    def ask(self, work: _Work, on_done: Callable[[Any], None]) -> None:
+        self._queue.append((work, on_done))
         if not self._is_busy:
             self._next()
 
@@ -104,13 +114,13 @@ class _Hand:
             self._go_on(None)
 
     def _go_on(self, reply: Any) -> None:
-        work = self._queue[0]
+        work, on_done = self._queue[0]
         try:
             call = work.throw(reply) if isinstance(reply, Exception) else work.send(reply)
         except StopIteration as stop:
             self._queue.popleft()
             self._is_busy = False
-            self._on_done(stop.value)
+            on_done(stop.value)
             if not self._is_busy:
                 self._next()
             return

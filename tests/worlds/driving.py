@@ -21,7 +21,7 @@ from service.failpoints import with_places
 from service.parts import Parts
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
-from service.pipeline.fences import Fences
+from service.pipeline.fences import EpochFencer
 from service.pipeline.references import References
 from service.spark_engine.cluster import SharedFolder
 from service.spark_engine.engine import SparkEngine, SparkPolicy
@@ -234,7 +234,7 @@ class Driving:
             RangeBuffer(step, with_places(step.sink, at), results.put, write_retries=retries)
             for step in steps
         ]
-        fences = Fences(kind, buffers)
+        fencer = EpochFencer(kind, {each.name: each.writer for each in buffers})
         self.catalogue = MemoryCatalogue(self.log)
         self.ends = LogEndTracker(self.catalogue, 0.0)
         self.letters_out = DeadLetterSender(self.letters_sink)
@@ -242,7 +242,7 @@ class Driving:
         self.store = MemoryStore(self.nodes)
         self.reader = RangeOwner(
             self.fetcher,
-            Ways(self.store, self.catalogue, self.letters_out.send_notice, fences),
+            Ways(self.store, self.catalogue, self.letters_out.send_notice, fencer),
             self.ends,
             ["t"],
             ConsumerPolicy(
@@ -265,7 +265,6 @@ class Driving:
             self.executors,
             SharedFolder(folder, topology.references),
             SparkPolicy(SETTINGS, policy),
-            fences=fences,
             rng=random.Random(1),
             at=at,
         )

@@ -153,6 +153,9 @@ class FakeFencing:
     def begin(self, _partition: Partition, position: Position) -> Resumed:
         return Resumed(position, Transactions("transactional"))
 
+    def poll(self) -> None:
+        """Answers come from tests."""
+
 
 def _as_stored(
     _partition: Partition, stored: StoredOffset, committed: Mapping[str, int]

@@ -1,6 +1,8 @@
 """Rows on their way to a sink: when a batch is due, and handed to its writer."""
 
 import queue
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,8 @@ import pytest
 
 from headrace.sinks import MemorySink
 from service.pipeline.sink_buffer import BatchBuffer, WriterEvent, estimated_bytes
-from sinks.writer import FencesRaised
-from tests.support.patience import seconds
-from topology.sink import Batch, Piece
+from tests.support.patience import seconds, until
+from topology.sink import Batch, Committed, Fence, Piece
 from topology.steps import BatchPolicy, SinkStep
 
 LARGE = BatchPolicy(batch_rows=1_000_000, batch_bytes=1 << 40, batch_seconds=1000.0)
@@ -22,6 +23,14 @@ class NoWriter:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self.fenced: Future[list[Committed]] = Future()
+
+    def start(self) -> None:
+        pass
+
+    def fence(self, fences: Sequence[Fence]) -> Future[list[Committed]]:
+        assert not fences
+        return self.fenced
 
     def write(self, batch: Batch) -> None:
         self.batches.append(batch)
@@ -31,6 +40,7 @@ def buffer_of(policy: BatchPolicy = LARGE) -> tuple[BatchBuffer, NoWriter]:
     buffer = BatchBuffer(SinkStep("rows", MemorySink(), policy), MemorySink(), print)
     writer: Any = NoWriter()
     buffer.writer = writer
+    buffer.start()
     return buffer, writer
 
 
@@ -42,7 +52,7 @@ def add(buffer: BatchBuffer, piece: Piece, now: float = 0.0, first: int = 0) -> 
 
 def test_an_empty_batch_is_never_due() -> None:
     buffer, writer = buffer_of(BatchPolicy(batch_rows=1, batch_bytes=1, batch_seconds=0.0))
-    buffer.ended(FencesRaised((), [], None))
+    writer.fenced.set_result([])
     add(buffer, [])
     assert not buffer.is_due(1e9)
     assert buffer.deadline is None
@@ -81,7 +91,7 @@ def test_a_batch_is_handed_over_aligned_and_the_next_begins_afresh() -> None:
     add(buffer, [{"a": 0}])
     add(buffer, columns, first=1)
     assert not buffer.submit_due(0.0, None, flush=True), "the sink is not ready yet"
-    buffer.ended(FencesRaised((), [], None))
+    writer.fenced.set_result([])
     assert buffer.submit_due(0.0, None, flush=True)
     (batch,), pending = writer.batches, buffer.committing
     assert (batch.sequence, batch.num_rows) == (1, 3)
@@ -127,12 +137,11 @@ def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces(
         written.put,
     )
     outlet.start()
-    assert outlet.ended(written.get(timeout=seconds(10)).done) is None
     one = np.ones(1, np.int64), np.ones(1, np.uint64)
     outlet.add(["a"], *one, now=0.0)
     assert not outlet.submit_due(0.0, None, flush=False)
     outlet.add(["b"], *one, now=0.0)
-    assert outlet.submit_due(0.0, None, flush=False)
+    until("the sink can stage", lambda: outlet.submit_due(0.0, None, flush=False), seconds(10))
     ended = outlet.ended(written.get(timeout=seconds(10)).done)
     assert ended is not None
     assert stands_in.rows == ["a", "b"]

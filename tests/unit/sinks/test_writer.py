@@ -14,7 +14,6 @@ from sinks.writer import (
     BatchCommitted,
     BatchStaged,
     Done,
-    FencesRaised,
     SinkWriter,
 )
 from tests.support.patience import seconds
@@ -93,11 +92,6 @@ class Desk:
         self.writers.append(writer)
         return writer
 
-    def fenced(self) -> FencesRaised:
-        done = self.done.get(timeout=seconds(10))
-        assert isinstance(done, FencesRaised)
-        return done
-
     def staged(self) -> BatchStaged:
         done = self.done.get(timeout=seconds(10))
         assert isinstance(done, BatchStaged)
@@ -132,8 +126,7 @@ def ready(sink: MemorySink[Any], *shares: Share) -> Staged:
 def test_a_group_is_fenced_staged_and_committed_and_each_is_told_once(desk: Desk) -> None:
     sink = Script()
     writer = desk.writer(sink)
-    writer.fence([Fence(LINE, 4)])
-    assert desk.fenced() == FencesRaised((Fence(LINE, 4),), [Committed(LINE, 4, 0)], None)
+    assert writer.fence([Fence(LINE, 4)]).result(seconds(10)) == [Committed(LINE, 4, 0)]
     wanted = group(share(epoch=4))
     writer.stage(wanted)
     staged = desk.staged()
@@ -187,8 +180,7 @@ def test_what_fails_is_tried_again_until_it_is_done(desk: Desk, task: str) -> No
     writer = desk.writer(sink)
     with capture_logs() as logs:
         if task == "fence":
-            writer.fence([Fence(LINE, 1)])
-            assert desk.fenced().error is None
+            writer.fence([Fence(LINE, 1)]).result(seconds(10))
         else:
             writer.stage(group())
             assert desk.staged().error is None
@@ -247,9 +239,7 @@ def test_a_busy_sink_is_asked_again_and_counts_as_healthy(desk: Desk) -> None:
 def test_what_cannot_heal_is_reported_at_once(desk: Desk, error: Exception) -> None:
     sink = Script(fence=[error], stage=[error], commit=[error])
     writer = desk.writer(sink, NEVER)
-    writer.fence([Fence(LINE, 1)])
-    fenced = desk.fenced()
-    assert (fenced.committed, fenced.error) == ([], error)
+    assert writer.fence([Fence(LINE, 1)]).exception(seconds(10)) is error
     writer.stage(group())
     staged = desk.staged()
     assert (staged.staged, staged.error) == (None, error)
@@ -291,8 +281,9 @@ def test_a_sink_that_tells_of_other_lines_has_failed(desk: Desk) -> None:
         def fence(self, fences: Sequence[Fence]) -> list[Committed]:
             return [Committed("flights[0]", 1, 0)]
 
-    desk.writer(Wrong()).fence([Fence(LINE, 1)])
-    assert "was asked of orders[0], it told of flights[0]" in str(desk.fenced().error)
+    error = desk.writer(Wrong()).fence([Fence(LINE, 1)]).exception(seconds(10))
+    assert isinstance(error, SinkFailed)
+    assert "was asked of orders[0], it told of flights[0]" in str(error)
 
 
 def test_what_is_discarded_goes_on_the_staging_thread_and_nothing_is_told(desk: Desk) -> None:
@@ -315,16 +306,17 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Des
     writer.stage(group(number=7))
     writer.stage(group(number=8))
     writer.commit(ready(sink))
-    writer.fence([Fence(LINE, 1)])
+    fenced = writer.fence([Fence(LINE, 1)])
     assert {sink.told.get(timeout=seconds(10)), sink.told.get(timeout=seconds(10))} == {
         "stage",
         "commit",
     }
     assert writer.stop(10)
-    told = {type(done): done for done in (desk.done.get(timeout=seconds(10)) for _ in range(4))}
+    told = {type(done): done for done in (desk.done.get(timeout=seconds(10)) for _ in range(3))}
     assert all(isinstance(done.error, WriterStopped) for done in told.values())
     assert "before orders[0] 1 was committed" in str(told[BatchCommitted].error)
-    assert "before orders[0] was fenced" in str(told[FencesRaised].error)
+    with pytest.raises(WriterStopped, match=r"before orders\[0\] was fenced"):
+        fenced.result(0)
     assert "before batch 8 was staged" in str(told[BatchStaged].error)
     assert sink.heard() == []
     assert writer.failing_since is not None
@@ -356,8 +348,7 @@ def rows(sequence: int = 1) -> Batch:
 def test_a_batch_of_no_transactions_is_staged_and_committed_in_one_go(desk: Desk) -> None:
     sink = Script()
     writer = desk.writer(sink)
-    writer.fence(())
-    assert desk.fenced() == FencesRaised((), [], None)
+    assert writer.fence(()).result(seconds(10)) == []
     for sequence in (1, 2):
         writer.write(rows(sequence))
     for _ in range(2):
